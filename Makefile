@@ -1,0 +1,69 @@
+# What CI runs is what you run. No target needs a terminal; `make` alone lists them.
+SHELL := /bin/sh
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+VERSIONS := 3.11 3.12 3.13
+CHECKED := $(wildcard src tests examples benchmarks scripts)
+PIP := -m pip install --quiet --disable-pip-version-check --no-input
+PYTEST := -m pytest --quiet
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup test test-matrix check format core-lines lock clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: .venv/.stamp .venvs/sdk03/.stamp .venvs/apcore-oldest/.stamp  ## make .venv and the small environments tests need
+
+# One rule for each environment: the lock, then (where our own package runs) the package, editable.
+.venv/.stamp: requirements/dev.txt pyproject.toml
+	$(call install,.venv,$<)
+	.venv/bin/python $(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venvs/apcore-oldest/.stamp: requirements/apcore-oldest.txt pyproject.toml
+	$(call install,.venvs/apcore-oldest,$<)
+	.venvs/apcore-oldest/bin/python $(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venvs/sdk03/.stamp: requirements/sdk03.txt
+	$(call install,.venvs/sdk03,$<)
+	@touch $@
+
+define install
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed on PATH (or: make setup PYTHON=...)" >&2; exit 1; }
+	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	$(1)/bin/python $(PIP) --no-deps --require-hashes --requirement $(2)
+endef
+
+test: setup  ## tests with coverage, the adapters on the oldest apcore, and the coverage gate
+	.venv/bin/python $(PYTEST) --cov --cov-report=
+	@if [ -d tests/adapters ]; then set -x; .venvs/apcore-oldest/bin/python $(PYTEST) tests/adapters; fi
+	.venv/bin/python -m scripts.coverage_gate
+
+test-matrix:  ## every supported Python that is here, each with the oldest and the newest dependencies
+	scripts/test-matrix $(VERSIONS)
+
+check: setup  ## ruff, formatting, mypy --strict
+	.venv/bin/ruff check $(CHECKED)
+	.venv/bin/ruff format --check $(CHECKED)
+	.venv/bin/mypy $(CHECKED)
+
+format: setup  ## let ruff repair and format
+	.venv/bin/ruff check --fix $(CHECKED)
+	.venv/bin/ruff format $(CHECKED)
+
+core-lines: setup  ## code lines of each core file; fails above the budget
+	.venv/bin/python -m scripts.core_lines
+
+lock: .venvs/lock/.stamp  ## write requirements/*.txt anew
+	scripts/lock .venvs/lock/bin/uv
+
+.venvs/lock/.stamp:
+	$(PYTHON) -m venv .venvs/lock
+	.venvs/lock/bin/python $(PIP) uv
+	@touch $@
+
+clean:  ## remove environments, caches and build results
+	rm -rf .venv .venvs .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build dist

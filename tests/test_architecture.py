@@ -1,0 +1,193 @@
+"""What may import what. The table is the architecture: changing it is a design decision, made in its own commit.
+
+Imports are read from the syntax tree, so those inside functions and under TYPE_CHECKING count like any other.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import pytest
+
+from tests.requirements import requirement
+from tests.sources import module_name, python_files
+
+
+class Rule(NamedTuple):
+    """What a layer may import: layers of ours (its own is understood) and other people's packages."""
+
+    ours: frozenset[str]
+    theirs: frozenset[str]
+
+
+ANYTHING: Final = "*"
+
+
+def may(ours: str, theirs: str) -> Rule:
+    return Rule(frozenset(ours.split()), frozenset(theirs.split()))
+
+
+# A row for a file (`server.push`) takes it out of its package's row, as importer and as imported.
+RULES: Final = {
+    "errors": may("", ""),
+    "protocol": may("errors", "msgspec"),
+    "agent": may("protocol errors", "msgspec"),
+    "adapters": may("agent protocol errors", "apcore msgspec pydantic"),
+    "auth": may("agent protocol errors", "joserfc starlette.types"),
+    "server": may("agent protocol errors storage.task_store", "msgspec starlette"),
+    "server.push": may("server agent protocol errors storage.task_store", "httpx msgspec"),
+    "server.metrics": may("server agent protocol errors", "prometheus_client starlette"),
+    "server.telemetry": may("server agent protocol errors", "opentelemetry"),
+    "storage.task_store": may("protocol errors", "msgspec"),
+    "storage": may("storage.task_store protocol errors", "msgspec"),
+    "storage.postgres": may("storage storage.task_store protocol errors", "asyncpg msgspec"),
+    "storage.redis": may("storage storage.task_store protocol errors", "msgspec redis"),
+    "client": may("protocol errors", "aiohttp httpx joserfc msgspec"),
+    "sdk": may("agent protocol errors", "a2a google.protobuf msgspec"),
+    "grpc": may("sdk server agent protocol errors", "a2a google.protobuf grpc msgspec"),
+    "settings": may("protocol errors", "msgspec"),
+    # The composition ring, the only one that may import everything.
+    "app": may(ANYTHING, ANYTHING),
+    "cli": may(ANYTHING, ANYTHING),
+    "explorer": may(ANYTHING, ANYTHING),
+    "testing": may(ANYTHING, ANYTHING),
+    # The root: our names, lazily, and nothing else.
+    "": may(ANYTHING, ""),
+    "__main__": may("cli", ""),
+}
+
+# protocol/ is a function from bytes and values to bytes and values: nothing that waits, looks around or differs by run.
+IMPURE: Final = frozenset(
+    "asyncio concurrent contextvars ftplib glob http locale logging mmap multiprocessing os pathlib platform "
+    "queue random sched secrets select selectors shutil signal smtplib socket socketserver sqlite3 ssl subprocess sys "
+    "tempfile threading time tracemalloc urllib uuid zoneinfo".split()
+)
+IMPURE_CALLS: Final = frozenset({"input", "now", "open", "print", "today", "utcnow"})
+IMPORT_BY_NAME: Final = frozenset({"__import__", "import_module"})  # would pass by this test unseen
+
+MODULES: Final = {module_name(path): path.read_text(encoding="utf-8") for path in python_files("src")}
+
+
+def layer_of(module: str) -> str:
+    """The longest row that names the module or a package around it."""
+    inner = module.removeprefix("apcore_a2a").removeprefix(".")
+    while inner and inner not in RULES:
+        inner = inner.rpartition(".")[0]
+    return inner
+
+
+def imports_of(source: str, modules: frozenset[str]) -> Iterator[str]:
+    """Full names of the modules a source imports; `from package import module` is an import of the module."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=package, names=names, level=0) if package is not None:
+                if package == "apcore_a2a" and [alias.name for alias in names] == ["__version__"]:
+                    continue  # a constant, not a dependency
+                full = [f"{package}.{alias.name}" for alias in names]
+                yield from (name if name in modules else package for name in full)
+            case ast.ImportFrom():
+                yield "a relative import"
+
+
+def find_violations(module: str, source: str, modules: frozenset[str] = frozenset(MODULES)) -> list[str]:
+    layer = layer_of(module)
+    if layer == "" and module != "apcore_a2a":
+        return [f"{module} is in no layer"]
+    rule = RULES[layer]
+    found = [f"{module} imports {name}" for name in imports_of(source, modules) if not allowed(name, layer, rule)]
+    calls = {name for name in called_names(source) if is_forbidden_call(name, layer, rule)}
+    return found + [f"{module} calls {name}()" for name in sorted(calls)]
+
+
+def allowed(name: str, layer: str, rule: Rule) -> bool:
+    top = name.partition(".")[0]
+    if top == "apcore_a2a":
+        return ANYTHING in rule.ours or layer_of(name) in {layer, *rule.ours} - {""}
+    if top in sys.stdlib_module_names:
+        return layer != "protocol" or top not in IMPURE
+    return ANYTHING in rule.theirs or any(name == theirs or name.startswith(f"{theirs}.") for theirs in rule.theirs)
+
+
+def called_names(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(func=ast.Name(id=name)) | ast.Call(func=ast.Attribute(attr=name)):
+                yield name
+
+
+def is_forbidden_call(name: str, layer: str, rule: Rule) -> bool:
+    return (name in IMPURE_CALLS and layer == "protocol") or (name in IMPORT_BY_NAME and ANYTHING not in rule.ours)
+
+
+@requirement("NFR-MNT-005")
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_point_inward(module: str) -> None:
+    assert find_violations(module, MODULES[module]) == []
+
+
+def test_every_layer_named_in_a_rule_has_a_rule() -> None:
+    named = {layer for rule in RULES.values() for layer in rule.ours}
+    assert named - RULES.keys() == {ANYTHING}
+
+
+def test_the_layers_form_no_cycle() -> None:
+    remaining = {layer: set(rule.ours) for layer, rule in RULES.items() if ANYTHING not in rule.ours}
+    while remaining:
+        settled = {layer for layer, needs in remaining.items() if not needs & remaining.keys()}
+        assert settled, f"these layers need each other: {sorted(remaining)}"
+        remaining = {layer: needs for layer, needs in remaining.items() if layer not in settled}
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("apcore_a2a.client.client", "from apcore_a2a.server.engine import Engine"),
+        ("apcore_a2a.client.client", "import starlette.requests"),
+        ("apcore_a2a.client.jsonrpc", "from apcore_a2a import serve"),
+        ("apcore_a2a.server.engine", "from apcore_a2a.storage.memory import InMemoryTaskStore"),
+        ("apcore_a2a.server.engine", "from apcore_a2a.storage import memory"),
+        ("apcore_a2a.server.engine", "def deliver():\n    from apcore_a2a.server import push"),
+        ("apcore_a2a.server.engine", "import apcore"),
+        ("apcore_a2a.adapters.parts", "import starlette"),
+        ("apcore_a2a.adapters.parts", "if TYPE_CHECKING:\n    from apcore_a2a.server.engine import Engine"),
+        ("apcore_a2a.adapters.parts", "from ..server import engine"),
+        ("apcore_a2a.adapters.parts", "import_module('apcore_a2a.server.engine')"),
+        ("apcore_a2a.auth.jwt", "from starlette.requests import Request"),
+        ("apcore_a2a.storage.memory", "import asyncpg"),
+        ("apcore_a2a.storage.memory", "from apcore_a2a.agent import Caller"),
+        ("apcore_a2a.protocol.model", "import asyncio"),
+        ("apcore_a2a.protocol.model", "from datetime import datetime\ndatetime.now()"),
+        ("apcore_a2a.protocol.model", "from apcore_a2a.agent import Call"),
+        ("apcore_a2a.protocol.v1", "from google.protobuf import json_format"),
+        ("apcore_a2a.errors", "import msgspec"),
+        ("apcore_a2a.utils", "import json"),
+        ("apcore_a2a", "import msgspec"),
+    ],
+)
+def test_a_forbidden_import_is_found(module: str, source: str) -> None:
+    modules = frozenset({"apcore_a2a.storage.memory", "apcore_a2a.server.push", "apcore_a2a.server.engine"})
+    assert find_violations(module, source, modules)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("apcore_a2a.client.client", "from apcore_a2a import __version__"),
+        ("apcore_a2a.server.engine", "from apcore_a2a.storage.task_store import TaskStore"),
+        ("apcore_a2a.server.push", "import httpx\nfrom apcore_a2a.server.engine import Engine"),
+        ("apcore_a2a.protocol.v1", "from datetime import datetime\nfrom msgspec import Raw"),
+        ("apcore_a2a.auth.middleware", "from starlette.types import ASGIApp"),
+        ("apcore_a2a.app", "import uvicorn\nfrom apcore_a2a.storage.memory import InMemoryTaskStore"),
+        ("apcore_a2a", "from apcore_a2a.client import A2AClient"),
+    ],
+)
+def test_an_allowed_import_is_not_reported(module: str, source: str) -> None:
+    assert find_violations(module, source) == []
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_no_syntax_is_newer_than_python_3_11(module: str) -> None:
+    ast.parse(MODULES[module], feature_version=(3, 11))

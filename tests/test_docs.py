@@ -1,0 +1,132 @@
+"""Every example we show works: docstrings and Markdown, Python run, shell parsed, links followed.
+
+In Markdown a block opened with "python" runs, and the blocks of one page share their names from top to bottom.
+"python compile-only" is for what cannot return or needs another process: it is compiled, its imports are run.
+"""
+
+import ast
+import asyncio
+import doctest
+import inspect
+import re
+import subprocess
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import apcore_a2a
+from tests.requirements import requirement
+from tests.sources import PACKAGE, ROOT, module_name, python_files
+
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+CHECKED = {"python", "python compile-only", "sh"}
+SHOWN = {"text", "json", "toml", "yaml", "http"}
+PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md"))
+EXPORTED = [name for name in apcore_a2a.__all__ if name != "__version__"]
+WITH_EXAMPLES = [
+    module_name(path)
+    for path in python_files("src")
+    if path != PACKAGE / "__main__.py" and ">>>" in path.read_text(encoding="utf-8")
+]
+
+
+class Block(NamedTuple):
+    language: str
+    code: str
+    line: int
+
+
+def blocks_of(page: str, *languages: str) -> list[Block]:
+    fences = FENCE.finditer(page)
+    found = [Block(fence[1].strip(), fence[2], page.count("\n", 0, fence.start()) + 2) for fence in fences]
+    return [block for block in found if not languages or block.language in languages]
+
+
+def run_python(block: Block, namespace: dict[str, Any], filename: str) -> None:  # Any: the names of the page
+    """Execute the block; `await` at the top level works as in `python -m asyncio`."""
+    source = "\n" * (block.line - 1) + block.code  # so that a failure points into the page
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    if block.language == "python compile-only":
+        tree = compile(source, filename, "exec", flags | ast.PyCF_ONLY_AST)
+        assert isinstance(tree, ast.Module)
+        tree.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec(compile(tree, filename, "exec"), namespace)
+        return
+    code = compile(source, filename, "exec", flags)
+    if code.co_flags & inspect.CO_COROUTINE:
+        asyncio.run(eval(code, namespace))
+    else:
+        exec(code, namespace)
+
+
+def shell_error(code: str) -> str:
+    """What a shell says about the syntax of the code; nothing if it is fine."""
+    run = subprocess.run(["sh", "-n"], input=code, capture_output=True, text=True, check=False, timeout=5)
+    return run.stderr
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def test_the_examples_of_a_module_say_what_happens(module: str) -> None:
+    result = doctest.testmod(import_module(module), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted
+    assert result.failed == 0
+
+
+@requirement("NFR-MNT-003")
+@pytest.mark.parametrize("name", EXPORTED)
+def test_a_public_name_has_a_docstring_with_an_example(name: str) -> None:
+    assert "Example:" in (inspect.getdoc(getattr(apcore_a2a, name)) or "")
+    assert ">>> " in (inspect.getdoc(getattr(apcore_a2a, name)) or "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "example"}
+    for block in blocks_of(page.read_text(encoding="utf-8"), "python", "python compile-only"):
+        run_python(block, namespace, str(page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_shell_examples_of_a_page_parse(page: Path) -> None:
+    blocks = blocks_of(page.read_text(encoding="utf-8"), "sh")
+    assert {block.line: error for block in blocks if (error := shell_error(block.code))} == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_block_of_a_page_escapes_by_its_language(page: Path) -> None:
+    languages = {block.language for block in blocks_of(page.read_text(encoding="utf-8"))}
+    assert languages - CHECKED - SHOWN == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    targets = LINK.findall(page.read_text(encoding="utf-8"))
+    local = [target for target in targets if "://" not in target and not target.startswith("mailto:")]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("language", ["python", "python compile-only"])
+def test_a_broken_python_example_is_found(language: str) -> None:
+    with pytest.raises(ImportError):
+        run_python(Block(language, "from apcore_a2a import nothing_of_this_name", 1), {}, "page")
+    with pytest.raises(SyntaxError):
+        run_python(Block(language, "await = 1", 1), {}, "page")
+
+
+def test_an_example_may_await_at_the_top_level() -> None:
+    namespace: dict[str, Any] = {}
+    run_python(Block("python", "import asyncio\nawait asyncio.sleep(0)\nx = 1", 1), namespace, "page")
+    assert namespace["x"] == 1
+
+
+def test_a_broken_shell_example_is_found() -> None:
+    assert shell_error("if true; then echo") != ""
+
+
+def test_blocks_are_found_with_their_line() -> None:
+    page = "# T\n\n```python\nx = 1\n```\n\n```sh\nls\n```\n"
+    assert blocks_of(page, "python", "sh") == [Block("python", "x = 1\n", 4), Block("sh", "ls\n", 8)]

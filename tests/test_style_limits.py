@@ -1,0 +1,87 @@
+"""The limits of STYLE.md, as tests. An exception is a debt with a name: it may shrink and go, never grow.
+
+Complexity and parameters are counted by ruff; here we see to it that ruff counts them and is not told to look away.
+"""
+
+import ast
+import re
+import tomllib
+from typing import Final
+
+import pytest
+
+from scripts.core_lines import count_code_lines, docstring_lines, read_core
+from tests.requirements import requirement
+from tests.sources import ROOT, WRITTEN, python_files
+
+FILE_LINES: Final = 300
+FUNCTION_LINES: Final = 40  # without the docstring
+
+# "path" or "path:function" → the size it has today.
+EXCEPTIONS: Final[dict[str, int]] = {}
+
+# "path: code" → how often ruff is told to look away. Only serve() and async_serve() may take more than six parameters.
+LOOKING_AWAY: Final[dict[str, int]] = {}
+
+COUNTED_BY_RUFF: Final = re.compile(r"#\s*(?:ruff:\s*)?noqa(?::[^\n]*?\b(C901|PLR0913)\b|(?!:)(.?))")
+SOURCES: Final = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in python_files(*WRITTEN)}
+
+
+def measure(name: str, source: str) -> dict[str, int]:
+    """The size of the file, and of each function in it, where it is over the limit."""
+    sizes = {name: len(source.splitlines())} if len(source.splitlines()) > FILE_LINES else {}
+    documentation = docstring_lines(source)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = len(set(range(node.lineno, (node.end_lineno or node.lineno) + 1)) - documentation)
+            if lines > FUNCTION_LINES:
+                sizes[f"{name}:{node.name}"] = lines
+    return sizes
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_files_and_functions_keep_to_their_limits(name: str) -> None:
+    sizes = measure(name, SOURCES[name])
+    assert {what: size for what, size in sizes.items() if size > EXCEPTIONS.get(what, 0)} == {}
+
+
+def test_every_exception_is_still_needed_and_as_small_as_stated() -> None:
+    sizes = {what: size for name, source in SOURCES.items() for what, size in measure(name, source).items()}
+    assert {what: sizes.get(what) for what in EXCEPTIONS} == EXCEPTIONS
+
+
+def test_a_long_file_and_a_long_function_are_found() -> None:
+    source = "def long():\n" + '    """One.\n\n    Two."""\n' + "    pass\n" * 40 + "\n" * 300
+    assert measure("x.py", source) == {"x.py": 344, "x.py:long": 41}
+
+
+def test_ruff_counts_complexity_and_parameters() -> None:
+    lint = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ruff"]["lint"]
+    assert {"C90", "PLR0913"} <= set(lint["select"])
+    assert (lint["mccabe"]["max-complexity"], lint["pylint"]["max-args"]) == (10, 6)
+
+
+def test_ruff_is_not_told_to_look_away() -> None:
+    found: dict[str, int] = {}
+    for name, source in SOURCES.items():
+        for match in COUNTED_BY_RUFF.finditer(source) if name != "tests/test_style_limits.py" else ():
+            what = f"{name}: {match[1] or 'everything'}"
+            found[what] = found.get(what, 0) + 1
+    assert found == LOOKING_AWAY
+
+
+@pytest.mark.parametrize("line", ["x = 1  # noqa", "# ruff: noqa", "def f():  # noqa: E501, PLR0913", "#noqa: C901"])
+def test_looking_away_is_noticed(line: str) -> None:
+    assert COUNTED_BY_RUFF.search(line)
+
+
+def test_no_code_is_hidden_from_coverage() -> None:
+    hidden = [name for name, source in SOURCES.items() if name.startswith("src/") and "pragma: no" in source]
+    assert hidden == []
+
+
+@requirement("NFR-MNT-004")
+def test_the_core_keeps_to_its_budget() -> None:
+    core = read_core()
+    lines = sum(count_code_lines(path.read_text(encoding="utf-8")) for path in core.files)
+    assert 0 < lines <= core.budget <= 1500

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from apcore_a2a.errors import A2AError as A2AError
+    from apcore_a2a.storage.memory import InMemoryTaskStore as InMemoryTaskStore
+    from apcore_a2a.storage.task_store import TaskStore as TaskStore
 
 __version__ = "0.9.0"
 
 # The public API: name → module that defines it. A line here, its twin under TYPE_CHECKING, and nothing else.
 _EXPORTS: Final = {
     "A2AError": "apcore_a2a.errors",
+    "InMemoryTaskStore": "apcore_a2a.storage.memory",
+    "TaskStore": "apcore_a2a.storage.task_store",
 }
 
-__all__ = ["A2AError", "__version__"]
+__all__ = ["A2AError", "InMemoryTaskStore", "TaskStore", "__version__"]
 
 
 def __getattr__(name: str) -> Any:  # Any: mypy reads the real types from the TYPE_CHECKING imports

@@ -38,9 +38,11 @@ define install
 endef
 
 test: setup  ## tests with coverage, the adapters on the oldest apcore, and the coverage gate
-	.venv/bin/python $(PYTEST) --cov --cov-report=
+	.venv/bin/python -m coverage run $(PYTEST)
 	@if [ -d tests/adapters ]; then set -x; .venvs/apcore-oldest/bin/python $(PYTEST) tests/adapters; fi
 	.venv/bin/python -m scripts.coverage_gate
+
+# `make run` comes with examples/: apcore-a2a serve --extensions-dir examples/extensions --explorer
 
 test-matrix:  ## every supported Python that is here, each with the oldest and the newest dependencies
 	scripts/test-matrix $(VERSIONS)

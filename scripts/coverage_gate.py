@@ -6,6 +6,7 @@ Reads the .coverage file of the last run: every statement and branch of the core
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,23 @@ def measure() -> Any:  # Any: coverage's JSON report, read in one place
         return json.loads(report.read_bytes())
 
 
+def spans(lines: Sequence[int]) -> list[str]:
+    """Neighbouring lines as one: [3, 4, 5, 9] is 3-5 and 9."""
+    found: list[list[int]] = []
+    for line in lines:
+        if found and line == found[-1][1] + 1:
+            found[-1][1] = line
+        else:
+            found.append([line, line])
+    return [f"{first}-{last}" if first < last else f"{first}" for first, last in found]
+
+
+def arrows(entry: Any) -> list[str]:
+    """The branches not taken from lines that ran; a branch to a negative line leaves the function."""
+    taken = (branch for branch in entry["missing_branches"] if branch[0] not in entry["missing_lines"])
+    return [f"{start}→{'exit' if end < 0 else end}" for start, end in taken]
+
+
 def find_gaps(report: Any, core: list[Path]) -> list[str]:
     """One line for each core file that is not covered in full, and one if the whole is below the mark."""
     covered = {(ROOT / name).resolve(): entry for name, entry in report["files"].items()}
@@ -34,8 +52,8 @@ def find_gaps(report: Any, core: list[Path]) -> list[str]:
         entry = covered.get(path.resolve())
         if entry is None:
             gaps.append(f"{name}: not measured")
-        elif entry["missing_lines"] or entry["missing_branches"]:
-            gaps.append(f"{name}: lines {entry['missing_lines']}, branches {entry['missing_branches']}")
+        elif missing := spans(entry["missing_lines"]) + arrows(entry):
+            gaps.append(f"{name}: {', '.join(missing)}")
     overall = report["totals"]["percent_covered"]
     if overall < OVERALL:
         gaps.append(f"overall {overall:.2f} %, below {OVERALL:.0f} %")

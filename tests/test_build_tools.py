@@ -47,8 +47,8 @@ def test_full_coverage_leaves_no_gap() -> None:
 @pytest.mark.parametrize(
     ("measured", "gap"),
     [
-        (report(99.0, lines=(3,)), "errors.py: lines (3,), branches ()"),
-        (report(99.0, branches=((3, 5),)), "errors.py: lines (), branches ((3, 5),)"),
+        (report(99.0, lines=(3, 4, 7), branches=((3, 5),)), "errors.py: 3-4, 7"),
+        (report(99.0, branches=((3, 5), (4, -1))), "errors.py: 3→5, 4→exit"),
         (report(89.9), "overall 89.90 %, below 90 %"),
         ({"files": {}, "totals": {"percent_covered": 99.0}}, "errors.py: not measured"),
     ],

@@ -1,5 +1,8 @@
 """The tools that guard the build can say no."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from scripts.core_lines import PACKAGE, ROOT, count_code_lines, read_core
@@ -55,3 +58,11 @@ def test_full_coverage_leaves_no_gap() -> None:
 )
 def test_a_core_line_a_core_branch_and_a_low_total_each_fail_the_build(measured: object, gap: str) -> None:
     assert find_gaps(measured, [CORE_FILE]) == [gap]
+
+
+@pytest.mark.parametrize("lock", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda lock: str(lock.name))
+def test_a_lock_holds_pins_and_hashes_and_no_address(lock: Path) -> None:
+    pin = re.compile(r"[a-z0-9._\[\],-]+==[\w.]+( ; [\w .<>=!'\"]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
+    lines = lock.read_text(encoding="utf-8").splitlines()
+    assert lines
+    assert [line for line in lines if not pin.fullmatch(line)] == []

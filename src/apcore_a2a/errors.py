@@ -1,0 +1,246 @@
+"""Every error of the package, and what each one is called on each wire.
+
+    A2AError
+    ├── ParseError · InvalidRequestError · MethodNotFoundError · InvalidParamsError   the request itself is wrong
+    │       └── SkillNotFoundError                                                    (under InvalidParamsError)
+    ├── TaskNotFoundError · TaskNotCancelableError                                    about one task
+    ├── UnsupportedOperationError · PushNotificationNotSupportedError
+    ├── ContentTypeNotSupportedError · InvalidAgentResponseError
+    ├── ExtendedAgentCardNotConfiguredError · ExtensionSupportRequiredError
+    ├── VersionNotSupportedError
+    ├── UnauthenticatedError                                                          who are you?
+    ├── OverloadedError                                                               try again later
+    │       └── StoreUnavailableError
+    ├── AgentError                                                                    a run failed; its text is public
+    ├── InternalError                                                                 our fault
+    │       └── InvalidStateTransitionError · StaleWriteError
+    └── A2AServerError · A2AConnectionError                                           seen by the client
+            └── A2ADiscoveryError                                                     (under A2AConnectionError)
+
+Rule: errors carry values; codes live in `WIRE` alone. The text of an A2AError is ours and may be shown to a client.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+DOMAIN: Final = "a2a-protocol.org"  # google.rpc.ErrorInfo.domain, A2A 1.0 §11.6
+MAX_SHOWN: Final = 256  # characters of a client's own text that an error says back
+
+
+class Violation(NamedTuple):
+    """One wrong field: where it is, what is wrong, and a machine-readable code."""
+
+    field: str
+    message: str
+    code: str = "invalid"
+
+
+class A2AError(Exception):
+    """Base of every error this package raises on purpose.
+
+    Example:
+        >>> try:
+        ...     raise TaskNotFoundError("t-1")
+        ... except A2AError as error:
+        ...     print(error)
+        Task not found: t-1
+    """
+
+    text = "Internal error"
+
+    def __init__(self, message: str | None = None, *, kind: str | None = None, **metadata: object) -> None:
+        self.message = self.text if message is None else message
+        self.kind = kind or type(self).__name__
+        self.metadata: Mapping[str, str] = {name: str(value) for name, value in metadata.items() if value is not None}
+        super().__init__(self.message)
+
+
+class ParseError(A2AError):
+    text = "Invalid JSON payload"
+
+
+class InvalidRequestError(A2AError):
+    text = "Request payload validation error"
+
+
+class MethodNotFoundError(A2AError):
+    text = "Method not found"
+
+
+class InvalidParamsError(A2AError):
+    """The parameters are wrong; `violations` says which fields, and why."""
+
+    text = "Invalid parameters"
+
+    def __init__(
+        self, message: str | None = None, violations: Iterable[Violation] = (), *, kind: str | None = None
+    ) -> None:
+        super().__init__(message, kind=kind)
+        self.violations = tuple(violations)
+
+
+class SkillNotFoundError(InvalidParamsError):
+    def __init__(self, skill_id: str) -> None:
+        text = f"Skill not found: {skill_id[:MAX_SHOWN]}"
+        super().__init__(text, [Violation("message.metadata.skillId", text, "unknown")], kind="ModuleNotFoundError")
+        self.skill_id = skill_id
+
+
+class TaskNotFoundError(A2AError):
+    """No such task for this caller; also the answer for a task that belongs to somebody else."""
+
+    def __init__(self, task_id: str | None = None) -> None:
+        super().__init__("Task not found" if task_id is None else f"Task not found: {task_id}", taskId=task_id)
+        self.task_id = task_id
+
+
+class TaskNotCancelableError(A2AError):
+    """The task has ended already, so there is nothing to cancel."""
+
+    def __init__(self, task_id: str | None = None, state: str = "terminal") -> None:
+        super().__init__(f"Task is not cancelable: current state is {state}", taskId=task_id, state=state)
+        self.task_id, self.state = task_id, state
+
+
+class UnsupportedOperationError(A2AError):
+    text = "This operation is not supported"
+
+
+class PushNotificationNotSupportedError(A2AError):
+    text = "Push Notification is not supported"
+
+
+class ContentTypeNotSupportedError(A2AError):
+    text = "Incompatible content types"
+
+
+class InvalidAgentResponseError(A2AError):
+    text = "Invalid agent response"
+
+
+class ExtendedAgentCardNotConfiguredError(A2AError):
+    text = "Authenticated Extended Card is not configured"
+
+
+class ExtensionSupportRequiredError(A2AError):
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"Extension support required: {uri}", extension=uri)
+        self.uri = uri
+
+
+class VersionNotSupportedError(A2AError):
+    def __init__(self, version: str, supported: Iterable[str], message: str | None = None) -> None:
+        self.version, self.supported = version, ", ".join(supported)
+        super().__init__(
+            message or f"A2A version {version} is not supported; supported versions: {self.supported}",
+            requestedVersion=version,
+            supportedVersions=self.supported,
+        )
+
+
+class UnauthenticatedError(A2AError):
+    text = "Authentication required"
+
+
+class OverloadedError(A2AError):
+    """Not now: a limit is reached. `retry_after` is in seconds."""
+
+    text = "The agent is overloaded; try again later"
+
+    def __init__(self, message: str | None = None, *, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class StoreUnavailableError(OverloadedError):
+    text = "The task store is not available; try again later"
+
+
+class AgentError(A2AError):
+    """Raised by an agent to fail its task with a text that the client may read."""
+
+    text = "The agent failed"
+
+
+class InternalError(A2AError):
+    """Our fault; the details are in the log, under `reference`."""
+
+    def __init__(self, reference: str | None = None) -> None:
+        super().__init__("Internal error", kind="InternalError", reference=reference)
+        self.reference = reference
+
+
+class InvalidStateTransitionError(InternalError):
+    def __init__(self, old: str, new: str) -> None:
+        super().__init__()
+        self.old, self.new = old, new
+
+
+class StaleWriteError(InternalError):
+    """Another writer has moved the task on; nothing was written."""
+
+
+class A2AServerError(A2AError):
+    """A remote agent answered with an error that has no class of its own; `code` is its code."""
+
+    text = "The remote agent failed"
+
+    def __init__(self, message: str | None = None, *, code: int = -32603, data: object = None) -> None:
+        super().__init__(message)
+        self.code, self.data = code, data
+
+
+class A2AConnectionError(A2AError):
+    """A remote agent could not be reached, or the connection broke; `sent` is false when the request never left."""
+
+    text = "The remote agent could not be reached"
+
+    def __init__(self, message: str | None = None, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class A2ADiscoveryError(A2AConnectionError):
+    """A remote agent's card could not be fetched, read or trusted; `status` is the HTTP status, if there was one."""
+
+    text = "The agent card could not be fetched"
+
+    def __init__(self, message: str | None = None, *, url: str = "", status: int | None = None) -> None:
+        super().__init__(message)
+        self.url, self.status = url, status
+
+
+class Wire(NamedTuple):
+    """What an error is called outside. The HTTP status is that of A2A 1.0.1, with 1.0.0's where it differs."""
+
+    code: int
+    http: int
+    grpc: str
+    reason: str
+    http_v1_0_0: int | None = None
+
+
+WIRE: Final[dict[type[A2AError], Wire]] = {
+    A2AError: Wire(-32603, 500, "INTERNAL", "INTERNAL"),
+    ParseError: Wire(-32700, 400, "INVALID_ARGUMENT", "PARSE_ERROR"),
+    InvalidRequestError: Wire(-32600, 400, "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    MethodNotFoundError: Wire(-32601, 404, "NOT_FOUND", "METHOD_NOT_FOUND"),
+    InvalidParamsError: Wire(-32602, 400, "INVALID_ARGUMENT", "INVALID_PARAMS"),
+    TaskNotFoundError: Wire(-32001, 404, "NOT_FOUND", "TASK_NOT_FOUND"),
+    TaskNotCancelableError: Wire(-32002, 400, "FAILED_PRECONDITION", "TASK_NOT_CANCELABLE", 409),
+    PushNotificationNotSupportedError: Wire(-32003, 400, "FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED"),
+    UnsupportedOperationError: Wire(-32004, 400, "FAILED_PRECONDITION", "UNSUPPORTED_OPERATION"),
+    ContentTypeNotSupportedError: Wire(-32005, 400, "INVALID_ARGUMENT", "CONTENT_TYPE_NOT_SUPPORTED", 415),
+    InvalidAgentResponseError: Wire(-32006, 500, "INTERNAL", "INVALID_AGENT_RESPONSE", 502),
+    ExtendedAgentCardNotConfiguredError: Wire(-32007, 400, "FAILED_PRECONDITION", "EXTENDED_AGENT_CARD_NOT_CONFIGURED"),
+    ExtensionSupportRequiredError: Wire(-32008, 400, "FAILED_PRECONDITION", "EXTENSION_SUPPORT_REQUIRED"),
+    VersionNotSupportedError: Wire(-32009, 400, "FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED"),
+    UnauthenticatedError: Wire(-32603, 401, "UNAUTHENTICATED", "UNAUTHENTICATED"),
+    OverloadedError: Wire(-32603, 503, "UNAVAILABLE", "OVERLOADED"),
+    AgentError: Wire(-32603, 500, "INTERNAL", "AGENT_FAILED"),
+}
+
+
+def wire(error: A2AError) -> Wire:
+    """The row of the nearest class, so that a subclass without a row of its own speaks as its parent."""
+    return next(WIRE[cls] for cls in type(error).__mro__ if cls in WIRE)

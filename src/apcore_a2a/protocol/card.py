@@ -1,0 +1,75 @@
+"""The agent card, shaped as A2A 1.0.
+
+Rule: REQUIRED fields are always on the wire, empty or not; a card that leaves an empty one out is read all the same.
+"""
+
+from typing import Any
+
+from msgspec import field
+
+from apcore_a2a.protocol.model import REQUIRED_ITEMS, REQUIRED_TEXT, Value
+
+SecurityRequirement = dict[str, dict[str, dict[str, list[str]]]]  # {"schemes": {name: {"list": [scope, …]}}}
+SecurityScheme = dict[str, dict[str, Any]]  # {"httpAuthSecurityScheme": {"scheme": "bearer"}}
+
+
+class AgentInterface(Value, frozen=True):
+    url: str
+    protocol_binding: str
+    protocol_version: str = REQUIRED_TEXT
+    tenant: str = ""
+
+
+class AgentProvider(Value, frozen=True):
+    url: str = REQUIRED_TEXT
+    organization: str = REQUIRED_TEXT
+
+
+class AgentExtension(Value, frozen=True):
+    uri: str
+    description: str = ""
+    required: bool = False
+    params: dict[str, Any] | None = None
+
+
+class AgentCapabilities(Value, frozen=True):
+    streaming: bool | None = None
+    push_notifications: bool | None = None
+    extensions: tuple[AgentExtension, ...] = ()
+    extended_agent_card: bool | None = None
+
+
+class AgentSkill(Value, frozen=True):
+    id: str
+    name: str = REQUIRED_TEXT
+    description: str = REQUIRED_TEXT
+    tags: tuple[str, ...] = REQUIRED_ITEMS
+    examples: tuple[str, ...] = ()
+    input_modes: tuple[str, ...] = ()
+    output_modes: tuple[str, ...] = ()
+    security_requirements: tuple[SecurityRequirement, ...] = ()
+
+
+class AgentCardSignature(Value, frozen=True):
+    protected: str
+    signature: str
+    header: dict[str, Any] | None = None
+
+
+class AgentCard(Value, frozen=True):
+    """What an agent says of itself."""
+
+    name: str
+    supported_interfaces: tuple[AgentInterface, ...]
+    description: str = REQUIRED_TEXT
+    version: str = REQUIRED_TEXT
+    capabilities: AgentCapabilities = field(default_factory=AgentCapabilities)
+    default_input_modes: tuple[str, ...] = REQUIRED_ITEMS
+    default_output_modes: tuple[str, ...] = REQUIRED_ITEMS
+    skills: tuple[AgentSkill, ...] = REQUIRED_ITEMS
+    provider: AgentProvider | None = None
+    documentation_url: str | None = None
+    icon_url: str | None = None
+    security_schemes: dict[str, SecurityScheme] | None = None
+    security_requirements: tuple[SecurityRequirement, ...] = ()
+    signatures: tuple[AgentCardSignature, ...] = ()

@@ -1,0 +1,114 @@
+"""The JSON-RPC 2.0 envelope.
+
+Rule: ids are echoed byte for byte; params and results stay encoded, the dialects read them.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from apcore_a2a.errors import InvalidParamsError, InvalidRequestError, ParseError
+from apcore_a2a.protocol.decoding import check, decode
+from apcore_a2a.protocol.model import encode
+
+NULL: Final = b"null"
+EMPTY: Final = b"{}"
+MAX_ID: Final = 1024
+
+
+class _Envelope(Struct, gc=False):
+    jsonrpc: Literal["2.0"]
+    method: str
+    id: Raw | UnsetType = UNSET
+    params: Raw = Raw(EMPTY)
+
+
+_DECODER: Final = msgspec.json.Decoder(_Envelope)
+
+
+class Request(Struct, frozen=True, gc=False):
+    """A request whose envelope is in order. `id` is None when it was left out."""
+
+    method: str
+    params: bytes | Raw
+    id: bytes | None
+
+
+def parse(body: bytes) -> Request:
+    """Read the envelope.
+
+    Raises:
+        ParseError: not JSON.
+        InvalidRequestError: JSON, but not one JSON-RPC request.
+    """
+    check(body)
+    try:
+        envelope = decode(body, _DECODER)
+    except InvalidParamsError as error:
+        field = error.violations[0].field
+        wrong = f"{field} is missing or wrong" if field else "expected one request object"
+        raise InvalidRequestError(f"Invalid JSON-RPC request: {wrong}") from error
+    return Request(envelope.method, envelope.params, None if envelope.id is UNSET else _checked(bytes(envelope.id)))
+
+
+def _checked(id: bytes) -> bytes:
+    if id[:1] in b"[{tf" or len(id) > MAX_ID:
+        raise InvalidRequestError("Invalid JSON-RPC request: id must be a short string, a number or null")
+    return id
+
+
+def recover_id(body: bytes) -> bytes:
+    """The id of a request whose envelope was refused, or null when there is none to be found."""
+    try:
+        id = decode(body, _ID_DECODER).id
+        return NULL if id is UNSET else str(_checked(bytes(id)), "utf-8").encode()
+    except (ParseError, InvalidParamsError, InvalidRequestError, UnicodeDecodeError):
+        return NULL
+
+
+class _OnlyId(Struct, gc=False):
+    id: Raw | UnsetType = UNSET
+
+
+_ID_DECODER: Final = msgspec.json.Decoder(_OnlyId)
+
+
+def result_head(id: bytes) -> bytes:
+    """What stands before an encoded result; `}` closes it."""
+    return b'{"jsonrpc":"2.0","id":' + id + b',"result":'
+
+
+def format_result(id: bytes, result: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":' + id + b',"result":' + result + b"}"
+
+
+def format_error(id: bytes, error: object) -> bytes:
+    return b'{"jsonrpc":"2.0","id":' + id + b',"error":' + encode(error) + b"}"
+
+
+class ErrorObject(Struct, frozen=True, omit_defaults=True):
+    """The `error` member of a response."""
+
+    code: int
+    message: str
+    data: object = UNSET
+
+
+class Response(Struct, frozen=True):
+    """A response as the client reads it: result xor error."""
+
+    id: Raw = Raw(NULL)
+    result: Raw | UnsetType = UNSET
+    error: ErrorObject | None = None
+
+
+_RESPONSE: Final = msgspec.json.Decoder(Response)
+
+
+def format_request(id: str, method: str, params: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":' + encode(id) + b',"method":' + encode(method) + b',"params":' + params + b"}"
+
+
+def parse_response(body: bytes) -> Response:
+    return decode(body, _RESPONSE)

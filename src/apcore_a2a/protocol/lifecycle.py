@@ -1,0 +1,126 @@
+"""The life of a task: which state may follow which, and how an event changes a task.
+
+Rule: everything that decides about states is here, as data. `fold` costs the size of the event, never of the task.
+"""
+
+from typing import Final, assert_never
+
+from msgspec.structs import replace
+
+from apcore_a2a.errors import InvalidAgentResponseError, InvalidStateTransitionError
+from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Event, Message, Metadata, StatusUpdate, Task, TaskState
+
+TERMINAL: Final = frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED})
+INTERRUPTED: Final = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
+AT_REST: Final = TERMINAL | INTERRUPTED
+
+_S: Final = TaskState
+TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
+    _S.UNSPECIFIED: frozenset(),
+    _S.SUBMITTED: frozenset({_S.SUBMITTED, _S.WORKING, _S.CANCELED, _S.FAILED, _S.REJECTED}),
+    _S.WORKING: frozenset({_S.WORKING} | TERMINAL | INTERRUPTED),
+    _S.INPUT_REQUIRED: frozenset({_S.WORKING, _S.CANCELED, _S.FAILED}),
+    _S.AUTH_REQUIRED: frozenset({_S.WORKING, _S.CANCELED, _S.FAILED}),
+    _S.COMPLETED: frozenset(),
+    _S.FAILED: frozenset(),
+    _S.CANCELED: frozenset(),
+    _S.REJECTED: frozenset(),
+}
+
+
+def skips_working(old: TaskState, new: TaskState) -> bool:
+    """Whether `new` may follow `old` only by way of WORKING: agents may leave that step out, the record does not."""
+    return (
+        new not in TRANSITIONS[old] and TaskState.WORKING in TRANSITIONS[old] and new in TRANSITIONS[TaskState.WORKING]
+    )
+
+
+def fold(task: Task, event: Event) -> Event:
+    """Apply one event to the task, in place; answer the event as applied (`append` is false on a first chunk).
+
+    Raises:
+        InvalidStateTransitionError: the event may not follow the task's state; the task is unchanged.
+        InvalidAgentResponseError: the event is a task that is not this one.
+    """
+    match event:
+        case StatusUpdate():
+            _check(task, event.status.state)
+            if task.status.message is not None:
+                task.history.append(task.status.message)
+            task.status = event.status
+            if event.metadata:
+                task.metadata = _merge(task.metadata, event.metadata)
+        case ArtifactUpdate():
+            return _extend(task, event)
+        case Message():
+            _check_open(task, "message")
+            task.history.append(event)
+        case Task():
+            _replace(task, event)
+        case _:
+            assert_never(event)
+    return event
+
+
+def _check(task: Task, state: TaskState) -> None:
+    if state not in TRANSITIONS[task.status.state]:
+        raise InvalidStateTransitionError(task.status.state, state)
+
+
+def _check_open(task: Task, what: str) -> None:
+    if task.status.state in TERMINAL:
+        raise InvalidStateTransitionError(task.status.state, what)
+
+
+def _extend(task: Task, update: ArtifactUpdate) -> ArtifactUpdate:
+    _check_open(task, "artifact update")
+    new = update.artifact
+    index = task.positions.setdefault(new.artifact_id, len(task.artifacts))
+    if index == len(task.artifacts):
+        task.artifacts.append(_own(new))
+        return replace(update, append=False) if update.append else update
+    if not update.append:
+        task.artifacts[index] = _own(new)
+        return update
+    old = task.artifacts[index]
+    old.parts.extend(new.parts)
+    if new.metadata:
+        task.artifacts[index] = replace(old, metadata=_merge(old.metadata, new.metadata))
+    return update
+
+
+def _merge(old: Metadata | None, new: Metadata) -> Metadata:
+    if old is None:
+        return dict(new)
+    old.update(new)  # in place: what is there already is not copied again with each event
+    return old
+
+
+def _own(artifact: Artifact) -> Artifact:
+    # The event stays in the log, so it keeps its own list and its own metadata.
+    return replace(artifact, parts=list(artifact.parts), metadata=_copied(artifact.metadata))
+
+
+def _copied(metadata: Metadata | None) -> Metadata | None:
+    return None if metadata is None else dict(metadata)
+
+
+def _replace(task: Task, new: Task) -> None:
+    if new.id != task.id or new.context_id != task.context_id:
+        raise InvalidAgentResponseError("The agent published a task that is not its own")
+    _check(task, new.status.state)
+    task.status = new.status
+    task.artifacts = [_own(artifact) for artifact in new.artifacts]
+    task.history = list(new.history)
+    task.metadata = _copied(new.metadata)
+    vars(task).clear()  # `positions`, to be found anew
+
+
+def copy(task: Task) -> Task:
+    """A snapshot that later folds do not change."""
+    return replace(
+        task,
+        artifacts=[_own(artifact) for artifact in task.artifacts],
+        history=list(task.history),
+        metadata=_copied(task.metadata),
+    )

@@ -1,0 +1,247 @@
+"""The one data model, shaped as A2A 1.0: its JSON is the 1.0 wire format, field for field.
+
+Rule: values are frozen, save for `Task` and `Artifact`, which `lifecycle.fold` extends in place so that the
+thousandth chunk costs what the first did. Limits (`Id`, `Parts`) are checked when decoding, not when building.
+"""
+
+from enum import StrEnum
+from functools import cached_property
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+MAX_ID: Final = 256
+MAX_PARTS: Final = 1000
+
+Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
+OptionalId = Annotated[str, Meta(max_length=MAX_ID)]  # ProtoJSON: "" is the same as absent
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Metadata = dict[str, Any]  # free-form in the specification: carried, never looked into
+
+
+def _nothing() -> tuple[Any, ...]:
+    return ()
+
+
+# REQUIRED in 1.0, so on the wire even when empty (`omit_defaults` keeps what a factory made), but not asked for when
+# reading: writers that follow ProtoJSON leave out what is empty.
+REQUIRED_TEXT: Final[str] = field(default_factory=str)
+REQUIRED_COUNT: Final[int] = field(default_factory=int)
+REQUIRED_ITEMS: Final[tuple[Any, ...]] = field(default_factory=_nothing)
+
+
+class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    """Base of the model: camelCase on the wire, defaults left out, unknown fields ignored."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The 1.0 JSON of this value, as Python objects."""
+        return dict(msgspec.to_builtins(self))
+
+
+class TaskState(StrEnum):
+    UNSPECIFIED = "TASK_STATE_UNSPECIFIED"
+    SUBMITTED = "TASK_STATE_SUBMITTED"
+    WORKING = "TASK_STATE_WORKING"
+    COMPLETED = "TASK_STATE_COMPLETED"
+    FAILED = "TASK_STATE_FAILED"
+    CANCELED = "TASK_STATE_CANCELED"
+    INPUT_REQUIRED = "TASK_STATE_INPUT_REQUIRED"
+    REJECTED = "TASK_STATE_REJECTED"
+    AUTH_REQUIRED = "TASK_STATE_AUTH_REQUIRED"
+
+
+class Role(StrEnum):
+    UNSPECIFIED = "ROLE_UNSPECIFIED"
+    USER = "ROLE_USER"
+    AGENT = "ROLE_AGENT"
+
+
+class Part(Value, frozen=True):
+    """A piece of content: exactly one of `text`, `raw`, `url` and `data`."""
+
+    text: str | UnsetType = UNSET
+    raw: bytes | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+    data: Any = UNSET
+    metadata: Metadata | None = None
+    filename: str = ""
+    media_type: str = ""
+
+    def __post_init__(self) -> None:
+        given = (self.text is not UNSET) + (self.raw is not UNSET) + (self.url is not UNSET) + (self.data is not UNSET)
+        if given != 1:
+            raise ValueError("a part has exactly one of text, raw, url and data")
+
+
+Parts = Annotated[tuple[Part, ...], Meta(min_length=1, max_length=MAX_PARTS)]
+
+
+class Message(Value, frozen=True):
+    message_id: Id
+    role: Role
+    parts: Parts
+    context_id: OptionalId = ""
+    task_id: OptionalId = ""
+    metadata: Metadata | None = None
+    extensions: tuple[str, ...] = ()
+    reference_task_ids: tuple[Id, ...] = ()
+
+
+class TaskStatus(Value, frozen=True):
+    state: TaskState
+    message: Message | None = None
+    timestamp: str = ""
+
+
+class Artifact(Value, frozen=True):
+    artifact_id: Id
+    parts: list[Part]
+    name: str = ""
+    description: str = ""
+    metadata: Metadata | None = None
+    extensions: tuple[str, ...] = ()
+
+
+class Task(Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
+    """The unit of work. Mutable, but only by `lifecycle.fold`; its lists and its metadata are its own."""
+
+    id: Id
+    context_id: OptionalId = ""
+    status: TaskStatus
+    artifacts: list[Artifact] = []
+    history: list[Message] = []
+    metadata: Metadata | None = None
+
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """Where each artifact is, by its id. `fold` keeps it up to date: a chunk never searches the task."""
+        return {artifact.artifact_id: index for index, artifact in enumerate(self.artifacts)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The 1.0 JSON of this task, as Python objects."""
+        return dict(msgspec.to_builtins(self))
+
+
+class StatusUpdate(Value, frozen=True):
+    status: TaskStatus
+    task_id: OptionalId = REQUIRED_TEXT
+    context_id: OptionalId = REQUIRED_TEXT
+    metadata: Metadata | None = None
+
+
+class ArtifactUpdate(Value, frozen=True):
+    artifact: Artifact
+    task_id: OptionalId = REQUIRED_TEXT
+    context_id: OptionalId = REQUIRED_TEXT
+    append: bool = False
+    last_chunk: bool = False
+    metadata: Metadata | None = None
+
+
+Event = Task | Message | StatusUpdate | ArtifactUpdate
+
+
+class AuthenticationInfo(Value, frozen=True):
+    scheme: str
+    credentials: str = ""
+
+
+class PushConfig(Value, frozen=True):
+    """TaskPushNotificationConfig: where to send the events of one task."""
+
+    url: Annotated[str, Meta(min_length=1, max_length=2048)]
+    id: OptionalId = ""
+    task_id: OptionalId = ""
+    token: str = ""
+    authentication: AuthenticationInfo | None = None
+    tenant: OptionalId = ""
+
+
+class SendConfiguration(Value, frozen=True):
+    accepted_output_modes: tuple[str, ...] = ()
+    task_push_notification_config: PushConfig | None = None
+    history_length: Count | None = None
+    return_immediately: bool = False
+
+
+class SendMessage(Value, frozen=True):
+    message: Message
+    configuration: SendConfiguration = SendConfiguration()
+    metadata: Metadata | None = None
+    tenant: OptionalId = ""
+
+
+class GetTask(Value, frozen=True):
+    id: Id
+    history_length: Count | None = None
+    tenant: OptionalId = ""
+
+
+class ListTasks(Value, frozen=True):
+    context_id: OptionalId = ""
+    status: TaskState = TaskState.UNSPECIFIED
+    page_size: Annotated[int, Meta(ge=1, le=100)] = 50
+    page_token: str = ""
+    history_length: Count | None = None
+    status_timestamp_after: str = ""
+    include_artifacts: bool = False
+    tenant: OptionalId = ""
+
+
+class TaskPage(Value, frozen=True):
+    """ListTasksResponse."""
+
+    tasks: tuple[Task, ...] = REQUIRED_ITEMS
+    next_page_token: str = REQUIRED_TEXT
+    page_size: int = REQUIRED_COUNT
+    total_size: int = REQUIRED_COUNT
+
+
+class CancelTask(Value, frozen=True):
+    id: Id
+    metadata: Metadata | None = None
+    tenant: OptionalId = ""
+
+
+class SubscribeToTask(Value, frozen=True):
+    id: Id
+    tenant: OptionalId = ""
+
+
+class PushConfigRef(Value, frozen=True):
+    """Names one push config of a task; `id` empty means the only one (0.3)."""
+
+    task_id: Id
+    id: OptionalId = ""
+    tenant: OptionalId = ""
+
+
+class ListPushConfigs(Value, frozen=True):
+    task_id: Id
+    page_size: Count = 0
+    page_token: str = ""
+    tenant: OptionalId = ""
+
+
+class PushConfigPage(Value, frozen=True):
+    configs: tuple[PushConfig, ...] = REQUIRED_ITEMS
+    next_page_token: str = ""
+
+
+class GetExtendedCard(Value, frozen=True):
+    tenant: OptionalId = ""
+
+
+encode: Final = msgspec.json.Encoder().encode
+decode_task: Final = msgspec.json.Decoder(Task).decode
+
+
+class Document(Struct, frozen=True, gc=False):
+    """A task as its encoded JSON: smaller than its objects, invisible to the garbage collector, sent as it is."""
+
+    body: bytes
+    parsed: Task | None = None
+
+    def task(self) -> Task:
+        return decode_task(self.body) if self.parsed is None else self.parsed

@@ -1,0 +1,114 @@
+"""The seam between an agent and the engine: an agent is an async generator of events over a `Call`.
+
+Rule: the engine knows nothing of what runs; an agent knows nothing of stores, streams or protocols.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from apcore_a2a.protocol.model import ArtifactUpdate, Message, SendMessage, StatusUpdate, Task
+
+ANONYMOUS = "anonymous"
+
+
+class Caller(Struct, frozen=True, kw_only=True):
+    """Who is asking. `id` owns tasks: `iss|sub`, an API key's id, or anonymous."""
+
+    id: str = ANONYMOUS
+    type: str = "anonymous"
+    roles: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = {}
+    tenant: str = ""
+
+    @property
+    def owner(self) -> str:
+        """What the store files this caller's tasks under."""
+        return f"{self.tenant}\n{self.id}" if self.tenant else self.id
+
+    @property
+    def is_authenticated(self) -> bool:
+        return self.type != "anonymous"
+
+
+class CancelToken:
+    """Tells a run that it is no longer wanted. Asked by polling, or told by a callback."""
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[], object]] = []
+        self.is_cancelled = False
+
+    def on_cancel(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when the token is cancelled; at once if it is already."""
+        if self.is_cancelled:
+            callback()
+        else:
+            self._callbacks.append(callback)
+
+    def cancel(self) -> None:
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            for callback in self._callbacks:
+                callback()
+
+
+class Call(Struct, kw_only=True):
+    """One message to an agent, with all that the agent may know about it."""
+
+    request: SendMessage
+    task: Task
+    """The task this run belongs to, as it was when the run began. An agent reads it; only the engine writes."""
+    caller: Caller
+    history: tuple[Message, ...] = ()
+    """Earlier messages of the conversation (contextId), oldest first, without this one."""
+    references: tuple[Task, ...] = ()
+    """The caller's tasks that the message refers to."""
+    resumed: bool = False
+    """Whether the task existed before this message."""
+    headers: Mapping[str, str] = {}
+    """Request headers an agent may use, in lower case: traceparent, tracestate."""
+    cancel: CancelToken
+    deadline: float | None = None
+    """On `time.monotonic`'s clock; the engine ends the run then, with or without the agent."""
+    memo: Any = None
+    """What this agent last kept with `Remember`: JSON, private, stored with the task."""
+
+    @property
+    def message(self) -> Message:
+        return self.request.message
+
+
+class Remember(Struct, frozen=True):
+    """Yielded by an agent to keep `memo` with its task: stored with the next event, never shown to a client."""
+
+    memo: Any
+
+
+AgentEvent = StatusUpdate | ArtifactUpdate | Message | Task | Remember
+
+
+class Admission(Struct, frozen=True):
+    """What an agent says of a message it accepts."""
+
+    retry_safe: bool = False
+    """Whether the run may be repeated from the start after a crash."""
+
+
+@runtime_checkable
+class Agent(Protocol):
+    """What the engine can run.
+
+    `may_reply` says whether a run may answer with a bare `Message` and no task; the task is then made at the first
+    other event. Otherwise the task exists, and its stream begins, before the agent runs.
+    """
+
+    may_reply: bool
+
+    async def admit(self, call: Call) -> Admission:
+        """Refuse a message before a task exists, by raising an A2AError; or accept it."""
+        ...
+
+    def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        """Do the work. An A2AError raised here fails the task with its text; anything else with "Internal error"."""
+        ...

@@ -1,0 +1,1 @@
+"""Where tasks are kept: one contract, several engines, unaware of each other."""

@@ -1,0 +1,151 @@
+"""What the engine asks of a store, and the smaller contract that any class of yours can meet.
+
+A conversation is not stored a second time: it is the histories of the tasks of one context (`Query.context_id`).
+Rules every store keeps: a write is whole or not at all; one whose version or epoch is stale changes nothing; no task is
+read without its owner; a task that has not ended is never evicted; the cost of a write is the size of its events.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from apcore_a2a.protocol.model import Document, PushConfig, Task, TaskState
+
+
+class Change(Struct, kw_only=True, gc=False):
+    """One atomic write: the events, and the task they lead to."""
+
+    task: Task
+    """The live task with the events folded in. It moves on after the call, so a store reads it before it returns."""
+    owner: str
+    version: int
+    """The number of events the task has had, these included: the sequence number of the last one."""
+    epoch: int = 1
+    """Which claim on the task this writer holds. A store refuses an older one than it has seen."""
+    events: Sequence[bytes]
+    """Each new event as `v1.encode_record` wrote it, oldest first; `v1.decode_record` reads it back."""
+    document: Document | None = None
+    """The task encoded; given when these events bring it to rest."""
+    memo: bytes = b""
+    """The agent's private JSON."""
+    run: bytes = b""
+    """What is being run, for another process to run it again; opaque. Empty once the task is at rest."""
+
+    @property
+    def expected(self) -> int:
+        """The version that must be stored for this write to be taken."""
+        return self.version - len(self.events)
+
+
+class Record(Struct, frozen=True, kw_only=True, gc=False):
+    """A stored task, and what the engine needs to go on with it."""
+
+    document: Document
+    owner: str
+    state: TaskState
+    version: int
+    epoch: int = 1
+    memo: bytes = b""
+    run: bytes = b""
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """Which of an owner's tasks to list, newest first by status time (or by creation)."""
+
+    owner: str
+    limit: int
+    cursor: str = ""
+    context_id: str = ""
+    state: TaskState | None = None
+    changed_since: str = ""
+    """A timestamp in our own form (UTC, milliseconds, Z): texts compare as times do."""
+    by_creation: bool = False
+
+
+class Page(Struct, frozen=True):
+    records: Sequence[Record]
+    next_cursor: str
+    total: int
+
+
+class Store(Protocol):
+    """What the engine asks of a store. One suite, tests/storage/contract.py, holds every implementation to it."""
+
+    durable: bool
+    """Whether what was written outlives the process."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def check(self) -> None:
+        """Raise StoreUnavailableError if a write would fail now."""
+
+    async def create(self, change: Change, *, key: str = "") -> str | None:
+        """Store a new task. If this owner used `key` before, write nothing and answer that task's id.
+
+        Raises:
+            OverloadedError: full of tasks that have not ended.
+        """
+
+    def append(self, change: Change) -> "asyncio.Future[None] | None":
+        """Write events to a task; None when that is done, else a future for when it is durable.
+
+        Writes are made in the order of the calls. The future (or the call) raises StaleWriteError when the expected
+        version or the epoch does not match, StoreUnavailableError when the store cannot write.
+        """
+
+    async def load(self, task_id: str, owner: str) -> Record | None: ...
+
+    async def events(self, task_id: str, owner: str, after: int) -> Sequence[bytes] | None:
+        """The events with sequence numbers above `after`; None when they are not kept."""
+
+    async def page(self, query: Query) -> Page:
+        """Raise InvalidParamsError for a cursor that this store did not make."""
+
+    async def orphans(self) -> list[Record]:
+        """Called once after `open`: the tasks that a dead process left running, each with its epoch raised by one."""
+
+    async def remove(self, task_id: str, owner: str) -> bool: ...
+
+
+class TaskListResult(Struct, frozen=True):
+    """One page of a `TaskStore`."""
+
+    tasks: Sequence[Task]
+    next_cursor: str | None = None
+
+
+@runtime_checkable
+class TaskStore(Protocol):
+    """The small contract: a class with these seven methods can keep tasks, for one process.
+
+    Example:
+        >>> from apcore_a2a import InMemoryTaskStore, TaskStore
+        >>> isinstance(InMemoryTaskStore(), TaskStore)
+        True
+    """
+
+    async def save(self, task: Task) -> None: ...
+
+    async def get(self, task_id: str) -> Task | None: ...
+
+    async def list(self, context_id: str | None, cursor: str | None, limit: int) -> TaskListResult: ...
+
+    async def delete(self, task_id: str) -> bool: ...
+
+    async def save_push_config(self, task_id: str, config: PushConfig) -> None: ...
+
+    async def get_push_config(self, task_id: str) -> PushConfig | None: ...
+
+    async def delete_push_config(self, task_id: str) -> bool: ...
+
+
+METHODS: Final = ("delete", "delete_push_config", "get", "get_push_config", "list", "save", "save_push_config")
+
+
+def missing_methods(store: object) -> list[str]:
+    """The methods of `TaskStore` that an object lacks."""
+    return [name for name in METHODS if not callable(getattr(store, name, None))]

@@ -1,0 +1,1 @@
+"""The engine that runs tasks, and the HTTP bindings over it."""

@@ -1,0 +1,189 @@
+"""What every HTTP binding needs: headers, a bounded body, one response, a stream of events, the last-resort handler."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+from starlette.datastructures import QueryParams
+from starlette.types import Receive, Scope, Send
+
+from apcore_a2a.agent import Caller
+from apcore_a2a.errors import A2AError, InternalError, OverloadedError, wire
+from apcore_a2a.protocol.dialect import Dialect, choose
+from apcore_a2a.protocol.model import encode as to_json
+from apcore_a2a.protocol.sse import KEEP_ALIVE, frame
+from apcore_a2a.server.engine import Origin
+from apcore_a2a.server.event_log import Entry
+from apcore_a2a.server.stream import Stream
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY: Final = 10 * 1024 * 1024
+BODY_DEADLINE: Final = 30.0
+STALLED: Final = 60.0  # a reader that takes nothing for so long is let go
+JSON: Final = b"application/json"
+A2A_JSON: Final = b"application/a2a+json"
+TRACE: Final = ("traceparent", "tracestate")
+
+
+class HTTPError(Exception):
+    """A request that HTTP itself refuses, before any protocol is spoken."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+class Inbound(Struct, gc=False):
+    """The headers of a request, by lower-case name; of a repeated one the last counts, save where that is refused."""
+
+    headers: dict[bytes, bytes]
+    query: bytes
+    caller: Caller
+
+    def text(self, name: bytes) -> str:
+        return self.headers.get(name, b"").decode("latin-1")
+
+    def dialect(self) -> Dialect:
+        """The version the client asks for, by header or by query parameter (1.0 §3.6)."""
+        version = self.text(b"a2a-version")
+        if not version and b"A2A-Version=" in self.query:
+            version = QueryParams(self.query).get("A2A-Version", "")
+        return choose(version.strip())
+
+    def origin(self, dialect: Dialect, tenant: str) -> Origin:
+        """What the engine may know of this request."""
+        headers = self.headers
+        caller = replace(self.caller, tenant=tenant) if tenant else self.caller
+        if not headers.keys() & _CARRIED:
+            return Origin(caller=caller, rules=dialect.RULES)
+        last = self.text(b"last-event-id")
+        asked = self.text(dialect.EXTENSIONS_HEADER.lower().encode())
+        return Origin(
+            caller=caller,
+            rules=dialect.RULES,
+            headers={name: value for name in TRACE if (value := self.text(name.encode()))},
+            extensions=frozenset(uri.strip() for uri in asked.split(",") if uri.strip()),
+            idempotency_key=self.text(b"idempotency-key")[:256],
+            last_event_id=int(last) if last.isascii() and last.isdigit() and len(last) < 19 else None,
+        )
+
+
+_CARRIED: Final = frozenset(
+    {b"traceparent", b"tracestate", b"a2a-extensions", b"x-a2a-extensions", b"idempotency-key", b"last-event-id"}
+)
+
+
+def inbound(scope: Scope) -> Inbound:
+    """The request as the bindings see it; the caller is whom the authentication found, else anonymous."""
+    caller = scope.get("a2a.caller")
+    return Inbound(dict(scope["headers"]), scope["query_string"], _ANYONE if caller is None else caller)
+
+
+_ANYONE: Final = Caller()
+
+
+async def read_body(request: Inbound, receive: Receive, *, limit: int = MAX_BODY) -> bytes:
+    """The whole body, or 413 as soon as it is too large, or 408 when it does not come."""
+    length = request.headers.get(b"content-length", b"")
+    if length.isdigit() and int(length) > limit:
+        raise HTTPError(413, f"Request body larger than {limit} bytes")
+    if request.headers.get(b"content-encoding", b"identity") != b"identity":
+        raise HTTPError(415, "Content-Encoding is not supported")
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_DEADLINE):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise HTTPError(400, "The client disconnected")
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                if size > limit:
+                    raise HTTPError(413, f"Request body larger than {limit} bytes")
+                if not message.get("more_body", False):
+                    return chunk if not chunks else b"".join([*chunks, chunk])
+                chunks.append(chunk)
+    except TimeoutError as error:
+        raise HTTPError(408, "The request body did not arrive in time") from error
+
+
+def media_type(request: Inbound) -> bytes:
+    return request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+
+
+async def respond(
+    send: Send, status: int, body: bytes, *, media: bytes = JSON, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> None:
+    length = b"%d" % len(body)
+    start = [(b"content-type", media), (b"content-length", length), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": start})
+    await send({"type": "http.response.body", "body": body})
+
+
+def error_headers(error: A2AError) -> tuple[tuple[bytes, bytes], ...]:
+    """Retry-After for a limit, a challenge for missing credentials."""
+    if isinstance(error, OverloadedError):
+        return ((b"retry-after", b"%d" % error.retry_after),)
+    return ((b"www-authenticate", b"Bearer"),) if wire(error).http == 401 else ()
+
+
+def internal(error: BaseException) -> InternalError:
+    """Log what went wrong under a reference that the client gets, too."""
+    reference = secrets.token_hex(6)
+    logger.error("request failed", exc_info=error, extra={"reference": reference})
+    return InternalError(reference)
+
+
+class _Disconnected(Exception):
+    pass
+
+
+async def _until_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    raise _Disconnected
+
+
+async def send_stream(
+    stream: Stream,
+    receive: Receive,
+    send: Send,
+    *,
+    encode: Callable[[Entry], bytes],
+    headers: Mapping[bytes, bytes] = {},
+) -> None:
+    """Write a stream as server-sent events until it ends or the client leaves; events ready together leave together."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            listener = group.create_task(_until_disconnect(receive))
+            await _write(stream, send, encode, headers)
+            listener.cancel()
+    except* _Disconnected:
+        logger.debug("stream closed by its client")
+    finally:
+        stream.close()
+
+
+async def _write(stream: Stream, send: Send, encode: Callable[[Entry], bytes], headers: Mapping[bytes, bytes]) -> None:
+    start = [
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),
+        *headers.items(),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": start})
+    async for batch in stream:
+        body = b"".join([frame(encode(item), item.seq) for item in batch]) if batch else KEEP_ALIVE
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def plain_error(error: HTTPError) -> bytes:
+    """The body of an answer given before any protocol is spoken."""
+    return to_json({"error": {"code": error.status, "message": error.message}})

@@ -1,0 +1,92 @@
+"""The JSON-RPC binding: one endpoint, every operation, the version picked by header. A raw ASGI app: it is the hot path."""
+
+from typing import Final
+
+from starlette.types import Receive, Scope, Send
+
+from apcore_a2a.errors import (
+    A2AError,
+    InvalidRequestError,
+    MethodNotFoundError,
+    OverloadedError,
+    VersionNotSupportedError,
+)
+from apcore_a2a.protocol import jsonrpc
+from apcore_a2a.protocol.dialect import DIALECTS, Dialect, choose
+from apcore_a2a.protocol.operations import SHAPES, Operation
+from apcore_a2a.server.asgi import (
+    JSON,
+    HTTPError,
+    Inbound,
+    error_headers,
+    inbound,
+    internal,
+    media_type,
+    plain_error,
+    read_body,
+    respond,
+    send_stream,
+)
+from apcore_a2a.server.engine import Engine
+
+_FALLBACK: Final = choose("")
+
+
+class JSONRPCBinding:
+    """Serves an engine over JSON-RPC 2.0."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = inbound(scope)
+        try:
+            if media_type(request) != JSON:
+                raise HTTPError(415, "Content-Type must be application/json")
+            body = await read_body(request, receive)
+        except HTTPError as error:
+            await respond(send, error.status, plain_error(error))
+            return
+        await self._answer(request, body, receive, send)
+
+    async def _answer(self, request: Inbound, body: bytes, receive: Receive, send: Send) -> None:
+        id, dialect = jsonrpc.NULL, _FALLBACK
+        try:
+            try:
+                envelope = jsonrpc.parse(body)
+            except InvalidRequestError:
+                id = jsonrpc.recover_id(body)
+                raise
+            id = jsonrpc.NULL if envelope.id is None else envelope.id
+            dialect = request.dialect()
+            operation = _operation(dialect, envelope.method, versioned=b"a2a-version" in request.headers)
+            params = dialect.decode_request(operation, envelope.params)
+            if envelope.id is None:
+                raise InvalidRequestError("Invalid JSON-RPC request: id is missing or wrong")
+            origin = request.origin(dialect, params.tenant)  # type: ignore[attr-defined]  # every request has one
+            result = await self._engine.handle(operation, params, origin)
+        except A2AError as error:
+            await self._refuse(error, id, dialect, send)
+        except Exception as error:
+            await self._refuse(internal(error), id, dialect, send)
+        else:
+            if SHAPES[operation].streams:
+                head = jsonrpc.result_head(id)
+                await send_stream(result, receive, send, encode=lambda entry: head + entry.encode(dialect) + b"}")
+            else:
+                await respond(send, 200, jsonrpc.format_result(id, dialect.encode_result(operation, result)))
+
+    async def _refuse(self, error: A2AError, id: bytes, dialect: Dialect, send: Send) -> None:
+        status = 503 if isinstance(error, OverloadedError) else 200
+        body = jsonrpc.format_error(id, dialect.encode_error(error))
+        await respond(send, status, body, headers=error_headers(error))
+
+
+def _operation(dialect: Dialect, method: str, *, versioned: bool) -> Operation:
+    operation = dialect.METHODS.get(method)
+    if operation is not None:
+        return operation
+    newer = next((version for version, other in DIALECTS.items() if method in other.METHODS), None)
+    if newer is not None and not versioned:  # no header means 0.3 (1.0 §3.6.2)
+        raise VersionNotSupportedError(dialect.VERSION, DIALECTS, f"{method} needs the header A2A-Version: {newer}")
+    raise MethodNotFoundError(f"Method not found: {method[:100]}")

@@ -1,0 +1,223 @@
+"""One task that somebody runs or watches: the only writer of that task.
+
+Rule: fold, save, publish, in this order. No reader sees what a restart would forget.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+from uuid import uuid4
+
+from msgspec.structs import replace
+
+from apcore_a2a.agent import AgentEvent, Remember
+from apcore_a2a.errors import A2AError, InvalidAgentResponseError, StaleWriteError
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, skips_working
+from apcore_a2a.protocol.model import (
+    ArtifactUpdate,
+    Document,
+    Event,
+    Message,
+    Part,
+    Role,
+    StatusUpdate,
+    Task,
+    TaskState,
+    TaskStatus,
+    encode,
+)
+from apcore_a2a.server.event_log import Entry, EventLog
+from apcore_a2a.storage.task_store import Change, Store
+
+MAX_UNSAVED: Final = 64  # events an agent may be ahead of a durable store
+
+Clock = Callable[[], str]
+
+
+class LiveTask:
+    """A task in memory with its log. `version` counts what is folded, `log.version` what is saved and published."""
+
+    def __init__(self, task: Task, *, owner: str, store: Store, now: Clock, version: int = 0) -> None:
+        self.task, self.owner = task, owner
+        self.version = version
+        self.epoch = 1
+        self.memo = b""
+        self.run = b""
+        self.log = EventLog(version)
+        self.readers = self.queued = 0
+        self.turn = asyncio.Lock()  # held by the run; the next message waits for it
+        self._store, self._now = store, now
+        self._unsaved: deque[asyncio.Future[None]] = deque()
+        self._broken = False
+        self._document: Document | None = None
+
+    @property
+    def state(self) -> TaskState:
+        return self.task.status.state
+
+    def snapshot(self) -> Document:
+        """The task as of now; encoded once if it is at rest."""
+        return self._document or Document(encode(self.task), copy(self.task))
+
+    async def create(self, *, key: str = "") -> str | None:
+        """Store a new task; the id of the earlier one if `key` was used before."""
+        entries, change = self._fold([copy(self.task)], None)
+        earlier = await self._store.create(change, key=key)
+        if earlier is None:
+            self._publish(entries, change)
+        return earlier
+
+    async def write(self, event: AgentEvent, *, said: Message | None = None) -> None:
+        """Take one event of the agent: fold it, have it saved, publish it.
+
+        Raises:
+            A2AError: the event may not follow, or the store could not take it.
+        """
+        if isinstance(event, Remember):
+            self.memo = encode(event.memo)
+            return
+        events = [self._complete(event)]
+        status = events[0].status if isinstance(events[0], StatusUpdate | Task) else None
+        if status is not None:
+            if isinstance(event, StatusUpdate) and said is None and self._says_nothing(event):
+                return
+            if skips_working(self.state, status.state):
+                events.insert(0, self._complete(StatusUpdate(status=TaskStatus(state=TaskState.WORKING))))
+        entries, change = self._fold(events, said)
+        try:
+            saved = self._store.append(change)
+            if saved is None:
+                self._publish(entries, change)
+            else:
+                await self._later(saved, entries, change)
+        except A2AError:
+            self._broken = True
+            raise
+
+    async def _later(self, saved: "asyncio.Future[None]", entries: list[Entry], change: Change) -> None:
+        def publish(done: "asyncio.Future[None]") -> None:
+            if not done.cancelled() and done.exception() is None:
+                self._publish(entries, change)
+
+        # The agent goes on while a durable store commits; saves finish in the order they were begun.
+        saved.add_done_callback(publish)
+        self._unsaved.append(saved)
+        if change.document is not None:
+            await self.flush()
+        elif len(self._unsaved) > MAX_UNSAVED:
+            await self._unsaved.popleft()
+        else:
+            while self._unsaved and self._unsaved[0].done():
+                self._unsaved.popleft().result()
+
+    async def flush(self) -> None:
+        """Wait until all that was folded is saved."""
+        try:
+            while self._unsaved:
+                await self._unsaved.popleft()
+        except A2AError:
+            self._broken = True
+            raise
+
+    def _says_nothing(self, event: StatusUpdate) -> bool:
+        status = event.status
+        return status.state is self.state is TaskState.WORKING and status.message is None and not event.metadata
+
+    def _complete(self, event: Event) -> Event:
+        """Fill in what an agent may leave out: ids and times."""
+        task = self.task
+        match event:
+            case StatusUpdate():
+                status = event.status
+                if not status.timestamp or (status.message and not status.message.task_id):
+                    status = replace(
+                        status, timestamp=status.timestamp or self._now(), message=self._own(status.message)
+                    )
+                return replace(event, status=status, task_id=task.id, context_id=task.context_id)
+            case ArtifactUpdate():
+                return replace(event, task_id=task.id, context_id=task.context_id)
+            case Message():  # within a task, a message is what the agent says while it works
+                return self._complete(StatusUpdate(status=TaskStatus(state=self.state, message=event)))
+            case Task():
+                status = event.status
+                return event if status.timestamp else replace(event, status=replace(status, timestamp=self._now()))
+
+    def _own(self, message: Message | None) -> Message | None:
+        if message is None or message.task_id:
+            return message
+        return replace(
+            message,
+            task_id=self.task.id,
+            context_id=self.task.context_id,
+            message_id=message.message_id or str(uuid4()),
+        )
+
+    def _fold(self, events: list[Event], said: Message | None) -> tuple[list[Entry], Change]:
+        entries, records = [], []
+        for event in events:
+            body = _encode_event(event)  # before the fold: what cannot be encoded changes nothing
+            if self.version:
+                applied = fold(self.task, event)
+                if applied is not event:
+                    event, body = applied, v1.encode_event(applied)
+            self.version += 1
+            entries.append(Entry(self.version, event, self.state, {v1.VERSION: body}))
+            records.append(body if said is None else v1.encode_record(event, said))
+            if said is not None:
+                fold(self.task, said)
+                said = None
+        self._document = Document(encode(self.task), self.task) if self.state in AT_REST else None
+        change = Change(
+            task=self.task,
+            owner=self.owner,
+            version=self.version,
+            epoch=self.epoch,
+            events=records,
+            document=self._document,
+            memo=self.memo,
+            run=b"" if self._document else self.run,
+        )
+        return entries, change
+
+    def _publish(self, entries: list[Entry], change: Change) -> None:
+        self.log.append(entries, sum(map(len, change.events)))
+        if entries[-1].state in TERMINAL:
+            self.log.close()
+
+    async def mend(self) -> None:
+        """After a failed save: go back to what the store has."""
+        if not self._broken:
+            return
+        record = await self._store.load(self.task.id, self.owner)
+        if record is None:
+            raise StaleWriteError
+        self.task, self.version, self._document = record.document.task(), record.version, None
+        self._unsaved.clear()
+        self._broken = False
+        if record.version != self.log.version:
+            self.log.restart(record.version)
+
+    def adopt(self, task: Task) -> None:
+        """Take an agent's own idea of its new task, before it is stored."""
+        if (task.id, task.context_id) != (self.task.id, self.task.context_id):
+            raise InvalidAgentResponseError("The agent published a task that is not its own")
+        timestamp = task.status.timestamp or self._now()
+        self.task = copy(replace(task, status=replace(task.status, timestamp=timestamp)))
+
+    def address(self, reply: Message) -> Message:
+        """A reply that makes no task belongs to the conversation only."""
+        return replace(reply, context_id=self.task.context_id, task_id="", message_id=reply.message_id or str(uuid4()))
+
+
+def _encode_event(event: Event) -> bytes:
+    try:
+        return v1.encode_event(event)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidAgentResponseError("The agent's output cannot be encoded as JSON") from error
+
+
+def says(text: str, **metadata: object) -> Message:
+    """A message of the agent with one text; the task it belongs to is filled in when it is written."""
+    return Message(message_id=str(uuid4()), role=Role.AGENT, parts=(Part(text=text),), metadata=metadata or None)

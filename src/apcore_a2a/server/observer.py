@@ -1,0 +1,34 @@
+"""What the engine tells whoever watches it: metrics, tracing, tests. Rule: an observer is told, never asked."""
+
+from typing import Protocol
+
+from apcore_a2a.protocol.model import TaskState
+
+
+class Observer(Protocol):
+    """Hooks called on the event loop; they must be quick and must not raise."""
+
+    def run_started(self, task_id: str) -> None: ...
+
+    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None: ...
+
+    def run_abandoned(self, task_id: str) -> None:
+        """An agent ignored its cancellation; its task has ended without it."""
+
+    def stream_opened(self, task_id: str) -> None: ...
+
+    def stream_closed(self, task_id: str) -> None: ...
+
+
+class Silent:
+    """The default observer: sees nothing."""
+
+    def run_started(self, task_id: str) -> None: ...
+
+    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None: ...
+
+    def run_abandoned(self, task_id: str) -> None: ...
+
+    def stream_opened(self, task_id: str) -> None: ...
+
+    def stream_closed(self, task_id: str) -> None: ...

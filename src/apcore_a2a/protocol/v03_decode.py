@@ -1,0 +1,259 @@
+"""Parts, messages, artifacts, tasks and events of A2A 0.3, read.
+
+Rule: a shape takes the official form and the looser ones of the requirements and of the specification's own examples (a
+part says `type` for `kind`, or neither; a file part is flat; a file says `data` for `bytes`; a state has `_` for `-`).
+What a shape lets in, its `to_…` function maps without failing.
+
+A message without `messageId` gets in (with an empty id: the engine makes one) only if it has no `kind` either. Then it
+speaks the requirements' dialect; with `kind` it claims to be official, and there the conformance kit demands the id.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import UNSET, Meta, UnsetType, field
+
+from apcore_a2a.protocol.model import (
+    MAX_PARTS,
+    Artifact,
+    ArtifactUpdate,
+    Id,
+    Message,
+    Metadata,
+    OptionalId,
+    Part,
+    Role,
+    StatusUpdate,
+    Task,
+    TaskState,
+    TaskStatus,
+    Value,
+)
+
+ROLES: Final = {"user": Role.USER, "agent": Role.AGENT}
+STATES: Final = {
+    "unknown": TaskState.UNSPECIFIED,
+    "submitted": TaskState.SUBMITTED,
+    "working": TaskState.WORKING,
+    "completed": TaskState.COMPLETED,
+    "failed": TaskState.FAILED,
+    "canceled": TaskState.CANCELED,
+    "rejected": TaskState.REJECTED,
+    "input_required": TaskState.INPUT_REQUIRED,
+    "auth_required": TaskState.AUTH_REQUIRED,
+    "input-required": TaskState.INPUT_REQUIRED,  # the official spelling comes last: it wins when the table is inverted
+    "auth-required": TaskState.AUTH_REQUIRED,
+}
+
+# Where 0.3 has no field of its own, a part's metadata carries the value. The last of these keys is a2a-sdk's: data must
+# be an object in 0.3, so any other value goes as {"value": …}.
+FILENAME: Final = "filename"
+MEDIA_TYPE: Final = "mediaType"
+WRAPPED: Final = "data_part_compat"
+
+Kind = Literal["text", "file", "data"]
+State = Literal[
+    "unknown",
+    "submitted",
+    "working",
+    "completed",
+    "failed",
+    "canceled",
+    "rejected",
+    "input_required",
+    "auth_required",
+    "input-required",
+    "auth-required",
+]
+
+
+def missing(name: str) -> ValueError:
+    return ValueError(f"Object missing required field `{name}`")  # the JSON library's words: `decoding` adds the path
+
+
+class WireFile(Value, frozen=True):
+    uri: str | UnsetType = UNSET
+    content: bytes | UnsetType = field(default=UNSET, name="bytes")
+    data: bytes | UnsetType = UNSET
+    name: str = ""
+    mime_type: str = ""
+
+    def __post_init__(self) -> None:
+        if self.uri is UNSET and self.content is UNSET and self.data is UNSET:
+            raise missing("uri")
+
+
+class WirePart(Value, frozen=True):
+    kind: Kind | None = None
+    type: Kind | None = None
+    text: str | UnsetType = UNSET
+    file: WireFile | None = None
+    data: Any = UNSET
+    metadata: Metadata | None = None
+    # A flat file part, and the media type of a data part.
+    uri: str | UnsetType = UNSET
+    content: bytes | UnsetType = field(default=UNSET, name="bytes")
+    name: str = ""
+    mime_type: str = ""
+    media_type: str = ""
+
+    @property
+    def has_file(self) -> bool:
+        return self.file is not None or self.uri is not UNSET or self.content is not UNSET
+
+    def __post_init__(self) -> None:
+        match self.kind or self.type:
+            case "text" if self.text is UNSET:
+                raise missing("text")
+            case "data" if self.data is UNSET:
+                raise missing("data")
+            case "file" if not self.has_file:
+                raise missing("file")
+            case None if self.text is UNSET and self.data is UNSET and not self.has_file:
+                raise ValueError("a part has exactly one of text, file and data")
+
+
+class WireMessage(Value, frozen=True):
+    role: Literal["user", "agent"]
+    parts: Annotated[list[WirePart], Meta(min_length=1, max_length=MAX_PARTS)]
+    kind: Literal["message"] | None = None
+    message_id: OptionalId = ""
+    context_id: OptionalId = ""
+    task_id: OptionalId = ""
+    metadata: Metadata | None = None
+    extensions: tuple[str, ...] = ()
+    reference_task_ids: tuple[Id, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind is not None and not self.message_id:
+            raise missing("messageId")
+
+
+class WireStatus(Value, frozen=True):
+    state: State
+    message: WireMessage | None = None
+    timestamp: str = ""
+
+
+class WireArtifact(Value, frozen=True):
+    artifact_id: Id
+    parts: list[WirePart]
+    name: str = ""
+    description: str = ""
+    metadata: Metadata | None = None
+    extensions: tuple[str, ...] = ()
+
+
+class WireTask(Value, frozen=True):
+    id: Id
+    status: WireStatus
+    context_id: OptionalId = ""
+    artifacts: tuple[WireArtifact, ...] = ()
+    history: tuple[WireMessage, ...] = ()
+    metadata: Metadata | None = None
+
+
+class WireStatusUpdate(Value, frozen=True):
+    status: WireStatus
+    task_id: OptionalId = ""
+    context_id: OptionalId = ""
+    metadata: Metadata | None = None
+
+
+class WireArtifactUpdate(Value, frozen=True):
+    artifact: WireArtifact
+    task_id: OptionalId = ""
+    context_id: OptionalId = ""
+    append: bool = False
+    last_chunk: bool = False
+    metadata: Metadata | None = None
+
+
+def _to_part(part: WirePart) -> Part:
+    kind = part.kind or part.type or ("text" if part.text is not UNSET else "file" if part.has_file else "data")
+    if kind == "file":
+        return _to_file(part)
+    data, metadata, filename, media_type = part.data, part.metadata, "", part.media_type
+    if metadata:
+        metadata = dict(metadata)
+        filename, media_type = _take(metadata, FILENAME), media_type or _take(metadata, MEDIA_TYPE)
+        if kind == "data" and metadata.get(WRAPPED) is True and isinstance(data, dict) and data.keys() == {"value"}:
+            data = data["value"]
+            del metadata[WRAPPED]
+    if kind == "text":
+        return Part(text=part.text, metadata=metadata or None, filename=filename, media_type=media_type)
+    return Part(data=data, metadata=metadata or None, filename=filename, media_type=media_type)
+
+
+def _take(metadata: Metadata, key: str) -> str:
+    value = metadata.get(key)
+    if not isinstance(value, str) or not value:
+        return ""
+    del metadata[key]
+    return value
+
+
+def _to_file(part: WirePart) -> Part:
+    file = part.file or WireFile(uri=part.uri, content=part.content, name=part.name, mime_type=part.mime_type)
+    raw = file.data if file.content is UNSET else file.content
+    url = file.uri if raw is UNSET else UNSET
+    return Part(raw=raw, url=url, metadata=part.metadata, filename=file.name, media_type=file.mime_type)
+
+
+def to_message(message: WireMessage) -> Message:
+    return Message(
+        message_id=message.message_id,
+        role=ROLES[message.role],
+        parts=tuple(map(_to_part, message.parts)),
+        context_id=message.context_id,
+        task_id=message.task_id,
+        metadata=message.metadata,
+        extensions=message.extensions,
+        reference_task_ids=message.reference_task_ids,
+    )
+
+
+def _to_status(status: WireStatus) -> TaskStatus:
+    message = None if status.message is None else to_message(status.message)
+    return TaskStatus(state=STATES[status.state], message=message, timestamp=status.timestamp)
+
+
+def _to_artifact(artifact: WireArtifact) -> Artifact:
+    return Artifact(
+        artifact_id=artifact.artifact_id,
+        parts=[_to_part(part) for part in artifact.parts],
+        name=artifact.name,
+        description=artifact.description,
+        metadata=artifact.metadata,
+        extensions=artifact.extensions,
+    )
+
+
+def to_task(task: WireTask) -> Task:
+    return Task(
+        id=task.id,
+        context_id=task.context_id,
+        status=_to_status(task.status),
+        artifacts=[_to_artifact(artifact) for artifact in task.artifacts],
+        history=[to_message(message) for message in task.history],
+        metadata=task.metadata,
+    )
+
+
+def to_status_update(update: WireStatusUpdate) -> StatusUpdate:
+    return StatusUpdate(
+        status=_to_status(update.status),
+        task_id=update.task_id,
+        context_id=update.context_id,
+        metadata=update.metadata,
+    )
+
+
+def to_artifact_update(update: WireArtifactUpdate) -> ArtifactUpdate:
+    return ArtifactUpdate(
+        artifact=_to_artifact(update.artifact),
+        task_id=update.task_id,
+        context_id=update.context_id,
+        append=update.append,
+        last_chunk=update.last_chunk,
+        metadata=update.metadata,
+    )

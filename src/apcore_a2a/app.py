@@ -10,8 +10,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from apcore_a2a.agent import Agent
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.server.discovery import CARD_PATH, OLD_CARD_PATH, CardDesk, CardMode, HealthDesk
-from apcore_a2a.server.engine import Engine, Options
+from apcore_a2a.server.engine import Engine
 from apcore_a2a.server.jsonrpc import JSONRPCBinding
+from apcore_a2a.server.options import DEFAULTS, Options
 from apcore_a2a.server.rest import RESTBinding
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.task_store import Store
@@ -55,7 +56,7 @@ def build_app(
     card: AgentCard,
     *,
     store: Store | None = None,
-    options: Options = Options(),
+    options: Options = DEFAULTS,
     card_mode: CardMode = "auto",
     old_statuses: bool = False,
 ) -> Application:

@@ -16,9 +16,9 @@ from apcore_a2a.errors import A2AError, InternalError, OverloadedError, wire
 from apcore_a2a.protocol.dialect import Dialect, choose
 from apcore_a2a.protocol.model import encode as to_json
 from apcore_a2a.protocol.sse import KEEP_ALIVE, frame
-from apcore_a2a.server.engine import Origin
 from apcore_a2a.server.event_log import Entry
-from apcore_a2a.server.stream import Stream
+from apcore_a2a.server.origin import Origin
+from apcore_a2a.server.streams import Stream
 
 logger = logging.getLogger(__name__)
 

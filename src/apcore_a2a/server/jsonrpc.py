@@ -1,4 +1,4 @@
-"""The JSON-RPC binding: one endpoint, every operation, the version picked by header. A raw ASGI app: it is the hot path."""
+"""The JSON-RPC binding: one endpoint, every operation, the version by header. A raw ASGI app: it is the hot path."""
 
 from typing import Final
 

@@ -5,14 +5,15 @@ Rule: fold, save, publish, in this order. No reader sees what a restart would fo
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 from uuid import uuid4
 
 from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
-from apcore_a2a.errors import A2AError, InvalidAgentResponseError, StaleWriteError
+from apcore_a2a.errors import A2AError, InvalidAgentResponseError, StaleWriteError, TaskNotFoundError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, skips_working
 from apcore_a2a.protocol.model import (
@@ -33,13 +34,11 @@ from apcore_a2a.storage.task_store import Change, Store
 
 MAX_UNSAVED: Final = 64  # events an agent may be ahead of a durable store
 
-Clock = Callable[[], str]
-
 
 class LiveTask:
     """A task in memory with its log. `version` counts what is folded, `log.version` what is saved and published."""
 
-    def __init__(self, task: Task, *, owner: str, store: Store, now: Clock, version: int = 0) -> None:
+    def __init__(self, task: Task, *, owner: str, store: Store, version: int = 0) -> None:
         self.task, self.owner = task, owner
         self.version = version
         self.epoch = 1
@@ -48,7 +47,7 @@ class LiveTask:
         self.log = EventLog(version)
         self.readers = self.queued = 0
         self.turn = asyncio.Lock()  # held by the run; the next message waits for it
-        self._store, self._now = store, now
+        self._store = store
         self._unsaved: deque[asyncio.Future[None]] = deque()
         self._broken = False
         self._document: Document | None = None
@@ -60,6 +59,19 @@ class LiveTask:
     def snapshot(self) -> Document:
         """The task as of now; encoded once if it is at rest."""
         return self._document or Document(encode(self.task), copy(self.task))
+
+    async def latest(self) -> tuple[Document, int]:
+        """The task as a restart would find it, with its version."""
+        if self.version == self.log.version:
+            return self.snapshot(), self.version
+        record = await self._store.load(self.task.id, self.owner)
+        if record is None:
+            raise TaskNotFoundError(self.task.id)
+        return record.document, record.version
+
+    async def kept(self, after: int) -> Sequence[bytes] | None:
+        """The events above a sequence number that the store has kept, if it keeps any."""
+        return await self._store.events(self.task.id, self.owner, after)
 
     async def create(self, *, key: str = "") -> str | None:
         """Store a new task; the id of the earlier one if `key` was used before."""
@@ -132,9 +144,7 @@ class LiveTask:
             case StatusUpdate():
                 status = event.status
                 if not status.timestamp or (status.message and not status.message.task_id):
-                    status = replace(
-                        status, timestamp=status.timestamp or self._now(), message=self._own(status.message)
-                    )
+                    status = replace(status, timestamp=status.timestamp or utc_now(), message=self._own(status.message))
                 return replace(event, status=status, task_id=task.id, context_id=task.context_id)
             case ArtifactUpdate():
                 return replace(event, task_id=task.id, context_id=task.context_id)
@@ -142,7 +152,7 @@ class LiveTask:
                 return self._complete(StatusUpdate(status=TaskStatus(state=self.state, message=event)))
             case Task():
                 status = event.status
-                return event if status.timestamp else replace(event, status=replace(status, timestamp=self._now()))
+                return event if status.timestamp else replace(event, status=replace(status, timestamp=utc_now()))
 
     def _own(self, message: Message | None) -> Message | None:
         if message is None or message.task_id:
@@ -203,12 +213,17 @@ class LiveTask:
         """Take an agent's own idea of its new task, before it is stored."""
         if (task.id, task.context_id) != (self.task.id, self.task.context_id):
             raise InvalidAgentResponseError("The agent published a task that is not its own")
-        timestamp = task.status.timestamp or self._now()
+        timestamp = task.status.timestamp or utc_now()
         self.task = copy(replace(task, status=replace(task.status, timestamp=timestamp)))
 
     def address(self, reply: Message) -> Message:
         """A reply that makes no task belongs to the conversation only."""
         return replace(reply, context_id=self.task.context_id, task_id="", message_id=reply.message_id or str(uuid4()))
+
+
+def utc_now() -> str:
+    """The time as A2A writes it: UTC, milliseconds, Z (1.0 §5.6.1)."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _encode_event(event: Event) -> bytes:

@@ -18,8 +18,9 @@ from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Message, SendMessage, StatusUpdate, Task, TaskState, TaskStatus, encode
 from apcore_a2a.server.crew import Crew
 from apcore_a2a.server.execution import CANCEL_GRACE, Execution, Stop
-from apcore_a2a.server.live_task import Clock, LiveTask, says
+from apcore_a2a.server.live_task import LiveTask, says
 from apcore_a2a.server.observer import Observer
+from apcore_a2a.server.options import Options
 from apcore_a2a.storage.task_store import Record, Store
 
 logger = logging.getLogger(__name__)
@@ -43,12 +44,10 @@ _RUN: Final = json.Decoder(Run)
 class Runs:
     """The live tasks of an engine."""
 
-    def __init__(
-        self, agent: Agent, store: Store, *, observer: Observer, now: Clock, timeout: float | None, limit: int
-    ) -> None:
+    def __init__(self, agent: Agent, store: Store, *, observer: Observer, options: Options) -> None:
         self.draining = False
-        self._agent, self._store, self._observer, self._now = agent, store, observer, now
-        self._timeout, self._limit = timeout, limit
+        self._agent, self._store, self._observer = agent, store, observer
+        self._timeout, self._limit = options.execution_timeout, options.max_active_tasks
         self._live: dict[str, LiveTask] = {}
         self._active: dict[str, Execution] = {}
         self._crew = Crew()
@@ -75,7 +74,7 @@ class Runs:
         task = record.document.task()
         live = self._live.get(task.id)
         if live is None:
-            live = LiveTask(task, owner=record.owner, store=self._store, now=self._now, version=record.version)
+            live = LiveTask(task, owner=record.owner, store=self._store, version=record.version)
             live.epoch, live.memo = record.epoch, record.memo
             self._live[task.id] = live
         return live
@@ -90,7 +89,7 @@ class Runs:
 
     async def begin(self, call: Call, *, retry_safe: bool, key: str) -> "Execution | str":
         """Start the run of a new task; or the id of the earlier task that has the same key."""
-        live = LiveTask(call.task, owner=call.caller.owner, store=self._store, now=self._now)
+        live = LiveTask(call.task, owner=call.caller.owner, store=self._store)
         self._note(live, call, retry_safe)
         stored = bool(key) or not self._agent.may_reply
         await live.turn.acquire()
@@ -186,8 +185,7 @@ class Runs:
             self.release(live)
 
     async def drain(self, grace: float) -> None:
-        """Take nothing new, let runs finish for `grace` seconds, then end the rest as failed."""
-        self.draining = True
+        """Take nothing new, let runs finish for `grace` seconds, then end the rest as failed, and every stream."""
         await self._crew.join(grace)
         for execution in list(self._active.values()):
             self.stop(execution, Stop.SHUTDOWN)

@@ -1,0 +1,22 @@
+"""The limits and habits of an engine, and their defaults."""
+
+from typing import Final
+
+from msgspec import Struct
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """The engine's limits and habits."""
+
+    execution_timeout: float | None = 300
+    shutdown_timeout: float = 30
+    max_active_tasks: int = 10_000
+    max_streams: int = 10_000
+    max_streams_per_caller: int = 1_000
+    context_messages: int = 100
+    cancel_on_disconnect: bool = True
+    same_message_same_task: bool = False
+    required_extensions: frozenset[str] = frozenset()
+
+
+DEFAULTS: Final = Options()

@@ -1,0 +1,146 @@
+"""Subscribers of tasks: each gets a snapshot or a replay, then what follows, until its stream's end state.
+
+Rule: a stream that closes affects no other, and not the task; only `cancel_on_disconnect` may end a task that 0.3
+clients no longer watch, and then not before the grace is over.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from apcore_a2a.errors import OverloadedError
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.lifecycle import TERMINAL
+from apcore_a2a.protocol.model import Document, Event, StatusUpdate, TaskState
+from apcore_a2a.server.event_log import Entry, Lagged, Reader
+from apcore_a2a.server.execution import Stop
+from apcore_a2a.server.live_task import LiveTask
+from apcore_a2a.server.observer import Observer
+from apcore_a2a.server.options import Options
+from apcore_a2a.server.origin import Origin
+from apcore_a2a.server.runs import Runs
+
+KEEP_ALIVE: Final = 15.0
+DISCONNECT_GRACE: Final = 5.0
+UNTIL_ENDED: Final = TERMINAL
+UNTIL_USER_IS_ASKED: Final = TERMINAL | {TaskState.INPUT_REQUIRED}  # not AUTH_REQUIRED: the agent may go on (§7.6.1)
+
+
+class Stream:
+    """Iterates over batches of entries; an empty batch means that nothing happened for a while.
+
+    `close` must be called, and may be called twice.
+    """
+
+    def __init__(
+        self,
+        first: list[Entry],
+        live: LiveTask | None = None,
+        *,
+        after: int = 0,
+        until: frozenset[TaskState] = UNTIL_ENDED,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self._first, self._live, self._until, self._on_close = first, live, until, on_close
+        self._reader = None if live is None else Reader(live.log, after, idle=KEEP_ALIVE)
+        self._ended = False
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> list[Entry]:
+        if self._first:
+            batch, self._first = self._first, []
+        elif self._ended or self._reader is None:
+            raise StopAsyncIteration
+        else:
+            try:
+                batch = await self._reader.__anext__()
+            except Lagged:
+                batch = await self._start_again()
+        for index, item in enumerate(batch):
+            if item.state in self._until:
+                self._ended = True
+                return batch[: index + 1]
+        return batch
+
+    async def _start_again(self) -> list[Entry]:
+        """A reader that fell out of the log's window goes on from the task as it is now."""
+        assert self._live is not None and self._reader is not None  # only a log lags
+        self._reader.close()
+        document, version = await self._live.latest()
+        self._reader = Reader(self._live.log, version, idle=KEEP_ALIVE)
+        return [snapshot(document, version)]
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        if self._on_close is not None:
+            on_close, self._on_close = self._on_close, None
+            on_close()
+
+
+class Streams:
+    """Opens streams and counts them."""
+
+    def __init__(self, runs: Runs, *, observer: Observer, options: Options) -> None:
+        self._runs, self._observer = runs, observer
+        self._limit, self._per_caller = options.max_streams, options.max_streams_per_caller
+        self._cancel_on_disconnect = options.cancel_on_disconnect
+        self._open: Counter[str] = Counter()
+
+    def check_room(self, origin: Origin) -> None:
+        if self._open.total() >= self._limit:
+            raise OverloadedError("The agent is at its limit of open streams; try again later")
+        if self._open[origin.owner] >= self._per_caller:
+            raise OverloadedError("You are at your limit of open streams; close one or try again later")
+
+    async def follow(self, live: LiveTask, origin: Origin, *, until: frozenset[TaskState], after: int | None) -> Stream:
+        """A stream of a live task: from the event that follows `after`, or from a snapshot when that is None."""
+        live.readers += 1  # before any await: a watched task is not forgotten
+        self._open[origin.owner] += 1
+        self._observer.stream_opened(live.task.id)
+        first: list[Entry] = []
+        if after is None:
+            document, after = await live.latest()
+            first = [snapshot(document, after)]
+        position = min(after, live.log.version)
+        return Stream(first, live, after=position, until=until, on_close=lambda: self._closed(live, origin))
+
+    def _closed(self, live: LiveTask, origin: Origin) -> None:
+        live.readers -= 1
+        self._open[origin.owner] -= 1
+        self._observer.stream_closed(live.task.id)
+        if origin.rules.stream_keeps_task and self._cancel_on_disconnect and not live.readers:
+            asyncio.get_running_loop().call_later(DISCONNECT_GRACE, self._cancel_unwatched, live)
+        self._runs.release(live)
+
+    def _cancel_unwatched(self, live: LiveTask) -> None:
+        running = self._runs.running(live.task.id)
+        if running is not None and running.live is live and not live.readers:
+            self._runs.stop(running, Stop.DISCONNECT)
+
+
+def snapshot(document: Document, version: int) -> Entry:
+    """The task itself as an event, with the sequence number of the last event in it."""
+    task = document.task()
+    return Entry(version, task, task.status.state, {v1.VERSION: b'{"task":' + document.body + b"}"})
+
+
+def reply(event: Event) -> Stream:
+    """A stream of one event."""
+    return Stream([Entry(1, event, TaskState.COMPLETED, {})])
+
+
+async def replay(live: LiveTask, origin: Origin) -> Stream:
+    """What a subscriber to an ended task gets: the events it missed where they are kept, else the outcome."""
+    seen, version, task = origin.last_event_id, live.version, live.task
+    if origin.rules.replay and seen is not None and seen < version:
+        kept = await live.kept(seen)
+        if kept is None:
+            return Stream([snapshot(live.snapshot(), version)])
+        events = enumerate(kept, version - len(kept) + 1)
+        return Stream([Entry(seq, v1.decode_record(body)[0], TaskState.WORKING, {}) for seq, body in events])
+    status = StatusUpdate(status=task.status, task_id=task.id, context_id=task.context_id)
+    return Stream([Entry(version, status, task.status.state, {})])

@@ -80,6 +80,8 @@ class InvalidParamsError(A2AError):
 
 
 class SkillNotFoundError(InvalidParamsError):
+    """No skill has the id that the message asks for."""
+
     def __init__(self, skill_id: str) -> None:
         text = f"Skill not found: {skill_id[:MAX_SHOWN]}"
         super().__init__(text, [Violation("message.metadata.skillId", text, "unknown")], kind="ModuleNotFoundError")
@@ -123,12 +125,16 @@ class ExtendedAgentCardNotConfiguredError(A2AError):
 
 
 class ExtensionSupportRequiredError(A2AError):
+    """The agent requires an extension that the client did not declare."""
+
     def __init__(self, uri: str) -> None:
         super().__init__(f"Extension support required: {uri}", extension=uri)
         self.uri = uri
 
 
 class VersionNotSupportedError(A2AError):
+    """The agent does not speak the A2A version that was asked for; `supported` names those it does."""
+
     def __init__(self, version: str, supported: Iterable[str], message: str | None = None) -> None:
         self.version, self.supported = version, ", ".join(supported)
         super().__init__(
@@ -171,6 +177,8 @@ class InternalError(A2AError):
 
 
 class InvalidStateTransitionError(InternalError):
+    """An agent tried to move its task from state `old` to `new`, which the lifecycle does not allow."""
+
     def __init__(self, old: str, new: str) -> None:
         super().__init__()
         self.old, self.new = old, new

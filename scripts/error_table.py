@@ -1,0 +1,87 @@
+"""Writes docs/errors.md from the error tree and its wire table: `python -m scripts.error_table`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from apcore_a2a import errors
+from apcore_a2a.errors import A2AConnectionError, A2AError, A2AServerError, Wire
+
+PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
+CLIENT_SIDE = (A2AServerError, A2AConnectionError)
+
+HEAD = """# Errors
+
+<!-- Written by `python -m scripts.error_table` from src/apcore_a2a/errors.py; a test compares the two. -->
+
+Every error this package raises on purpose is an `A2AError`. It carries values (`task_id`, `violations`,
+`retry_after`), and its text is written for whoever reads it: no error tells a client about code, paths or libraries.
+Agents fail a task with a text of their own by raising `AgentError`; any other exception ends the task with
+"Internal error" and a reference to the log.
+
+```python
+from apcore_a2a.errors import A2AError, TaskNotFoundError
+
+try:
+    raise TaskNotFoundError("t-1")
+except A2AError as error:
+    assert str(error) == "Task not found: t-1"
+```
+
+## On the wire
+
+An error without a row of its own speaks as the class it is derived from (indented under it). HTTP statuses are those
+of A2A 1.0.1; where 1.0.0 differs, its status stands in parentheses.
+
+| error | JSON-RPC | HTTP | gRPC | reason | says |
+|---|---|---|---|---|---|
+"""
+
+DETAILS = """
+In 1.0 the details of an error are a list: a `google.rpc.ErrorInfo` with the reason above and the domain
+`a2a-protocol.org`, and a `google.rpc.BadRequest` that names each wrong field, if fields are to blame. In 0.3 `data` is
+an object with the `type` of the error and, if fields are to blame, a list `errors` of `field`, `code` and `message`.
+0.3 knows codes up to -32007; an unknown skill is -32601 there, as its requirements ask.
+
+## In the client
+
+These never cross the wire. A remote agent's error comes back as the class above that has its code, or as an
+`A2AServerError` if none has.
+
+| error | says |
+|---|---|
+"""
+
+
+def family(cls: type[A2AError], depth: int = 0) -> Iterator[tuple[type[A2AError], int]]:
+    """A class and all that is derived from it in errors.py, parents first, in the order of the file."""
+    yield cls, depth
+    for child in cls.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from family(child, depth + 1)
+
+
+def meaning(cls: type[A2AError]) -> str:
+    """The first sentence of the docstring, else the default text."""
+    doc = vars(cls).get("__doc__")
+    return doc.partition("\n")[0] if doc else cls.text
+
+
+def row_of(cls: type[A2AError]) -> Wire:
+    return next(errors.WIRE[parent] for parent in cls.__mro__ if parent in errors.WIRE)
+
+
+def render() -> str:
+    wire_rows, client_rows = [], []
+    for cls, depth in list(family(A2AError))[1:]:
+        name = f"{'· ' * (depth - 1)}`{cls.__name__}`"
+        if issubclass(cls, CLIENT_SIDE):
+            client_rows.append(f"| {name} | {meaning(cls)} |\n")
+            continue
+        wire = row_of(cls)
+        http = f"{wire.http} ({wire.http_v1_0_0})" if wire.http_v1_0_0 else str(wire.http)
+        wire_rows.append(f"| {name} | {wire.code} | {http} | {wire.grpc} | {wire.reason} | {meaning(cls)} |\n")
+    return HEAD + "".join(wire_rows) + DETAILS + "".join(client_rows)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")

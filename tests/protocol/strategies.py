@@ -250,7 +250,7 @@ def interfaces(version: str) -> st.SearchStrategy[card.AgentInterface]:
 
 def cards_of(*versions: str) -> st.SearchStrategy[card.AgentCard]:
     """A card with one or two interfaces of each version named, in that order."""
-    of_each = st.tuples(*(st.lists(interfaces(version), min_size=1, max_size=2) for version in versions))
+    of_each = st.tuples(*(st.lists(interfaces(version), min_size=1, max_size=2, unique=True) for version in versions))
     return st.builds(
         card.AgentCard,
         name=texts,

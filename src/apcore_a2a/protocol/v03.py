@@ -109,7 +109,7 @@ _REQUESTS: Final = {
     Operation.GET_PUSH: _PUSH_REF,
     Operation.LIST_PUSH: _reader(v03_requests.WireTaskRef, v03_requests.to_list_pushes),
     Operation.DELETE_PUSH: _PUSH_REF,
-    Operation.EXTENDED_CARD: _reader(GetExtendedCard | None, lambda params: params or GetExtendedCard()),
+    Operation.EXTENDED_CARD: _reader(GetExtendedCard),
 }
 _WRITERS: Final[dict[type, Callable[[Any], object]]] = {
     Task: v03_encode.task,

@@ -14,22 +14,24 @@ ANONYMOUS = "anonymous"
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """Who is asking. `id` owns tasks: `iss|sub`, an API key's id, or anonymous."""
+    """Who is asking: `id` as their issuer knows them, and what else was proved about them."""
 
     id: str = ANONYMOUS
-    type: str = "anonymous"
+    type: str = ANONYMOUS
+    issuer: str = ""
     roles: tuple[str, ...] = ()
     attributes: Mapping[str, Any] = {}
     tenant: str = ""
 
     @property
     def owner(self) -> str:
-        """What the store files this caller's tasks under."""
-        return f"{self.tenant}\n{self.id}" if self.tenant else self.id
+        """What the store files this caller's tasks under; the same `id` of two issuers is two owners."""
+        name = f"{self.issuer}|{self.id}" if self.is_authenticated else ANONYMOUS
+        return f"{self.tenant}\n{name}" if self.tenant else name
 
     @property
     def is_authenticated(self) -> bool:
-        return self.type != "anonymous"
+        return self.type != ANONYMOUS
 
 
 class CancelToken:

@@ -1,71 +1,126 @@
-"""The composition root: an agent, a store and the bindings become one ASGI application."""
+"""The composition root: whatever you have becomes an agent on a port, or an ASGI application.
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+Rule: this is the only ring that knows everybody; it hands each its part and keeps nothing.
+"""
 
-from starlette.applications import Starlette
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from collections.abc import Sequence
+from typing import Any, Final, TypedDict, Unpack
+
+import uvicorn
 
 from apcore_a2a.agent import Agent
+from apcore_a2a.application import Application, Hook
+from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.composing import compose
 from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.server.discovery import CARD_PATH, OLD_CARD_PATH, CardDesk, CardMode, HealthDesk
-from apcore_a2a.server.engine import Engine
-from apcore_a2a.server.jsonrpc import JSONRPCBinding
-from apcore_a2a.server.options import DEFAULTS, Options
-from apcore_a2a.server.rest import RESTBinding
-from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.task_store import Store
+from apcore_a2a.server.guard import GuardedProtocol
+from apcore_a2a.server.origin import Interceptor
+from apcore_a2a.settings import CardMode, Settings
+from apcore_a2a.storage.task_store import Store, TaskStore
+from apcore_a2a.stores import choose_store
 
 
-class Application(Starlette):
-    """A Starlette application whose hot routes skip Starlette, unless middleware was added that must see them."""
+class Options(TypedDict, total=False):
+    """What `serve` and `async_serve` take besides the agent; all of it optional."""
 
-    def __init__(self, engine: Engine, desk: CardDesk, direct: dict[tuple[str, str], ASGIApp], rest: ASGIApp) -> None:
-        self.engine, self.desk = engine, desk
-        self._direct, self._rest = direct, rest
-        routes = [Route(path, endpoint=app, methods=[method]) for (method, path), app in direct.items()]
-        super().__init__(routes=[*routes, Route("/{path:path}", endpoint=rest)], lifespan=_lifespan)
-        self._opened = False
+    name: str | None
+    description: str | None
+    version: str | None
+    url: str | None
+    card: AgentCard | None
+    default_skill: str
+    auth: Authenticator | None
+    store: str | None
+    task_store: TaskStore | Store | None
+    interceptors: Sequence[Interceptor]
+    on_startup: Sequence[Hook]
+    on_shutdown: Sequence[Hook]
+    cors_origins: Sequence[str] | None
+    trusted_proxies: Sequence[str]
+    push_notifications: bool
+    explorer: bool
+    explorer_prefix: str
+    metrics: bool
+    cancel_on_disconnect: bool
+    same_message_same_task: bool
+    execution_timeout: float | None
+    shutdown_timeout: float
+    max_active_tasks: int
+    max_streams: int
+    card_mode: CardMode
+    old_statuses: bool
+    log_level: str | None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self.user_middleware:
-            await super().__call__(scope, receive, send)
-            return
-        if not self._opened:
-            await self.open()
-        path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
-        endpoint = self._direct.get((scope["method"], path), self._rest)
-        await endpoint(scope, receive, send)
 
-    async def open(self) -> None:
-        if not self._opened:
-            self._opened = True
-            await self.engine.open()
+def serve(target: object, *, host: str = "0.0.0.0", port: int = 8000, **options: Unpack[Options]) -> None:
+    """Serve an agent over A2A 1.0 and 0.3 until SIGINT or SIGTERM; blocks.
+
+    Args:
+        target: An apcore Registry, Executor or APCore client; an `AgentExecutor`; an `Agent`; or a plain function.
+        host: The address to bind.
+        port: The port to bind.
+        **options: See `Options`.
+
+    Raises:
+        ValueError: an option makes no sense, or the registry has no modules.
+        TypeError: `target`, `auth` or `task_store` lacks methods; the text names them.
+
+    Example:
+        >>> from apcore_a2a import serve
+        >>> async def echo(message: str) -> str:
+        ...     return message
+        >>> serve(echo, port=9000)  # doctest: +SKIP
+    """
+    app = _build(target, options, host=host, port=port)
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=GuardedProtocol,
+        lifespan="on",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        log_level=options.get("log_level") or "info",
+        timeout_graceful_shutdown=int(app.engine.options.shutdown_timeout) + 15,
+    )
+    uvicorn.Server(config).run()
 
 
-@asynccontextmanager
-async def _lifespan(app: Application) -> AsyncIterator[None]:
-    await app.open()
-    yield
-    await app.engine.close()
+async def async_serve(target: object, **options: Unpack[Options]) -> Application:
+    """The same agent as a Starlette application, for a server or an application of your own; binds nothing.
+
+    Example:
+        >>> import asyncio
+        >>> from apcore_a2a import async_serve
+        >>> async def echo(message: str) -> str:
+        ...     return message
+        >>> app = asyncio.run(async_serve(echo, name="echo"))
+        >>> app.desk.card.name
+        'echo'
+    """
+    return _build(target, options)
 
 
-def build_app(
-    agent: Agent,
-    card: AgentCard,
-    *,
-    store: Store | None = None,
-    options: Options = DEFAULTS,
-    card_mode: CardMode = "auto",
-    old_statuses: bool = False,
-) -> Application:
-    engine = Engine(agent, store or InMemoryTaskStore(), options=options)
-    desk = CardDesk(card, mode=card_mode)
-    direct: dict[tuple[str, str], ASGIApp] = {
-        ("POST", "/"): JSONRPCBinding(engine),
-        ("GET", CARD_PATH): desk,
-        ("GET", OLD_CARD_PATH): desk,
-        ("GET", "/health"): HealthDesk(engine, desk),
-    }
-    return Application(engine, desk, direct, RESTBinding(engine, old_statuses=old_statuses))
+def build_app(agent: Agent, **options: Unpack[Options]) -> Application:
+    """What `async_serve` answers, for an `Agent` and without a loop."""
+    return _build(agent, options)
+
+
+_APART: Final = ("card", "auth", "task_store", "interceptors", "on_startup", "on_shutdown")  # not plain values
+
+
+def _build(target: object, options: Options, **address: Any) -> Application:
+    plain: dict[str, Any] = {name: value for name, value in options.items() if name not in _APART} | address
+    for name in ("cors_origins", "trusted_proxies"):
+        plain[name] = tuple(plain.get(name) or ())
+    settings = Settings(**plain).check()
+    auth = options.get("auth")
+    if auth is not None and not isinstance(auth, Authenticator):
+        raise TypeError(f"auth {type(auth).__name__} lacks the method authenticate(headers)")
+    parts = compose(target, options.get("card"), settings, auth)
+    parts.store = choose_store(settings.store, options.get("task_store"))
+    parts.interceptors = tuple(options.get("interceptors", ()))
+    parts.on_startup = tuple(options.get("on_startup", ()))
+    parts.on_shutdown = tuple(options.get("on_shutdown", ()))
+    return Application(parts, settings)

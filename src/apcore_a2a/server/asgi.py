@@ -12,9 +12,17 @@ from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.errors import A2AError, InternalError, OverloadedError, wire
+from apcore_a2a.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    InternalError,
+    InvalidRequestError,
+    OverloadedError,
+    VersionNotSupportedError,
+    wire,
+)
+from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.dialect import Dialect, choose
-from apcore_a2a.protocol.model import encode as to_json
 from apcore_a2a.protocol.sse import KEEP_ALIVE, frame
 from apcore_a2a.server.event_log import Entry
 from apcore_a2a.server.origin import Origin
@@ -27,15 +35,27 @@ BODY_DEADLINE: Final = 30.0
 STALLED: Final = 60.0  # a reader that takes nothing for so long is let go
 JSON: Final = b"application/json"
 A2A_JSON: Final = b"application/a2a+json"
+CLOSE: Final = ((b"connection", b"close"),)  # what is left of the request is not worth reading
 TRACE: Final = ("traceparent", "tracestate")
 
 
-class HTTPError(Exception):
-    """A request that HTTP itself refuses, before any protocol is spoken."""
+Headers = tuple[tuple[bytes, bytes], ...]
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status, self.message = status, message
+
+class HTTPError(Exception):
+    """A request refused with a status of HTTP's own; `error` is what the protocol calls it."""
+
+    def __init__(self, status: int, error: A2AError, headers: Headers = ()) -> None:
+        super().__init__(error.message)
+        self.status, self.error, self.headers = status, error, headers
+
+
+def too_large(limit: int) -> HTTPError:
+    return HTTPError(413, InvalidRequestError(f"Request body larger than {limit} bytes"), CLOSE)
+
+
+def wrong_media_type(text: str) -> HTTPError:
+    return HTTPError(415, ContentTypeNotSupportedError(text))
 
 
 class Inbound(Struct, gc=False):
@@ -54,6 +74,13 @@ class Inbound(Struct, gc=False):
         if not version and b"A2A-Version=" in self.query:
             version = QueryParams(self.query).get("A2A-Version", "")
         return choose(version.strip())
+
+    def error_dialect(self) -> Dialect:
+        """The same, to refuse a request in; a version that is not known is probably newer than what we know."""
+        try:
+            return self.dialect()
+        except VersionNotSupportedError:
+            return v1
 
     def origin(self, dialect: Dialect, tenant: str) -> Origin:
         """What the engine may know of this request."""
@@ -91,9 +118,9 @@ async def read_body(request: Inbound, receive: Receive, *, limit: int = MAX_BODY
     """The whole body, or 413 as soon as it is too large, or 408 when it does not come."""
     length = request.headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:
-        raise HTTPError(413, f"Request body larger than {limit} bytes")
+        raise too_large(limit)
     if request.headers.get(b"content-encoding", b"identity") != b"identity":
-        raise HTTPError(415, "Content-Encoding is not supported")
+        raise wrong_media_type("Content-Encoding is not supported")
     chunks: list[bytes] = []
     size = 0
     try:
@@ -101,32 +128,30 @@ async def read_body(request: Inbound, receive: Receive, *, limit: int = MAX_BODY
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise HTTPError(400, "The client disconnected")
+                    raise HTTPError(400, InvalidRequestError("The client disconnected"))
                 chunk = message.get("body", b"")
                 size += len(chunk)
                 if size > limit:
-                    raise HTTPError(413, f"Request body larger than {limit} bytes")
+                    raise too_large(limit)
                 if not message.get("more_body", False):
                     return chunk if not chunks else b"".join([*chunks, chunk])
                 chunks.append(chunk)
     except TimeoutError as error:
-        raise HTTPError(408, "The request body did not arrive in time") from error
+        raise HTTPError(408, InvalidRequestError("The request body did not arrive in time"), CLOSE) from error
 
 
 def media_type(request: Inbound) -> bytes:
     return request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
 
 
-async def respond(
-    send: Send, status: int, body: bytes, *, media: bytes = JSON, headers: tuple[tuple[bytes, bytes], ...] = ()
-) -> None:
+async def respond(send: Send, status: int, body: bytes, *, media: bytes = JSON, headers: Headers = ()) -> None:
     length = b"%d" % len(body)
     start = [(b"content-type", media), (b"content-length", length), *headers]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})
 
 
-def error_headers(error: A2AError) -> tuple[tuple[bytes, bytes], ...]:
+def error_headers(error: A2AError) -> Headers:
     """Retry-After for a limit, a challenge for missing credentials."""
     if isinstance(error, OverloadedError):
         return ((b"retry-after", b"%d" % error.retry_after),)
@@ -183,7 +208,3 @@ async def _write(stream: Stream, send: Send, encode: Callable[[Entry], bytes], h
         await send({"type": "http.response.body", "body": body, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
 
-
-def plain_error(error: HTTPError) -> bytes:
-    """The body of an answer given before any protocol is spoken."""
-    return to_json({"error": {"code": error.status, "message": error.message}})

@@ -9,18 +9,21 @@ from email.utils import formatdate
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.errors import A2AError, StoreUnavailableError
 from apcore_a2a.protocol import v03, v1
-from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.protocol.model import encode
+from apcore_a2a.protocol.card import AgentCard, AgentInterface
+from apcore_a2a.protocol.model import GetExtendedCard, encode
 from apcore_a2a.server.asgi import inbound, respond
 from apcore_a2a.server.engine import Engine
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
 OLD_CARD_PATH: Final = "/.well-known/agent.json"
+EXTENDED_CARD_PATH: Final = "/agent/authenticatedExtendedCard"
 MAX_AGE: Final = 300
+MAX_ADDRESSES: Final = 32  # a server has few; what somebody makes up is not remembered for ever
 
 CardMode = Literal["auto", "1.0", "0.3", "hybrid"]
 
@@ -42,35 +45,79 @@ def _form(body: bytes, modified: float) -> _Form:
     return _Form(body, headers, etag)
 
 
+def interfaces(base: str) -> tuple[AgentInterface, ...]:
+    """Where this server speaks what: every binding and version at one address; the first is preferred."""
+    return tuple(
+        AgentInterface(url=base, protocol_binding=binding, protocol_version=version)
+        for version in ("1.0", "0.3")
+        for binding in ("JSONRPC", "HTTP+JSON")
+    )
+
+
 class CardDesk:
     """Holds the public card and hands it out.
 
     `mode` "auto" serves what fits the request: the pure 1.0 card for `A2A-Version: 1.0`, the pure 0.3 card at the old
     path, otherwise a card that both generations of clients can read. Any other mode serves that form alone.
+
+    Without `url`, a card says the address its request came in at: the socket's, or what a trusted proxy forwarded;
+    never the Host header, which anybody can write.
     """
 
-    def __init__(self, card: AgentCard, *, mode: CardMode = "auto") -> None:
-        self._mode = mode
+    def __init__(
+        self, card: AgentCard, *, url: str | None = None, mode: CardMode = "auto", proxies: tuple[str, ...] = ()
+    ) -> None:
+        self._url, self._mode, self._proxies = url, mode, frozenset(proxies)
         self.replace(card)
 
     def replace(self, card: AgentCard) -> None:
         """Serve another card from now on."""
-        now = time.time()
-        self.card = card
-        self._forms = {
-            "1.0": _form(v1.encode_card(card), now),
-            "0.3": _form(v03.encode_card(card), now),
-            "hybrid": _form(v03.encode_hybrid_card(card), now),
-        }
+        self.card, self._modified = card, time.time()
+        self._forms: dict[str, dict[str, _Form]] = {}
+
+    def at(self, card: AgentCard, scope: Scope) -> AgentCard:
+        """A card that says where it is served."""
+        return card if card.supported_interfaces else replace(card, supported_interfaces=interfaces(self._base(scope)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
-        form = self._forms[self._choose(scope["path"], request.text(b"a2a-version"))]
+        forms = self._encoded(scope)
+        form = forms[self._choose(scope["path"], request.text(b"a2a-version"))]
         if form.etag in request.headers.get(b"if-none-match", b""):
             await send({"type": "http.response.start", "status": 304, "headers": list(form.headers)})
             await send({"type": "http.response.body", "body": b""})
         else:
             await respond(send, 200, b"" if scope["method"] == "HEAD" else form.body, headers=form.headers)
+
+    def _encoded(self, scope: Scope) -> dict[str, _Form]:
+        base = "" if self.card.supported_interfaces else self._base(scope)
+        forms = self._forms.get(base)
+        if forms is None:
+            card = self.at(self.card, scope)
+            if len(self._forms) >= MAX_ADDRESSES:
+                self._forms.clear()
+            forms = self._forms[base] = {
+                "1.0": _form(v1.encode_card(card), self._modified),
+                "0.3": _form(v03.encode_card(card), self._modified),
+                "hybrid": _form(v03.encode_hybrid_card(card), self._modified),
+            }
+        return forms
+
+    def _base(self, scope: Scope) -> str:
+        if self._url is not None:
+            return self._url
+        host, port = scope.get("server") or ("localhost", None)
+        scheme, prefix = scope.get("scheme", "http"), scope.get("root_path", "").rstrip("/")
+        address = f"[{host}]" if ":" in host else host
+        if port is not None and port != (443 if scheme == "https" else 80):
+            address = f"{address}:{port}"
+        peer = scope.get("client")
+        if peer is not None and peer[0] in self._proxies:
+            headers = inbound(scope)
+            scheme = headers.text(b"x-forwarded-proto").lower() or scheme
+            address = headers.text(b"x-forwarded-host") or address
+            prefix = headers.text(b"x-forwarded-prefix").rstrip("/") + prefix
+        return f"{scheme}://{address}{prefix}/"
 
     def _choose(self, path: str, version: str) -> str:
         if self._mode != "auto":
@@ -78,6 +125,22 @@ class CardDesk:
         if path.endswith(OLD_CARD_PATH):
             return "0.3"
         return "1.0" if version.startswith("1.") else "hybrid"
+
+
+class ExtendedCardDesk:
+    """GET /agent/authenticatedExtendedCard: the requirements' path to what GetExtendedAgentCard answers."""
+
+    def __init__(self, engine: Engine, desk: CardDesk) -> None:
+        self._engine, self._desk = engine, desk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = inbound(scope)
+        try:
+            dialect = request.dialect()
+            card = await self._engine.get_extended_card(GetExtendedCard(), request.origin(dialect, ""))
+            await respond(send, 200, dialect.encode_card(self._desk.at(card, scope)))
+        except A2AError as error:
+            await respond(send, 404, encode({"error": {"code": 404, "message": error.message}}))
 
 
 class HealthDesk:

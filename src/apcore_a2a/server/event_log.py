@@ -27,12 +27,12 @@ class Entry(Struct, gc=False):
     event: Event
     state: TaskState
     """The task's state after this event."""
-    encoded: dict[str, bytes]
+    encoded: dict[Dialect, bytes]
 
     def encode(self, dialect: Dialect) -> bytes:
-        body = self.encoded.get(dialect.VERSION)
+        body = self.encoded.get(dialect)
         if body is None:
-            body = self.encoded[dialect.VERSION] = dialect.encode_event(self.event)
+            body = self.encoded[dialect] = dialect.encode_event(self.event)
         return body
 
 

@@ -1,7 +1,5 @@
 """The JSON-RPC binding: one endpoint, every operation, the version by header. A raw ASGI app: it is the hot path."""
 
-from typing import Final
-
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.errors import (
@@ -12,7 +10,7 @@ from apcore_a2a.errors import (
     VersionNotSupportedError,
 )
 from apcore_a2a.protocol import jsonrpc
-from apcore_a2a.protocol.dialect import DIALECTS, Dialect, choose
+from apcore_a2a.protocol.dialect import DIALECTS, Dialect
 from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.server.asgi import (
     JSON,
@@ -22,14 +20,12 @@ from apcore_a2a.server.asgi import (
     inbound,
     internal,
     media_type,
-    plain_error,
     read_body,
     respond,
     send_stream,
+    wrong_media_type,
 )
 from apcore_a2a.server.engine import Engine
-
-_FALLBACK: Final = choose("")
 
 
 class JSONRPCBinding:
@@ -42,15 +38,16 @@ class JSONRPCBinding:
         request = inbound(scope)
         try:
             if media_type(request) != JSON:
-                raise HTTPError(415, "Content-Type must be application/json")
+                raise wrong_media_type("Content-Type must be application/json")
             body = await read_body(request, receive)
-        except HTTPError as error:
-            await respond(send, error.status, plain_error(error))
+        except HTTPError as refused:
+            answer = jsonrpc.format_error(jsonrpc.NULL, request.error_dialect().encode_error(refused.error))
+            await respond(send, refused.status, answer, headers=refused.headers)
             return
         await self._answer(request, body, receive, send)
 
     async def _answer(self, request: Inbound, body: bytes, receive: Receive, send: Send) -> None:
-        id, dialect = jsonrpc.NULL, _FALLBACK
+        id, dialect = jsonrpc.NULL, request.error_dialect()
         try:
             try:
                 envelope = jsonrpc.parse(body)

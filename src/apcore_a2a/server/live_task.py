@@ -173,7 +173,7 @@ class LiveTask:
                 if applied is not event:
                     event, body = applied, v1.encode_event(applied)
             self.version += 1
-            entries.append(Entry(self.version, event, self.state, {v1.VERSION: body}))
+            entries.append(Entry(self.version, event, self.state, {v1: body}))
             records.append(body if said is None else v1.encode_record(event, said))
             if said is not None:
                 fold(self.task, said)

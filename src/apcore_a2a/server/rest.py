@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.errors import A2AError, MethodNotFoundError, VersionNotSupportedError, wire
-from apcore_a2a.protocol import v03, v1
+from apcore_a2a.protocol import v03, v03_rest
 from apcore_a2a.protocol.decoding import check_depth
 from apcore_a2a.protocol.dialect import DIALECTS, Dialect
 from apcore_a2a.protocol.operations import SHAPES, Operation
@@ -22,10 +22,10 @@ from apcore_a2a.server.asgi import (
     inbound,
     internal,
     media_type,
-    plain_error,
     read_body,
     respond,
     send_stream,
+    wrong_media_type,
 )
 from apcore_a2a.server.engine import Engine
 
@@ -69,7 +69,7 @@ class RESTBinding:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
         media = A2A_JSON if media_type(request) == A2A_JSON else JSON
-        dialect: Dialect = v1
+        dialect = request.error_dialect()
         try:
             path = _path(scope)
             dialect, path = _version(request, path)
@@ -77,8 +77,9 @@ class RESTBinding:
             params = await _params(request, receive, scope["method"], operation, names, dialect)
             tenant = str(getattr(params, "tenant", ""))
             result = await self._engine.handle(operation, params, request.origin(dialect, tenant))
-        except HTTPError as error:
-            await respond(send, error.status, plain_error(error))
+        except HTTPError as refused:
+            body = dialect.encode_rest_error(refused.error, refused.status)
+            await respond(send, refused.status, body, media=media, headers=refused.headers)
         except A2AError as error:
             await self._refuse(error, dialect, send, media)
         except Exception as error:
@@ -107,7 +108,7 @@ def _version(request: Inbound, path: str) -> tuple[Dialect, str]:
         return dialect, path
     if not path.startswith(v03.REST_PREFIX + "/"):
         raise VersionNotSupportedError(v03.VERSION, DIALECTS)  # without A2A-Version a request is 0.3, which is at /v1
-    return dialect, path.removeprefix(v03.REST_PREFIX)
+    return v03_rest, path.removeprefix(v03.REST_PREFIX)
 
 
 def _find(method: str, path: str) -> tuple[Operation, dict[str, str]]:
@@ -120,7 +121,8 @@ def _find(method: str, path: str) -> tuple[Operation, dict[str, str]]:
             return route.operation, {name: unquote(value) for name, value in match.groupdict().items() if value}
         allowed.append(route.method)
     if allowed:
-        raise HTTPError(405, f"Method not allowed; use {' or '.join(sorted(set(allowed)))}")
+        methods = ", ".join(sorted(set(allowed)))
+        raise HTTPError(405, MethodNotFoundError(f"Use {methods} here"), ((b"allow", methods.encode()),))
     raise MethodNotFoundError("No such resource")
 
 
@@ -129,7 +131,7 @@ async def _params(
 ) -> Any:
     body = await read_body(request, receive) if method == "POST" else b""
     if body and media_type(request) not in (JSON, A2A_JSON):
-        raise HTTPError(415, "Content-Type must be application/json or application/a2a+json")
+        raise wrong_media_type("Content-Type must be application/json or application/a2a+json")
     if method == "POST" and operation in (Operation.SEND, Operation.STREAM, Operation.CREATE_PUSH):
         check_depth(body)
         return _with_names(dialect.decode_request(operation, body), names)

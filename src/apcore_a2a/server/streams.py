@@ -125,7 +125,7 @@ class Streams:
 def snapshot(document: Document, version: int) -> Entry:
     """The task itself as an event, with the sequence number of the last event in it."""
     task = document.task()
-    return Entry(version, task, task.status.state, {v1.VERSION: b'{"task":' + document.body + b"}"})
+    return Entry(version, task, task.status.state, {v1: b'{"task":' + document.body + b"}"})
 
 
 def reply(event: Event) -> Stream:

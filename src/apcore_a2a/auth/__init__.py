@@ -1,0 +1,1 @@
+"""Who is calling: one small protocol, and the JWT that most people bring."""

@@ -1,0 +1,152 @@
+"""Bearer tokens that are JWTs.
+
+Rule: the algorithm is ours to choose, never the token's; a token that does not expire is refused; nothing of a token
+is ever logged or answered.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, KeySet, OctKey, OKPKey, RSAKey
+from msgspec import Struct
+
+from apcore_a2a.agent import ANONYMOUS, Caller
+from apcore_a2a.auth.authenticator import BEARER
+
+logger = logging.getLogger(__name__)
+
+MAX_TOKEN: Final = 16 * 1024
+LEEWAY: Final = 30  # seconds two clocks may differ
+_PEM: Final = "-----BEGIN "
+
+
+class ClaimMapping(Struct, frozen=True, kw_only=True):
+    """Which claims of a token say who the caller is.
+
+    Example:
+        >>> from apcore_a2a import ClaimMapping
+        >>> ClaimMapping(roles="groups").roles
+        'groups'
+    """
+
+    id: str = "sub"
+    type: str = "type"
+    roles: str = "roles"
+    attributes: Sequence[str] | None = None
+    """The claims kept as attributes; all but the registered ones when None."""
+
+
+_DEFAULT: Final = ClaimMapping()
+_REGISTERED: Final = frozenset({"iss", "sub", "aud", "exp", "nbf", "iat", "jti"})
+
+
+class JWTAuthenticator:
+    """Accepts `Authorization: Bearer <JWT>` signed with `key`.
+
+    `key` is a shared secret, a PEM public key, or a JWK or JWK set as a mapping.
+
+    Example:
+        >>> from apcore_a2a import JWTAuthenticator
+        >>> auth = JWTAuthenticator("a secret of at least thirty-two characters", issuer="https://idp.example")
+        >>> auth.authenticate({}) is None
+        True
+    """
+
+    def __init__(
+        self,
+        key: str | bytes | Mapping[str, Any],
+        *,
+        algorithms: Sequence[str] | None = None,
+        audience: str | None = None,
+        issuer: str | None = None,
+        claim_mapping: ClaimMapping | None = None,
+        require_claims: Sequence[str] | None = None,
+    ) -> None:
+        self._key = _import_key(key)
+        self._algorithms = list(algorithms or _algorithms(self._key))
+        if not self._algorithms or "none" in self._algorithms:
+            raise ValueError("algorithms must name at least one signature algorithm, and never 'none'")
+        self._mapping = claim_mapping or _DEFAULT
+        required: dict[str, Any] = {name: {"essential": True} for name in (self._mapping.id, *(require_claims or ()))}
+        required["exp"] = {"essential": True}
+        if issuer is not None:
+            required["iss"] = {"essential": True, "value": issuer}
+        if audience is not None:
+            required["aud"] = {"essential": True, "value": audience}
+        self._required = required
+
+    def authenticate(self, headers: Mapping[str, str]) -> Caller | None:
+        """The caller that a valid token names; None without one."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN:
+            return None
+        try:
+            claims = jwt.decode(token.strip(), self._key, algorithms=self._algorithms).claims
+            jwt.JWTClaimsRegistry(now=lambda: int(time.time()), leeway=LEEWAY, **self._required).validate(claims)
+        except (JoseError, ValueError, TypeError, AttributeError) as error:
+            logger.info("token refused", extra={"reason": type(error).__name__})
+            return None
+        return self._caller(claims)
+
+    def _caller(self, claims: dict[str, Any]) -> Caller | None:
+        names = self._mapping
+        subject = claims.get(names.id)
+        if not isinstance(subject, str) or not subject:
+            return None
+        kind = str(claims.get(names.type) or "user")
+        roles = claims.get(names.roles) or ()
+        kept = names.attributes if names.attributes is not None else claims.keys() - _REGISTERED
+        return Caller(
+            id=subject,
+            type="user" if kind in (ANONYMOUS, "system") else kind,  # apcore's ACL trusts "system": never from outside
+            issuer=str(claims.get("iss") or ""),
+            roles=tuple(map(str, roles)) if isinstance(roles, list | tuple) else (str(roles),),
+            attributes={name: claims[name] for name in kept if name in claims},
+        )
+
+    def security_schemes(self) -> list[dict[str, Any]]:
+        return [{**BEARER, "bearerFormat": "JWT"}]
+
+
+Key = OctKey | RSAKey | ECKey | OKPKey | KeySet
+_KINDS: Final[dict[str, type[OctKey | RSAKey | ECKey | OKPKey]]] = {
+    "oct": OctKey,
+    "RSA": RSAKey,
+    "EC": ECKey,
+    "OKP": OKPKey,
+}
+
+
+def _import_key(key: str | bytes | Mapping[str, Any]) -> Key:
+    if isinstance(key, Mapping):
+        if "keys" in key:
+            return KeySet.import_key_set({"keys": list(key["keys"])})
+        return _KINDS[key["kty"]].import_key(dict(key))
+    text = key.decode() if isinstance(key, bytes) else key
+    if not text.startswith(_PEM):
+        return OctKey.import_key(text)
+    for kind in (RSAKey, ECKey, OKPKey):
+        try:
+            return kind.import_key(text)
+        except (ValueError, TypeError):
+            continue
+    raise ValueError("the PEM key is neither RSA, EC nor Ed25519")
+
+
+def _algorithms(key: Key) -> Sequence[str]:
+    """What a key of this kind signs with: an RSA public key is never taken for an HMAC secret."""
+    match key:
+        case OctKey():
+            return ("HS256", "HS384", "HS512")
+        case RSAKey():
+            return ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+        case ECKey():
+            return ("ES256", "ES384", "ES512")
+        case OKPKey():
+            return ("EdDSA", "Ed25519")
+        case _:
+            return ("RS256", "PS256", "ES256", "EdDSA")

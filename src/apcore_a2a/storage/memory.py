@@ -5,14 +5,15 @@ collector never scans. Events are not kept: a running task's are in its log, and
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
-from apcore_a2a.errors import InvalidParamsError, OverloadedError, StaleWriteError, Violation
+from apcore_a2a.errors import OverloadedError, StaleWriteError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, PushConfig, Task, TaskState, encode
+from apcore_a2a.storage.cursor import Place, cut_page
 from apcore_a2a.storage.task_store import Change, Page, Query, Record, TaskListResult
 
 NOBODY: Final = "anonymous"  # who owns what is put in by `save`
@@ -22,8 +23,7 @@ class _Entry(Struct, gc=False):
     owner: str
     context_id: str
     created: int
-    state: TaskState
-    changed: int = 0
+    state: TaskState = TaskState.UNSPECIFIED
     changed_at: str = ""
     version: int = 0
     epoch: int = 0
@@ -57,11 +57,11 @@ class InMemoryTaskStore:
         self._ttl, self._capacity, self._clock = ttl, max_capacity, clock
         self._tasks: dict[str, _Entry] = {}
         self._ended: dict[str, float] = {}  # id -> when it expires; oldest first, because the ttl is one for all
-        self._by_owner: dict[str, dict[int, str]] = {}  # owner -> order of the last status change -> id
-        self._by_context: dict[str, list[str]] = {}
+        self._by_owner: dict[str, dict[str, _Entry]] = {}
+        self._by_context: dict[tuple[str, str], dict[str, _Entry]] = {}
         self._keys: dict[tuple[str, str], str] = {}
         self._push: dict[str, PushConfig] = {}
-        self._order = 0
+        self._created = 0
 
     async def open(self) -> None:
         """Nothing to open."""
@@ -76,16 +76,16 @@ class InMemoryTaskStore:
         self._expire()
         if key and (earlier := self._keys.get((change.owner, key))) is not None:
             return earlier
-        if len(self._tasks) >= self._capacity:
-            self._evict()
-        task = change.task
+        task, owner = change.task, change.owner
         if task.id in self._tasks:
             raise StaleWriteError
-        entry = _Entry(
-            owner=change.owner, context_id=task.context_id, created=self._order + 1, state=task.status.state, key=key
-        )
+        if len(self._tasks) >= self._capacity:
+            self._evict()
+        self._created += 1
+        entry = _Entry(owner=owner, context_id=task.context_id, created=self._created, key=key)
         self._tasks[task.id] = entry
-        self._by_context.setdefault(task.context_id, []).append(task.id)
+        self._by_owner.setdefault(owner, {})[task.id] = entry
+        self._by_context.setdefault((owner, task.context_id), {})[task.id] = entry
         if key:
             self._keys[change.owner, key] = task.id
         self._write(entry, change)
@@ -93,7 +93,9 @@ class InMemoryTaskStore:
 
     def append(self, change: Change) -> None:
         entry = self._tasks.get(change.task.id)
-        if entry is None or entry.version != change.expected or change.epoch < entry.epoch or entry.state in TERMINAL:
+        if entry is None or entry.owner != change.owner or entry.state in TERMINAL:
+            raise StaleWriteError
+        if entry.version != change.expected or change.epoch < entry.epoch:
             raise StaleWriteError
         self._write(entry, change)
 
@@ -104,14 +106,7 @@ class InMemoryTaskStore:
             entry.body, entry.task = change.document.body, None
         else:
             entry.body, entry.task = b"", task
-        if status.state is entry.state and status.timestamp == entry.changed_at and entry.changed:
-            return
         entry.state, entry.changed_at = status.state, status.timestamp
-        by_owner = self._by_owner.setdefault(entry.owner, {})
-        by_owner.pop(entry.changed, None)
-        self._order += 1
-        entry.changed = self._order
-        by_owner[entry.changed] = task.id
         if status.state in TERMINAL:
             self._ended[task.id] = self._clock() + self._ttl
 
@@ -130,13 +125,12 @@ class InMemoryTaskStore:
         self._ended.pop(task_id, None)
         self._push.pop(task_id, None)
         self._keys.pop((entry.owner, entry.key), None)
-        owned, siblings = self._by_owner[entry.owner], self._by_context[entry.context_id]
-        del owned[entry.changed]
-        siblings.remove(task_id)
+        owned, siblings = self._by_owner[entry.owner], self._by_context[entry.owner, entry.context_id]
+        del owned[task_id], siblings[task_id]
         if not owned:
             del self._by_owner[entry.owner]
         if not siblings:
-            del self._by_context[entry.context_id]
+            del self._by_context[entry.owner, entry.context_id]
 
     def _find(self, task_id: str) -> _Entry | None:
         self._expire()
@@ -151,35 +145,12 @@ class InMemoryTaskStore:
 
     async def page(self, query: Query) -> Page:
         self._expire()
-        ids = self._newest_first(query)
-        start = _position(query.cursor)
-        records: list[Record] = []
-        last = total = 0
-        more = False
-        for task_id in ids:
-            entry = self._tasks[task_id]
-            if not _matches(entry, query):
-                continue
-            total += 1
-            place = entry.created if query.by_creation else entry.changed
-            if start and place >= start:
-                continue
-            if len(records) < query.limit:
-                records.append(_record(entry))
-                last = place
-            else:
-                more = True
-        return Page(records, str(last) if more else "", total)
-
-    def _newest_first(self, query: Query) -> Iterator[str]:
+        found: Iterable[_Entry] = self._by_owner.get(query.owner, {}).values()
         if query.context_id:
-            found = self._by_context.get(query.context_id, [])
-        else:
-            found = list(self._by_owner.get(query.owner, {}).values())
-            if not query.by_creation:
-                return reversed(found)
-        place = (lambda i: self._tasks[i].created) if query.by_creation else (lambda i: self._tasks[i].changed)
-        return iter(sorted(found, key=place, reverse=True))
+            found = self._by_context.get((query.owner, query.context_id), {}).values()
+        matching = [entry for entry in found if _matches(entry, query)]
+        shown, cursor = cut_page(matching, lambda entry: _place(entry, query), query)
+        return Page([_record(entry) for entry in shown], cursor, len(matching))
 
     async def orphans(self) -> list[Record]:
         return []
@@ -196,18 +167,19 @@ class InMemoryTaskStore:
     async def save(self, task: Task) -> None:
         """Put a task in as it is, whatever was there; it belongs to anonymous callers."""
         old = self._find(task.id)
-        if old is not None:
-            self._drop(task.id)
-        version = 1 if old is None else old.version + 1
-        await self.create(
-            Change(
-                task=copy(task),
-                owner=old.owner if old else NOBODY,
-                version=version,
-                events=[b""] * version,
-                document=Document(encode(task)) if task.status.state in AT_REST else None,
-            )
+        change = Change(
+            task=copy(task),
+            owner=old.owner if old else NOBODY,
+            version=old.version + 1 if old else 1,
+            epoch=old.epoch if old else 1,
+            events=[b""],
+            document=Document(encode(task)) if task.status.state in AT_REST else None,
         )
+        if old is None:
+            await self.create(change)
+        else:
+            self._ended.pop(task.id, None)  # it may run again, or end anew
+            self._write(old, change)
 
     async def get(self, task_id: str) -> Task | None:
         entry = self._find(task_id)
@@ -245,15 +217,8 @@ def _record(entry: _Entry) -> Record:
 
 
 def _matches(entry: _Entry, query: Query) -> bool:
-    return (
-        entry.owner == query.owner
-        and (not query.context_id or entry.context_id == query.context_id)
-        and (query.state is None or entry.state is query.state)
-        and entry.changed_at >= query.changed_since
-    )
+    return query.state in (None, entry.state) and entry.changed_at >= query.changed_since
 
 
-def _position(cursor: str) -> int:
-    if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 20):
-        raise InvalidParamsError("Invalid pageToken", [Violation("pageToken", "not a token of this agent")])
-    return int(cursor or 0)
+def _place(entry: _Entry, query: Query) -> Place:
+    return "" if query.by_creation else entry.changed_at, entry.created

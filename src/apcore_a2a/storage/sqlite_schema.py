@@ -1,0 +1,160 @@
+"""The database file: its lock, its settings, its tables and the steps that led to them.
+
+Rule: one process per file. An older schema is brought up to date whole or not at all; a newer one is refused.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.protocol.model import TaskState
+
+APPLICATION_ID: Final = 0x41324154  # "A2AT", in the file's header: tells our files from other SQLite databases
+STATES: Final = tuple(TaskState)  # a state is stored as its number in the specification's own enum
+CODES: Final = {state: code for code, state in enumerate(STATES)}
+
+# Two shapes follow from how SQLite stores a row. An UPDATE rewrites the whole row, so what grows (document, private) is
+# kept apart from the head that every event updates. And an event's key is (task number << 32 | sequence number) as one
+# integer: the events of a task lie side by side without an index of their own. Two rules are triggers, so that no
+# statement can forget them: an event for a webhook is in its outbox, and what belongs to a task goes with it.
+MIGRATIONS: Final = (
+    """
+    CREATE TABLE task (
+        number INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        owner TEXT NOT NULL,
+        context_id TEXT NOT NULL,
+        key TEXT NOT NULL,
+        state INTEGER NOT NULL,
+        status_time TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        epoch INTEGER NOT NULL,
+        ended REAL
+    );
+    CREATE UNIQUE INDEX task_key ON task (owner, key) WHERE key <> '';
+    CREATE INDEX task_status ON task (owner, status_time, number, state);
+    CREATE INDEX task_context ON task (owner, context_id);
+    CREATE INDEX task_ended ON task (ended) WHERE ended IS NOT NULL;
+    CREATE INDEX task_unfinished ON task (state) WHERE ended IS NULL;
+    CREATE TABLE document (task INTEGER PRIMARY KEY, version INTEGER NOT NULL, body BLOB NOT NULL);
+    CREATE TABLE private (task INTEGER PRIMARY KEY, memo BLOB NOT NULL DEFAULT x'', run BLOB NOT NULL DEFAULT x'');
+    CREATE TABLE event (key INTEGER PRIMARY KEY, body BLOB NOT NULL);
+    CREATE TABLE push_config (task INTEGER, id TEXT, body BLOB NOT NULL, PRIMARY KEY (task, id)) WITHOUT ROWID;
+    CREATE TABLE push_outbox (
+        task INTEGER,
+        config_id TEXT,
+        sequence INTEGER,
+        attempts INTEGER NOT NULL DEFAULT 0,
+        due REAL NOT NULL DEFAULT 0,
+        PRIMARY KEY (task, config_id, sequence)
+    ) WITHOUT ROWID;
+    CREATE TRIGGER event_pushed AFTER INSERT ON event
+    WHEN EXISTS (SELECT 1 FROM push_config WHERE task = NEW.key >> 32) BEGIN
+        INSERT INTO push_outbox (task, config_id, sequence)
+        SELECT task, id, NEW.key & 4294967295 FROM push_config WHERE task = NEW.key >> 32;
+    END;
+    CREATE TRIGGER task_removed AFTER DELETE ON task BEGIN
+        DELETE FROM event WHERE key BETWEEN OLD.number << 32 AND OLD.number << 32 | 4294967295;
+        DELETE FROM document WHERE task = OLD.number;
+        DELETE FROM private WHERE task = OLD.number;
+        DELETE FROM push_config WHERE task = OLD.number;
+        DELETE FROM push_outbox WHERE task = OLD.number;
+    END;
+    """,
+)
+
+
+def event_key(task: int, sequence: int) -> int:
+    """The key of one event of the task with this number."""
+    return task << 32 | sequence
+
+
+def lock_file(path: Path) -> sqlite3.Connection:
+    """Claim the database for this process, until the connection is closed or the process is gone, however it goes.
+
+    The lock is SQLite's own, on an empty file beside the database: it works wherever SQLite does, is not inherited by
+    a forked child, and does not keep our own readers out as a lock on the database itself would.
+    """
+    if not path.parent.is_dir():
+        raise StoreUnavailableError(f"The task store cannot be opened: there is no directory {path.parent}")
+    lock = connect(Path(f"{path}.lock"), timeout=0)
+    try:
+        lock.execute("PRAGMA journal_mode=MEMORY")
+        lock.execute("BEGIN EXCLUSIVE")
+    except sqlite3.Error as error:
+        lock.close()
+        raise StoreUnavailableError(
+            f"The task store {path} is in use by another process; stop that one, or give each its own file"
+        ) from error
+    return lock
+
+
+def connect(path: Path, *, timeout: float = 5) -> sqlite3.Connection:
+    """A connection without implicit transactions, for any thread (SQLite's own mutex guards it)."""
+    try:
+        return sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(f"The task store {path} cannot be opened: {error}") from error
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    reader = connect(path)
+    reader.execute("PRAGMA query_only=ON")
+    return reader
+
+
+def connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
+    """The one connection that writes; makes the file, or brings its schema up to date."""
+    writer = connect(path)
+    try:
+        _refuse_strangers(writer, path)
+        writer.execute("PRAGMA journal_mode=WAL")
+        writer.execute(f"PRAGMA synchronous={synchronous}")
+        writer.execute("PRAGMA journal_size_limit=67108864")  # what a burst leaves of the log on disk
+        writer.execute("PRAGMA cache_size=-32768")
+        migrate(writer)
+    except sqlite3.Error as error:
+        writer.close()
+        raise StoreUnavailableError(f"The task store {path} cannot be opened: {error}") from error
+    except StoreUnavailableError:
+        writer.close()
+        raise
+    return writer
+
+
+def _refuse_strangers(writer: sqlite3.Connection, path: Path) -> None:
+    """Touch nothing that is not ours, and nothing that we might misread."""
+    application, version = _pragma(writer, "application_id"), _pragma(writer, "user_version")
+    empty = not writer.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+    if application != APPLICATION_ID and not empty:
+        raise StoreUnavailableError(f"{path} is an SQLite database, but not a task store of apcore-a2a")
+    if version > len(MIGRATIONS):
+        raise StoreUnavailableError(
+            f"The task store {path} has schema {version}, written by a newer apcore-a2a; "
+            f"this one knows schemas up to {len(MIGRATIONS)}: upgrade it"
+        )
+
+
+def migrate(writer: sqlite3.Connection, migrations: Sequence[str] = MIGRATIONS) -> None:
+    """Take the steps that the file has not taken yet, in one transaction."""
+    version = _pragma(writer, "user_version")
+    if version == len(migrations):
+        return
+    steps = "".join(migrations[version:])
+    header = f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={len(migrations)};"
+    try:
+        writer.executescript(f"BEGIN IMMEDIATE; {steps} {header} COMMIT;")
+    finally:
+        undo(writer)
+
+
+def undo(writer: sqlite3.Connection) -> None:
+    """Roll back, unless SQLite has done so already, as it does when the disk is full."""
+    if writer.in_transaction:
+        writer.execute("ROLLBACK")
+
+
+def _pragma(database: sqlite3.Connection, name: str) -> int:
+    return int(database.execute(f"PRAGMA {name}").fetchone()[0])

@@ -1,0 +1,205 @@
+"""The stores under test, and a task as the engine writes it.
+
+The suites test_contract_*.py ask the same of every line of `STORES`; a new store is a new line.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.lifecycle import AT_REST, copy, fold
+from apcore_a2a.protocol.model import (
+    Artifact,
+    ArtifactUpdate,
+    Document,
+    Event,
+    Message,
+    Part,
+    PushConfig,
+    Role,
+    StatusUpdate,
+    Task,
+    TaskState,
+    TaskStatus,
+    encode,
+)
+from apcore_a2a.storage.memory import InMemoryTaskStore
+from apcore_a2a.storage.simple import SimpleStore
+from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.task_store import Change, Page, Query, Store, TaskListResult
+
+ALICE, BOB = "alice", "bob"
+TTL = 100.0
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class DictStore:
+    """The least a user's store can be: seven methods over two dictionaries."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, Task] = {}
+        self.push: dict[str, PushConfig] = {}
+
+    async def save(self, task: Task) -> None:
+        self.tasks[task.id] = task
+
+    async def get(self, task_id: str) -> Task | None:
+        return self.tasks.get(task_id)
+
+    async def list(self, context_id: str | None, cursor: str | None, limit: int) -> TaskListResult:
+        start, end = int(cursor or 0), int(cursor or 0) + limit
+        found = [task for task in self.tasks.values() if context_id in (None, task.context_id)]
+        return TaskListResult(found[start:end], str(end) if end < len(found) else None)
+
+    async def delete(self, task_id: str) -> bool:
+        return self.tasks.pop(task_id, None) is not None
+
+    async def save_push_config(self, task_id: str, config: PushConfig) -> None:
+        self.push[task_id] = config
+
+    async def get_push_config(self, task_id: str) -> PushConfig | None:
+        return self.push.get(task_id)
+
+    async def delete_push_config(self, task_id: str) -> bool:
+        return self.push.pop(task_id, None) is not None
+
+
+class Kind(NamedTuple):
+    make: Callable[[Path, Clock, int], Store]
+    """From a place for files, a clock, and how many tasks there may be."""
+    retains: bool = True
+    """Whether it has a TTL and a capacity of its own."""
+    replays: bool = False
+    """Whether it keeps events."""
+
+
+STORES = {
+    "memory": Kind(lambda _, clock, tasks: InMemoryTaskStore(ttl=TTL, max_capacity=tasks, clock=clock)),
+    "sqlite": Kind(
+        lambda path, clock, tasks: SQLiteStore(path / "tasks.db", ttl=TTL, max_tasks=tasks, clock=clock), replays=True
+    ),
+    "simple": Kind(lambda *_: SimpleStore(DictStore()), retains=False),
+}
+
+_ticks = count(1)
+
+
+def timestamp(tick: int | None = None) -> str:
+    """A time in our own form, later than all before it unless the tick is given."""
+    seconds, millis = divmod(next(_ticks) if tick is None else tick, 1000)
+    return f"2026-01-01T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{millis:03}Z"
+
+
+class Author:
+    """Writes one task as the engine does: folds each event into the live task, and hands both to the store."""
+
+    def __init__(self, task_id: str, *, owner: str = ALICE, context_id: str = "talk", at: str | None = None) -> None:
+        said = Message(message_id=f"{task_id}-1", role=Role.USER, parts=(Part(text="Hello"),))
+        status = TaskStatus(state=TaskState.SUBMITTED, timestamp=timestamp() if at is None else at)
+        self.task = Task(id=task_id, context_id=context_id, status=status, history=[said])
+        self.owner, self.version, self.epoch = owner, 0, 1
+        self.memo, self.run = b"", b'{"run":1}'
+        self.records: list[bytes] = []
+
+    def create(self) -> Change:
+        return self.change([copy(self.task)])
+
+    def status(self, state: TaskState, *, at: str | None = None) -> Change:
+        status = TaskStatus(state=state, timestamp=timestamp() if at is None else at)
+        return self.change([StatusUpdate(status=status, task_id=self.task.id, context_id=self.task.context_id)])
+
+    def work(self) -> Change:
+        return self.status(TaskState.WORKING)
+
+    def complete(self, *, at: str | None = None) -> Change:
+        return self.status(TaskState.COMPLETED, at=at)
+
+    def chunk(self, text: str, *more: str) -> Change:
+        return self.change([self._chunk(each) for each in (text, *more)])
+
+    def _chunk(self, text: str) -> ArtifactUpdate:
+        artifact = Artifact(artifact_id="c9f1a2a4-7d3e-4b52-9d5c-2f0d8f2b6a10", parts=[Part(text=text)])
+        return ArtifactUpdate(artifact=artifact, task_id=self.task.id, context_id=self.task.context_id, append=True)
+
+    def change(self, events: Sequence[Event], *, said: Message | None = None) -> Change:
+        """One write of these events; the first answers the message."""
+        records = []
+        for event in events:
+            applied = fold(self.task, event) if self.version else event
+            records.append(v1.encode_record(applied, said))
+            if said is not None:
+                fold(self.task, said)
+                said = None
+            self.version += 1
+        self.records += records
+        at_rest = self.task.status.state in AT_REST
+        return Change(
+            task=self.task,
+            owner=self.owner,
+            version=self.version,
+            epoch=self.epoch,
+            events=records,
+            document=Document(encode(self.task)) if at_rest else None,
+            memo=self.memo,
+            run=b"" if at_rest else self.run,
+        )
+
+    def rival(self) -> "Author":
+        """Another writer of the same task, who knows what this one knows now."""
+        rival = Author(self.task.id, owner=self.owner, context_id=self.task.context_id, at="")
+        rival.task, rival.version, rival.epoch = copy(self.task), self.version, self.epoch
+        rival.memo, rival.run, rival.records = b'"rival"', b'"rival"', list(self.records)
+        return rival
+
+
+async def append(store: Store, change: Change) -> None:
+    """Write, and wait until it is done; a refusal is raised here, however the store tells of it."""
+    future = store.append(change)
+    if future is not None:
+        await asyncio.wait_for(future, 5)
+
+
+async def tell(store: Store, author: Author, *states: TaskState) -> Author:
+    """Create the author's task and lead it through these states."""
+    assert await store.create(author.create()) is None
+    for state in states:
+        await append(store, author.status(state))
+    return author
+
+
+async def assert_holds(store: Store, author: Author) -> None:
+    """The store has the task as the author does."""
+    record = await store.load(author.task.id, author.owner)
+    assert record is not None
+    assert record.document.body == encode(author.task)
+    assert (record.owner, record.state) == (author.owner, author.task.status.state)
+    assert (record.version, record.epoch) == (author.version, author.epoch)
+    at_rest = author.task.status.state in AT_REST
+    assert (record.memo, record.run) == (author.memo, b"" if at_rest else author.run)
+
+
+async def pages(store: Store, query: Query) -> list[Page]:
+    """All pages of a listing."""
+    found = [await store.page(query)]
+    while found[-1].next_cursor:
+        found.append(await store.page(replace(query, cursor=found[-1].next_cursor)))
+    return found
+
+
+async def ids(store: Store, query: Query) -> list[str]:
+    """The ids of all tasks in a listing, in its order."""
+    return [record.document.task().id for page in await pages(store, query) for record in page.records]

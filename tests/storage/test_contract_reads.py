@@ -1,0 +1,171 @@
+"""The contract of every store, second part: reading, listing, removing; always for one owner."""
+
+from base64 import urlsafe_b64encode
+
+import pytest
+from msgspec.structs import replace
+
+from apcore_a2a.errors import InvalidParamsError
+from apcore_a2a.protocol.model import TaskState, encode
+from apcore_a2a.storage.task_store import Query, Store
+from tests.storage.conftest import MakeStore
+from tests.storage.contract import ALICE, BOB, STORES, Author, append, assert_holds, ids, pages, tell, timestamp
+
+ALL = Query(owner=ALICE, limit=100)
+
+
+async def test_a_foreign_task_is_answered_like_an_unknown_one(store: Store) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING, TaskState.INPUT_REQUIRED)
+    for task_id, owner in (("t", BOB), ("unknown", ALICE), ("t", ""), ("", ALICE)):
+        assert await store.load(task_id, owner) is None
+        assert await store.events(task_id, owner, 0) is None
+        assert await store.remove(task_id, owner) is False
+    page = await store.page(Query(owner=BOB, limit=10, context_id="talk"))
+    assert (list(page.records), page.total, page.next_cursor) == ([], 0, "")
+    await assert_holds(store, author)
+
+
+async def test_a_removed_task_is_gone(store: Store) -> None:
+    await tell(store, Author("t1"), TaskState.WORKING)
+    kept = await tell(store, Author("t2"), TaskState.WORKING)
+    assert await store.remove("t1", ALICE) is True
+    assert await store.load("t1", ALICE) is None
+    assert await store.events("t1", ALICE, 0) is None
+    assert await store.remove("t1", ALICE) is False
+    assert await ids(store, ALL) == ["t2"]
+    await assert_holds(store, kept)
+
+
+@pytest.mark.parametrize("name", STORES)
+async def test_events_are_replayed_from_any_place_or_not_at_all(name: str, make_store: MakeStore) -> None:
+    store = await make_store(name, 100)
+    author = await tell(store, Author("t1"), TaskState.WORKING)
+    await append(store, author.chunk("a", "b", "c"))
+    neighbour = await tell(store, Author("t2"), TaskState.WORKING)
+    await append(store, author.complete())
+    for after in range(-1, len(author.records) + 2):
+        replayed = await store.events("t1", ALICE, after)
+        assert replayed == (author.records[max(after, 0) :] if STORES[name].replays else None)
+    if STORES[name].replays:
+        assert await store.events("t2", ALICE, 0) == neighbour.records
+
+
+async def test_a_store_that_is_open_can_be_written_to(store: Store) -> None:
+    await store.check()
+
+
+# ---- listing -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_listing_is_newest_first_by_status_time_or_by_creation(store: Store) -> None:
+    first = await tell(store, Author("first"))
+    for name in ("second", "third"):
+        await tell(store, Author(name))
+    await append(store, first.work())
+    await append(store, first.chunk("not a change of status"))
+    await tell(store, Author("fourth"))
+    assert await ids(store, ALL) == ["fourth", "first", "third", "second"]
+    assert await ids(store, replace(ALL, by_creation=True)) == ["fourth", "third", "second", "first"]
+
+
+async def test_status_times_count_even_when_they_arrive_out_of_order(store: Store) -> None:
+    for name, tick in (("b", 20), ("c", 30), ("a", 10)):
+        await tell(store, Author(name, at=timestamp(tick)))
+    assert await ids(store, ALL) == ["c", "b", "a"]
+    assert await ids(store, replace(ALL, limit=1)) == ["c", "b", "a"]
+
+
+async def test_filters_select_what_matches_all_of_them(store: Store) -> None:
+    for name, context, done in (("a", "x", True), ("b", "x", False), ("c", "y", True), ("d", "y", False)):
+        author = await tell(store, Author(name, context_id=context), TaskState.WORKING)
+        if done:
+            await append(store, author.complete())
+        await tell(store, Author(f"{name}-of-bob", owner=BOB, context_id=context), TaskState.WORKING)
+    in_x = replace(ALL, context_id="x")
+    completed = replace(ALL, state=TaskState.COMPLETED)
+    assert await ids(store, in_x) == ["b", "a"]
+    assert await ids(store, completed) == ["c", "a"]
+    assert await ids(store, replace(in_x, state=TaskState.COMPLETED)) == ["a"]
+    assert await ids(store, replace(in_x, state=TaskState.FAILED)) == []
+    assert await ids(store, replace(ALL, context_id="unknown")) == []
+    assert [(await store.page(query)).total for query in (ALL, in_x, completed)] == [4, 2, 2]
+
+
+async def test_changed_since_includes_its_own_moment(store: Store) -> None:
+    for tick in (1, 2, 3):
+        await tell(store, Author(f"t{tick}", at=timestamp(tick)))
+    since = replace(ALL, changed_since=timestamp(2))
+    assert await ids(store, since) == ["t3", "t2"]
+    assert (await store.page(since)).total == 2
+    assert await ids(store, replace(ALL, changed_since=timestamp(4))) == []
+
+
+@pytest.mark.parametrize("by_creation", [False, True])
+@pytest.mark.parametrize("context_id", ["", "talk"])
+async def test_pages_show_every_task_once_also_when_status_times_are_equal(
+    store: Store, by_creation: bool, context_id: str
+) -> None:
+    for n in range(7):
+        await tell(store, Author(f"t{n}", at=timestamp(n // 3)))
+        await tell(store, Author(f"of-bob-{n}", owner=BOB, at=timestamp(n // 3)))
+    query = Query(owner=ALICE, limit=2, by_creation=by_creation, context_id=context_id)
+    found = await pages(store, query)
+    assert [len(page.records) for page in found] == [2, 2, 2, 1]
+    assert {page.total for page in found} == {7}
+    shown = await ids(store, query)
+    assert sorted(shown) == [f"t{n}" for n in range(7)]
+    assert shown == await ids(store, replace(query, limit=100))
+
+
+async def test_a_full_last_page_is_the_last(store: Store) -> None:
+    for n in range(4):
+        await tell(store, Author(f"t{n}"))
+    assert [len(page.records) for page in await pages(store, Query(owner=ALICE, limit=2))] == [2, 2]
+
+
+@pytest.mark.parametrize("by_creation", [False, True])
+async def test_what_happens_between_two_pages_shifts_nothing(store: Store, by_creation: bool) -> None:
+    authors = [await tell(store, Author(f"t{n}")) for n in range(6)]
+    query = Query(owner=ALICE, limit=2, by_creation=by_creation)
+    first = await store.page(query)
+    await tell(store, Author("new"))
+    await append(store, authors[5].work())
+    await store.remove("t4", ALICE)
+    assert await ids(store, replace(query, cursor=first.next_cursor)) == ["t3", "t2", "t1", "t0"]
+
+
+async def test_a_listing_shows_tasks_as_they_are_now(store: Store) -> None:
+    running = await tell(store, Author("running"), TaskState.WORKING)
+    await append(store, running.chunk("half an answer"))
+    ended = await tell(store, Author("ended"), TaskState.WORKING)
+    await append(store, ended.complete())
+    records = {record.document.body: record for record in (await store.page(ALL)).records}
+    for author in (running, ended):
+        record = records[encode(author.task)]
+        assert record == await store.load(author.task.id, ALICE)
+
+
+GARBAGE = ["x", "!", "é", "-1", "0x10", "null", "A" * 5000, " ", "99999999999999999999999", "MTIz", "\x00"]
+FORGED = [[True, "", -1], [True, "", 2**63], [1, "", 1], [False, None, 1], [False, "", 1.5], [False], {}]
+
+
+@pytest.mark.parametrize("cursor", [*GARBAGE, *(urlsafe_b64encode(encode(each)).decode() for each in FORGED)])
+async def test_a_made_up_cursor_is_an_error_that_names_the_field(store: Store, cursor: str) -> None:
+    with pytest.raises(InvalidParamsError, match="pageToken") as caught:
+        await store.page(replace(ALL, cursor=cursor))
+    assert [violation.field for violation in caught.value.violations] == ["pageToken"]
+
+
+async def test_a_cursor_of_the_other_order_is_an_error(store: Store) -> None:
+    for n in range(2):
+        await tell(store, Author(f"t{n}"))
+    page = await store.page(replace(ALL, limit=1))
+    with pytest.raises(InvalidParamsError):
+        await store.page(replace(ALL, cursor=page.next_cursor, by_creation=True))
+
+
+async def test_a_cursor_gives_no_sight_of_another_owners_tasks(store: Store) -> None:
+    for n in range(4):
+        await tell(store, Author(f"t{n}"))
+    page = await store.page(replace(ALL, limit=2))
+    assert await ids(store, Query(owner=BOB, limit=10, cursor=page.next_cursor)) == []

@@ -1,0 +1,244 @@
+"""The contract of every store, first part: what a write does, and when it is refused."""
+
+import asyncio
+import random
+
+import pytest
+
+from apcore_a2a.errors import StaleWriteError
+from apcore_a2a.protocol.model import Message, Part, Role, StatusUpdate, TaskState, TaskStatus
+from apcore_a2a.storage.task_store import Query, Store
+from tests.requirements import requirement
+from tests.storage.contract import ALICE, BOB, Author, append, assert_holds, tell, timestamp
+
+
+async def test_a_new_task_is_there_once_create_returns(store: Store) -> None:
+    author = Author("t")
+    author.memo = b'{"step":1}'
+    assert await store.create(author.create()) is None
+    await assert_holds(store, author)
+
+
+async def test_each_event_moves_the_stored_task_on(store: Store) -> None:
+    author = await tell(store, Author("t"))
+    for change in (author.work, lambda: author.chunk("a"), lambda: author.chunk("b", "c"), author.complete):
+        await append(store, change())
+        await assert_holds(store, author)
+
+
+async def test_the_message_that_caused_an_event_is_stored_with_it(store: Store) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING, TaskState.INPUT_REQUIRED)
+    said = Message(message_id="m2", role=Role.USER, parts=(Part(text="42"),))
+    resumed = StatusUpdate(status=TaskStatus(state=TaskState.WORKING, timestamp=timestamp()))
+    await append(store, author.change([resumed], said=said))
+    await assert_holds(store, author)
+    record = await store.load("t", ALICE)
+    assert record is not None
+    assert record.document.task().history[-1] == said
+
+
+async def test_memo_and_run_are_those_of_the_last_write(store: Store) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    for author.memo, author.run in ((b"1", b"\x00\xff"), (b"1", b"r2"), (b"", b"r2"), (b"2", b"")):
+        await append(store, author.chunk("x"))
+        await assert_holds(store, author)
+    await append(store, author.status(TaskState.INPUT_REQUIRED))
+    await assert_holds(store, author)
+    author.memo, author.run = b"3", b"r3"
+    await append(store, author.work())
+    await assert_holds(store, author)
+
+
+async def test_a_task_of_hundreds_of_kilobytes_is_read_as_it_was_written(store: Store) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    for _ in range(3):
+        await append(store, author.chunk(*["x" * 1000] * 70))
+        await assert_holds(store, author)
+        await append(store, author.status(TaskState.INPUT_REQUIRED))
+        await assert_holds(store, author)
+        await append(store, author.work())
+    await append(store, author.complete())
+    await assert_holds(store, author)
+
+
+@pytest.mark.parametrize("text", ["", "Ünïcödé 🎈", "a\x00b", "'; DROP TABLE task; --", "\n%_*", "x" * 250])
+async def test_ids_and_owners_are_any_text(store: Store, text: str) -> None:
+    author = await tell(store, Author(f"t{text}", owner=f"o{text}", context_id=text), TaskState.WORKING)
+    await assert_holds(store, author)
+    query = Query(owner=author.owner, limit=10, context_id=text)
+    assert [record.version for record in (await store.page(query)).records] == [2]
+
+
+# ---- refusals ------------------------------------------------------------------------------------------------------
+
+
+async def refused(store: Store, author: Author, rival: Author) -> None:
+    """A write of the rival, of two events, leaves nothing behind."""
+    key = author.task.id, author.owner
+    before = await store.load(*key), await store.events(*key, 0)
+    with pytest.raises(StaleWriteError):
+        await append(store, rival.chunk("stale", "stale"))
+    assert (
+        await store.load(author.task.id, author.owner),
+        await store.events(author.task.id, author.owner, 0),
+    ) == before
+
+
+@requirement("FR-TSK-003")
+async def test_a_writer_who_is_behind_changes_nothing(store: Store) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    rival = author.rival()
+    await append(store, author.chunk("first"))
+    await refused(store, author, rival)
+    await assert_holds(store, author)
+
+
+async def test_a_writer_who_is_ahead_changes_nothing(store: Store) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    rival = author.rival()
+    rival.chunk("never sent")
+    await refused(store, author, rival)
+    await assert_holds(store, author)
+
+
+async def test_a_newer_claim_shuts_out_the_older_one(store: Store) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    author.epoch = 3
+    await append(store, author.chunk("claimed"))
+    await assert_holds(store, author)
+    rival = author.rival()
+    rival.epoch = 2
+    await refused(store, author, rival)
+    await append(store, author.chunk("goes on"))
+    await assert_holds(store, author)
+
+
+async def test_nobody_writes_to_the_task_of_another(store: Store) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    rival = author.rival()
+    rival.owner = BOB
+    await refused(store, author, rival)
+    assert await store.load("t", BOB) is None
+
+
+async def test_a_task_that_was_never_created_takes_no_events(store: Store) -> None:
+    author = Author("t")
+    author.create()
+    with pytest.raises(StaleWriteError):
+        await append(store, author.work())
+    assert await store.load("t", ALICE) is None
+
+
+@pytest.mark.parametrize(
+    "state",
+    [TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED],
+    ids=lambda state: state.name,
+)
+async def test_a_task_that_has_ended_takes_no_events(store: Store, state: TaskState) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    rival = author.rival()
+    await append(store, author.status(state))
+    rival.version += 1
+    await refused(store, author, rival)
+    await assert_holds(store, author)
+
+
+@pytest.mark.parametrize("owner", [ALICE, BOB])
+async def test_an_id_is_used_once(store: Store, owner: str) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    with pytest.raises(StaleWriteError):
+        await store.create(Author("t", owner=owner).create())
+    await assert_holds(store, author)
+    assert (await store.page(Query(owner=BOB, limit=10))).total == 0
+
+
+# ---- idempotency keys ----------------------------------------------------------------------------------------------
+
+
+async def test_a_key_used_before_answers_with_the_task_it_made(store: Store) -> None:
+    author = Author("t1")
+    assert await store.create(author.create(), key="k") is None
+    await append(store, author.work())
+    assert await store.create(Author("t2").create(), key="k") == "t1"
+    assert await store.load("t2", ALICE) is None
+    await assert_holds(store, author)
+
+
+async def test_a_key_belongs_to_its_owner(store: Store) -> None:
+    assert await store.create(Author("t1").create(), key="k") is None
+    assert await store.create(Author("t2", owner=BOB).create(), key="k") is None
+    assert await store.create(Author("t3", owner=BOB).create(), key="k") == "t2"
+
+
+async def test_no_key_is_not_a_key(store: Store) -> None:
+    assert await store.create(Author("t1").create(), key="") is None
+    assert await store.create(Author("t2").create(), key="") is None
+
+
+async def test_a_key_goes_with_its_task(store: Store) -> None:
+    assert await store.create(Author("t1").create(), key="k") is None
+    assert await store.remove("t1", ALICE)
+    assert await store.create(Author("t2").create(), key="k") is None
+
+
+async def test_of_many_creations_with_one_key_one_makes_a_task(store: Store) -> None:
+    async with asyncio.TaskGroup() as group:
+        tries = {f"t{n}": group.create_task(store.create(Author(f"t{n}").create(), key="k")) for n in range(20)}
+    made = [name for name, attempt in tries.items() if attempt.result() is None]
+    assert len(made) == 1
+    assert {attempt.result() for attempt in tries.values()} == {None, made[0]}
+    assert (await store.page(Query(owner=ALICE, limit=10))).total == 1
+
+
+# ---- many at once --------------------------------------------------------------------------------------------------
+
+
+async def test_writes_are_made_in_the_order_of_the_calls(store: Store) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    futures = [store.append(author.chunk(str(n))) for n in range(100)]
+    for future in futures:
+        if future is not None:
+            await asyncio.wait_for(future, 5)
+    await assert_holds(store, author)
+
+
+async def test_a_refused_write_takes_no_other_with_it(store: Store) -> None:
+    authors = [await tell(store, Author(f"t{n}"), TaskState.WORKING) for n in range(5)]
+    stale = authors[2].rival()
+    await append(store, authors[2].chunk("first"))
+    async with asyncio.TaskGroup() as group:  # all in one batch, where a store makes batches
+        for author in authors:
+            group.create_task(append(store, author.chunk("x")))
+        refusal = group.create_task(_refusal(store, stale))
+    assert refusal.result()
+    for author in authors:
+        await assert_holds(store, author)
+
+
+async def _refusal(store: Store, author: Author) -> bool:
+    try:
+        await append(store, author.chunk("stale"))
+    except StaleWriteError:
+        return True
+    return False
+
+
+@requirement("FR-TSK-003")
+async def test_two_hundred_writers_and_their_readers_do_not_disturb_each_other(store: Store) -> None:
+    chance = random.Random(7)
+    authors = [Author(f"t{n}", owner=f"o{n % 3}", context_id=f"c{n % 5}") for n in range(200)]
+
+    async def write(author: Author) -> None:
+        await tell(store, author, TaskState.WORKING)
+        for n in range(chance.randrange(6)):
+            await append(store, author.chunk(f"{author.task.id}: {n}"))
+            await assert_holds(store, author)
+        await append(store, author.complete())
+
+    async with asyncio.TaskGroup() as group:
+        for author in authors:
+            group.create_task(write(author))
+    for author in authors:
+        await assert_holds(store, author)
+    totals = [(await store.page(Query(owner=f"o{n}", limit=1))).total for n in range(3)]
+    assert totals == [67, 67, 66]

@@ -1,0 +1,166 @@
+"""What the SQLite store keeps when its process ends, in good order or killed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from apcore_a2a.errors import StaleWriteError, StoreUnavailableError
+from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.task_store import Query
+from tests.requirements import requirement
+from tests.sources import ROOT
+from tests.storage.contract import ALICE, Author, append, assert_holds, ids, tell
+
+STATES = [TaskState.SUBMITTED, TaskState.WORKING, TaskState.AUTH_REQUIRED, TaskState.INPUT_REQUIRED, TaskState.FAILED]
+
+
+async def reopened(store: SQLiteStore) -> SQLiteStore:
+    await store.close()
+    again = SQLiteStore(store.path)
+    await again.open()
+    return again
+
+
+@requirement("FR-CTX-004")
+async def test_tasks_events_and_keys_survive_the_process(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "tasks.db")
+    await store.open()
+    author = Author("t")
+    author.memo = b"memo"
+    await store.create(author.create(), key="k")
+    await append(store, author.work())
+    await append(store, author.chunk("a", "b"))
+    store = await reopened(store)
+    await assert_holds(store, author)
+    assert await store.events("t", ALICE, 0) == author.records
+    assert await store.create(Author("t2").create(), key="k") == "t"
+    assert await ids(store, Query(owner=ALICE, limit=10, context_id="talk")) == ["t"]
+    await append(store, author.complete())
+    store = await reopened(store)
+    await assert_holds(store, author)
+    await store.close()
+
+
+async def test_close_writes_what_was_still_to_be_written(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "tasks.db")
+    await store.open()
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    futures = [store.append(author.chunk(str(n))) for n in range(1000)]
+    await store.close()
+    assert all(future.done() and future.exception() is None for future in futures)
+    store = await reopened(store)
+    await assert_holds(store, author)
+    await store.close()
+
+
+async def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "tasks.db")
+    with pytest.raises(StoreUnavailableError, match="not open"):
+        await store.check()
+    await store.open()
+    author = await tell(store, Author("t"))
+    await store.close()
+    await store.close()
+    for attempt in (lambda: store.load("t", ALICE), lambda: store.create(author.create()), store.check):
+        with pytest.raises(StoreUnavailableError, match="not open"):
+            await attempt()
+    with pytest.raises(StoreUnavailableError, match="not open"):
+        store.append(author.work())
+
+
+# ---- what a dead process left ----------------------------------------------------------------------------------------
+
+
+async def test_orphans_are_the_tasks_that_were_running_each_claimed_anew(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "tasks.db")
+    await store.open()
+    authors = {}
+    for state in STATES:
+        authors[state] = await tell(store, Author(state.name), *([TaskState.WORKING] if state in STATES[1:] else []))
+        if state in STATES[2:]:
+            await append(store, authors[state].status(state))
+    alone = await tell(store, Author("asks for credentials, and goes on by itself"), TaskState.WORKING)
+    change = alone.status(TaskState.AUTH_REQUIRED)
+    change.run = alone.run
+    await append(store, change)
+
+    store = await reopened(store)
+    orphans = {record.document.task().id: record for record in await store.orphans()}
+    assert orphans.keys() == {"SUBMITTED", "WORKING", alone.task.id}
+    for task_id, record in orphans.items():
+        assert (record.epoch, record.run) == (2, alone.run)
+        assert await store.load(task_id, ALICE) == record
+    dead = authors[TaskState.WORKING]
+    with pytest.raises(StaleWriteError):
+        await append(store, dead.rival().chunk("from beyond"))
+    dead.epoch = 2
+    await append(store, dead.status(TaskState.FAILED))
+    await assert_holds(store, dead)
+    await append(store, authors[TaskState.INPUT_REQUIRED].work())
+    assert len(await store.orphans()) == 3
+    await store.close()
+
+
+WRITER = """
+import asyncio, sys
+from apcore_a2a.storage.sqlite import SQLiteStore
+from tests.storage.contract import Author, append, tell
+from apcore_a2a.protocol.model import TaskState
+
+async def write(store, name):
+    author = await tell(store, Author(name), TaskState.WORKING)
+    while True:
+        await append(store, author.chunk("x" * 100))
+        print(name, author.version, flush=True)
+
+async def main():
+    store = SQLiteStore(sys.argv[1], synchronous=sys.argv[2])
+    await store.open()
+    async with asyncio.TaskGroup() as group:
+        for n in range(20):
+            group.create_task(write(store, f"t{n}"))
+
+asyncio.run(main())
+"""
+
+
+def run_until_killed(path: Path, synchronous: str) -> dict[str, int]:
+    """The last version of each task that the process said was written, before it was killed in mid-flight."""
+    command = [sys.executable, "-c", WRITER, str(path), synchronous]
+    answered = {}
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for heard, line in enumerate(child.stdout):
+            name, version = line.split()
+            answered[name] = int(version)
+            if heard == 500:
+                child.kill()
+    return answered
+
+
+@pytest.mark.parametrize("synchronous", ["NORMAL", "FULL"])
+async def test_what_was_answered_is_there_after_kill_9(tmp_path: Path, synchronous: str) -> None:
+    path = tmp_path / "tasks.db"
+    answered = run_until_killed(path, synchronous)
+    store = SQLiteStore(path)
+    await store.open()
+    assert len(answered) == 20
+    for name, version in answered.items():
+        record = await store.load(name, ALICE)
+        events = await store.events(name, ALICE, 0)
+        assert record is not None
+        assert events is not None
+        assert record.version >= version
+        assert len(events) == record.version
+        assert len(record.document.task().artifacts[0].parts) == record.version - 2
+    assert len(await store.orphans()) == 20
+    await store.close()
+
+
+def test_a_process_that_never_closes_its_store_can_end(tmp_path: Path) -> None:
+    source = "import asyncio, sys; from apcore_a2a.storage.sqlite import SQLiteStore"
+    source += "; asyncio.run(SQLiteStore(sys.argv[1]).open())"
+    subprocess.run([sys.executable, "-c", source, tmp_path / "tasks.db"], check=True, timeout=5)

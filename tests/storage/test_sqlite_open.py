@@ -1,0 +1,151 @@
+"""Which files the SQLite store opens, and what it says of the others."""
+
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.sqlite_schema import APPLICATION_ID, MIGRATIONS, connect_writer, migrate
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> "subprocess.Popen[str]":
+    """Another process that has tmp_path/tasks.db open."""
+    source = "import asyncio, sys\nfrom apcore_a2a.storage.sqlite import SQLiteStore\n"
+    source += "asyncio.run(SQLiteStore(sys.argv[1]).open())\nprint('open', flush=True)\nsys.stdin.read()"
+    command = [sys.executable, "-c", source, str(tmp_path / "tasks.db")]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "open\n"
+    return child
+
+
+async def test_a_second_process_is_refused_until_the_first_is_gone_however_it_goes(
+    tmp_path: Path, holder: "subprocess.Popen[str]"
+) -> None:
+    store = SQLiteStore(tmp_path / "tasks.db")
+    with holder:
+        with pytest.raises(StoreUnavailableError, match=f"^The task store {re.escape(str(store.path))} is in use by"):
+            await store.open()
+        holder.kill()
+    await store.open()
+    await store.check()
+    await store.close()
+
+
+async def test_a_second_store_in_this_process_is_refused_too(tmp_path: Path) -> None:
+    first, second = SQLiteStore(tmp_path / "tasks.db"), SQLiteStore(tmp_path / "tasks.db")
+    await first.open()
+    with pytest.raises(StoreUnavailableError, match="in use"):
+        await second.open()
+    await first.check()
+    await first.close()
+    await second.open()
+    await second.close()
+
+
+async def test_a_missing_directory_is_named_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError, match=f"there is no directory {re.escape(str(tmp_path / 'no'))}$"):
+        await SQLiteStore(tmp_path / "no" / "tasks.db").open()
+    assert not (tmp_path / "no").exists()
+
+
+async def test_a_directory_is_not_a_store(tmp_path: Path) -> None:
+    (tmp_path / "tasks.db").mkdir()
+    with pytest.raises(StoreUnavailableError, match="cannot be opened"):
+        await SQLiteStore(tmp_path / "tasks.db").open()
+
+
+async def test_a_file_that_is_not_a_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("Not a database, but long enough to look like one might. " * 100)
+    before = path.read_bytes()
+    with pytest.raises(StoreUnavailableError, match="cannot be opened: file is not a database"):
+        await SQLiteStore(path).open()
+    assert path.read_bytes() == before
+
+
+async def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE task (id)")
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreUnavailableError, match="not a task store of apcore-a2a"):
+        await SQLiteStore(path).open()
+    assert path.read_bytes() == before
+
+
+async def test_a_schema_of_the_future_is_refused(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "tasks.db")
+    await store.open()
+    await store.close()
+    database = sqlite3.connect(store.path)
+    database.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
+    database.close()
+    with pytest.raises(StoreUnavailableError, match=f"has schema {len(MIGRATIONS) + 1}, written by a newer apcore-a2a"):
+        await store.open()
+
+
+def test_a_schema_of_the_past_is_brought_up_to_date_whole_or_not_at_all(tmp_path: Path) -> None:
+    database = connect_writer(tmp_path / "tasks.db", "NORMAL")
+    known = len(MIGRATIONS)
+    bad = (*MIGRATIONS, "CREATE TABLE one (x);", "CREATE TABLE two (x); CREATE TABLE task (x);")
+    with pytest.raises(sqlite3.OperationalError, match="already exists"):
+        migrate(database, bad)
+    assert _header(database) == (known, APPLICATION_ID, [])
+    migrate(database, bad[:-1])
+    assert _header(database) == (known + 1, APPLICATION_ID, ["one"])
+    migrate(database, bad[:-1])
+    assert _header(database) == (known + 1, APPLICATION_ID, ["one"])
+    database.close()
+
+
+def _header(database: sqlite3.Connection) -> tuple[int, int, list[str]]:
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    application = database.execute("PRAGMA application_id").fetchone()[0]
+    new = database.execute("SELECT name FROM sqlite_master WHERE name IN ('one', 'two')").fetchall()
+    return version, application, [name for (name,) in new]
+
+
+# ---- the address -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///tasks.db", "tasks.db"),
+        ("sqlite:///data/my%20tasks.db", "data/my tasks.db"),
+        ("sqlite:////var/lib/tasks.db?synchronous=full&ttl=60&max_tasks=5", "/var/lib/tasks.db"),
+        ("sqlite:///tasks.db?ttl=inf", "tasks.db"),
+    ],
+)
+def test_a_url_names_a_file(url: str, path: str) -> None:
+    assert SQLiteStore.from_url(url).path == Path(path)
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("postgres:///x", "has the form sqlite:///path"),
+        ("sqlite://host/x.db", "has the form sqlite:///path"),
+        ("sqlite:x.db", "has the form sqlite:///path"),
+        ("sqlite:///x.db#part", "has the form sqlite:///path"),
+        ("sqlite:///", "needs the path of a file"),
+        ("sqlite:///:memory:", "needs the path of a file"),
+        ("sqlite:///x.db?sync=1&ttl=5", "unknown option in a store URL: sync "),
+        ("sqlite:///x.db?synchronous=OFF", "synchronous is NORMAL or FULL, not 'OFF'"),
+        ("sqlite:///x.db?ttl=nan", "must be positive"),
+        ("sqlite:///x.db?ttl=0", "must be positive"),
+        ("sqlite:///x.db?max_tasks=0", "must be positive"),
+        ("sqlite:///x.db?max_tasks=many", "invalid literal"),
+    ],
+)
+def test_a_url_that_makes_no_sense_is_a_value_error(url: str, text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        SQLiteStore.from_url(url)

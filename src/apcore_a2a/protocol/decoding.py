@@ -106,7 +106,7 @@ def _loosen(value: Any, shape: inspect.Type) -> Any:
     match value, shape:
         case dict(), inspect.StructType():
             fields = {field.encode_name: field.type for field in shape.fields}
-            named = {name if name in fields else _camel(name): item for name, item in value.items()}
+            named = {name if name in fields else camel(name): item for name, item in value.items()}
             return {
                 name: _loosen(item, fields.get(name, _OTHER))
                 for name, item in named.items()
@@ -123,7 +123,8 @@ def _loosen(value: Any, shape: inspect.Type) -> Any:
 _OTHER: Final = inspect.AnyType()
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """A name in snake_case as the wire spells it."""
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from msgspec import Raw
 
 from apcore_a2a.errors import A2AError, VersionNotSupportedError, Violation
-from apcore_a2a.protocol import v1, v03
+from apcore_a2a.protocol import v03, v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.jsonrpc import ErrorObject
 from apcore_a2a.protocol.model import Event, Task, Value
@@ -56,7 +56,7 @@ _VERSION: Final = re.compile(r"(\d{1,3}\.\d{1,3})(?:\.\d{1,3})?")
 
 
 def choose(version: str) -> Dialect:
-    """The dialect of an A2A-Version header; an absent or empty one means 0.3, and the patch number does not matter (§3.6)."""
+    """The dialect of an A2A-Version header; none at all means 0.3, and the patch number does not matter (1.0 §3.6)."""
     match = _VERSION.fullmatch(version or "0.3")
     if match is None or match[1] not in DIALECTS:
         raise VersionNotSupportedError(version[:64], DIALECTS)

@@ -207,4 +207,3 @@ async def _write(stream: Stream, send: Send, encode: Callable[[Entry], bytes], h
         body = b"".join([frame(encode(item), item.seq) for item in batch]) if batch else KEEP_ALIVE
         await send({"type": "http.response.body", "body": body, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
-

@@ -2,16 +2,16 @@
 
 import re
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
 
+import msgspec
 from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.errors import A2AError, MethodNotFoundError, VersionNotSupportedError, wire
 from apcore_a2a.protocol import v03, v03_rest
-from apcore_a2a.protocol.decoding import check_depth
-from apcore_a2a.protocol.dialect import DIALECTS, Dialect
+from apcore_a2a.protocol.decoding import camel, check, decode
+from apcore_a2a.protocol.dialect import DIALECTS, VERSION_HEADER, Dialect
 from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.server.asgi import (
     A2A_JSON,
@@ -60,6 +60,10 @@ ROUTES: Final = (
 )
 
 
+_WITH_BODY: Final = frozenset({Operation.SEND, Operation.STREAM, Operation.CREATE_PUSH})
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
+
+
 class RESTBinding:
     """Serves an engine over HTTP+JSON. `old_statuses`: the HTTP codes of A2A 1.0.0 where 1.0.1 changed them."""
 
@@ -68,8 +72,8 @@ class RESTBinding:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
-        media = A2A_JSON if media_type(request) == A2A_JSON else JSON
         dialect = request.error_dialect()
+        media = _media(request, dialect)
         try:
             path = _path(scope)
             dialect, path = _version(request, path)
@@ -97,6 +101,12 @@ class RESTBinding:
         await respond(send, status, body, media=media, headers=error_headers(error))
 
 
+def _media(request: Inbound, dialect: Dialect) -> bytes:
+    """What to answer with: the media type of the request; without a body, what it accepts (1.0 §11.1)."""
+    given = media_type(request) or request.headers.get(b"accept", b"")
+    return JSON if dialect.VERSION == v03.VERSION or (JSON in given and A2A_JSON not in given) else A2A_JSON
+
+
 def _path(scope: Scope) -> str:
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", "").rstrip("/")) or "/"
@@ -107,18 +117,21 @@ def _version(request: Inbound, path: str) -> tuple[Dialect, str]:
     if dialect is not v03:
         return dialect, path
     if not path.startswith(v03.REST_PREFIX + "/"):
-        raise VersionNotSupportedError(v03.VERSION, DIALECTS)  # without A2A-Version a request is 0.3, which is at /v1
+        if not any(route.path.fullmatch(path) for route in ROUTES):
+            return dialect, path  # for `_find` to refuse
+        text = "Say A2A-Version: 1.0; without it a request is A2A 0.3, which is served under /v1"
+        raise VersionNotSupportedError(v03.VERSION, DIALECTS, text)
     return v03_rest, path.removeprefix(v03.REST_PREFIX)
 
 
 def _find(method: str, path: str) -> tuple[Operation, dict[str, str]]:
-    allowed = []
+    allowed = ["POST"] if path == "/" else []  # the root is JSON-RPC's
     for route in ROUTES:
         match = route.path.fullmatch(path)
         if match is None:
             continue
         if route.method == method:
-            return route.operation, {name: unquote(value) for name, value in match.groupdict().items() if value}
+            return route.operation, {name: value for name, value in match.groupdict().items() if value}
         allowed.append(route.method)
     if allowed:
         methods = ", ".join(sorted(set(allowed)))
@@ -132,15 +145,12 @@ async def _params(
     body = await read_body(request, receive) if method == "POST" else b""
     if body and media_type(request) not in (JSON, A2A_JSON):
         raise wrong_media_type("Content-Type must be application/json or application/a2a+json")
-    if method == "POST" and operation in (Operation.SEND, Operation.STREAM, Operation.CREATE_PUSH):
-        check_depth(body)
+    check(body)
+    if operation in _WITH_BODY:
         return _with_names(dialect.decode_request(operation, body), names)
-    query = {name: value for name, value in QueryParams(request.query).multi_items() if name != "A2A-Version"}
-    return dialect.convert_request(operation, {**query, **_camel(names)})
-
-
-def _camel(names: dict[str, str]) -> dict[str, str]:
-    return {"taskId" if name == "task_id" else name: value for name, value in names.items()}
+    given = decode(body, _OBJECT) if body else QueryParams(request.query)
+    fields = {camel(name): value for name, value in given.items() if name != VERSION_HEADER}
+    return dialect.convert_request(operation, {**fields, **{camel(name): value for name, value in names.items()}})
 
 
 def _with_names(request: Any, names: dict[str, str]) -> Any:

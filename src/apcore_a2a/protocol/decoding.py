@@ -72,9 +72,11 @@ def decode(body: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
         InvalidParamsError: JSON of the wrong shape; its violations name the fields.
     """
     try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise invalid_params(error) from error
+        try:
+            return decoder.decode(body)
+        except msgspec.ValidationError as error:
+            _SYNTAX.decode(body)  # the decoder stops at the first wrong value; what follows may not even be JSON
+            raise invalid_params(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError from error
 
@@ -100,27 +102,25 @@ def decode_loosely(body: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T], 
 
 
 _ANY: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(Any)
+_SYNTAX: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
 def _loosen(value: Any, shape: inspect.Type) -> Any:
     match value, shape:
         case dict(), inspect.StructType():
             fields = {field.encode_name: field.type for field in shape.fields}
-            named = {name if name in fields else camel(name): item for name, item in value.items()}
+            named = {camel(name): item for name, item in value.items()}
             return {
-                name: _loosen(item, fields.get(name, _OTHER))
+                name: _loosen(item, fields[name])
                 for name, item in named.items()
-                if item is not None or name == "data"  # the one field where null is a value
+                if name in fields and (item is not None or name == "data")  # the one field where null is a value
             }
         case list(), inspect.ListType() | inspect.VarTupleType():
             return [_loosen(item, shape.item_type) for item in value]
         case _, inspect.UnionType():
-            structs = (kind for kind in shape.types if isinstance(kind, inspect.StructType))
-            return _loosen(value, next(structs, _OTHER))
+            structs = [kind for kind in shape.types if isinstance(kind, inspect.StructType)]
+            return _loosen(value, structs[0]) if structs else value
     return value
-
-
-_OTHER: Final = inspect.AnyType()
 
 
 def camel(name: str) -> str:

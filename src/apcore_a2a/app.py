@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypedDict, Unpack
 
 import uvicorn
+from uvicorn.config import LOGGING_CONFIG
 
 from apcore_a2a.agent import Agent
 from apcore_a2a.application import Application, Hook
@@ -71,20 +72,27 @@ def serve(target: object, *, host: str = "0.0.0.0", port: int = 8000, **options:
         ...     return message
         >>> serve(echo, port=9000)  # doctest: +SKIP
     """
-    app = _build(target, options, host=host, port=port)
+    run(build(target, options, host=host, port=port), log_level=options.get("log_level") or "info")
+
+
+def run(app: Application, *, log_level: str = "info", log_config: dict[str, Any] | None = LOGGING_CONFIG) -> bool:
+    """Serve an application at its settings' address until a signal; whether it ever started."""
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
+        host=app.settings.host,
+        port=app.settings.port,
         http=GuardedProtocol,
         lifespan="on",
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        log_level=options.get("log_level") or "info",
-        timeout_graceful_shutdown=int(app.engine.options.shutdown_timeout) + 15,
+        log_level=log_level.lower(),
+        log_config=log_config,
+        timeout_graceful_shutdown=int(app.settings.shutdown_timeout) + 15,
     )
-    uvicorn.Server(config).run()
+    server = uvicorn.Server(config)
+    server.run()
+    return server.started
 
 
 async def async_serve(target: object, **options: Unpack[Options]) -> Application:
@@ -99,18 +107,19 @@ async def async_serve(target: object, **options: Unpack[Options]) -> Application
         >>> app.desk.card.name
         'echo'
     """
-    return _build(target, options)
+    return build(target, options)
 
 
 def build_app(agent: Agent, **options: Unpack[Options]) -> Application:
     """What `async_serve` answers, for an `Agent` and without a loop."""
-    return _build(agent, options)
+    return build(agent, options)
 
 
 _APART: Final = ("card", "auth", "task_store", "interceptors", "on_startup", "on_shutdown")  # not plain values
 
 
-def _build(target: object, options: Options, **address: Any) -> Application:
+def build(target: object, options: Options, **address: Any) -> Application:
+    """An application from anything `serve` takes; `address` is host and port, for those who bind."""
     plain: dict[str, Any] = {name: value for name, value in options.items() if name not in _APART} | address
     for name in ("cors_origins", "trusted_proxies"):
         plain[name] = tuple(plain.get(name) or ())

@@ -74,6 +74,7 @@ class Application(Starlette):
             extended_card=parts.extended_card,
         )
         self.desk = CardDesk(parts.card, url=settings.url, mode=settings.card_mode, proxies=settings.trusted_proxies)
+        self.settings = settings
         self._parts, self._opening = parts, asyncio.Lock()
         self._opened = False
         self._core = _pipeline(self.engine, self.desk, metrics, parts, settings)

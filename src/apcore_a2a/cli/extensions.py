@@ -1,0 +1,95 @@
+"""A directory of apcore modules: found once, and again when its files change.
+
+apcore's own watcher fails on its first event (0.32) or drops a module whose file is broken (0.6). This one keeps what
+worked: a file that cannot be read leaves the module as it was, and says so.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import apcore
+import click
+from watchfiles import awatch
+
+logger = logging.getLogger(__name__)
+
+
+class Extensions:
+    """A registry and the directory it came from."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.registry = _discover(directory)
+
+    def refresh(self, changed: set[Path]) -> None:
+        """Take in again the modules whose files changed; blocks, so call it on a worker thread."""
+        fresh = _discover(self.directory)
+        for path in sorted(changed):
+            self._refresh(_module_id(self.directory, path), path, fresh)
+
+    def _refresh(self, module_id: str, path: Path, fresh: Any) -> None:
+        module = fresh.get(module_id)
+        if module is None and path.exists():
+            logger.warning("module not reloaded: its file has an error", extra={"module_id": module_id})
+            return
+        known = self.registry.get(module_id) is not None
+        if known:
+            self.registry.unregister(module_id)
+        if module is not None:
+            self.registry.register(module_id, module)
+        logger.info("module reloaded" if module is not None else "module removed", extra={"module_id": module_id})
+
+
+class Reloader:
+    """Watches a directory for as long as the agent runs."""
+
+    def __init__(self, extensions: Extensions) -> None:
+        self._extensions = extensions
+        self._stop = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._watching = asyncio.get_running_loop().create_task(self._watch(), name="reload")
+
+    async def stop(self) -> None:
+        self._stop.set()
+        if self._watching is not None:
+            await asyncio.wait({self._watching}, timeout=5)
+
+    async def _watch(self) -> None:
+        async for changes in awatch(self._extensions.directory, stop_event=self._stop):
+            changed = {Path(path) for _, path in changes if _is_module(Path(path))}
+            try:
+                await asyncio.to_thread(self._extensions.refresh, changed)
+            except Exception:  # a half-written directory can be in any state; the next change tries again
+                logger.exception("modules not reloaded")
+
+
+def open_extensions(directory: Path) -> Extensions:
+    """The modules in a directory.
+
+    Raises:
+        click.ClickException: there is no such directory, or no module in it.
+    """
+    if not directory.is_dir():
+        raise click.ClickException(f"Extensions directory not found: {directory}")
+    extensions = Extensions(directory)
+    if not extensions.registry.list():
+        raise click.ClickException(f"No modules discovered in {directory}")
+    return extensions
+
+
+def _discover(directory: Path) -> Any:
+    registry = apcore.Registry(extensions_dir=str(directory))
+    registry.discover()
+    return registry
+
+
+def _is_module(path: Path) -> bool:
+    return path.suffix == ".py" and not path.name.startswith(("_", "."))
+
+
+def _module_id(directory: Path, path: Path) -> str:
+    return ".".join(path.resolve().relative_to(directory.resolve()).with_suffix("").parts)

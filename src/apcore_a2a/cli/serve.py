@@ -1,0 +1,168 @@
+"""`apcore-a2a serve`: a directory of modules, one command, an agent."""
+
+import sys
+from pathlib import Path
+from typing import Any, Final, cast
+
+import click
+
+from apcore_a2a.app import Options, build, run
+from apcore_a2a.auth.jwt import JWTAuthenticator
+from apcore_a2a.cli import banner, logs
+from apcore_a2a.cli.extensions import Reloader, open_extensions
+from apcore_a2a.storage.memory import InMemoryTaskStore
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+@click.command("serve")
+@click.option(
+    "--extensions-dir",
+    envvar="EXTENSIONS_DIR",
+    default="./extensions",
+    show_default=True,
+    metavar="DIR",
+    help="Directory with the apcore modules.",
+)
+@click.option("--host", envvar="HOST", default="0.0.0.0", show_default=True, help="Address to bind.")
+@click.option(
+    "--port",
+    envvar="PORT",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to bind; 0 picks a free one.",
+)
+@click.option("--name", envvar="AGENT_NAME", help="Name on the agent card.")
+@click.option("--description", envvar="AGENT_DESCRIPTION", help="Description on the agent card.")
+@click.option("--version-str", "--version", "version", envvar="AGENT_VERSION", help="Version on the agent card.")
+@click.option("--url", envvar="A2A_URL", help="Address clients reach this agent at, for the card.")
+@click.option("--default-skill", envvar="A2A_DEFAULT_SKILL", default="", help="Skill for messages that name none.")
+@click.option(
+    "--store",
+    envvar="A2A_STORE",
+    metavar="URL",
+    help="Where tasks are kept: sqlite:///tasks.db survives a crash. Default: memory.",
+)
+@click.option(
+    "--task-store-ttl",
+    envvar="TASK_STORE_TTL",
+    type=float,
+    default=3600,
+    show_default=True,
+    help="Seconds a finished task stays in memory.",
+)
+@click.option(
+    "--task-store-max",
+    envvar="TASK_STORE_MAX",
+    type=int,
+    default=10_000,
+    show_default=True,
+    help="Most tasks in memory.",
+)
+@click.option("--auth-type", type=click.Choice(["bearer"]), help="Ask callers for a bearer token (JWT).")
+@click.option("--auth-key", envvar="JWT_KEY", help="JWT key: a shared secret, or @FILE with a PEM public key.")
+@click.option("--auth-issuer", envvar="JWT_ISSUER", help="Issuer the token must name.")
+@click.option("--auth-audience", envvar="JWT_AUDIENCE", help="Audience the token must name.")
+@click.option("--cors-origins", envvar="CORS_ORIGINS", help="Origins browsers may call from, separated by commas.")
+@click.option("--push-notifications", envvar="PUSH_NOTIFICATIONS", is_flag=True, help="Offer webhooks.")
+@click.option("--explorer", envvar="A2A_EXPLORER", is_flag=True, help="Serve the Explorer page.")
+@click.option("--metrics", envvar="A2A_METRICS", is_flag=True, help="Serve GET /metrics.")
+@click.option(
+    "--execution-timeout",
+    envvar="EXECUTION_TIMEOUT",
+    type=float,
+    default=300,
+    show_default=True,
+    help="Seconds a task may run.",
+)
+@click.option(
+    "--shutdown-timeout",
+    envvar="SHUTDOWN_TIMEOUT",
+    type=float,
+    default=30,
+    show_default=True,
+    help="Seconds running tasks get to finish at shutdown.",
+)
+@click.option(
+    "--max-active-tasks",
+    envvar="A2A_MAX_ACTIVE_TASKS",
+    type=int,
+    default=10_000,
+    show_default=True,
+    help="Most tasks running at once.",
+)
+@click.option("--reload", is_flag=True, help="Take in modules again when their files change.")
+@click.option(
+    "--log-level",
+    envvar="LOG_LEVEL",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    default="info",
+    show_default=True,
+)
+@click.option(
+    "--log-format", envvar="A2A_LOG_FORMAT", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+def command(**given: Any) -> int:
+    r"""Serve the apcore modules in a directory as one A2A agent.
+
+    \b
+    Example:
+      apcore-a2a serve --extensions-dir ./extensions --store sqlite:///tasks.db
+
+    Every option can also be set in the environment; an option given here wins.
+    """
+    logs.configure(given["log_level"], given["log_format"], color=sys.stderr.isatty())
+    return _serve(given)
+
+
+_PASSED: Final = (
+    "name",
+    "description",
+    "version",
+    "url",
+    "default_skill",
+    "store",
+    "push_notifications",
+    "explorer",
+    "metrics",
+    "execution_timeout",
+    "shutdown_timeout",
+    "max_active_tasks",
+    "log_level",
+)
+
+
+def _serve(given: dict[str, Any]) -> int:
+    auth = _authenticator(given)
+    extensions = open_extensions(Path(given["extensions_dir"]))
+    options: dict[str, Any] = {name: given[name] for name in _PASSED} | {"auth": auth}
+    options["cors_origins"] = [name.strip() for name in (given["cors_origins"] or "").split(",") if name.strip()]
+    if given["store"] is None:
+        options["task_store"] = InMemoryTaskStore(ttl=given["task_store_ttl"], max_capacity=given["task_store_max"])
+    if given["reload"]:
+        reloader = Reloader(extensions)
+        options |= {"on_startup": [reloader.start], "on_shutdown": [reloader.stop]}
+    try:
+        app = build(extensions.registry, cast(Options, options), host=given["host"], port=given["port"])
+    except (ValueError, TypeError) as error:
+        raise click.ClickException(str(error)) from error
+    banner.show(app, reload=given["reload"])
+    return 0 if run(app, log_level=given["log_level"], log_config=None) else 2
+
+
+def _authenticator(given: dict[str, Any]) -> JWTAuthenticator | None:
+    key = given["auth_key"]
+    if key is None:
+        if given["auth_type"] == "bearer":
+            raise click.ClickException("--auth-key is required when --auth-type is bearer")
+        return None
+    if key.startswith("@"):
+        try:
+            key = Path(key[1:]).read_text()
+        except OSError as error:
+            raise click.ClickException(f"JWT key file not readable: {key[1:]}") from error
+    try:
+        return JWTAuthenticator(key, issuer=given["auth_issuer"], audience=given["auth_audience"])
+    except ValueError as error:
+        raise click.ClickException(f"JWT key not usable: {error}") from error

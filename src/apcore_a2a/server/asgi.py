@@ -22,7 +22,7 @@ from apcore_a2a.errors import (
     wire,
 )
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.dialect import Dialect, choose
+from apcore_a2a.protocol.dialect import VERSION_HEADER, Dialect, choose
 from apcore_a2a.protocol.sse import KEEP_ALIVE, frame
 from apcore_a2a.server.event_log import Entry
 from apcore_a2a.server.origin import Origin
@@ -35,6 +35,7 @@ BODY_DEADLINE: Final = 30.0
 STALLED: Final = 60.0  # a reader that takes nothing for so long is let go
 JSON: Final = b"application/json"
 A2A_JSON: Final = b"application/a2a+json"
+EVENT_STREAM: Final = b"text/event-stream"
 CLOSE: Final = ((b"connection", b"close"),)  # what is left of the request is not worth reading
 TRACE: Final = ("traceparent", "tracestate")
 
@@ -68,15 +69,21 @@ class Inbound(Struct, gc=False):
     def text(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1")
 
-    def dialect(self) -> Dialect:
-        """The version the client asks for, by header or by query parameter (1.0 §3.6)."""
+    def accepts(self, media: bytes) -> bool:
+        return media in self.headers.get(b"accept", b"")
+
+    def version(self) -> str:
+        """What the client says it speaks, by header or by query parameter (1.0 §3.6)."""
         version = self.text(b"a2a-version")
         if not version and b"A2A-Version=" in self.query:
-            version = QueryParams(self.query).get("A2A-Version", "")
-        return choose(version.strip())
+            version = QueryParams(self.query).get(VERSION_HEADER, "")
+        return version.strip()
+
+    def dialect(self) -> Dialect:
+        return choose(self.version())
 
     def error_dialect(self) -> Dialect:
-        """The same, to refuse a request in; a version that is not known is probably newer than what we know."""
+        """What to refuse a request in; a version that is not known is probably newer than those that are."""
         try:
             return self.dialect()
         except VersionNotSupportedError:
@@ -197,7 +204,7 @@ async def send_stream(
 
 async def _write(stream: Stream, send: Send, encode: Callable[[Entry], bytes], headers: Mapping[bytes, bytes]) -> None:
     start = [
-        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"content-type", EVENT_STREAM),
         (b"cache-control", b"no-store"),
         (b"x-accel-buffering", b"no"),
         *headers.items(),

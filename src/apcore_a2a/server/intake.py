@@ -4,7 +4,6 @@ Rule: whatever can be refused is refused here, before a task exists.
 """
 
 from typing import Final
-from uuid import uuid4
 
 from msgspec import json
 from msgspec.structs import replace
@@ -20,10 +19,11 @@ from apcore_a2a.errors import (
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Document, Message, Role, SendMessage, Task, TaskState, TaskStatus
 from apcore_a2a.server.execution import Execution
-from apcore_a2a.server.live_task import LiveTask, utc_now
+from apcore_a2a.server.live_task import LiveTask
 from apcore_a2a.server.options import Options
 from apcore_a2a.server.origin import Origin
 from apcore_a2a.server.runs import Runs
+from apcore_a2a.server.stamps import new_id, utc_now
 from apcore_a2a.storage.task_store import Query, Record, Store
 
 MAX_REFERENCES: Final = 10
@@ -52,13 +52,13 @@ class Intake:
                 self._runs.release(live)
                 raise
         task = Task(
-            id=str(uuid4()),
-            context_id=message.context_id or str(uuid4()),
+            id=new_id(),
+            context_id=message.context_id or new_id(),
             status=TaskStatus(state=TaskState.SUBMITTED, timestamp=utc_now()),
             metadata=request.metadata,
         )
         message = replace(
-            message, message_id=message.message_id or str(uuid4()), task_id=task.id, context_id=task.context_id
+            message, message_id=message.message_id or new_id(), task_id=task.id, context_id=task.context_id
         )
         task.history = [message]
         call = await self._call(

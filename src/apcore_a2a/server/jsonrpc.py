@@ -9,10 +9,12 @@ from apcore_a2a.errors import (
     OverloadedError,
     VersionNotSupportedError,
 )
-from apcore_a2a.protocol import jsonrpc
+from apcore_a2a.protocol import jsonrpc, v03
 from apcore_a2a.protocol.dialect import DIALECTS, Dialect
 from apcore_a2a.protocol.operations import SHAPES, Operation
+from apcore_a2a.protocol.sse import only
 from apcore_a2a.server.asgi import (
+    EVENT_STREAM,
     JSON,
     HTTPError,
     Inbound,
@@ -47,7 +49,7 @@ class JSONRPCBinding:
         await self._answer(request, body, receive, send)
 
     async def _answer(self, request: Inbound, body: bytes, receive: Receive, send: Send) -> None:
-        id, dialect = jsonrpc.NULL, request.error_dialect()
+        id, dialect, operation = jsonrpc.NULL, None, None
         try:
             try:
                 envelope = jsonrpc.parse(body)
@@ -56,27 +58,26 @@ class JSONRPCBinding:
                 raise
             id = jsonrpc.NULL if envelope.id is None else envelope.id
             dialect = request.dialect()
-            operation = _operation(dialect, envelope.method, versioned=b"a2a-version" in request.headers)
+            operation = _operation(dialect, envelope.method, versioned=bool(request.version()))
             params = dialect.decode_request(operation, envelope.params)
             if envelope.id is None:
                 raise InvalidRequestError("Invalid JSON-RPC request: id is missing or wrong")
             origin = request.origin(dialect, params.tenant)  # type: ignore[attr-defined]  # every request has one
             result = await self._engine.handle(operation, params, origin)
-        except A2AError as error:
-            await self._refuse(error, id, dialect, send)
         except Exception as error:
-            await self._refuse(internal(error), id, dialect, send)
+            known = error if isinstance(error, A2AError) else internal(error)
+            reply = jsonrpc.format_error(id, (dialect or request.error_dialect()).encode_error(known))
+            if dialect is v03 and operation is not None and SHAPES[operation].streams and request.accepts(EVENT_STREAM):
+                await respond(send, 200, only(reply), media=EVENT_STREAM)  # where 0.3 clients look for an error
+                return
+            status = 503 if isinstance(known, OverloadedError) else 200
+            await respond(send, status, reply, headers=error_headers(known))
         else:
             if SHAPES[operation].streams:
                 head = jsonrpc.result_head(id)
                 await send_stream(result, receive, send, encode=lambda entry: head + entry.encode(dialect) + b"}")
             else:
                 await respond(send, 200, jsonrpc.format_result(id, dialect.encode_result(operation, result)))
-
-    async def _refuse(self, error: A2AError, id: bytes, dialect: Dialect, send: Send) -> None:
-        status = 503 if isinstance(error, OverloadedError) else 200
-        body = jsonrpc.format_error(id, dialect.encode_error(error))
-        await respond(send, status, body, headers=error_headers(error))
 
 
 def _operation(dialect: Dialect, method: str, *, versioned: bool) -> Operation:

@@ -6,9 +6,7 @@ Rule: fold, save, publish, in this order. No reader sees what a restart would fo
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
-from uuid import uuid4
 
 from msgspec.structs import replace
 
@@ -30,6 +28,7 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 from apcore_a2a.server.event_log import Entry, EventLog
+from apcore_a2a.server.stamps import new_id, utc_now
 from apcore_a2a.storage.task_store import Change, Store
 
 MAX_UNSAVED: Final = 64  # events an agent may be ahead of a durable store
@@ -161,7 +160,7 @@ class LiveTask:
             message,
             task_id=self.task.id,
             context_id=self.task.context_id,
-            message_id=message.message_id or str(uuid4()),
+            message_id=message.message_id or new_id(),
         )
 
     def _fold(self, events: list[Event], said: Message | None) -> tuple[list[Entry], Change]:
@@ -218,12 +217,7 @@ class LiveTask:
 
     def address(self, reply: Message) -> Message:
         """A reply that makes no task belongs to the conversation only."""
-        return replace(reply, context_id=self.task.context_id, task_id="", message_id=reply.message_id or str(uuid4()))
-
-
-def utc_now() -> str:
-    """The time as A2A writes it: UTC, milliseconds, Z (1.0 §5.6.1)."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return replace(reply, context_id=self.task.context_id, task_id="", message_id=reply.message_id or new_id())
 
 
 def _encode_event(event: Event) -> bytes:
@@ -235,4 +229,4 @@ def _encode_event(event: Event) -> bytes:
 
 def says(text: str, **metadata: object) -> Message:
     """A message of the agent with one text; the task it belongs to is filled in when it is written."""
-    return Message(message_id=str(uuid4()), role=Role.AGENT, parts=(Part(text=text),), metadata=metadata or None)
+    return Message(message_id=new_id(), role=Role.AGENT, parts=(Part(text=text),), metadata=metadata or None)

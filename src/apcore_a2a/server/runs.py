@@ -7,7 +7,6 @@ import asyncio
 import logging
 import time
 from typing import Final
-from uuid import uuid4
 
 from msgspec import Struct, json
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from apcore_a2a.server.execution import CANCEL_GRACE, Execution, Stop
 from apcore_a2a.server.live_task import LiveTask, says
 from apcore_a2a.server.observer import Observer
 from apcore_a2a.server.options import Options
+from apcore_a2a.server.stamps import new_id
 from apcore_a2a.storage.task_store import Record, Store
 
 logger = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ class Runs:
 
 
 def _addressed(message: Message, task: Task) -> Message:
-    return replace(message, task_id=task.id, context_id=task.context_id, message_id=message.message_id or str(uuid4()))
+    return replace(message, task_id=task.id, context_id=task.context_id, message_id=message.message_id or new_id())
 
 
 def _decode_run(body: bytes) -> Run | None:

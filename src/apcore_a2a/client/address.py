@@ -1,0 +1,59 @@
+"""Addresses of remote agents: which are well formed, and which the caller trusts.
+
+Rule: the origin the caller named is trusted, and those the caller allowed. An address from a card is data until vetted.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+WELL_KNOWN: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")  # today's, and that of 0.2
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+def check_url(url: str) -> str:
+    """The address without a trailing slash.
+
+    Raises:
+        ValueError: not a plain http or https address.
+    """
+    parts = _split(url)
+    if parts.query or parts.fragment:
+        raise ValueError(f"Not the address of an agent: {url!r} has a query or a fragment")
+    return url.rstrip("/")
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of an http address in one spelling: of one origin are those for which it is equal."""
+    parts = _split(url)
+    return f"{parts.scheme}://{parts.hostname}:{parts.port or _PORTS[parts.scheme]}"
+
+
+def _split(url: str) -> SplitResult:
+    if any(char <= " " or char == "\x7f" for char in url):
+        raise ValueError(f"Not an http or https address: {url!r}")
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError(f"Not an http or https address: {url!r}")
+    if "@" in parts.netloc:
+        raise ValueError("An address must not carry a user name or password; pass auth= instead")
+    _ = parts.port  # out of range: a ValueError that says so
+    return parts
+
+
+class TrustedOrigins:
+    """The origins that may be called, and given credentials."""
+
+    def __init__(self, url: str, allowed: Iterable[str] = ()) -> None:
+        self._origins = frozenset({origin(url), *map(origin, allowed)})
+
+    def __contains__(self, url: object) -> bool:
+        try:
+            return isinstance(url, str) and origin(url) in self._origins
+        except ValueError:
+            return False
+
+
+def card_urls(url: str) -> tuple[str, ...]:
+    """Where to look for the card: the address itself if it names a JSON file, else the well-known places below it."""
+    return (url,) if url.endswith(".json") else tuple(url + place for place in WELL_KNOWN)

@@ -1,0 +1,64 @@
+"""What the two bindings have in common: where an agent listens, and one exchange with it.
+
+Rule: a binding turns an operation into an HTTP request, and an answer into a value or an exception. It sends nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from msgspec import Struct
+
+from apcore_a2a.client.transport import HttpRequest, HttpResponse
+from apcore_a2a.errors import InvalidAgentResponseError, InvalidParamsError, ParseError
+from apcore_a2a.protocol.dialect import VERSION_HEADER, Dialect
+from apcore_a2a.protocol.model import Event, Value
+from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.sse import ServerSentEvent
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Endpoint(Struct, frozen=True):
+    """One interface of an agent, as chosen from its card."""
+
+    url: str
+    binding: str
+    dialect: Dialect
+    tenant: str = ""
+    extensions: tuple[str, ...] = ()
+
+    def headers(self, media: str) -> dict[str, str]:
+        headers = {"Content-Type": media, "Accept": f"{media}, text/event-stream"}
+        if self.dialect.VERSION != "0.3":  # 1.0 §3.6.1: a missing header means 0.3, and 0.3 agents know no header
+            headers[VERSION_HEADER] = self.dialect.VERSION
+        if self.extensions:
+            headers[self.dialect.EXTENSIONS_HEADER] = ", ".join(self.extensions)
+        return headers
+
+
+class Exchange(Protocol):
+    """One request, and how to read what comes back."""
+
+    @property
+    def request(self) -> HttpRequest: ...
+
+    def result(self, response: HttpResponse) -> Any:
+        """The typed result, or the typed error raised."""
+        ...
+
+    def event(self, event: ServerSentEvent) -> Event:
+        """One event of a stream, or the typed error raised."""
+        ...
+
+
+class Binding(Protocol):
+    def __call__(self, endpoint: Endpoint, operation: Operation, request: Value) -> Exchange: ...
+
+
+def read(decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `decode` makes of an agent's words; that they make no sense is the agent's fault, not the caller's."""
+    try:
+        return decode(*args, **kwargs)
+    except (ParseError, InvalidParamsError) as error:
+        raise InvalidAgentResponseError(f"The agent's answer cannot be read: {error}") from error

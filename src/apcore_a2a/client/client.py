@@ -1,0 +1,261 @@
+"""`A2AClient`: one method per A2A operation, for any agent, whatever version and binding its card offers.
+
+Rule: this file says what a caller can do. How it travels is in channel.py, how streams survive in streaming.py.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+import msgspec
+from msgspec.structs import replace
+
+from apcore_a2a.client.address import check_url
+from apcore_a2a.client.auth import to_auth
+from apcore_a2a.client.channel import Call, Channel
+from apcore_a2a.client.messages import Sendable, to_message
+from apcore_a2a.client.options import (
+    LIST_FILTERS,
+    AuthLike,
+    CallOptions,
+    ClientOptions,
+    ListOptions,
+    SendOptions,
+    Settings,
+)
+from apcore_a2a.client.streaming import EventStream, settle
+from apcore_a2a.client.transport import Transport
+from apcore_a2a.errors import InvalidAgentResponseError
+from apcore_a2a.protocol.card import AgentCard, AgentInterface
+from apcore_a2a.protocol.lifecycle import AT_REST
+from apcore_a2a.protocol.model import (
+    CancelTask,
+    Event,
+    GetExtendedCard,
+    GetTask,
+    ListPushConfigs,
+    ListTasks,
+    Message,
+    Metadata,
+    PushConfig,
+    PushConfigPage,
+    PushConfigRef,
+    SendConfiguration,
+    SendMessage,
+    SubscribeToTask,
+    Task,
+    TaskPage,
+    Value,
+)
+from apcore_a2a.protocol.operations import Operation
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class A2AClient:
+    """Calls a remote A2A agent.
+
+    Every method takes `auth`, `timeout` and `headers` for that call alone, and raises an `A2AError`:
+    `A2AConnectionError` if the agent cannot be reached in time, `A2ADiscoveryError` if its card cannot be had or
+    trusted, and the class of errors.py that the agent's own error belongs to.
+
+    Args:
+        url: The agent's base address (the card is at a well-known place below it), or the address of its card.
+        auth: `"Bearer …"`, a bare token, an async function that gives one, or an `Auth` such as `ApiKeyAuth`.
+        timeout: Seconds for one call, all its attempts together. Streams go on as long as they are not silent.
+        card_ttl: Seconds for which the card is used without asking whether it has changed.
+        http: An `httpx.AsyncClient` of yours to use instead of the built-in transport.
+        options: See `ClientOptions`.
+
+    Raises:
+        ValueError: `url` is not an http or https address, or an option makes no sense.
+
+    Example:
+        >>> client = A2AClient("https://agent.example.com", auth="Bearer …", timeout=60)
+        >>> client
+        A2AClient('https://agent.example.com')
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        auth: AuthLike | None = None,
+        timeout: float | None = 30.0,
+        card_ttl: float = 300.0,
+        http: "httpx.AsyncClient | Transport | None" = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        self.url = check_url(url)
+        call = Call(timeout, to_auth(auth))
+        self._channel = Channel(self.url, Settings(**options), call, http=http, card_ttl=card_ttl)
+
+    def __repr__(self) -> str:
+        return f"A2AClient({self.url!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. An `httpx.AsyncClient` that was passed in stays open."""
+        await self._channel.close()
+
+    @property
+    async def agent_card(self) -> AgentCard:
+        """The agent's card: `await client.agent_card`. Fetched at first use, then kept for `card_ttl`."""
+        return await self._channel.discovery.card()
+
+    async def refresh_card(self) -> AgentCard:
+        """The agent's card, asked for now."""
+        return await self._channel.discovery.card(refresh=True)
+
+    @property
+    async def interface(self) -> AgentInterface:
+        """The address, binding and version in use: `await client.interface`."""
+        chosen = await self._channel.discovery.endpoint()
+        return AgentInterface(
+            url=chosen.url,
+            protocol_binding=chosen.binding,
+            protocol_version=chosen.dialect.VERSION,
+            tenant=chosen.tenant,
+        )
+
+    async def extended_card(self, **options: Unpack[CallOptions]) -> AgentCard:
+        """The card that the agent shows to authenticated callers.
+
+        It takes the place of `agent_card`, unless it was asked for with credentials of its own.
+        """
+        card: AgentCard = await self._call(Operation.EXTENDED_CARD, GetExtendedCard(), options)
+        discovery = self._channel.discovery
+        discovery.verify(card, msgspec.to_builtins(card), self.url)
+        if "auth" not in options:
+            discovery.adopt(card)
+        return card
+
+    async def send_message(self, message: Sendable, **options: Unpack[SendOptions]) -> Task | Message:
+        """Send a message and wait for the answer: a `Task` that has ended or waits for input, or a bare `Message`.
+
+        With `configuration=SendConfiguration(return_immediately=True)` the task comes back as soon as it exists.
+
+        Args:
+            message: A text, a dict (data, or a whole message if it has `parts`), `Part`s, or a `Message`.
+            options: See `SendOptions`.
+        """
+        request = _compose(message, options)
+        answer: Task | Message = await self._call(Operation.SEND, request, options)
+        return answer
+
+    def stream_message(self, message: Sendable, **options: Unpack[SendOptions]) -> AsyncGenerator[Event]:
+        """Send a message and follow what becomes of it, until the task ends or waits for input.
+
+        Yields `Task`, `StatusUpdate` and `ArtifactUpdate`, or one `Message`. A broken connection is taken up again:
+        what follows is the next event, or a `Task` that stands for everything before.
+        """
+        request = _compose(message, options)
+        return EventStream(self._channel, self._channel.options(options)).run(request)
+
+    def resubscribe(self, task_id: str, **options: Unpack[CallOptions]) -> AsyncGenerator[Event]:
+        """Follow a task that is under way, from its present state on, as `stream_message` does."""
+        stream = EventStream(self._channel, self._channel.options(options), task_id)
+        return stream.run(SubscribeToTask(id=task_id))
+
+    async def wait(self, task: Task | str, *, within: float | None = None, **options: Unpack[CallOptions]) -> Task:
+        """The task once it has ended, or waits for input or authorization.
+
+        Args:
+            task: The task or its id.
+            within: Seconds to wait at most; the task goes on.
+
+        Raises:
+            TimeoutError: the task is still under way after `within` seconds.
+        """
+        if isinstance(task, Task) and task.status.state in AT_REST:
+            return task
+        call = self._channel.options(options)
+        async with asyncio.timeout(within):
+            return await settle(self._channel, task if isinstance(task, str) else task.id, call)
+
+    async def get_task(
+        self, task_id: str, *, history_length: int | None = None, **options: Unpack[CallOptions]
+    ) -> Task:
+        request = GetTask(id=task_id, history_length=history_length)
+        task: Task = await self._call(Operation.GET, request, options)
+        return task
+
+    async def cancel_task(
+        self, task_id: str, *, metadata: Metadata | None = None, **options: Unpack[CallOptions]
+    ) -> Task:
+        task: Task = await self._call(Operation.CANCEL, CancelTask(id=task_id, metadata=metadata), options)
+        return task
+
+    async def list_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> TaskPage:
+        """One page of the caller's tasks, newest first; `page.next_page_token` leads to the next."""
+        request = _filters(context_id, options)
+        page: TaskPage = await self._call(Operation.LIST, request, options)
+        return page
+
+    async def iter_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> AsyncGenerator[Task]:
+        """All the caller's tasks, page after page."""
+        request = _filters(context_id, options)
+        while True:
+            page: TaskPage = await self._call(Operation.LIST, request, options)
+            for task in page.tasks:
+                yield task
+            if not page.next_page_token:
+                return
+            if page.next_page_token == request.page_token:
+                raise InvalidAgentResponseError("The agent's list of tasks leads back to the page it came from")
+            request = replace(request, page_token=page.next_page_token)
+
+    async def set_push_config(
+        self, task_id: str, config: PushConfig | str, **options: Unpack[CallOptions]
+    ) -> PushConfig:
+        """Have the events of a task sent to a webhook: a URL, or a `PushConfig` with token and authentication."""
+        given = PushConfig(url=config) if isinstance(config, str) else config
+        stored: PushConfig = await self._call(Operation.CREATE_PUSH, replace(given, task_id=task_id), options)
+        return stored
+
+    async def get_push_config(self, task_id: str, config_id: str = "", **options: Unpack[CallOptions]) -> PushConfig:
+        config: PushConfig = await self._call(Operation.GET_PUSH, PushConfigRef(task_id=task_id, id=config_id), options)
+        return config
+
+    async def list_push_configs(self, task_id: str, **options: Unpack[CallOptions]) -> list[PushConfig]:
+        """Every webhook of a task."""
+        configs: list[PushConfig] = []
+        request = ListPushConfigs(task_id=task_id)
+        while True:
+            page: PushConfigPage = await self._call(Operation.LIST_PUSH, request, options)
+            configs += page.configs
+            if not page.next_page_token or page.next_page_token == request.page_token:
+                return configs
+            request = replace(request, page_token=page.next_page_token)
+
+    async def delete_push_config(self, task_id: str, config_id: str, **options: Unpack[CallOptions]) -> None:
+        await self._call(Operation.DELETE_PUSH, PushConfigRef(task_id=task_id, id=config_id), options)
+
+    async def _call(self, operation: Operation, request: Value, options: CallOptions) -> Any:
+        return await self._channel.call(operation, request, self._channel.options(options))
+
+
+def _compose(message: Sendable, options: SendOptions) -> SendMessage:
+    """The request, from those of the options that belong into it."""
+    said = to_message(
+        message,
+        skill=options.pop("skill", None),
+        context_id=options.pop("context_id", None),
+        task_id=options.pop("task_id", None),
+    )
+    configuration = options.pop("configuration", SendConfiguration())
+    return SendMessage(message=said, configuration=configuration, metadata=options.pop("metadata", None))
+
+
+def _filters(context_id: str | None, options: ListOptions) -> ListTasks:
+    given: dict[str, Any] = {name: options.pop(name) for name in LIST_FILTERS & options.keys()}  # type: ignore[misc]  # all its keys
+    return ListTasks(context_id=context_id or "", **given)

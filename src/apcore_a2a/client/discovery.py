@@ -1,0 +1,136 @@
+"""The card of a remote agent: fetched, checked, kept while it is fresh, then asked for again with its ETag.
+
+Rule: one fetch at a time, however many calls wait for it. Nothing of a card is used before its signature holds.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from apcore_a2a.client.address import TrustedOrigins, card_urls
+from apcore_a2a.client.binding import Endpoint
+from apcore_a2a.client.negotiation import choose_endpoint
+from apcore_a2a.client.options import Settings
+from apcore_a2a.client.transport import HttpRequest, HttpResponse
+from apcore_a2a.errors import A2ADiscoveryError, InvalidAgentResponseError, InvalidParamsError, ParseError
+from apcore_a2a.protocol import v03
+from apcore_a2a.protocol.card import AgentCard
+from apcore_a2a.protocol.decoding import check_depth, decode
+from apcore_a2a.protocol.dialect import VERSION_HEADER
+
+MAX_CARD: Final = 1024 * 1024
+_MAX_AGE: Final = re.compile(r"\bmax-age=(\d{1,9})\b")
+_BODY: Final = msgspec.json.Decoder(dict[str, Any])
+_NOT_MODIFIED: Final = 304
+
+Fetch = Callable[[HttpRequest], Awaitable[HttpResponse]]
+
+
+class Discovery:
+    """What a client knows of its agent."""
+
+    def __init__(self, url: str, settings: Settings, *, ttl: float, fetch: Fetch) -> None:
+        self._urls, self._settings, self._ttl, self._fetch = card_urls(url), settings, ttl, fetch
+        self.trusted = TrustedOrigins(url, settings.allow_origins)
+        self._verifier = settings.verifier()
+        self._public: AgentCard | None = None
+        self._extended: AgentCard | None = None
+        self._endpoint: Endpoint | None = None
+        self._fresh_until, self._fetches = 0.0, 0
+        self._tags: dict[str, str] = {}
+        self._lock = asyncio.Lock()
+
+    @property
+    def known(self) -> AgentCard | None:
+        """The card at hand, fresh or not."""
+        return self._extended or self._public
+
+    async def card(self, *, refresh: bool = False) -> AgentCard:
+        if refresh or self._public is None or time.monotonic() >= self._fresh_until:
+            seen = self._fetches
+            async with self._lock:
+                if self._fetches == seen:  # else another call fetched it while this one waited
+                    await self._update()
+        assert self.known is not None
+        return self.known
+
+    async def endpoint(self) -> Endpoint:
+        """The interface to call, chosen anew whenever the card changes."""
+        card = await self.card()
+        if self._endpoint is None:
+            self._endpoint = choose_endpoint(card, self._settings, self.trusted)
+        return self._endpoint
+
+    def adopt(self, extended: AgentCard) -> None:
+        """Use the extended card in place of the public one, until the latter has a new version (1.0 §3.1.11)."""
+        self._extended, self._endpoint = extended, None
+
+    async def _update(self) -> None:
+        url, response = await self._find()
+        if response.status != _NOT_MODIFIED:
+            card = self.read(response.body, url)
+            if self._extended is not None and self._extended.version != card.version:
+                self._extended = None
+            self._public, self._endpoint = card, None
+            self._urls = (url, *(other for other in self._urls if other != url))
+            self._tags = _tags(response.headers)
+        self._fresh_until = time.monotonic() + min(self._ttl, _max_age(response.headers))
+        self._fetches += 1
+
+    async def _find(self) -> tuple[str, HttpResponse]:
+        """The first place that has a card."""
+        headers = {"Accept": "application/json", VERSION_HEADER: self._settings.version or "1.0"}
+        tags = self._tags if self._public is not None else {}
+        response = HttpResponse(0, {})
+        for url in self._urls:
+            try:
+                response = await self._fetch(HttpRequest("GET", url, headers | tags))
+            except InvalidAgentResponseError as error:
+                raise A2ADiscoveryError(f"The agent card at {url} cannot be read: {error}", url=url) from error
+            if response.status == 200 or (response.status == _NOT_MODIFIED and tags):
+                return url, response
+            tags = {}  # they belong to the first place
+            if response.status not in (403, 404, 405, 410):
+                break
+        hint = (
+            "; pass auth=" if response.status == 401 else "; redirects are not followed" if response.is_redirect else ""
+        )
+        raise A2ADiscoveryError(
+            f"No agent card: HTTP {response.status} from {url}{hint}", url=url, status=response.status
+        )
+
+    def read(self, body: bytes, url: str) -> AgentCard:
+        """The card in the bytes, if it is one and is signed as it should be."""
+        try:
+            check_depth(body)
+            card = v03.decode_card(body)
+            raw = decode(body, _BODY)
+        except ParseError as error:
+            raise A2ADiscoveryError(f"Invalid JSON in the agent card at {url}", url=url) from error
+        except InvalidParamsError as error:
+            raise A2ADiscoveryError(f"The agent card at {url} is not an agent card: {error}", url=url) from error
+        self.verify(card, raw, url)
+        return card
+
+    def verify(self, card: AgentCard, body: Mapping[str, Any], url: str) -> None:
+        """Refuse a card whose signatures are not what the caller asked for."""
+        if self._verifier is not None:
+            self._verifier.check(card, body, url)
+
+
+def _tags(headers: Mapping[str, str]) -> dict[str, str]:
+    """What to ask with, next time, whether the card has changed (1.0 §8.6.2)."""
+    names = {"If-None-Match": "etag", "If-Modified-Since": "last-modified"}
+    return {ask: headers[told] for ask, told in names.items() if told in headers}
+
+
+def _max_age(headers: Mapping[str, str]) -> float:
+    control = headers.get("cache-control", "").lower()
+    if "no-store" in control or "no-cache" in control:
+        return 0.0
+    age = _MAX_AGE.search(control)
+    return float(age[1]) if age else float("inf")

@@ -1,0 +1,69 @@
+"""A transport over the caller's own `httpx.AsyncClient`: its proxies, certificates, mounts and event hooks apply."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import httpx
+
+from apcore_a2a.client.transport import (
+    CONNECT_TIMEOUT,
+    HttpRequest,
+    HttpResponse,
+    HttpStream,
+    broken,
+    not_reached,
+    read_all,
+)
+from apcore_a2a.errors import A2AConnectionError
+
+
+class HttpxTransport:
+    """The client belongs to the caller, who closes it."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def request(self, request: HttpRequest, limit: int) -> HttpResponse:
+        async with self.stream(request, None) as response:
+            return HttpResponse(response.status, response.headers, await read_all(response, limit))
+
+    @asynccontextmanager
+    async def stream(self, request: HttpRequest, idle: float | None) -> AsyncIterator[HttpStream]:
+        response = await self._send(request, httpx.Timeout(None, connect=CONNECT_TIMEOUT, read=idle))
+        async with aclosing(response), aclosing(_chunks(response)) as chunks:
+            yield HttpStream(response.status_code, response.headers, chunks)
+
+    async def _send(self, request: HttpRequest, timeout: httpx.Timeout) -> httpx.Response:
+        built = self._client.build_request(
+            request.method,
+            request.url,
+            headers={"accept-encoding": "identity"} | request.headers,
+            content=request.body or None,
+            timeout=timeout,
+        )
+        try:
+            return await self._client.send(built, stream=True, follow_redirects=False)
+        except httpx.HTTPError as error:
+            raise _translate(error, request.url) from error
+
+    async def close(self) -> None:
+        """Nothing of ours to close."""
+
+
+async def _chunks(response: httpx.Response) -> AsyncGenerator[bytes]:
+    try:
+        async for chunk in response.aiter_raw():
+            yield chunk
+    except httpx.HTTPError as error:
+        raise _translate(error, str(response.url)) from error
+
+
+def _translate(error: httpx.HTTPError, url: str) -> A2AConnectionError:
+    match error:
+        case httpx.ConnectTimeout():
+            return not_reached(url, f"no connection within {CONNECT_TIMEOUT:g} seconds")
+        case httpx.ConnectError():
+            return not_reached(url, str(error) or "no connection")
+        case httpx.ReadTimeout():
+            return broken(url, "the agent went silent")
+    return broken(url, str(error) or type(error).__name__)

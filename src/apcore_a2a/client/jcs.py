@@ -1,0 +1,60 @@
+"""RFC 8785, the JSON Canonicalization Scheme: one spelling for one value, so that it can be signed."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+
+def canonicalize(value: Any) -> bytes:  # Any: decoded JSON
+    r"""The canonical bytes of a JSON value.
+
+    Raises:
+        ValueError: the value has no canonical form: NaN, an integer that is no double, a lone surrogate.
+
+    Example:
+        >>> canonicalize({"b": 1.0, "a": "é"})
+        b'{"a":"\xc3\xa9","b":1}'
+    """
+    return _text(value).encode()
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None | bool() | str():
+            return json.dumps(value, ensure_ascii=False)  # escapes just what §3.2.2.2 asks for, and as it asks
+        case int() | float():
+            return _number(value)
+        case list():
+            return f"[{','.join(map(_text, value))}]"
+        case dict():
+            ordered = sorted(value, key=lambda name: name.encode("utf-16-be"))  # §3.2.3: by UTF-16 code unit
+            return f"{{{','.join(f'{_text(name)}:{_text(value[name])}' for name in ordered)}}}"
+    raise ValueError(f"{type(value).__name__} is not a JSON value")
+
+
+def _number(value: float) -> str:
+    """ECMAScript's Number::toString, by way of Python's shortest digits, which are the same."""
+    try:
+        exact = float(value) == value
+    except OverflowError:
+        exact = False
+    if not exact or value in (float("inf"), float("-inf")):
+        raise ValueError("a number that is no finite double has no canonical form")
+    if value == 0:
+        return "0"
+    sign, digits, exponent = Decimal(repr(float(value))).normalize().as_tuple()
+    assert isinstance(exponent, int)  # finite
+    text = "".join(map(str, digits))
+    point = len(text) + exponent  # where the decimal point stands in the digits
+    return "-" * sign + _place(text, point)
+
+
+def _place(text: str, point: int) -> str:
+    if len(text) <= point <= 21:
+        return text + "0" * (point - len(text))
+    if 0 < point <= 21:
+        return f"{text[:point]}.{text[point:]}"
+    if -6 < point <= 0:
+        return f"0.{'0' * -point}{text}"
+    mantissa = text[0] + (f".{text[1:]}" if len(text) > 1 else "")
+    return f"{mantissa}e{point - 1:+d}"

@@ -1,0 +1,61 @@
+"""Which of a card's interfaces the client uses. Rule: the first, in the card's order, that it speaks and may call."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from apcore_a2a.client.address import TrustedOrigins, origin
+from apcore_a2a.client.binding import Binding, Endpoint
+from apcore_a2a.client.failures import clean
+from apcore_a2a.client.jsonrpc import exchange as jsonrpc_exchange
+from apcore_a2a.client.options import Settings
+from apcore_a2a.client.rest import exchange as rest_exchange
+from apcore_a2a.errors import A2ADiscoveryError, ExtensionSupportRequiredError
+from apcore_a2a.protocol.card import AgentCard, AgentInterface
+from apcore_a2a.protocol.dialect import DIALECTS, Dialect
+
+BINDINGS: Final[dict[str, Binding]] = {"JSONRPC": jsonrpc_exchange, "HTTP+JSON": rest_exchange}
+# 0.2 differs from 0.3 in the card alone; a 1.0 interface without a version is a 1.0 interface.
+SPOKEN: Final[dict[str, Dialect]] = {**DIALECTS, "0.2": DIALECTS["0.3"], "": DIALECTS["1.0"]}
+
+
+def choose_endpoint(card: AgentCard, settings: Settings, trusted: TrustedOrigins) -> Endpoint:
+    """The interface to use.
+
+    Raises:
+        ExtensionSupportRequiredError: the agent requires an extension that the caller did not declare.
+        A2ADiscoveryError: no interface fits; the text says which there are, and why not.
+    """
+    extensions = tuple(settings.extensions)
+    for extension in card.capabilities.extensions:
+        if extension.required and extension.uri not in extensions:
+            raise ExtensionSupportRequiredError(clean(extension.uri))
+    spoken = list(_spoken(card, settings))
+    for interface, dialect in spoken:
+        if interface.url in trusted:
+            return Endpoint(interface.url, interface.protocol_binding, dialect, interface.tenant, extensions)
+    raise A2ADiscoveryError(_why_none(card, settings, [interface for interface, _ in spoken]))
+
+
+def _spoken(card: AgentCard, settings: Settings) -> Iterator[tuple[AgentInterface, Dialect]]:
+    for interface in card.supported_interfaces:
+        dialect = SPOKEN.get(".".join(interface.protocol_version.split(".")[:2]))
+        if dialect is None or interface.protocol_binding not in BINDINGS:
+            continue
+        if settings.binding in (None, interface.protocol_binding) and settings.version in (None, dialect.VERSION):
+            yield interface, dialect
+
+
+def _why_none(card: AgentCard, settings: Settings, foreign: list[AgentInterface]) -> str:
+    if foreign:
+        places = ", ".join(sorted({_place(interface.url) for interface in foreign}))
+        return f"The agent card points to {places}, not to where it came from; if you trust that, pass allow_origins="
+    offers = ", ".join(f"{item.protocol_binding} {item.protocol_version}" for item in card.supported_interfaces)
+    wanted = f"{settings.binding or 'JSONRPC or HTTP+JSON'}, A2A {settings.version or '1.0 or 0.3'}"
+    return f"The agent offers {clean(offers) or 'no interface'}; this client was to use {wanted}"
+
+
+def _place(url: str) -> str:
+    try:
+        return clean(origin(url))
+    except ValueError:
+        return repr(clean(url))

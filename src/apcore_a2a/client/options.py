@@ -1,0 +1,118 @@
+"""The options of a client and of a single call. Rule: each is read here, once; an unknown name is a TypeError."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+
+from msgspec import Struct
+
+from apcore_a2a.client.auth import Auth, TokenProvider
+from apcore_a2a.client.retry import Retry
+from apcore_a2a.protocol.dialect import DIALECTS
+from apcore_a2a.protocol.model import Metadata, SendConfiguration, TaskState
+
+if TYPE_CHECKING:
+    from apcore_a2a.client.signatures import CardVerifier
+
+BindingName = Literal["JSONRPC", "HTTP+JSON"]
+Version = Literal["1.0", "0.3"]
+SignaturePolicy = Literal["require", "if-present", "off"]
+AuthLike = str | TokenProvider | Auth
+
+BINDING_NAMES: Final = ("JSONRPC", "HTTP+JSON")
+POLICIES: Final = ("require", "if-present", "off")
+
+
+class CallOptions(TypedDict, total=False):
+    """What every call takes."""
+
+    auth: AuthLike
+    """Credentials for this call, instead of the client's."""
+    timeout: float | None
+    """Seconds for this call, instead of the client's; for a stream, until its first byte."""
+    headers: Mapping[str, str]
+    """Further HTTP headers, `traceparent` say."""
+
+
+class SendOptions(CallOptions, total=False):
+    """What a message may be sent with."""
+
+    skill: str | None
+    """The skill that is to answer; the same as `skillId` in the message's metadata."""
+    metadata: Metadata | None
+    context_id: str | None
+    """The conversation that the message belongs to."""
+    task_id: str | None
+    """The task that the message continues."""
+    configuration: SendConfiguration
+
+
+class ListOptions(CallOptions, total=False):
+    """Which tasks to list, and how much of each."""
+
+    status: TaskState
+    page_size: int
+    page_token: str
+    history_length: int
+    status_timestamp_after: str
+    include_artifacts: bool
+
+
+LIST_FILTERS: Final = ListOptions.__annotations__.keys() - CallOptions.__annotations__.keys()
+
+
+class ClientOptions(TypedDict, total=False):
+    """What a client takes beside its address, credentials and timeouts."""
+
+    binding: BindingName | None
+    """Use this binding only; otherwise the card's order decides."""
+    version: Version | None
+    """Speak this protocol version only; otherwise the card's order decides."""
+    allow_origins: Iterable[str]
+    """Further origins that the card may point to. They are trusted like the agent's own: they get the credentials."""
+    extensions: Iterable[str]
+    """URIs of the protocol extensions that the caller supports."""
+    retry: Retry
+    keys: Mapping[str, Any] | None
+    """Public keys (a JSON Web Key Set) that sign the card. With keys, signatures are required unless told otherwise."""
+    signatures: SignaturePolicy | None
+    idle_timeout: float
+    """Seconds of silence after which a stream counts as broken, and is reconnected."""
+    poll_interval: float
+    """Seconds between two looks at a task whose stream cannot be had, to begin with."""
+    max_response: int
+    """The largest answer, and the largest event of a stream, in bytes."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """`ClientOptions` with every default filled in."""
+
+    binding: str | None = None
+    version: str | None = None
+    allow_origins: Iterable[str] = ()
+    extensions: Iterable[str] = ()
+    retry: Retry = Retry()
+    keys: Mapping[str, Any] | None = None
+    signatures: str | None = None
+    idle_timeout: float = 60.0
+    poll_interval: float = 0.5
+    max_response: int = 32 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        _check("binding", self.binding, BINDING_NAMES)
+        _check("version", self.version, DIALECTS)
+        _check("signatures", self.signatures, POLICIES)
+        if self.keys is None and self.signatures in ("require", "if-present"):
+            raise ValueError(f"signatures={self.signatures!r} needs keys=: the public keys to check with")
+
+    def verifier(self) -> "CardVerifier | None":
+        """What checks the card's signatures; None if nothing does."""
+        if self.keys is None or self.signatures == "off":
+            return None
+        from apcore_a2a.client.signatures import CardVerifier  # loads cryptography: for those who pin keys
+
+        return CardVerifier(self.keys, required=self.signatures != "if-present")
+
+
+def _check(name: str, value: str | None, allowed: Iterable[str]) -> None:
+    if value is not None and value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")

@@ -1,0 +1,78 @@
+"""What may be tried again, how often, and how soon.
+
+Rule: a request that may have done something is not repeated unless the caller asked for it (`Retry(sends=True)`).
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from apcore_a2a.errors import A2AConnectionError, A2AError, A2AServerError, OverloadedError
+from apcore_a2a.protocol.operations import Operation
+
+T = TypeVar("T")
+
+SENDS: Final = frozenset({Operation.SEND, Operation.STREAM})
+READS: Final = frozenset(
+    {
+        Operation.GET,
+        Operation.LIST,
+        Operation.SUBSCRIBE,
+        Operation.GET_PUSH,
+        Operation.LIST_PUSH,
+        Operation.EXTENDED_CARD,
+    }
+)
+
+
+class Retry(Struct, frozen=True, kw_only=True):
+    """How a client deals with failures that pass.
+
+    Example:
+        >>> Retry(attempts=1) == Retry()
+        False
+    """
+
+    attempts: int = 3
+    """How often one call is tried in all, within its timeout."""
+    reconnects: int = 10
+    """How often in a row a broken stream is tried again before it is given up."""
+    base: float = 0.2
+    """The first pause, in seconds; each further one is twice as long."""
+    cap: float = 5.0
+    sends: bool = False
+    """Repeat a message that may have arrived, with an Idempotency-Key. Only for agents that honour that header."""
+
+    def may_repeat(self, operation: Operation, error: A2AError) -> bool:
+        match error:
+            case OverloadedError():
+                return True  # refused, not begun
+            case A2AConnectionError(sent=False):
+                return True
+            case A2AConnectionError() | A2AServerError(code=502 | 504):  # the latter: a proxy whose agent is away
+                return operation in READS or (self.sends and operation in SENDS)
+        return False
+
+    def pause(self, failures: int, error: A2AError) -> float:
+        """Seconds to wait after so many failures in a row: what the agent asked for, or longer and longer."""
+        grown = min(self.cap, self.base * 2 ** (failures - 1)) * random.uniform(0.5, 1)  # many clients, one agent
+        asked = error.retry_after if isinstance(error, OverloadedError) else 0
+        return float(max(grown, asked))
+
+
+async def repeat(retry: Retry, operation: Operation, once: Callable[[], Awaitable[T]], deadline: float | None) -> T:
+    """Do `once`, and again while that is allowed, useful, and before `deadline` on the loop's clock."""
+    failures = 0
+    while True:
+        try:
+            return await once()
+        except A2AError as error:
+            failures += 1
+            pause = retry.pause(failures, error)
+            late = deadline is not None and asyncio.get_running_loop().time() + pause >= deadline
+            if failures >= retry.attempts or late or not retry.may_repeat(operation, error):
+                raise
+        await asyncio.sleep(pause)

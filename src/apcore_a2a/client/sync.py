@@ -1,0 +1,155 @@
+"""`Client`: the client for code without an event loop. Rule: no second implementation, only another way to wait."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from apcore_a2a.client.client import A2AClient
+from apcore_a2a.client.messages import Sendable
+from apcore_a2a.client.options import AuthLike, CallOptions, ClientOptions, ListOptions, SendOptions
+from apcore_a2a.client.transport import Transport
+from apcore_a2a.protocol.card import AgentCard, AgentInterface
+from apcore_a2a.protocol.model import Event, Message, Metadata, PushConfig, Task, TaskPage
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+
+
+class _LoopThread:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="apcore-a2a-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C, say: nobody waits for the answer any more
+            future.cancel()
+            raise
+
+    def iterate(self, source: AsyncGenerator[T]) -> Generator[T]:
+        lock = asyncio.Lock()  # a step that was interrupted may still be ending when the stream is closed
+
+        async def step() -> T | None:
+            async with lock:
+                return await anext(source, None)
+
+        async def close() -> None:
+            async with lock:
+                await source.aclose()
+
+        try:
+            while (item := self.run(step())) is not None:
+                yield item
+        finally:
+            self.run(close())
+
+    def stop(self) -> None:
+        if not self._loop.is_closed():
+            self.run(self._loop.shutdown_asyncgens())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class Client:
+    """`A2AClient` without `await`: the same arguments, results and errors.
+
+    Calls block the calling thread; several threads may share one client. Its work is done on a thread of its own, which
+    ends with `close()` or the `with` block.
+
+    Example:
+        >>> with Client("https://agent.example.com") as client:
+        ...     print(client)
+        Client('https://agent.example.com')
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        auth: AuthLike | None = None,
+        timeout: float | None = 30.0,
+        card_ttl: float = 300.0,
+        http: "httpx.AsyncClient | Transport | None" = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        self._client = A2AClient(url, auth=auth, timeout=timeout, card_ttl=card_ttl, http=http, **options)
+        self._thread = _LoopThread()
+
+    def __repr__(self) -> str:
+        return f"Client({self._client.url!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._thread.run(self._client.close())
+        self._thread.stop()
+
+    @property
+    def url(self) -> str:
+        return self._client.url
+
+    @property
+    def agent_card(self) -> AgentCard:
+        return self._thread.run(self._client.agent_card)
+
+    def refresh_card(self) -> AgentCard:
+        return self._thread.run(self._client.refresh_card())
+
+    @property
+    def interface(self) -> AgentInterface:
+        return self._thread.run(self._client.interface)
+
+    def extended_card(self, **options: Unpack[CallOptions]) -> AgentCard:
+        return self._thread.run(self._client.extended_card(**options))
+
+    def send_message(self, message: Sendable, **options: Unpack[SendOptions]) -> Task | Message:
+        return self._thread.run(self._client.send_message(message, **options))
+
+    def stream_message(self, message: Sendable, **options: Unpack[SendOptions]) -> Generator[Event]:
+        return self._thread.iterate(self._client.stream_message(message, **options))
+
+    def resubscribe(self, task_id: str, **options: Unpack[CallOptions]) -> Generator[Event]:
+        return self._thread.iterate(self._client.resubscribe(task_id, **options))
+
+    def wait(self, task: Task | str, *, within: float | None = None, **options: Unpack[CallOptions]) -> Task:
+        return self._thread.run(self._client.wait(task, within=within, **options))
+
+    def get_task(self, task_id: str, *, history_length: int | None = None, **options: Unpack[CallOptions]) -> Task:
+        return self._thread.run(self._client.get_task(task_id, history_length=history_length, **options))
+
+    def cancel_task(self, task_id: str, *, metadata: Metadata | None = None, **options: Unpack[CallOptions]) -> Task:
+        return self._thread.run(self._client.cancel_task(task_id, metadata=metadata, **options))
+
+    def list_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> TaskPage:
+        return self._thread.run(self._client.list_tasks(context_id, **options))
+
+    def iter_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> Generator[Task]:
+        return self._thread.iterate(self._client.iter_tasks(context_id, **options))
+
+    def set_push_config(self, task_id: str, config: PushConfig | str, **options: Unpack[CallOptions]) -> PushConfig:
+        return self._thread.run(self._client.set_push_config(task_id, config, **options))
+
+    def get_push_config(self, task_id: str, config_id: str = "", **options: Unpack[CallOptions]) -> PushConfig:
+        return self._thread.run(self._client.get_push_config(task_id, config_id, **options))
+
+    def list_push_configs(self, task_id: str, **options: Unpack[CallOptions]) -> list[PushConfig]:
+        return self._thread.run(self._client.list_push_configs(task_id, **options))
+
+    def delete_push_config(self, task_id: str, config_id: str, **options: Unpack[CallOptions]) -> None:
+        self._thread.run(self._client.delete_push_config(task_id, config_id, **options))

@@ -1,0 +1,115 @@
+"""The seam between the client and an HTTP library: `request` for one answer, `stream` for bytes as they come.
+
+Rule: a transport knows HTTP and nothing of A2A. It follows no redirect, decompresses nothing, reads no more than it is
+told to, and lets no exception of its library out.
+"""
+
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from msgspec import Struct
+
+from apcore_a2a.errors import A2AConnectionError, InvalidAgentResponseError
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_TIMEOUT: Final = 5.0
+
+
+class HttpRequest(Struct, frozen=True):
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: bytes = b""
+
+
+class HttpResponse(Struct, frozen=True):
+    """A whole answer. Header names are looked up in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+    @property
+    def is_redirect(self) -> bool:
+        return 300 <= self.status < 400
+
+
+class HttpStream(Struct, frozen=True):
+    """An answer whose body is still coming."""
+
+    status: int
+    headers: Mapping[str, str]
+    chunks: AsyncIterator[bytes]
+
+
+class Transport(Protocol):
+    """What the client needs of an HTTP library.
+
+    Both methods raise `A2AConnectionError`, with `sent` false if the request certainly never left.
+    """
+
+    async def request(self, request: HttpRequest, limit: int) -> HttpResponse:
+        """Send, and read an answer of at most `limit` bytes."""
+        ...
+
+    def stream(self, request: HttpRequest, idle: float) -> AbstractAsyncContextManager[HttpStream]:
+        """Send, and hand out the answer as it comes; silence for `idle` seconds is a broken connection."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+async def read_all(response: HttpStream, limit: int) -> bytes:
+    """The body of a streamed answer, if it is no larger than `limit`."""
+    check_plain(response.headers, limit)
+    body = bytearray()
+    async for chunk in response.chunks:
+        body += chunk
+        if len(body) > limit:
+            raise too_large(limit)
+    return bytes(body)
+
+
+def check_plain(headers: Mapping[str, str], limit: int) -> None:
+    """Refuse early what announces itself as too large, or as compressed though we asked for plain bytes."""
+    encoding = headers.get("content-encoding", "identity")
+    if encoding.lower() not in ("identity", ""):
+        raise InvalidAgentResponseError("The agent compressed its answer although it was asked not to")
+    length = headers.get("content-length", "")
+    if length.isdecimal() and int(length[:20]) > limit:
+        raise too_large(limit)
+
+
+def too_large(limit: int) -> InvalidAgentResponseError:
+    return InvalidAgentResponseError(f"The answer is larger than {limit:,} bytes; raise max_response if it should be")
+
+
+def not_reached(url: str, reason: str) -> A2AConnectionError:
+    return A2AConnectionError(
+        f"Cannot connect to {url}: {reason}. Is the agent running, and is this its address?", sent=False
+    )
+
+
+def broken(url: str, reason: str) -> A2AConnectionError:
+    return A2AConnectionError(f"The connection to {url} broke: {reason}. The agent may have received the request.")
+
+
+def open_transport(http: "httpx.AsyncClient | Transport | None") -> Transport:
+    """The transport of a client: the caller's own, one over the caller's `httpx.AsyncClient`, or aiohttp.
+
+    The libraries load here, at the first call: an import of the client must not cost what it may never use.
+    """
+    if http is None:
+        from apcore_a2a.client.aiohttp_transport import AiohttpTransport
+
+        return AiohttpTransport()
+    library = sys.modules.get("httpx")  # whoever made an httpx client has loaded it
+    if library is not None and isinstance(http, library.AsyncClient):
+        from apcore_a2a.client.httpx_transport import HttpxTransport
+
+        return HttpxTransport(http)
+    return cast(Transport, http)  # it is no httpx client, so it is what is left

@@ -20,6 +20,11 @@ def frame(data: bytes, id: int) -> bytes:
     return b"id: %d\ndata: %b\n\n" % (id, data)
 
 
+def only(data: bytes) -> bytes:
+    """A stream of one event, to which nobody can come back."""
+    return b"data: %b\n\n" % data
+
+
 class ServerSentEvent(Struct, frozen=True):
     """One event. `id` and `retry` (milliseconds) are what the stream said last, with this event or before it."""
 

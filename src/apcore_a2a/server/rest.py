@@ -73,7 +73,7 @@ class RESTBinding:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
         dialect = request.error_dialect()
-        media = _media(request, dialect)
+        media = _media(request)
         try:
             path = _path(scope)
             dialect, path = _version(request, path)
@@ -101,10 +101,9 @@ class RESTBinding:
         await respond(send, status, body, media=media, headers=error_headers(error))
 
 
-def _media(request: Inbound, dialect: Dialect) -> bytes:
-    """What to answer with: the media type of the request; without a body, what it accepts (1.0 §11.1)."""
-    given = media_type(request) or request.headers.get(b"accept", b"")
-    return JSON if dialect.VERSION == v03.VERSION or (JSON in given and A2A_JSON not in given) else A2A_JSON
+def _media(request: Inbound) -> bytes:
+    """What to answer with: the media type of the request, or without a body what it accepts (1.0 §11.1)."""
+    return A2A_JSON if A2A_JSON in (media_type(request) or request.headers.get(b"accept", b"")) else JSON
 
 
 def _path(scope: Scope) -> str:

@@ -1,0 +1,113 @@
+"""The agent that the official conformance kits are run against: the prefix of a messageId says what it does.
+
+    python examples/conformance_agent.py --port 9999 --card 1.0 --old-statuses
+
+`docs/conformance.md` has the commands of both kits and the scores.
+"""
+
+import argparse
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import uvicorn
+
+from apcore_a2a.agent import Admission, AgentEvent, Call
+from apcore_a2a.app import build_app
+from apcore_a2a.errors import ContentTypeNotSupportedError
+from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
+from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, Role, StatusUpdate, TaskState, TaskStatus
+
+Step = AgentEvent | float  # a number is a pause in seconds
+
+MODES: Final = ("text/plain", "application/json", "application/octet-stream", "image/png")
+STREAMING_TIMEOUT: Final = float(os.environ.get("TCK_STREAMING_TIMEOUT", "2"))
+
+
+def says(text: str) -> Message:
+    return Message(message_id="", role=Role.AGENT, parts=(Part(text=text),))  # the engine gives it an id
+
+
+def status(state: TaskState, text: str = "") -> StatusUpdate:
+    return StatusUpdate(status=TaskStatus(state=state, message=says(text) if text else None))
+
+
+def makes(part: Part) -> ArtifactUpdate:
+    return ArtifactUpdate(artifact=Artifact(artifact_id="output", parts=[part]), last_chunk=True)
+
+
+WORKING: Final = status(TaskState.WORKING)
+COMPLETED: Final = status(TaskState.COMPLETED, "Hello from TCK")
+ASKS: Final = status(TaskState.INPUT_REQUIRED, "Go on")
+
+# The first prefix that fits counts, so the longer one stands first.
+SCRIPTS: Final[dict[str, tuple[Step, ...]]] = {
+    "tck-input-required": (ASKS,),
+    "tck-reject-task": (status(TaskState.REJECTED, "rejected"),),
+    "tck-message-response": (says("Direct message response"),),
+    "tck-artifact-text": (makes(Part(text="Generated text content")), COMPLETED),
+    "tck-artifact-file-url": (
+        makes(Part(url="https://example.com/output.txt", filename="output.txt", media_type="text/plain")),
+        COMPLETED,
+    ),
+    "tck-artifact-file": (makes(Part(raw=b"output", filename="output.txt", media_type="text/plain")), COMPLETED),
+    "tck-artifact-data": (makes(Part(data={"key": "value", "count": 42})), COMPLETED),
+    "tck-stream-002": (COMPLETED,),
+    "tck-stream": (WORKING, makes(Part(text="Stream hello from TCK")), COMPLETED),
+    "tck-": (COMPLETED,),
+    "test-resubscribe-message-id": (WORKING, 2 * STREAMING_TIMEOUT + 1, COMPLETED),
+    "": (ASKS,),  # the 0.3 kit goes on with its tasks, or cancels them
+}
+
+
+class ConformanceAgent:
+    """Plays the script of the message it gets."""
+
+    may_reply = True
+
+    async def admit(self, call: Call) -> Admission:
+        for part in call.message.parts:
+            if part.media_type and part.media_type not in MODES:
+                raise ContentTypeNotSupportedError(f"{part.media_type[:100]} is not among the input modes of the card")
+        return Admission()
+
+    async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        steps = next(steps for prefix, steps in SCRIPTS.items() if call.message.message_id.startswith(prefix))
+        for step in steps:
+            if isinstance(step, float):
+                await asyncio.sleep(step)
+            else:
+                yield step
+
+
+def build_card(url: str) -> AgentCard:
+    bindings = [(binding, version) for version in ("1.0", "0.3") for binding in ("JSONRPC", "HTTP+JSON")]
+    return AgentCard(
+        name="Conformance agent",
+        description="Behaves as the official conformance kits expect.",
+        version="1.0.0",
+        supported_interfaces=tuple(
+            AgentInterface(url=url, protocol_binding=binding, protocol_version=version) for binding, version in bindings
+        ),
+        capabilities=AgentCapabilities(streaming=True, push_notifications=False, extended_agent_card=False),
+        default_input_modes=MODES,
+        default_output_modes=MODES,
+        skills=(AgentSkill(id="conform", name="Conform", description="Plays the kits' scripts.", tags=("tck",)),),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=9999)
+    parser.add_argument("--card", default="auto", choices=("1.0", "0.3", "auto"), help="the only form of card to serve")
+    parser.add_argument("--old-statuses", action="store_true", help="the HTTP codes of A2A 1.0.0, which one kit checks")
+    options = parser.parse_args()
+    url = f"http://{options.host}:{options.port}"
+    app = build_app(ConformanceAgent(), card=build_card(url), card_mode=options.card, old_statuses=options.old_statuses)
+    uvicorn.run(app, host=options.host, port=options.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@ Rule: what is resumed is the call that was stored. A reply can decide about it, 
 """
 
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -55,7 +55,7 @@ class Approvals:
             return await self._agent.admit(call)
         return Admission(retry_safe=self._resume(call).module.is_repeatable)
 
-    async def run(self, call: Call) -> AsyncIterator[AgentEvent]:
+    async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         job = self._agent.read(call) if call.memo is None else self._resume(call)
         try:
             if job.approval is not None:
@@ -83,7 +83,7 @@ class Approvals:
         """Tell the approval handler what the caller decided, if it wants to know."""
         handler = getattr(self._agent.modules.executor, "_approval_handler", None)
         resolve = getattr(handler, "resolve", None) or getattr(getattr(handler, "_store", None), "resolve", None)
-        if self._by_caller and resolve is not None and approval.approved is not None:
+        if self._by_caller and resolve is not None and approval.id and approval.approved is not None:
             told = resolve(approval.id, approved=approval.approved, reason=f"Decided by {approval.by}")
             if inspect.isawaitable(told):
                 await told

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import apcore
-from msgspec import to_builtins
+import msgspec
 
 from apcore_a2a.agent import Call, Caller
-from apcore_a2a.protocol.model import Part
+from apcore_a2a.protocol.model import Part, encode
 
 TASK_ID: Final = "ext.a2a.task_id"
 CONTEXT_ID: Final = "ext.a2a.context_id"
@@ -37,16 +37,20 @@ def make_context(call: Call, executor: Any, rest: Sequence[Part] = (), approval:
         "data": {
             TASK_ID: call.task.id,
             CONTEXT_ID: call.task.context_id,
-            MESSAGE: to_builtins(call.message),
-            PARTS: to_builtins(list(rest)),
-            HISTORY: to_builtins(list(call.history)),
+            MESSAGE: _plain(call.message),
+            PARTS: _plain(rest),
+            HISTORY: _plain(call.history),
             DEADLINE: None if call.deadline is None else time.time() + call.deadline - time.monotonic(),
-            APPROVAL: to_builtins(approval),
+            APPROVAL: _plain(approval),
         },
     }
     context = apcore.Context.create(**{name: value for name, value in given.items() if name in _CREATE})
     context.cancel_token = token
     return context
+
+
+def _plain(value: object) -> Any:
+    return msgspec.json.decode(encode(value))  # shared with nobody: modules may change what they find
 
 
 def _identity(caller: Caller) -> Any:

@@ -3,7 +3,7 @@
 Rule: whatever can be refused is refused in `admit`, before a task exists. A run goes through apcore's whole pipeline.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -47,7 +47,7 @@ class ModuleAgent:
             raise failures.refuse(failed, job.module, job.inputs)
         return Admission(retry_safe=job.module.is_repeatable)
 
-    async def run(self, call: Call) -> AsyncIterator[AgentEvent]:
+    async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         job = self.read(call)
         try:
             async with aclosing(self.perform(job, call)) as events:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from apcore_a2a import errors
 from apcore_a2a.adapters.registry import ModuleInfo
 from apcore_a2a.adapters.schema import ROOT, file_field, text_field
-from apcore_a2a.protocol.decoding import check_depth
+from apcore_a2a.protocol.decoding import check_depth, decode
 from apcore_a2a.protocol.model import Part
 
 APPROVAL_TOKEN: Final = "_approval_token"  # apcore's, and ours alone to give: it would approve whatever call it is in
@@ -26,6 +26,7 @@ MAGIC: Final = {
     b"\x1f\x8b": "application/gzip",
     b"": "application/octet-stream",
 }
+_JSON: Final = msgspec.json.Decoder()
 _check_finite: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 _dump_any: Final = TypeAdapter(Any).dump_python
 
@@ -72,16 +73,18 @@ def _read(part: Part, module: ModuleInfo) -> Any:
 
 
 def _read_text(text: str, field: str | None, *, any_object: bool) -> Any:
+    if field == ROOT:
+        return text
     try:
-        check_depth(text.encode())
-        value = None if field == ROOT else msgspec.json.decode(text)
-    except (errors.ParseError, ValueError, RecursionError):
+        check_depth(body := text.encode())
+        value = decode(body, _JSON)
+    except (errors.A2AError, UnicodeError):
         value = None
     if isinstance(value, dict) and (any_object or field is None or field in value):
         return value
     if field is None:
         raise _unreadable("Invalid JSON in TextPart")
-    return text if field == ROOT else {field: text}
+    return {field: text}
 
 
 def _unreadable(text: str) -> errors.A2AError:

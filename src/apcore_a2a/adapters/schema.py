@@ -24,7 +24,8 @@ def inline(schema: Schema) -> Schema:
                 return [expand(item, inside) for item in node]
         return node
 
-    return {key: expand(value, frozenset()) for key, value in schema.items() if key not in _TABLES}
+    expanded: Schema = expand({key: value for key, value in schema.items() if key not in _TABLES}, frozenset())
+    return expanded
 
 
 def text_field(schema: Schema) -> str | None:

@@ -30,9 +30,10 @@ def open_modules(source: Any, *, cache_schemas: bool = True) -> Modules:
 
 def _resolve(source: Any) -> tuple[Any, Any]:
     executor = getattr(source, "executor", source)  # an APCore client holds one
-    if hasattr(executor, "call_async") and hasattr(executor, "registry"):
+    given = not isinstance(source, type)  # a class has the same names, and nothing behind them
+    if given and hasattr(executor, "call_async") and hasattr(executor, "registry"):
         return executor.registry, executor
-    if hasattr(source, "get_definition") and hasattr(source, "list"):
+    if given and hasattr(source, "get_definition") and hasattr(source, "list"):
         config = getattr(source, "_config", None)
         discover = getattr(apcore.ACL, "discover", None)
         acl = None if config is None or discover is None else discover(config)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
@@ -29,6 +30,7 @@ from apcore_a2a.server.discovery import (
 from apcore_a2a.server.engine import Engine
 from apcore_a2a.server.jsonrpc import JSONRPCBinding
 from apcore_a2a.server.metrics import Metrics
+from apcore_a2a.server.options import Options
 from apcore_a2a.server.origin import Interceptor
 from apcore_a2a.server.rest import RESTBinding
 from apcore_a2a.server.signals import on_exit_signal
@@ -68,7 +70,7 @@ class Application(Starlette):
         self.engine = Engine(
             parts.agent,
             parts.store or InMemoryTaskStore(),
-            options=settings.options(),
+            options=_options(parts.card, settings),
             observer=metrics,
             interceptors=parts.interceptors,
             extended_card=parts.extended_card,
@@ -104,6 +106,12 @@ class Application(Starlette):
         await self.engine.close()
         for hook in self._parts.on_shutdown:
             await _call(hook)
+
+
+def _options(card: AgentCard, settings: Settings) -> Options:
+    """The engine keeps what the card promises, and no more."""
+    required = frozenset(extension.uri for extension in card.capabilities.extensions if extension.required)
+    return replace(settings.options(), streaming=bool(card.capabilities.streaming), required_extensions=required)
 
 
 async def _call(hook: Hook) -> None:

@@ -18,7 +18,7 @@ from apcore_a2a.protocol import model
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Document, Message, SendMessage, StatusUpdate, Task, TaskState, TaskStatus, Value
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.server.crew import Crew
 from apcore_a2a.server.execution import Execution, Stop
 from apcore_a2a.server.intake import Intake
@@ -92,6 +92,8 @@ class Engine:
         """Any operation by name, through the interceptors: what the bindings call."""
         if missing := self.options.required_extensions - origin.extensions:
             raise errors.ExtensionSupportRequiredError(min(missing))
+        if SHAPES[operation].streams and not self.options.streaming:
+            raise UnsupportedOperationError("This agent does not stream")
         for interceptor in self._interceptors:
             await interceptor.before(operation, request, origin)
         perform = self._operations.get(operation)

@@ -16,6 +16,7 @@ class Options(Struct, frozen=True, kw_only=True):
     context_messages: int = 100
     cancel_on_disconnect: bool = True
     same_message_same_task: bool = False
+    streaming: bool = True
     required_extensions: frozenset[str] = frozenset()
 
 

@@ -16,10 +16,16 @@ from apcore_a2a.client.binding import Endpoint
 from apcore_a2a.client.negotiation import choose_endpoint
 from apcore_a2a.client.options import Settings
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
-from apcore_a2a.errors import A2ADiscoveryError, InvalidAgentResponseError, InvalidParamsError, ParseError
+from apcore_a2a.errors import (
+    A2ADiscoveryError,
+    InvalidAgentResponseError,
+    InvalidParamsError,
+    InvalidRequestError,
+    ParseError,
+)
 from apcore_a2a.protocol import v03
 from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.protocol.decoding import check_depth, decode
+from apcore_a2a.protocol.decoding import check, decode
 from apcore_a2a.protocol.dialect import VERSION_HEADER
 
 MAX_CARD: Final = 1024 * 1024
@@ -106,12 +112,12 @@ class Discovery:
     def read(self, body: bytes, url: str) -> AgentCard:
         """The card in the bytes, if it is one and is signed as it should be."""
         try:
-            check_depth(body)
+            check(body)
             card = v03.decode_card(body)
             raw = decode(body, _BODY)
         except ParseError as error:
             raise A2ADiscoveryError(f"Invalid JSON in the agent card at {url}", url=url) from error
-        except InvalidParamsError as error:
+        except (InvalidParamsError, InvalidRequestError) as error:
             raise A2ADiscoveryError(f"The agent card at {url} is not an agent card: {error}", url=url) from error
         self.verify(card, raw, url)
         return card

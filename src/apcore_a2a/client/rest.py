@@ -105,7 +105,7 @@ def exchange(endpoint: Endpoint, operation: Operation, request: Value) -> RestEx
     dialect: Dialect = v03_rest if is_old else endpoint.dialect
     method, template = (is_old and OLD_PATHS.get(operation)) or PATHS[operation]
     names = {name: getattr(request, name, "") for name in ("id", "task_id")}
-    path = template.format(**{name: quote(value, safe="") for name, value in names.items()})
+    path = template.format(**{name: _segment(value) for name, value in names.items()})
     tenant = f"/{quote(endpoint.tenant, safe='')}" if endpoint.tenant else ""
     body = dialect.encode_request(operation, request)
     query = ""
@@ -115,6 +115,12 @@ def exchange(endpoint: Endpoint, operation: Operation, request: Value) -> RestEx
     url = f"{endpoint.url.rstrip('/')}{tenant}{dialect.REST_PREFIX}{path}{query}"
     http = HttpRequest(method, url, endpoint.headers(MEDIA[dialect.VERSION]), body)
     return RestExchange(http, operation, dialect, names["task_id"] or names["id"])
+
+
+def _segment(value: str) -> str:
+    if value in (".", ".."):
+        raise InvalidParamsError(f"Over REST an id cannot be {value!r}: it would be taken for a step in the path")
+    return quote(value, safe="")
 
 
 def _text(value: object) -> str:

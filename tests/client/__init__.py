@@ -1,0 +1,1 @@
+"""The client, against a server that misbehaves on demand and against other people's servers."""

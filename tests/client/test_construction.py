@@ -1,0 +1,165 @@
+"""How a client is made, and what it tells the agent about itself."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import httpx
+import pytest
+
+import apcore_a2a.client
+from apcore_a2a.client import A2AClient, ApiKeyAuth, Client
+from apcore_a2a.errors import A2AConnectionError
+from tests.client.conftest import Connect
+from tests.client.scripted import CARD, ScriptedServer, hang, result, task
+from tests.requirements import requirement
+
+
+@requirement("FR-CLI-001")
+@pytest.mark.parametrize("url", ["http://agent.example", "https://agent.example:8443/agents/one/", "http://[::1]:80"])
+def test_an_http_address_makes_a_client(url: str) -> None:
+    assert A2AClient(url).url == url.rstrip("/")
+
+
+@requirement("FR-CLI-001")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "agent.example",
+        "ftp://agent.example",
+        "http://",
+        "http:///path",
+        "http://agent.example:99999",
+        "http://agent.example:port",
+        "http://user:secret@agent.example",
+        "http://agent.example/?q=1",
+        "http://agent.example/#top",
+        "http://agent.example/\nHost: evil",
+        " http://agent.example",
+        "http://[::1",
+    ],
+)
+def test_anything_else_is_a_value_error(url: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        A2AClient(url)
+    assert "secret" not in str(caught.value)
+
+
+@requirement("FR-CLI-001")
+@pytest.mark.parametrize("auth", ["Bearer s3cret", "s3cret"])
+async def test_a_bearer_token_goes_with_every_request(server: ScriptedServer, connect: Connect, auth: str) -> None:
+    server.on("/", result({"task": task()}), result(task()))
+    client = connect(auth=auth)
+
+    await client.send_message("hi")
+    await client.get_task("t-1")
+
+    assert [request.headers["authorization"] for request in server.requests] == ["Bearer s3cret"] * 3
+
+
+@requirement("FR-CLI-001")
+async def test_the_timeout_bounds_a_call(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", hang)
+
+    with pytest.raises(A2AConnectionError, match=r"within 0\.05 seconds; pass timeout="):
+        await connect(timeout=0.05).send_message("hi")
+
+
+@requirement("FR-CLI-001")
+async def test_a_call_may_have_its_own_timeout(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", hang)
+
+    with pytest.raises(A2AConnectionError, match=r"within 0\.05 seconds"):
+        await connect(timeout=None).send_message("hi", timeout=0.05)
+
+
+async def test_a_server_that_never_sends_its_card_is_a_connection_error(
+    server: ScriptedServer, connect: Connect
+) -> None:
+    server.on(CARD, hang)
+
+    with pytest.raises(A2AConnectionError, match=r"within 0\.05 seconds"):
+        _ = await connect(timeout=0.05).agent_card
+
+
+@requirement("FR-CLI-001")
+async def test_an_httpx_client_of_the_caller_carries_the_requests(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", result({"task": task()}))
+    async with httpx.AsyncClient(headers={"X-From": "httpx"}) as http:
+        client = connect(http=http)
+        await client.send_message("hi")
+        await client.close()
+
+        assert not http.is_closed
+    assert [request.headers["x-from"] for request in server.requests] == ["httpx", "httpx"]
+
+
+@requirement("FR-CLI-001")
+def test_the_client_loads_neither_a_server_nor_an_http_library() -> None:
+    program = "import sys, apcore_a2a.client; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20)
+    loaded = {name.partition(".")[0] for name in run.stdout.split()}
+
+    assert loaded & {"starlette", "uvicorn", "apcore", "pydantic", "a2a", "aiohttp", "httpx", "joserfc"} == set()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"binding": "GRPC"}, "binding must be one of JSONRPC, HTTP"),
+        ({"version": "2.0"}, r"version must be one of 1\.0, 0\.3"),
+        ({"signatures": "maybe"}, "signatures must be one of"),
+        ({"signatures": "require"}, "needs keys="),
+        ({"allow_origins": ["not an origin"]}, "Not an http or https address"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_a_value_error(options: Mapping[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        A2AClient("http://agent.example", **options)  # type: ignore[arg-type]  # that is the point
+
+
+def test_an_unknown_option_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="colour"):
+        A2AClient("http://agent.example", colour="red")  # type: ignore[call-arg]
+
+
+async def test_an_unknown_option_of_a_call_is_a_type_error(connect: Connect) -> None:
+    with pytest.raises(TypeError, match="colour"):
+        await connect().get_task("t-1", colour="red")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("auth", ["Bearer two\r\nlines", "", ApiKeyAuth])
+def test_a_credential_that_is_no_header_is_refused_without_repeating_it(auth: object) -> None:
+    with pytest.raises(ValueError, match="A credential must not be empty") as caught:
+        A2AClient("http://agent.example", auth=auth if isinstance(auth, str) else ApiKeyAuth("two\nlines"))
+    assert "two" not in str(caught.value)
+
+
+def test_no_secret_shows_in_a_repr() -> None:
+    client = A2AClient("http://agent.example", auth="Bearer s3cret")
+    keyed = ApiKeyAuth("s3cret")
+    with Client("http://agent.example", auth="Bearer s3cret") as twin:
+        assert "s3cret" not in repr([client, vars(client), keyed, twin])
+
+
+async def test_a_closed_client_says_so(connect: Connect) -> None:
+    client = connect()
+    await client.close()
+    await client.close()
+
+    with pytest.raises(RuntimeError, match="closed"):
+        _ = await client.agent_card
+
+
+async def test_headers_of_a_call_go_with_that_call(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", result(task()))
+    client = connect()
+    await client.get_task("t-1", headers={"traceparent": "00-1"})
+    await client.get_task("t-1")
+
+    assert [request.headers.get("traceparent") for request in server.asked("/")] == ["00-1", None]
+
+
+def test_the_package_exports_what_it_says() -> None:
+    assert all(hasattr(apcore_a2a.client, name) for name in apcore_a2a.client.__all__)

@@ -1,0 +1,242 @@
+"""The card: where it is looked for, how long it is kept, and what is done about a bad one."""
+
+import asyncio
+
+import pytest
+
+from apcore_a2a.client import A2AClient, Retry
+from apcore_a2a.client.discovery import MAX_CARD
+from apcore_a2a.errors import A2AConnectionError, A2ADiscoveryError
+from tests.client.conftest import Connect
+from tests.client.scripted import (
+    CARD,
+    OLD_CARD,
+    STREAM_HEAD,
+    Request,
+    ScriptedServer,
+    card,
+    card_03,
+    chunk,
+    reset,
+    respond,
+    result,
+    task,
+)
+from tests.requirements import requirement
+
+
+@requirement("FR-CLI-002")
+async def test_the_card_is_fetched_once_and_kept(server: ScriptedServer, connect: Connect) -> None:
+    client = connect()
+
+    first, second = await client.agent_card, await client.agent_card
+
+    assert first is second
+    assert first.skills[0].id == "obey"
+    assert [request.path for request in server.requests] == [CARD]
+
+
+@requirement("FR-CLI-002")
+async def test_an_old_agent_has_its_card_at_the_old_place(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, respond({}, 404)).on(OLD_CARD, respond(card_03(server.url)))
+
+    assert (await connect().agent_card).name == "Scripted"
+    assert [request.path for request in server.requests] == [CARD, OLD_CARD]
+
+
+async def test_the_place_of_the_card_is_below_the_address_given(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/agents/one" + CARD, respond(card(server.url, name="One")))
+
+    assert (await connect(server.url + "/agents/one/").agent_card).name == "One"
+
+
+async def test_the_address_may_be_that_of_the_card(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/cards/one.json", respond(card(server.url, name="One")))
+
+    assert (await connect(server.url + "/cards/one.json").agent_card).name == "One"
+
+
+@requirement("FR-CLI-002")
+async def test_an_expired_card_is_fetched_again(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, respond(card(server.url, name="Old")), respond(card(server.url, name="New")))
+    client = connect(card_ttl=0.0)
+
+    assert [(await client.agent_card).name, (await client.agent_card).name] == ["Old", "New"]
+
+
+async def test_an_expired_card_is_asked_for_with_its_tags(server: ScriptedServer, connect: Connect) -> None:
+    dated = {"ETag": '"one"', "Last-Modified": "Mon, 16 Nov 2026 07:00:00 GMT"}
+    server.on(CARD, respond(card(server.url), headers=dated), respond(b"", 304))
+    client = connect(card_ttl=0.0)
+
+    assert await client.agent_card is await client.agent_card
+    again = server.requests[1].headers
+    assert (again["if-none-match"], again["if-modified-since"]) == ('"one"', "Mon, 16 Nov 2026 07:00:00 GMT")
+
+
+@pytest.mark.parametrize("control", ["no-store", "no-cache", "public, max-age=0"])
+async def test_the_agent_may_shorten_the_life_of_its_card(
+    server: ScriptedServer, connect: Connect, control: str
+) -> None:
+    server.on(CARD, respond(card(server.url), headers={"Cache-Control": control}))
+    client = connect()
+
+    _ = await client.agent_card, await client.agent_card
+
+    assert len(server.requests) == 2
+
+
+async def test_the_agent_cannot_lengthen_it(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, respond(card(server.url), headers={"Cache-Control": "max-age=3600"}))
+    client = connect(card_ttl=0.0)
+
+    _ = await client.agent_card, await client.agent_card
+
+    assert len(server.requests) == 2
+
+
+async def test_a_refresh_asks_at_once(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, respond(card(server.url, name="Old")), respond(card(server.url, name="New")))
+    client = connect()
+
+    assert [(await client.agent_card).name, (await client.refresh_card()).name] == ["Old", "New"]
+
+
+async def test_many_calls_at_once_fetch_one_card(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", result(task()))
+    client = connect()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(20):
+            group.create_task(client.get_task("t-1"))
+
+    assert (len(server.asked(CARD)), len(server.asked("/"))) == (1, 20)
+
+
+@requirement("FR-CLI-002")
+@pytest.mark.parametrize("status", [400, 401, 404, 418, 500])
+async def test_a_refusal_is_a_discovery_error_with_status_and_address(
+    server: ScriptedServer, connect: Connect, status: int
+) -> None:
+    server.on(CARD, respond({}, status)).on(OLD_CARD, respond({}, status))
+
+    with pytest.raises(A2ADiscoveryError, match=f"HTTP {status} from {server.url}/.well-known/agent") as caught:
+        _ = await connect().agent_card
+    assert (caught.value.status, caught.value.url.startswith(server.url)) == (status, True)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_busy_agent_is_asked_again_and_then_given_up(
+    server: ScriptedServer, connect: Connect, status: int
+) -> None:
+    server.on(CARD, respond({}, status, {"Retry-After": "0"}))
+
+    with pytest.raises(A2ADiscoveryError, match=f"HTTP {status}") as caught:
+        _ = await connect(retry=Retry(base=0.0, attempts=4)).agent_card
+    assert (caught.value.status, len(server.requests)) == (status, 4)
+
+
+@requirement("FR-CLI-002")
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "Invalid JSON in the agent card at"),
+        (b"<html>", "Invalid JSON in the agent card at"),
+        (b"\xff\xfe", "Invalid JSON in the agent card at"),
+        (b'{"a":' * 100 + b"1" + b"}" * 100, "is not an agent card: JSON nested deeper"),
+        (b"[]", "is not an agent card"),
+        (b'{"name": 1}', "is not an agent card: .*name"),
+        (b"{}", "is not an agent card"),
+    ],
+)
+async def test_what_is_no_card_is_a_discovery_error(
+    server: ScriptedServer, connect: Connect, body: bytes, said: str
+) -> None:
+    server.on(CARD, respond(body))
+
+    with pytest.raises(A2ADiscoveryError, match=said):
+        _ = await connect().agent_card
+
+
+async def test_a_card_that_announces_itself_as_huge_is_not_read(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n")
+
+    with pytest.raises(A2ADiscoveryError, match="larger than"):
+        _ = await connect().agent_card
+
+
+async def test_a_card_without_end_is_read_up_to_the_limit(server: ScriptedServer, connect: Connect) -> None:
+    sent = 0
+
+    async def pour(request: Request, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(STREAM_HEAD)
+        while True:
+            writer.write(chunk(b" " * 65536))
+            await writer.drain()
+            sent += 65536
+
+    server.on(CARD, pour)
+
+    with pytest.raises(A2ADiscoveryError, match="larger than"):
+        _ = await connect().agent_card
+    assert sent < 20 * MAX_CARD  # what the socket buffers hold, and not the gigabyte it would have become
+
+
+@pytest.mark.parametrize(
+    "target", ["http://169.254.169.254/latest/meta-data", "http://127.0.0.1:1/", "/elsewhere.json"]
+)
+async def test_a_redirect_of_the_card_is_not_followed(server: ScriptedServer, connect: Connect, target: str) -> None:
+    server.on(CARD, respond(b"", 302, {"Location": target})).on("/elsewhere.json", respond(card(server.url)))
+
+    with pytest.raises(A2ADiscoveryError, match=r"HTTP 302 .*redirects are not followed") as caught:
+        _ = await connect(auth="Bearer s3cret").agent_card
+    assert caught.value.status == 302
+    assert len(server.requests) == 1
+
+
+async def test_a_compressed_answer_is_refused(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, respond(b"\x1f\x8b", headers={"Content-Encoding": "gzip"}))
+
+    with pytest.raises(A2ADiscoveryError, match="compressed"):
+        _ = await connect().agent_card
+    assert server.requests[0].headers["accept-encoding"] == "identity"
+
+
+@requirement("FR-CLI-003")
+async def test_an_agent_that_is_not_there_is_a_connection_error_with_its_address() -> None:
+    async with ScriptedServer() as gone:
+        url = gone.url
+    async with A2AClient(url, retry=Retry(base=0.0)) as client:
+        with pytest.raises(A2AConnectionError, match=f"Cannot connect to {url}") as caught:
+            _ = await client.agent_card
+    assert not caught.value.sent
+
+
+async def test_a_connection_that_breaks_under_the_card_is_tried_again(server: ScriptedServer, connect: Connect) -> None:
+    async def cut(request: Request, writer: asyncio.StreamWriter) -> None:
+        reset(writer)
+
+    server.on(CARD, cut, cut, respond(card(server.url)))
+
+    assert (await connect().agent_card).name == "Scripted"
+
+
+async def test_the_extended_card_takes_the_place_of_the_public_one(server: ScriptedServer, connect: Connect) -> None:
+    tagged = {"ETag": '"one"'}
+    server.on(
+        CARD, respond(card(server.url), headers=tagged), respond(b"", 304), respond(card(server.url, version="2"))
+    )
+    server.on("/", result(card(server.url, name="Extended")))
+    client = connect(card_ttl=0.0)
+
+    assert (await client.extended_card()).name == "Extended"
+    assert [(await client.agent_card).name, (await client.agent_card).name] == ["Extended", "Scripted"]
+
+
+async def test_an_extended_card_for_other_credentials_is_not_kept(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", result(card(server.url, name="Extended")))
+    client = connect()
+
+    assert (await client.extended_card(auth="Bearer other")).name == "Extended"
+    assert (await client.agent_card).name == "Scripted"

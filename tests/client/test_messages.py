@@ -1,0 +1,96 @@
+"""What may be handed over as a message, and what becomes of it."""
+
+from typing import Any
+
+import pytest
+
+from apcore_a2a.client.messages import to_message
+from apcore_a2a.errors import InvalidParamsError
+from apcore_a2a.protocol.model import Message, Part, Role
+
+
+def convert(given: Any, **more: str | None) -> Message:
+    return to_message(given, **{"skill": None, "context_id": None, "task_id": None} | more)
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ("hi", (Part(text="hi"),)),
+        ("", (Part(text=""),)),
+        ({"city": "Bern"}, (Part(data={"city": "Bern"}),)),
+        ({}, (Part(data={}),)),
+        (Part(url="https://example.com/a"), (Part(url="https://example.com/a"),)),
+        ([Part(text="a"), Part(raw=b"b")], (Part(text="a"), Part(raw=b"b"))),
+        ((Part(text="a"),), (Part(text="a"),)),
+        ({"parts": [{"text": "1.0"}]}, (Part(text="1.0"),)),
+        ({"role": "ROLE_USER", "parts": [{"data": 1}]}, (Part(data=1),)),
+        ({"role": "user", "parts": [{"kind": "text", "text": "0.3"}]}, (Part(text="0.3"),)),
+        ({"role": "user", "parts": [{"type": "text", "text": "SRS"}]}, (Part(text="SRS"),)),
+        ({"parts": [{"type": "data", "data": {"n": 1}}]}, (Part(data={"n": 1}),)),
+    ],
+)
+def test_texts_data_parts_and_dicts_become_messages_of_the_user(given: object, parts: tuple[Part, ...]) -> None:
+    message = convert(given)
+
+    assert (message.role, message.parts) == (Role.USER, parts)
+    assert message.message_id
+    assert convert(given).message_id != message.message_id
+
+
+def test_a_message_is_sent_as_it_is() -> None:
+    message = Message(message_id="m-1", role=Role.USER, parts=(Part(text="hi"),), metadata={"a": 1})
+
+    assert convert(message) == message
+
+
+def test_a_dict_keeps_what_it_says() -> None:
+    said = {"messageId": "m-1", "contextId": "c-1", "taskId": "t-1", "metadata": {"a": 1}, "parts": [{"text": "hi"}]}
+
+    message = convert(said)
+
+    assert (message.message_id, message.context_id, message.task_id) == ("m-1", "c-1", "t-1")
+    assert message.metadata == {"a": 1}
+
+
+def test_a_skill_goes_into_the_metadata_beside_the_rest() -> None:
+    message = Message(message_id="m-1", role=Role.USER, parts=(Part(text="hi"),), metadata={"a": 1})
+
+    assert convert(message, skill="obey").metadata == {"a": 1, "skillId": "obey"}
+    assert message.metadata == {"a": 1}
+
+
+def test_context_and_task_may_be_given_beside_the_message() -> None:
+    message = convert("hi", context_id="c-1", task_id="t-1")
+
+    assert (message.context_id, message.task_id) == ("c-1", "t-1")
+
+
+@pytest.mark.parametrize("name", ["context_id", "task_id"])
+def test_two_answers_to_one_question_are_an_error(name: str) -> None:
+    message = Message(message_id="m-1", role=Role.USER, parts=(Part(text="hi"),), context_id="one", task_id="one")
+
+    with pytest.raises(ValueError, match=f"says {name} 'one', the argument 'two'"):
+        convert(message, **{name: "two"})
+    assert convert(message, **{name: "one"}) == message
+
+
+@pytest.mark.parametrize("given", [None, 1, b"bytes", [], ["text"], [Part(text="a"), "b"], object()])
+def test_anything_else_is_a_type_error(given: object) -> None:
+    with pytest.raises(TypeError, match="A message is a str, dict, Part"):
+        convert(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"parts": []}, "at least one Part"),
+        ({"parts": "text"}, r"message\.parts"),
+        ({"parts": [{}]}, r"message\.parts\[0\]|exactly one"),
+        ({"parts": [{"text": "a"}], "role": "ROLE_KING"}, r"message\.role"),
+        ({"role": "user", "parts": [{"kind": "song"}]}, r"message\.parts"),
+    ],
+)
+def test_a_dict_that_is_almost_a_message_is_refused_by_field(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidParamsError, match=said):
+        convert(given)

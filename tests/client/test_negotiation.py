@@ -1,0 +1,190 @@
+"""Which interface of a card is used, and what goes with every request to it."""
+
+from typing import Any
+
+import pytest
+
+from apcore_a2a.client import A2AClient
+from apcore_a2a.errors import A2ADiscoveryError, ExtensionSupportRequiredError
+from tests.client.conftest import Connect
+from tests.client.scripted import CARD, ScriptedServer, card, card_03, respond, result, task
+
+RPC, REST = "JSONRPC", "HTTP+JSON"
+BOTH = {"binding": REST, "version": "0.3"}
+
+
+def offer(url: str, binding: str = RPC, version: str = "1.0", **more: str) -> dict[str, str]:
+    return {"url": url, "protocolBinding": binding, "protocolVersion": version} | more
+
+
+async def chosen(client: A2AClient) -> tuple[str, str, str]:
+    interface = await client.interface
+    return interface.url.rpartition("/")[2], interface.protocol_binding, interface.protocol_version
+
+
+@pytest.mark.parametrize(
+    ("offers", "options", "expected"),
+    [
+        ([("a", RPC, "1.0"), ("b", REST, "1.0")], {}, ("a", RPC, "1.0")),
+        ([("b", REST, "1.0"), ("a", RPC, "1.0")], {}, ("b", REST, "1.0")),
+        ([("a", RPC, "0.3"), ("b", RPC, "1.0")], {}, ("a", RPC, "0.3")),
+        ([("g", "GRPC", "1.0"), ("x", "https://example.com/own", "1.0"), ("a", RPC, "1.0")], {}, ("a", RPC, "1.0")),
+        ([("f", RPC, "2.0"), ("a", RPC, "1.0.1")], {}, ("a", RPC, "1.0")),
+        ([("o", RPC, "0.2.6")], {}, ("o", RPC, "0.3")),
+        ([("a", RPC, "1.0"), ("b", REST, "1.0")], {"binding": REST}, ("b", REST, "1.0")),
+        ([("a", RPC, "1.0"), ("b", RPC, "0.3")], {"version": "0.3"}, ("b", RPC, "0.3")),
+        ([("a", RPC, "0.3"), ("b", REST, "1.0"), ("c", REST, "0.3")], BOTH, ("c", REST, "0.3")),
+    ],
+)
+async def test_the_first_interface_of_the_card_that_fits_is_used(
+    server: ScriptedServer,
+    connect: Connect,
+    offers: list[tuple[str, str, str]],
+    options: dict[str, Any],
+    expected: tuple[str, str, str],
+) -> None:
+    interfaces = [offer(f"{server.url}/{path}", binding, version) for path, binding, version in offers]
+    server.on(CARD, respond(card(server.url, supportedInterfaces=interfaces)))
+
+    assert await chosen(connect(**options)) == expected
+
+
+async def test_a_card_of_0_3_is_understood(server: ScriptedServer, connect: Connect) -> None:
+    more = [{"url": f"{server.url}/rest", "transport": REST}]
+    server.on(CARD, respond(card_03(server.url, additionalInterfaces=more)))
+
+    assert await chosen(connect()) == ("", RPC, "0.3")
+    assert await chosen(connect(binding=REST)) == ("rest", REST, "0.3")
+
+
+async def test_of_a_card_for_both_generations_the_newer_half_counts(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, respond(card_03(server.url) | card(server.url)))
+
+    assert await chosen(connect()) == ("", RPC, "1.0")
+
+
+@pytest.mark.parametrize(
+    ("offers", "options", "said"),
+    [
+        (
+            [("a", "GRPC", "1.0")],
+            {},
+            r"offers GRPC 1\.0; this client was to use JSONRPC or HTTP\+JSON, A2A 1\.0 or 0\.3",
+        ),
+        ([("a", RPC, "1.0")], {"version": "0.3"}, r"offers JSONRPC 1\.0; .* A2A 0\.3"),
+        ([], {}, "offers no interface"),
+    ],
+)
+async def test_an_agent_with_nothing_that_fits_says_what_it_has(
+    server: ScriptedServer,
+    connect: Connect,
+    offers: list[tuple[str, str, str]],
+    options: dict[str, Any],
+    said: str,
+) -> None:
+    interfaces = [offer(f"{server.url}/{path}", binding, version) for path, binding, version in offers]
+    server.on(CARD, respond(card(server.url, supportedInterfaces=interfaces)))
+
+    with pytest.raises(A2ADiscoveryError, match=said):
+        await connect(**options).send_message("hi")
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    ["http://169.254.169.254/", "https://127.0.0.1/", "http://evil.example/", "file:///etc", "http://a@b/", "\u202ex"],
+)
+async def test_a_card_that_points_elsewhere_is_not_obeyed(
+    server: ScriptedServer, connect: Connect, foreign: str
+) -> None:
+    server.on(CARD, respond(card(server.url, supportedInterfaces=[offer(foreign)])))
+
+    with pytest.raises(A2ADiscoveryError, match="not to where it came from; if you trust that, pass allow_origins="):
+        await connect(auth="Bearer s3cret").send_message("hi")
+
+
+async def test_an_interface_at_home_is_preferred_to_a_foreign_one(server: ScriptedServer, connect: Connect) -> None:
+    interfaces = [offer("http://evil.example/"), offer(f"{server.url}/home", REST)]
+    server.on(CARD, respond(card(server.url, supportedInterfaces=interfaces)))
+
+    assert await chosen(connect()) == ("home", REST, "1.0")
+
+
+async def test_an_allowed_origin_is_called_and_gets_the_credentials(server: ScriptedServer, connect: Connect) -> None:
+    async with ScriptedServer() as other:
+        other.on("/", result({"task": task()}))
+        server.on(CARD, respond(card(other.url)))
+        await connect(auth="Bearer s3cret", allow_origins=[other.url]).send_message("hi")
+
+        assert [request.headers["authorization"] for request in other.requests] == ["Bearer s3cret"]
+
+
+async def test_a_new_card_is_followed_to_its_new_interface(server: ScriptedServer, connect: Connect) -> None:
+    moved = card(server.url, supportedInterfaces=[offer(f"{server.url}/new")])
+    server.on(CARD, respond(card(server.url)), respond(moved)).on("/", result(task())).on("/new", result(task()))
+    client = connect(card_ttl=0.0)
+
+    await client.get_task("t-1")
+    await client.get_task("t-1")
+
+    assert [request.path for request in server.requests] == [CARD, "/", CARD, "/new"]
+
+
+@pytest.mark.parametrize(("version", "said"), [("1.0", "1.0"), ("0.3", None)])
+async def test_1_0_is_said_and_0_3_is_not(
+    server: ScriptedServer, connect: Connect, version: str, said: str | None
+) -> None:
+    server.on(CARD, respond(card(server.url, supportedInterfaces=[offer(f"{server.url}/", RPC, version)])))
+    server.on(
+        "/", result(task(status={"state": "completed"} if version == "0.3" else {"state": "TASK_STATE_COMPLETED"}))
+    )
+
+    await connect().get_task("t-1")
+
+    assert server.asked("/")[0].headers.get("a2a-version") == said
+
+
+async def test_the_tenant_of_the_interface_is_echoed_in_every_request(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, respond(card(server.url, supportedInterfaces=[offer(f"{server.url}/", tenant="acme")])))
+    server.on("/", result(task()))
+    client = connect()
+
+    await client.get_task("t-1")
+    await client.cancel_task("t-1")
+
+    assert [request.json["params"]["tenant"] for request in server.asked("/")] == ["acme", "acme"]
+
+
+async def test_over_rest_the_tenant_stands_in_front_of_the_path(server: ScriptedServer, connect: Connect) -> None:
+    interfaces = [offer(f"{server.url}/api", REST, tenant="a/b")]
+    server.on(CARD, respond(card(server.url, supportedInterfaces=interfaces)))
+    server.on("/api/a%2Fb/tasks/t-1", respond(task()))
+
+    assert (await connect().get_task("t-1")).id == "t-1"
+
+
+async def test_a_required_extension_must_be_declared(server: ScriptedServer, connect: Connect) -> None:
+    extensions = [{"uri": "https://example.com/ext", "required": True}, {"uri": "https://example.com/other"}]
+    server.on(CARD, respond(card(server.url, capabilities={"extensions": extensions})))
+
+    with pytest.raises(ExtensionSupportRequiredError, match=r"https://example\.com/ext"):
+        await connect().send_message("hi")
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(("version", "header"), [("1.0", "a2a-extensions"), ("0.3", "x-a2a-extensions")])
+async def test_declared_extensions_are_said_in_the_header_of_the_version(
+    server: ScriptedServer, connect: Connect, version: str, header: str
+) -> None:
+    changes: dict[str, Any] = {
+        "supportedInterfaces": [offer(f"{server.url}/", RPC, version)],
+        "capabilities": {"extensions": [{"uri": "https://example.com/ext", "required": True}]},
+    }
+    server.on(CARD, respond(card(server.url, **changes)))
+    server.on(
+        "/", result(task(status={"state": "completed"} if version == "0.3" else {"state": "TASK_STATE_COMPLETED"}))
+    )
+
+    await connect(extensions=["https://example.com/ext", "https://example.com/b"]).get_task("t-1")
+
+    assert server.asked("/")[0].headers[header] == "https://example.com/ext, https://example.com/b"

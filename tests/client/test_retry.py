@@ -1,0 +1,155 @@
+"""What is tried again, and what is not."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from apcore_a2a.client import Retry
+from apcore_a2a.client.retry import READS, SENDS
+from apcore_a2a.errors import (
+    A2AConnectionError,
+    A2AError,
+    A2AServerError,
+    InvalidParamsError,
+    OverloadedError,
+    TaskNotFoundError,
+)
+from apcore_a2a.protocol.model import Task
+from apcore_a2a.protocol.operations import Operation
+from tests.client.conftest import Connect
+from tests.client.scripted import Request, ScriptedServer, error, hang, reset, respond, result, task
+
+QUICK = Retry(base=0.0)
+
+
+async def cut(request: Request, writer: asyncio.StreamWriter) -> None:
+    reset(writer)
+
+
+def busy(status: int, after: str = "0") -> bytes:
+    return respond({}, status, {"Retry-After": after})
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_busy_agent_is_asked_again(server: ScriptedServer, connect: Connect, status: int) -> None:
+    server.on("/", busy(status), busy(status), result({"task": task()}))
+
+    await connect().send_message("hi")
+
+    assert len(server.asked("/")) == 3
+
+
+async def test_an_agent_that_stays_busy_is_given_up(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", busy(503))
+
+    with pytest.raises(OverloadedError, match="HTTP 503"):
+        await connect(retry=Retry(base=0.0, attempts=4)).send_message("hi")
+    assert len(server.asked("/")) == 4
+
+
+async def test_a_pause_that_ends_after_the_timeout_is_not_begun(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", busy(429, "3600"))
+
+    with pytest.raises(OverloadedError) as caught:
+        await connect(timeout=60.0).send_message("hi")
+    assert (caught.value.retry_after, len(server.asked("/"))) == (3600, 1)
+
+
+async def test_an_overload_told_in_a_json_rpc_error_counts_as_one(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", error(-32603, "busy", [{"reason": "OVERLOADED"}]), result(task()))
+
+    with pytest.raises(OverloadedError, match="busy"):
+        await connect(timeout=0.5).get_task("t-1")  # one second is asked for, half a one is there
+
+
+async def test_a_read_is_repeated_when_the_connection_breaks(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", cut, cut, result(task()))
+
+    assert (await connect().get_task("t-1")).id == "t-1"
+
+
+async def test_a_send_that_may_have_arrived_is_not_repeated(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", cut)
+
+    with pytest.raises(A2AConnectionError, match="The agent may have received the request"):
+        await connect().send_message("hi")
+    assert len(server.asked("/")) == 1
+
+
+async def test_a_send_is_repeated_with_one_key_if_the_caller_wants_it(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", cut, cut, result({"task": task()}))
+    client = connect(retry=Retry(base=0.0, sends=True))
+
+    await client.send_message("one")
+    await client.send_message("two")
+
+    asked = server.asked("/")
+    keys = [request.headers["idempotency-key"] for request in asked]
+    assert (len(set(keys[:3])), len(set(keys))) == (1, 2)
+    assert len({request.json["params"]["message"]["messageId"] for request in asked[:3]}) == 1
+
+
+async def test_a_key_of_the_callers_own_is_kept(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", result({"task": task()}))
+
+    await connect(retry=Retry(sends=True)).send_message("hi", headers={"Idempotency-Key": "mine"})
+
+    assert server.asked("/")[0].headers["idempotency-key"] == "mine"
+
+
+async def test_no_key_is_sent_where_nothing_is_repeated(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", result({"task": task()}))
+
+    await connect().send_message("hi")
+
+    assert "idempotency-key" not in server.asked("/")[0].headers
+
+
+async def test_an_agent_that_comes_back_is_reached(server: ScriptedServer, connect: Connect) -> None:
+    """The port is closed while the client tries; then the agent is there again."""
+    server.on("/", result(task()))
+    client = connect(retry=Retry(base=0.02, cap=0.02, attempts=200))
+    await client.get_task("t-1")
+    await server.__aexit__(None, None, None)
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        call = group.create_task(client.send_message("hi"))
+        await asyncio.sleep(0)
+        async with ScriptedServer(server.port).on("/", result({"task": task()})):
+            assert isinstance(await call, Task)
+
+
+@pytest.mark.parametrize("first", [hang, cut])
+async def test_all_attempts_together_keep_to_the_timeout(
+    server: ScriptedServer, connect: Connect, first: Callable[..., Awaitable[None]]
+) -> None:
+    server.on("/", first, hang)
+
+    with pytest.raises(A2AConnectionError, match=r"within 0\.1 seconds"):
+        await connect(timeout=0.1).get_task("t-1")
+
+
+UNREACHED = A2AConnectionError(sent=False)
+BROKEN = A2AConnectionError()
+
+
+@pytest.mark.parametrize("operation", Operation, ids=lambda operation: str(operation.name))
+@pytest.mark.parametrize("sends", [False, True])
+def test_the_rule_for_every_operation(operation: Operation, sends: bool) -> None:
+    retry = Retry(sends=sends)
+    may_repeat_broken = operation in READS or (sends and operation in SENDS)
+
+    assert retry.may_repeat(operation, UNREACHED)
+    assert retry.may_repeat(operation, OverloadedError())
+    assert retry.may_repeat(operation, BROKEN) is may_repeat_broken
+    assert retry.may_repeat(operation, A2AServerError(code=502)) is may_repeat_broken
+    for final in (A2AServerError(), TaskNotFoundError(), InvalidParamsError(), A2AError()):
+        assert not retry.may_repeat(operation, final)
+
+
+def test_pauses_grow_up_to_a_limit_and_are_never_shorter_than_asked() -> None:
+    retry = Retry(base=1.0, cap=4.0)
+    for failures, longest in [(1, 1.0), (2, 2.0), (3, 4.0), (9, 4.0)]:
+        assert longest / 2 <= retry.pause(failures, BROKEN) <= longest
+    assert retry.pause(1, OverloadedError(retry_after=30)) == 30

@@ -2,12 +2,14 @@
 
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import apcore
 import pytest
 from apcore.decorator import module as apcore_module
+from pydantic import BaseModel
 
 from apcore_a2a.adapters.registry import Annotations, Example, ModuleInfo
 from apcore_a2a.adapters.sources import open_modules
@@ -138,6 +140,16 @@ def test_a_module_without_description_is_warned_about_once(caplog: pytest.LogCap
     assert [record.__dict__["module_id"] for record in caplog.records if record.name.startswith("apcore_a2a")] == [
         "nameless.tool"
     ]
+
+
+def test_a_module_that_cannot_be_described_is_left_out_alone(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(BaseModel):
+        callback: Callable[[], None]  # has no JSON Schema
+
+    modules = modules_of(math__add=Add(), odd__one=Returns({}, input_schema=Odd))
+    with caplog.at_level(logging.ERROR):
+        assert [module.id for module in modules] == [module.id for module in modules] == ["math.add"]
+    assert [record.__dict__["module_id"] for record in caplog.records] == ["odd.one"]
 
 
 def test_schemas_may_be_dicts() -> None:

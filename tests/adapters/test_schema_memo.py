@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from apcore_a2a.adapters.schema_memo import SchemaMemo, remember_schemas
 from apcore_a2a.adapters.sources import open_modules
@@ -62,6 +62,14 @@ def test_a_model_with_its_own_way_is_left_alone() -> None:
 
     remember_schemas(Returns({}, input_schema=Clock))
     assert Clock.model_json_schema() != Clock.model_json_schema()
+
+
+def test_a_schema_that_is_not_json_is_left_alone() -> None:
+    class Odd(BaseModel):
+        model_config = ConfigDict(json_schema_extra=lambda schema: schema.update(odd=object()))
+
+    remember_schemas(Returns({}, input_schema=Odd))
+    assert "model_json_schema" not in vars(Odd)
 
 
 def test_what_is_no_model_is_left_alone() -> None:

@@ -50,6 +50,10 @@ class Approvals:
     def __init__(self, agent: ModuleAgent, *, by_caller: bool = True) -> None:
         self._agent, self._by_caller = agent, by_caller
 
+    @property
+    def _handler(self) -> Any:
+        return getattr(self._agent.modules.executor, "_approval_handler", None)
+
     async def admit(self, call: Call) -> Admission:
         if call.memo is None:
             return await self._agent.admit(call)
@@ -75,14 +79,15 @@ class Approvals:
         module = self._agent.modules.find(pending.skill)
         if module is None:
             raise SkillNotFoundError(pending.skill)
-        token = {APPROVAL_TOKEN: pending.approval_id} if pending.approval_id else {}
+        # Without a handler there is no gate to show the token to: the module itself has asked.
+        token = {APPROVAL_TOKEN: pending.approval_id} if pending.approval_id and self._handler else {}
         approval = Approval(pending.approval_id, _answer(call.message), call.caller.id)
         return Job(module, {**pending.inputs, **token}, approval=approval)
 
     async def _pass_on(self, approval: Approval) -> None:
         """Tell the approval handler what the caller decided, if it wants to know."""
-        handler = getattr(self._agent.modules.executor, "_approval_handler", None)
-        resolve = getattr(handler, "resolve", None) or getattr(getattr(handler, "_store", None), "resolve", None)
+        store = getattr(self._handler, "_store", None)  # where apcore-mcp's handler takes its answers
+        resolve = getattr(self._handler, "resolve", None) or getattr(store, "resolve", None)
         if self._by_caller and resolve is not None and approval.id and approval.approved is not None:
             told = resolve(approval.id, approved=approval.approved, reason=f"Decided by {approval.by}")
             if inspect.isawaitable(told):

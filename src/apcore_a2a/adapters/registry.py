@@ -67,7 +67,7 @@ class Modules:
     def __init__(self, registry: Any, executor: Any, *, prepare: Callable[[Any], object] = id) -> None:
         self.registry, self.executor = registry, executor
         self._prepare = prepare
-        self._known: dict[str, ModuleInfo] = {}
+        self._known: dict[str, tuple[Any, ModuleInfo | None]] = {}
         # Hidden modules are listed on request from 0.21 on; `validate` looks at the ACL from 0.9 on.
         listing = inspect.signature(registry.list).parameters
         self._all = {"visibility": ["public", "hidden"]} if "visibility" in listing else {}
@@ -79,15 +79,21 @@ class Modules:
 
     def find(self, module_id: str) -> ModuleInfo | None:
         source = self.registry.get(module_id) if module_id and not module_id.startswith(SYSTEM) else None
-        known = self._known.get(module_id)
-        if known is not None and known.source is source:  # what is registered anew is another object
-            return known
         if source is None:
             self._known.pop(module_id, None)
             return None
-        self._prepare(source)
-        known = self._known[module_id] = _describe(self.registry, module_id, source)
-        return known
+        known = self._known.get(module_id)
+        if known is None or known[0] is not source:  # what is registered anew is another object
+            known = self._known[module_id] = (source, self._take_in(module_id, source))
+        return known[1]
+
+    def _take_in(self, module_id: str, source: Any) -> ModuleInfo | None:
+        try:
+            self._prepare(source)
+            return _describe(self.registry, module_id, source)
+        except Exception:  # a schema that cannot be made, for one: this module's trouble, not the others'
+            logger.exception("module cannot be described, so it is left out", extra={"module_id": module_id})
+            return None
 
     def watch(self, changed: Callable[[], object]) -> None:
         """Have `changed` called after each registration and removal, on the thread that made it."""

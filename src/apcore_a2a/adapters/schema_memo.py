@@ -20,7 +20,7 @@ class SchemaMemo:
 
     def __init__(self, model: type[BaseModel]) -> None:
         self._model, self._ask = model, model.model_json_schema
-        self._answer = msgspec.json.encode(self._ask())
+        self._answer = msgspec.json.encode(self._ask(), enc_hook=repr)
 
     def __get__(self, instance: object, owner: type[BaseModel]) -> Ask:
         if owner is self._model:
@@ -42,7 +42,7 @@ def remember_schemas(module: Any) -> None:
             continue
         if _function(model.model_json_schema) is _function(BaseModel.model_json_schema):
             memo = SchemaMemo(model)
-            if memo() == model.model_json_schema():
+            if memo() == model.model_json_schema():  # else it holds what JSON has not
                 model.model_json_schema = memo  # type: ignore[method-assign]  # the point of this file
 
 

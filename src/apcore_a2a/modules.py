@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from apcore_a2a.adapters.agent_card import build_card
+from apcore_a2a.adapters.approvals import Approvals
 from apcore_a2a.adapters.module_agent import ModuleAgent
 from apcore_a2a.adapters.registry import Modules
 from apcore_a2a.adapters.sources import open_modules
@@ -37,7 +38,7 @@ def compose_modules(target: object, card: AgentCard | None, settings: Settings, 
         )
         return complete(made, auth)
 
-    agent = ModuleAgent(modules, default_skill=settings.default_skill)
+    agent = Approvals(ModuleAgent(modules, default_skill=settings.default_skill))
     extended = None if auth is None else lambda caller: build(extended=True)
     parts = Parts(agent=agent, card=build(), auth=auth, extended_card=extended)
     parts.on_open = lambda app: watch(modules, build, app)

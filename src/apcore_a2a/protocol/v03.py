@@ -12,6 +12,7 @@ from msgspec import Raw, Struct, inspect
 
 from apcore_a2a.errors import (
     A2AError,
+    ExtendedAgentCardNotConfiguredError,
     InvalidAgentResponseError,
     InvalidParamsError,
     SkillNotFoundError,
@@ -59,7 +60,12 @@ METHODS: Final = {name: operation for operation, name in NAMES.items()} | {"agen
 REST_PREFIX: Final = "/v1"
 EXTENSIONS_HEADER: Final = "X-A2A-Extensions"
 RULES: Final = Rules(
-    resume_by_context=True, stream_keeps_task=True, subscribe_when_ended=True, replay=True, list_by_creation=True
+    resume_by_context=True,
+    stream_keeps_task=True,
+    subscribe_when_ended=True,
+    replay=True,
+    list_by_creation=True,
+    without_extended_card=ExtendedAgentCardNotConfiguredError,
 )
 
 ERROR_NAMES: Final = {  # by code; 0.3.0 §8
@@ -188,10 +194,10 @@ def encode_error(error: A2AError) -> ErrorObject:
 
 
 def encode_rest_error(error: A2AError, status: int) -> bytes:
-    """The body of a REST error. 0.3.0 leaves it open; its SDKs read `message`, and the name of the error in `error`."""
+    """The body of a REST error. 0.3.0 leaves it open; SDKs read `message`, and a name in `type` (Python) or `error`."""
     code = _code(error)
     name = ERROR_NAMES.get(code, error.kind)
-    return encode({"error": name, "message": error.message, "code": code, "data": error_data(error)})
+    return encode({"error": name, "type": name, "message": error.message, "code": code, "data": error_data(error)})
 
 
 # ---- the client's half -------------------------------------------------------------------------------------------

@@ -1,0 +1,49 @@
+"""A file out: bytes in the output become a file part, here a PNG made without any library."""
+
+import struct
+import zlib
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+HEIGHT, BAR, GAP = 120, 16, 8
+WHITE, BLUE = b"\xff\xff\xff", b"\x2f\x6f\xde"
+
+
+class Input(BaseModel):
+    values: list[float] = Field(min_length=1, max_length=50, description="One bar for each")
+
+
+class Output(BaseModel):
+    model_config = ConfigDict(extra="allow")  # the file, by its name
+    bars: int
+
+
+class Chart:
+    description = "Draw a bar chart and send it as a PNG file"
+    input_schema = Input
+    output_schema = Output
+    tags: ClassVar = ["files"]
+    annotations: ClassVar = {"readonly": True, "idempotent": True}
+    examples: ClassVar = [{"title": "A week", "inputs": {"values": [3, 5, 2, 8, 7, 4, 6]}}]
+
+    async def execute(self, inputs: dict[str, Any], context: Any) -> dict[str, Any]:
+        return {"bars": len(inputs["values"]), "chart.png": draw(inputs["values"])}
+
+
+def draw(values: list[float]) -> bytes:
+    """A PNG with one bar a value, drawn to the scale of the largest."""
+    top = max(*values, 0.0) or 1.0
+    heights = [round(max(value, 0.0) / top * HEIGHT) for value in values]
+    rows = (
+        b"\0"
+        + b"".join(WHITE * GAP + (BLUE if height > HEIGHT - y else WHITE) * BAR for height in heights)
+        + WHITE * GAP
+        for y in range(1, HEIGHT + 1)
+    )
+    width = len(values) * (BAR + GAP) + GAP
+    header = struct.pack(">IIBBBBB", width, HEIGHT, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(b"".join(rows))), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )

@@ -1,0 +1,106 @@
+"""Agents that do exactly what a test wrote, when the test lets them.
+
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (chunk("a"), gate, chunk("b", append=True), COMPLETED)})
+
+A message is answered with the script filed under its text. A run that comes to a gate stands there until the test opens
+it: `await gate.reached()`, look, `gate.open()`. Nothing here waits by the clock.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Final
+
+from apcore_a2a.agent import Admission, AgentEvent, Call
+from apcore_a2a.errors import A2AError
+from apcore_a2a.protocol.model import (
+    Artifact,
+    ArtifactUpdate,
+    Message,
+    Part,
+    Role,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+)
+
+PATIENCE: Final = 5.0  # seconds that any test waits for anything
+
+
+class Gate:
+    """A place in a script where a run stands until the test lets it pass; an opened gate stays open."""
+
+    def __init__(self) -> None:
+        self._reached, self._opened = asyncio.Event(), asyncio.Event()
+
+    async def reached(self) -> None:
+        """Wait until a run stands here."""
+        async with asyncio.timeout(PATIENCE):
+            await self._reached.wait()
+
+    def open(self) -> None:
+        self._opened.set()
+
+    async def stand(self) -> None:
+        self._reached.set()
+        await self._opened.wait()
+
+
+Step = AgentEvent | Gate | BaseException  # an exception is raised
+
+
+def says(text: str, role: Role = Role.AGENT, *, message_id: str = "") -> Message:
+    return Message(message_id=message_id, role=role, parts=(Part(text=text),))
+
+
+def status(state: TaskState, text: str = "") -> StatusUpdate:
+    return StatusUpdate(status=TaskStatus(state=state, message=says(text) if text else None))
+
+
+def chunk(text: str, *, append: bool = False, last: bool = False, artifact_id: str = "out") -> ArtifactUpdate:
+    artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=text)])
+    return ArtifactUpdate(artifact=artifact, append=append, last_chunk=last)
+
+
+WORKING: Final = status(TaskState.WORKING)
+COMPLETED: Final = status(TaskState.COMPLETED)
+ASKS: Final = status(TaskState.INPUT_REQUIRED, "What next?")
+
+
+class ScriptedAgent:
+    """Plays the script of a message's text, or `default`; `calls` keeps what it was called with, in order.
+
+    An A2AError filed alone under a text refuses that message before there is a task.
+    """
+
+    def __init__(
+        self,
+        scripts: Mapping[str, Sequence[Step] | A2AError] = {},
+        *,
+        default: Sequence[Step] = (COMPLETED,),
+        may_reply: bool = False,
+    ) -> None:
+        self.scripts, self.default, self.may_reply = scripts, default, may_reply
+        self.calls: list[Call] = []
+
+    def _script(self, call: Call) -> Sequence[Step] | A2AError:
+        return self.scripts.get(str(call.message.parts[0].text), self.default)
+
+    async def admit(self, call: Call) -> Admission:
+        script = self._script(call)
+        if isinstance(script, A2AError):
+            raise script
+        return Admission()
+
+    async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        self.calls.append(call)
+        script = self._script(call)
+        assert not isinstance(script, A2AError)  # it was refused
+        for step in script:
+            match step:
+                case Gate():
+                    await step.stand()
+                case BaseException():
+                    raise step
+                case _:
+                    yield step

@@ -1,0 +1,54 @@
+"""A scripted agent on a socket, and speakers of every binding and version."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+
+import httpx
+import pytest
+
+from apcore_a2a.agent import Agent
+from tests.fakes import PATIENCE
+from tests.interaction.serving import serving
+from tests.interaction.speaking import Speaker
+
+TONGUES = [(binding, version) for version in ("1.0", "0.3") for binding in ("JSON-RPC", "REST")]
+
+
+class Serve(Protocol):
+    async def __call__(self, agent: Agent, **options: Any) -> str: ...
+
+
+class Speak(Protocol):
+    async def __call__(self, agent: Agent, **options: Any) -> Speaker: ...
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Serves agents until the test ends; answers with the address of each."""
+    async with AsyncExitStack() as stack:
+
+        async def start(agent: Agent, **options: Any) -> str:
+            return await stack.enter_async_context(serving(agent, **options))
+
+        yield start
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(timeout=PATIENCE) as client:
+        yield client
+
+
+@pytest.fixture(params=TONGUES, ids=lambda tongue: " ".join(tongue))
+async def speak(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Speak]:
+    """Serves an agent and speaks to it, once for every binding and version."""
+    binding, version = request.param
+    async with AsyncExitStack() as stack:
+
+        async def start(agent: Agent, **options: Any) -> Speaker:
+            url = await serve(agent, **options)
+            client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=PATIENCE))
+            return Speaker(client, rest=binding == "REST", version=version)
+
+        yield start

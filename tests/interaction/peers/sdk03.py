@@ -1,0 +1,87 @@
+"""The client of a2a-sdk 0.3.x, in a process and an environment of its own: one process for all tests."""
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.fakes import PATIENCE
+from tests.interaction.peers import PeerError, Words
+
+PYTHON = Path(__file__).parents[3] / ".venvs" / "sdk03" / "bin" / "python"
+SCRIPT = Path(__file__).with_name("sdk03_client.py")
+
+
+class Process:
+    """The process; a question at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [PYTHON, SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def _exchange(self, line: str) -> str:
+        assert self._process.stdin is not None and self._process.stdout is not None  # they are pipes
+        self._process.stdin.write(line + "\n")
+        return self._process.stdout.readline()
+
+    async def ask(self, **question: Any) -> Any:
+        """In a thread: the server runs in this one."""
+        line = await asyncio.to_thread(self._exchange, json.dumps(question))
+        answer = json.loads(line)
+        if "error" in answer:
+            raise PeerError(answer["error"])
+        return answer["ok"]
+
+    def end(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None  # they are pipes
+        self._process.stdin.close()
+        self._process.wait(PATIENCE)
+        self._process.stdout.close()
+
+
+class Sdk03Ear:
+    def __init__(self, process: Process, stream: str) -> None:
+        self._process, self._stream = process, stream
+
+    async def next(self) -> Words:
+        return dict(await self._process.ask(do="next", stream=self._stream))
+
+    async def close(self) -> None:
+        await self._process.ask(do="close", stream=self._stream)
+
+
+class Sdk03:
+    def __init__(self, process: Process, url: str, binding: str) -> None:
+        self._process, self._where = process, {"url": url, "binding": binding}
+
+    async def _ask(self, do: str, **more: Any) -> Any:
+        return await self._process.ask(do=do, **self._where, **more)
+
+    async def send(self, text: str, *, task_id: str = "", context_id: str = "", wait: bool = True) -> Words:
+        return dict(await self._ask("send", text=text, task_id=task_id, context_id=context_id, wait=wait))
+
+    async def stream(self, text: str) -> Sdk03Ear:
+        return Sdk03Ear(self._process, await self._ask("stream", text=text))
+
+    async def subscribe(self, task_id: str) -> Sdk03Ear:
+        return Sdk03Ear(self._process, await self._ask("subscribe", task_id=task_id))
+
+    async def get(self, task_id: str, history_length: int | None = None) -> Words:
+        return dict(await self._ask("get", task_id=task_id, history_length=history_length))
+
+    async def cancel(self, task_id: str) -> Words:
+        return dict(await self._ask("cancel", task_id=task_id))
+
+    async def card(self) -> Words:
+        return dict(await self._ask("card"))
+
+    async def extended_card(self) -> Words:
+        return dict(await self._ask("extended_card"))
+
+    async def set_webhook(self, task_id: str, url: str) -> Words:
+        return dict(await self._ask("set_webhook", task_id=task_id, webhook=url))
+
+    async def close(self) -> None:
+        pass

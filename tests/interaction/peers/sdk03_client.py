@@ -1,0 +1,137 @@
+# mypy: ignore-errors
+# It is typed against a2a-sdk 0.3.x, which cannot be installed beside the 1.x that mypy sees.
+"""The client of a2a-sdk 0.3.x, which does what the lines on its standard input say.
+
+A line is a JSON object: {"do": ..., "url": ..., "binding": ...}, with what the deed needs. The answer is a line, too:
+{"ok": ...} or {"error": ...}.
+"""
+
+import asyncio
+import json
+import sys
+from uuid import uuid4
+
+import httpx
+from a2a import types as t
+from a2a.client import ClientConfig, ClientFactory
+from a2a.client.errors import A2AClientHTTPError, A2AClientJSONRPCError
+
+NAMES = {
+    -32001: "TaskNotFoundError",
+    -32002: "TaskNotCancelableError",
+    -32003: "PushNotificationNotSupportedError",
+    -32004: "UnsupportedOperationError",
+    -32007: "ExtendedAgentCardNotConfiguredError",
+    -32602: "InvalidParamsError",
+}
+
+
+def words(event):
+    if isinstance(event, tuple):
+        task, update = event
+        return words(task if update is None else update)
+    match event:
+        case t.Task():
+            texts = [part.root.text for artifact in event.artifacts or [] for part in artifact.parts]
+            said = [message.parts[0].root.text for message in event.history or []]
+            state = event.status.state.value
+            return {"task": event.id, "context": event.context_id, "state": state, "texts": texts, "history": said}
+        case t.Message():
+            return {"says": event.parts[0].root.text}
+        case t.TaskStatusUpdateEvent():
+            return {"state": event.status.state.value, "final": event.final}
+    text = event.artifact.parts[0].root.text
+    return {"chunk": text, "append": bool(event.append), "last": bool(event.last_chunk)}
+
+
+class Worker:
+    def __init__(self):
+        self.http = httpx.AsyncClient(timeout=5)
+        self.streams = {}
+
+    async def client(self, ask, **options):
+        config = ClientConfig(
+            httpx_client=self.http,
+            supported_transports=[ask["binding"]],
+            use_client_preference=True,
+            **({"streaming": False} | options),
+        )
+        return await ClientFactory.connect(ask["url"], config)
+
+    def message(self, ask):
+        return t.Message(
+            message_id=str(uuid4()),
+            role=t.Role.user,
+            parts=[t.Part(root=t.TextPart(text=ask["text"]))],
+            task_id=ask.get("task_id") or None,
+            context_id=ask.get("context_id") or None,
+        )
+
+    def keep(self, events):
+        name = str(uuid4())
+        self.streams[name] = events
+        return name
+
+    async def send(self, ask):
+        client = await self.client(ask, polling=not ask["wait"])
+        return words(await anext(client.send_message(self.message(ask))))
+
+    async def stream(self, ask):
+        client = await self.client(ask, streaming=True)
+        return self.keep(client.send_message(self.message(ask)))
+
+    async def subscribe(self, ask):
+        client = await self.client(ask, streaming=True)
+        return self.keep(client.resubscribe(t.TaskIdParams(id=ask["task_id"])))
+
+    async def next(self, ask):
+        try:
+            return words(await anext(self.streams[ask["stream"]]))
+        except StopAsyncIteration:
+            return {}
+
+    async def close(self, ask):
+        await self.streams.pop(ask["stream"]).aclose()
+
+    async def get(self, ask):
+        client = await self.client(ask)
+        return words(await client.get_task(t.TaskQueryParams(id=ask["task_id"], history_length=ask["history_length"])))
+
+    async def cancel(self, ask):
+        client = await self.client(ask)
+        return words(await client.cancel_task(t.TaskIdParams(id=ask["task_id"])))
+
+    async def card(self, ask):
+        client = await self.client(ask)
+        return (await client.get_card()).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    async def extended_card(self, ask):
+        client = await self.client(ask)
+        client._transport._needs_extended_card = True  # the card says that there is none: ask all the same
+        return (await client.get_card()).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    async def set_webhook(self, ask):
+        client = await self.client(ask)
+        config = t.TaskPushNotificationConfig(
+            task_id=ask["task_id"], push_notification_config=t.PushNotificationConfig(url=ask["webhook"])
+        )
+        return (await client.set_task_callback(config)).model_dump(mode="json", by_alias=True)
+
+    async def answer(self, ask):
+        try:
+            return {"ok": await getattr(self, ask["do"])(ask)}
+        except A2AClientJSONRPCError as error:
+            return {"error": NAMES.get(error.error.code, str(error.error.code))}
+        except A2AClientHTTPError as error:
+            return {"error": f"HTTP {error.status_code}"}
+
+
+async def main():
+    worker = Worker()
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        print(json.dumps(await worker.answer(json.loads(line))), flush=True)
+    await worker.http.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,134 @@
+"""The client of a2a-sdk 1.x, in this process."""
+
+from collections.abc import AsyncGenerator, Awaitable
+from typing import TypeVar
+from uuid import uuid4
+
+import httpx
+from a2a.client import Client, ClientConfig, create_client
+from a2a.client.errors import A2AClientError
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import A2AError
+from google.protobuf.json_format import MessageToDict
+
+from tests.fakes import PATIENCE
+from tests.interaction.peers import PeerError, Words
+
+T = TypeVar("T")
+
+
+def to_words(event: pb.StreamResponse | pb.Task) -> Words:
+    if isinstance(event, pb.StreamResponse):
+        match event.WhichOneof("payload"):
+            case "task":
+                return to_words(event.task)
+            case "message":
+                return {"says": event.message.parts[0].text}
+            case "status_update":
+                return {"state": _state(event.status_update.status)}
+        update = event.artifact_update
+        return {"chunk": update.artifact.parts[0].text, "append": update.append, "last": update.last_chunk}
+    texts = [part.text for artifact in event.artifacts for part in artifact.parts]
+    said = [message.parts[0].text for message in event.history]
+    return {
+        "task": event.id,
+        "context": event.context_id,
+        "state": _state(event.status),
+        "texts": texts,
+        "history": said,
+    }
+
+
+def _state(status: pb.TaskStatus) -> str:
+    return pb.TaskState.Name(status.state).removeprefix("TASK_STATE_").lower().replace("_", "-")
+
+
+async def _told(call: Awaitable[T]) -> T:
+    try:
+        return await call
+    except (A2AError, A2AClientError) as error:
+        raise PeerError(type(error).__name__) from error
+
+
+class Sdk1Ear:
+    def __init__(self, events: AsyncGenerator[pb.StreamResponse, None]) -> None:
+        self._events = events
+
+    async def next(self) -> Words:
+        try:
+            return to_words(await _told(anext(self._events)))
+        except StopAsyncIteration:
+            return {}
+
+    async def close(self) -> None:
+        await self._events.aclose()
+
+
+class Sdk1:
+    """One client, with one connection pool; it takes the first interface of the card that has its binding."""
+
+    def __init__(self, url: str, binding: str) -> None:
+        self._url, self._binding = url, binding
+        self._http = httpx.AsyncClient(timeout=PATIENCE)
+
+    async def _client(self, *, streaming: bool = False, polling: bool = False) -> Client:
+        config = ClientConfig(
+            streaming=streaming,
+            polling=polling,
+            httpx_client=self._http,
+            supported_protocol_bindings=[self._binding],
+        )
+        return await create_client(self._url, config)
+
+    def _request(self, text: str, task_id: str = "", context_id: str = "") -> pb.SendMessageRequest:
+        message = pb.Message(
+            message_id=str(uuid4()),
+            role=pb.Role.ROLE_USER,
+            parts=[pb.Part(text=text)],
+            task_id=task_id,
+            context_id=context_id,
+        )
+        return pb.SendMessageRequest(message=message)
+
+    async def send(self, text: str, *, task_id: str = "", context_id: str = "", wait: bool = True) -> Words:
+        client = await self._client(polling=not wait)
+        ear = Sdk1Ear(client.send_message(self._request(text, task_id, context_id)))  # type: ignore[arg-type]  # it is
+        return await ear.next()
+
+    async def stream(self, text: str) -> Sdk1Ear:
+        client = await self._client(streaming=True)
+        return Sdk1Ear(client.send_message(self._request(text)))  # type: ignore[arg-type]  # an async generator
+
+    async def subscribe(self, task_id: str) -> Sdk1Ear:
+        client = await self._client(streaming=True)
+        return Sdk1Ear(client.subscribe(pb.SubscribeToTaskRequest(id=task_id)))  # type: ignore[arg-type]  # the same
+
+    async def get(self, task_id: str, history_length: int | None = None) -> Words:
+        client = await self._client()
+        return to_words(await _told(client.get_task(pb.GetTaskRequest(id=task_id, history_length=history_length))))
+
+    async def list(self, context_id: str, page_size: int, page_token: str = "") -> tuple[list[str], str]:
+        client = await self._client()
+        request = pb.ListTasksRequest(context_id=context_id, page_size=page_size, page_token=page_token)
+        page = await _told(client.list_tasks(request))
+        return [task.id for task in page.tasks], page.next_page_token
+
+    async def cancel(self, task_id: str) -> Words:
+        client = await self._client()
+        return to_words(await _told(client.cancel_task(pb.CancelTaskRequest(id=task_id))))
+
+    async def card(self) -> Words:
+        client = await self._client()
+        return MessageToDict(client._card)  # type: ignore[attr-defined]  # it shows the card it found nowhere else
+
+    async def extended_card(self) -> Words:
+        client = await self._client()
+        return MessageToDict(await _told(client.get_extended_agent_card(pb.GetExtendedAgentCardRequest())))
+
+    async def set_webhook(self, task_id: str, url: str) -> Words:
+        client = await self._client()
+        config = pb.TaskPushNotificationConfig(task_id=task_id, url=url)
+        return MessageToDict(await _told(client.create_task_push_notification_config(config)))
+
+    async def close(self) -> None:
+        await self._http.aclose()

@@ -1,0 +1,64 @@
+"""An agent on a real socket of the loopback interface, in the event loop of its test."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import uvicorn
+
+from apcore_a2a.agent import Agent
+from apcore_a2a.app import build_app
+from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill
+from apcore_a2a.server.guard import GuardedProtocol
+from tests.fakes import PATIENCE
+
+CARD = AgentCard(
+    name="scripted",
+    description="Does what a test wrote.",
+    version="1.2.3",
+    supported_interfaces=(),  # the server says where it is
+    capabilities=AgentCapabilities(streaming=True),
+    default_input_modes=("text/plain",),
+    default_output_modes=("text/plain",),
+    skills=(AgentSkill(id="play", name="Play", description="Plays a script.", tags=("test",)),),
+)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn that leaves signals to pytest and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
+
+
+def listen() -> socket.socket:
+    """A socket on a port that nobody else has."""
+    return socket.create_server(("127.0.0.1", 0))
+
+
+@asynccontextmanager
+async def serving(agent: Agent, *, card: AgentCard = CARD, **options: Any) -> AsyncIterator[str]:
+    """Serve an agent as `serve` does; the address to reach it at. Ends what still runs, without grace."""
+    app = build_app(agent, card=card, **{"shutdown_timeout": 0.1} | options)
+    config = uvicorn.Config(app, http=GuardedProtocol, lifespan="on", log_config=None, timeout_graceful_shutdown=1)
+    server = _Server(config)
+    with listen() as listener:
+        running = asyncio.create_task(server.serve([listener]))
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await server.listens.wait()
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await running

@@ -1,0 +1,204 @@
+"""The same conversation over any binding and version: what a test says, and what it hears, without the wire.
+
+Rule: a Speaker reads and writes through our own dialects, which `tests/protocol` proves against the official libraries.
+What it does not hide is how a request was refused.
+"""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+import httpx
+
+from apcore_a2a.errors import WIRE
+from apcore_a2a.protocol import v03, v03_rest, v1
+from apcore_a2a.protocol.dialect import Dialect
+from apcore_a2a.protocol.model import (
+    CancelTask,
+    Event,
+    GetExtendedCard,
+    GetTask,
+    ListTasks,
+    Message,
+    Role,
+    SendConfiguration,
+    SendMessage,
+    SubscribeToTask,
+    Task,
+    TaskPage,
+    Value,
+)
+from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.sse import ServerSentEvent, SSEDecoder
+from tests.fakes import says
+
+CODES: Final = {row.reason: row.code for row in WIRE.values()}
+PATHS: Final = {
+    Operation.SEND: ("POST", "/message:send"),
+    Operation.STREAM: ("POST", "/message:stream"),
+    Operation.GET: ("GET", "/tasks/{id}"),
+    Operation.LIST: ("GET", "/tasks"),
+    Operation.CANCEL: ("POST", "/tasks/{id}:cancel"),
+    Operation.SUBSCRIBE: ("POST", "/tasks/{id}:subscribe"),
+    Operation.EXTENDED_CARD: ("GET", "/extendedAgentCard"),
+}
+
+
+class Refused(Exception):
+    """A request was refused: with which code of JSON-RPC, which status of HTTP, and what else was said."""
+
+    def __init__(self, code: int, status: int, message: str, data: Any) -> None:
+        super().__init__(f"{code} (HTTP {status}): {message}")
+        self.code, self.status, self.message, self.data = code, status, message, data
+
+
+class Heard(NamedTuple):
+    """One event of a stream, with the id it came with."""
+
+    id: str
+    event: Event
+
+
+class Stream:
+    """An open stream: iterate over what is heard; leave its context to hang up."""
+
+    def __init__(self, speaker: "Speaker", response: httpx.Response) -> None:
+        self._speaker, self._response = speaker, response
+        self._heard = self._listen()
+        self.status, self.headers = response.status_code, response.headers
+
+    async def _listen(self) -> AsyncGenerator[Heard, None]:
+        decoder = SSEDecoder()
+        async for data in self._response.aiter_bytes():
+            for event in decoder.feed(data):
+                yield self._speaker.read_event(event)
+
+    def __aiter__(self) -> AsyncIterator[Heard]:
+        return self._heard
+
+    async def next(self) -> Event:
+        return (await anext(self._heard)).event
+
+    async def rest(self) -> list[Event]:
+        return [heard.event async for heard in self._heard]
+
+
+class Speaker:
+    """One client's voice: a binding, a version, an address."""
+
+    def __init__(self, http: httpx.AsyncClient, *, rest: bool, version: str) -> None:
+        self.http, self.rest, self.version = http, rest, version
+        self.dialect: Dialect = v1 if version == "1.0" else v03_rest if rest else v03
+        self.headers = {"A2A-Version": version} if version == "1.0" else {}
+
+    # ---- what is said ---------------------------------------------------------------------------------------------
+
+    async def send(self, text: str, **said: Any) -> Task:
+        answer = await self.call(Operation.SEND, self.message(text, **said))
+        assert isinstance(answer, Task)
+        return answer
+
+    async def ask(self, text: str, **said: Any) -> Message:
+        """Send a message that is answered with a message."""
+        answer = await self.call(Operation.SEND, self.message(text, **said))
+        assert isinstance(answer, Message)
+        return answer
+
+    @staticmethod
+    def message(text: str, *, task_id: str = "", context_id: str = "", **configuration: Any) -> SendMessage:
+        plain = says(text, Role.USER, message_id=f"m-{text}")
+        message = Message(
+            message_id=plain.message_id, role=plain.role, parts=plain.parts, task_id=task_id, context_id=context_id
+        )
+        return SendMessage(message=message, configuration=SendConfiguration(**configuration))
+
+    async def get(self, task_id: str, history_length: int | None = None) -> Task:
+        task = await self.call(Operation.GET, GetTask(id=task_id, history_length=history_length))
+        assert isinstance(task, Task)
+        return task
+
+    async def list(self, **filters: Any) -> TaskPage:
+        page = await self.call(Operation.LIST, ListTasks(**filters))
+        assert isinstance(page, TaskPage)
+        return page
+
+    async def cancel(self, task_id: str) -> Task:
+        task = await self.call(Operation.CANCEL, CancelTask(id=task_id))
+        assert isinstance(task, Task)
+        return task
+
+    async def extended_card(self) -> Any:
+        return await self.call(Operation.EXTENDED_CARD, GetExtendedCard())
+
+    @asynccontextmanager
+    async def stream(self, text: str, **said: Any) -> AsyncIterator[Stream]:
+        async with self._open(Operation.STREAM, self.message(text, **said), {}) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def subscribe(self, task_id: str, **headers: str) -> AsyncIterator[Stream]:
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self._open(Operation.SUBSCRIBE, SubscribeToTask(id=task_id), names) as stream:
+            yield stream
+
+    # ---- the wire -------------------------------------------------------------------------------------------------
+
+    def request(self, operation: Operation, value: Value) -> httpx.Request:
+        params = json.loads(self.dialect.encode_request(operation, value))
+        if not self.rest:
+            body = {"jsonrpc": "2.0", "id": 7, "method": self.dialect.NAMES[operation], "params": params}
+            return self.http.build_request("POST", "/", json=body, headers=self.headers)
+        method, path = PATHS[operation]
+        if operation is Operation.EXTENDED_CARD and self.version == "0.3":
+            path = "/card"
+        url = self.dialect.REST_PREFIX + path.format(id=params.pop("id", ""))
+        if method == "GET":
+            query = {name: json.dumps(one) if isinstance(one, bool) else one for name, one in params.items()}
+            return self.http.build_request(method, url, params=query, headers=self.headers)
+        return self.http.build_request(method, url, json=params, headers=self.headers)
+
+    async def call(self, operation: Operation, value: Value) -> Any:
+        response = await self.http.send(self.request(operation, value))
+        if self.rest:
+            self._check(response)
+            return self.dialect.decode_result(operation, response.content)
+        body = response.json()
+        assert body["id"] == 7
+        if "error" in body:
+            raise self._refusal(response.status_code, body["error"])
+        return self.dialect.decode_result(operation, json.dumps(body["result"]).encode())
+
+    @asynccontextmanager
+    async def _open(self, operation: Operation, value: Value, headers: dict[str, str]) -> AsyncIterator[Stream]:
+        request = self.request(operation, value)
+        request.headers.update({"Accept": "text/event-stream"} | headers)
+        response = await self.http.send(request, stream=True)
+        try:
+            if not response.headers["content-type"].startswith("text/event-stream"):
+                await response.aread()
+                self._check(response)
+                raise self._refusal(response.status_code, response.json()["error"])
+            yield Stream(self, response)
+        finally:
+            await response.aclose()
+
+    def read_event(self, event: ServerSentEvent) -> Heard:
+        data = event.data.encode()
+        if self.rest:
+            return Heard(event.id, self.dialect.decode_event(data))
+        body = json.loads(data)
+        assert body["jsonrpc"] == "2.0" and body["id"] == 7
+        if "error" in body:
+            raise self._refusal(200, body["error"])
+        return Heard(event.id, self.dialect.decode_event(json.dumps(body["result"]).encode()))
+
+    def _check(self, response: httpx.Response) -> None:
+        if self.rest and response.status_code != 200:
+            body = response.json()
+            raise self._refusal(response.status_code, body["error"] if self.version == "1.0" else body)
+
+    def _refusal(self, status: int, error: dict[str, Any]) -> Refused:
+        data: Any = error.get("data", error.get("details"))
+        code = CODES[data[0]["reason"]] if self.rest and self.version == "1.0" else error["code"]
+        return Refused(code, status, error["message"], data)

@@ -1,0 +1,188 @@
+"""Our server and the official clients, on a socket: a2a-sdk 1.x, as a 1.0 and as a 0.3 client, and a2a-sdk 0.3.x.
+
+Each story is told once and lived by each of them over JSON-RPC and over REST.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import Any, Protocol
+
+import pytest
+
+from apcore_a2a.agent import Agent
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, says
+from tests.interaction.conftest import Serve
+from tests.interaction.peers import Peer, PeerError, rest
+from tests.interaction.peers.sdk03 import Process, Sdk03
+from tests.interaction.peers.sdk1 import Sdk1
+from tests.requirements import requirement
+
+PEERS = [(name, binding) for name in ("sdk 1.x", "sdk 1.x as 0.3", "sdk 0.3.x") for binding in ("JSONRPC", "HTTP+JSON")]
+
+
+class Meet(Protocol):
+    async def __call__(self, agent: Agent, **options: Any) -> Peer: ...
+
+
+@pytest.fixture(scope="session")
+def sdk03() -> Iterator[Process]:
+    process = Process()
+    yield process
+    process.end()
+
+
+@pytest.fixture(params=PEERS, ids=lambda peer: " ".join(peer))
+async def meet(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Meet]:
+    """Serves an agent and brings a client to it."""
+    name, binding = request.param
+    peers: list[Peer] = []
+
+    async def start(agent: Agent, **options: Any) -> Peer:
+        if name == "sdk 1.x as 0.3":  # it speaks the version that the card offers
+            options["card_mode"] = "0.3"
+        url = await serve(agent, **options)
+        if name == "sdk 0.3.x":
+            peers.append(Sdk03(request.getfixturevalue("sdk03"), url, binding))
+        else:
+            peers.append(Sdk1(url, binding))
+        return peers[-1]
+
+    yield start
+    for peer in peers:
+        await peer.close()
+
+
+@requirement("NFR-CMP-005", "FR-MSG-001")
+async def test_a_send_that_waits(meet: Meet) -> None:
+    peer = await meet(ScriptedAgent({"hi": (chunk("done", last=True), COMPLETED)}))
+    task = await peer.send("hi", context_id="talk")
+    assert (task["state"], task["texts"], task["context"]) == ("completed", ["done"], "talk")
+
+
+async def test_a_send_that_does_not_wait(meet: Meet) -> None:
+    gate = Gate()
+    peer = await meet(ScriptedAgent({"hi": (gate, COMPLETED)}))
+    task = await peer.send("hi", wait=False)
+    assert task["state"] in ("submitted", "working")
+    await gate.reached()
+    ear = await peer.subscribe(task["task"])
+    assert (await ear.next())["state"] == "working"
+    gate.open()
+    await rest(ear)
+    assert (await peer.get(task["task"]))["state"] == "completed"
+
+
+async def test_an_answer_without_a_task(meet: Meet) -> None:
+    peer = await meet(ScriptedAgent({"hi": (says("hello"),)}, may_reply=True))
+    assert await peer.send("hi") == {"says": "hello"}
+
+
+@requirement("FR-MSG-002")
+async def test_a_stream_from_the_first_event_to_the_last(meet: Meet) -> None:
+    script = (chunk("a"), chunk("b", append=True), chunk("c", append=True, last=True), COMPLETED)
+    peer = await meet(ScriptedAgent({"hi": script}))
+    ear = await peer.stream("hi")
+    first, *heard, end = await rest(ear)
+    assert first["state"] == "submitted"
+    assert [words["chunk"] for words in heard if "chunk" in words] == ["a", "b", "c"]
+    assert [words["append"] for words in heard if "chunk" in words] == [False, True, True]
+    assert [words["last"] for words in heard if "chunk" in words] == [False, False, True]
+    assert end["state"] == "completed" and end.get("final", True)
+    assert (await peer.get(first["task"]))["texts"] == ["a", "b", "c"]
+
+
+@requirement("FR-MSG-006")
+async def test_a_stream_that_is_left_and_taken_up_again(meet: Meet) -> None:
+    gate = Gate()
+    peer = await meet(ScriptedAgent({"hi": (chunk("a"), gate, chunk("b", append=True), COMPLETED)}))
+    ear = await peer.stream("hi")
+    first = await ear.next()
+    await gate.reached()
+    again = await peer.subscribe(first["task"])
+    snapshot = await again.next()
+    assert (snapshot["state"], snapshot["texts"]) == ("working", ["a"])
+    await ear.close()
+    gate.open()
+    heard = await rest(again)
+    assert [words.get("chunk") for words in heard] == ["b", None]
+    assert heard[-1]["state"] == "completed"
+
+
+async def test_a_conversation_over_several_turns(meet: Meet) -> None:
+    agent = ScriptedAgent({"enough": (COMPLETED,)}, default=(ASKS,))
+    peer = await meet(agent)
+    task = await peer.send("one")
+    assert task["state"] == "input-required"
+    for text in ("two", "three"):
+        assert (await peer.send(text, task_id=task["task"]))["state"] == "input-required"
+    last = await peer.send("enough", task_id=task["task"], context_id=task["context"])
+    assert (last["task"], last["state"]) == (task["task"], "completed")
+    said = (await peer.get(task["task"]))["history"]
+    assert [text for text in said if text != "What next?"] == ["one", "two", "three", "enough"]
+
+
+async def test_a_history_as_long_as_asked_for(meet: Meet) -> None:
+    peer = await meet(ScriptedAgent(default=(ASKS,)))
+    task = await peer.send("one")
+    await peer.send("two", task_id=task["task"])
+    assert len((await peer.get(task["task"], history_length=1))["history"]) == 1
+
+
+@requirement("FR-TSK-005")
+async def test_a_cancel(meet: Meet) -> None:
+    gate = Gate()
+    peer = await meet(ScriptedAgent({"hi": (gate, COMPLETED)}))
+    task = await peer.send("hi", wait=False)
+    await gate.reached()
+    assert (await peer.cancel(task["task"]))["state"] == "canceled"
+    with pytest.raises(PeerError, match=r"TaskNotCancelableError|HTTP 400"):
+        await peer.cancel(task["task"])
+
+
+async def test_what_is_not_there_is_not_found(meet: Meet) -> None:
+    peer = await meet(ScriptedAgent())
+    for attempt in (
+        partial(peer.get, "nobody"),
+        partial(peer.cancel, "nobody"),
+        partial(peer.send, "hi", task_id="no"),
+    ):
+        with pytest.raises(PeerError, match=r"TaskNotFoundError|HTTP 404"):
+            await attempt()
+    ear = await peer.subscribe("nobody")
+    with pytest.raises(PeerError, match=r"TaskNotFoundError|HTTP 40"):
+        await ear.next()
+
+
+async def test_a_message_to_a_task_that_has_ended(meet: Meet) -> None:
+    peer = await meet(ScriptedAgent())
+    task = await peer.send("hi")
+    with pytest.raises(PeerError, match=r"UnsupportedOperationError|HTTP 400"):
+        await peer.send("more", task_id=task["task"])
+
+
+async def test_what_is_not_offered_is_refused(meet: Meet) -> None:
+    peer = await meet(ScriptedAgent())
+    task = await peer.send("hi")
+    with pytest.raises(PeerError, match=r"PushNotificationNotSupportedError|HTTP 400"):
+        await peer.set_webhook(task["task"], "https://example.com/hook")
+
+
+@requirement("FR-AGC-003")
+async def test_the_card(meet: Meet) -> None:
+    peer = await meet(ScriptedAgent())
+    card = await peer.card()
+    assert (card["name"], card["version"]) == ("scripted", "1.2.3")
+    assert card["skills"][0]["id"] == "play"
+    assert card["capabilities"]["streaming"] is True
+
+
+@requirement("FR-TSK-006")
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_a_list_page_by_page(serve: Serve, binding: str) -> None:
+    peer = Sdk1(await serve(ScriptedAgent()), binding)  # the 0.3 clients have no list
+    ids = [(await peer.send("hi", context_id="talk"))["task"] for _ in range(3)]
+    first, token = await peer.list("talk", 2)
+    second, end = await peer.list("talk", 2, token)
+    assert first + second == ids[::-1]
+    assert end == ""
+    await peer.close()

@@ -1,0 +1,239 @@
+"""Every operation that answers once, over both bindings and both versions: one story each, told four times."""
+
+import re
+
+import pytest
+
+from apcore_a2a.errors import AgentError, InvalidParamsError
+from apcore_a2a.protocol.model import TaskState
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, says
+from tests.interaction.conftest import Speak
+from tests.interaction.speaking import Refused
+from tests.requirements import requirement
+
+UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+TASK_NOT_FOUND, NOT_CANCELABLE, PUSH_NOT_SUPPORTED, UNSUPPORTED = -32001, -32002, -32003, -32004
+INVALID_PARAMS, NO_EXTENDED_CARD = -32602, -32007
+
+
+# ---- send --------------------------------------------------------------------------------------------------------
+
+
+@requirement("FR-MSG-001", "FR-TSK-002")
+async def test_a_send_waits_for_the_end_and_brings_the_result(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent({"hi": (chunk("done", last=True), COMPLETED)}))
+    task = await speaker.send("hi")
+    assert task.status.state is TaskState.COMPLETED
+    assert [part.text for part in task.artifacts[0].parts] == ["done"]
+    assert [message.parts[0].text for message in task.history] == ["hi"]
+    assert UUID4.fullmatch(task.id)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", task.status.timestamp)
+
+
+@requirement("FR-MSG-001")
+async def test_a_failing_agent_leaves_a_failed_task_that_says_why(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent({"hi": (chunk("half"), AgentError("No paper"))}))
+    task = await speaker.send("hi")
+    assert task.status.state is TaskState.FAILED
+    assert task.status.message is not None and task.status.message.parts[0].text == "No paper"
+    assert task.artifacts[0].parts[0].text == "half"
+
+
+async def test_a_send_that_does_not_wait_answers_while_the_agent_works(speak: Speak) -> None:
+    gate = Gate()
+    speaker = await speak(ScriptedAgent({"hi": (gate, COMPLETED)}))
+    task = await speaker.send("hi", return_immediately=True)
+    assert task.status.state in (TaskState.SUBMITTED, TaskState.WORKING)
+    await gate.reached()
+    assert (await speaker.get(task.id)).status.state is TaskState.WORKING
+    async with speaker.subscribe(task.id) as stream:
+        gate.open()
+        await stream.rest()
+    assert (await speaker.get(task.id)).status.state is TaskState.COMPLETED
+
+
+async def test_an_agent_may_answer_with_a_message_and_no_task(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent({"hi": (says("hello"),)}, may_reply=True))
+    answer = await speaker.ask("hi", context_id="talk")
+    assert answer.parts[0].text == "hello"
+    assert (answer.context_id, answer.task_id) == ("talk", "")
+    assert (await speaker.list()).tasks == ()
+
+
+async def test_what_the_agent_refuses_leaves_no_task(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent({"hi": InvalidParamsError("Not this")}))
+    with pytest.raises(Refused, match="Not this") as refused:
+        await speaker.send("hi")
+    assert refused.value.code == INVALID_PARAMS
+    assert (await speaker.list()).tasks == ()
+
+
+async def test_the_history_is_as_long_as_asked_for(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent(default=(ASKS,)))
+    task = await speaker.send("one")
+    for text in ("two", "three"):
+        task = await speaker.send(text, task_id=task.id, history_length=1)
+        assert task.history[-1].parts[0].text == text and len(task.history) == 1
+    said = [message.parts[0].text for message in (await speaker.get(task.id)).history]
+    assert [text for text in said if text != "What next?"] == ["one", "two", "three"]
+    assert len((await speaker.get(task.id, history_length=2)).history) == 2
+    assert (await speaker.get(task.id, history_length=0)).history == []
+
+
+# ---- conversations -----------------------------------------------------------------------------------------------
+
+
+@requirement("FR-CTX-001")
+async def test_a_task_without_a_context_gets_one_and_keeps_one_that_it_was_given(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent())
+    assert UUID4.fullmatch((await speaker.send("hi")).context_id)
+    assert (await speaker.send("hi", context_id="talk")).context_id == "talk"
+
+
+async def test_a_task_goes_on_by_its_id_alone_as_often_as_it_asks(speak: Speak) -> None:
+    agent = ScriptedAgent({"enough": (COMPLETED,)}, default=(ASKS,))
+    speaker = await speak(agent)
+    first = await speaker.send("one")
+    assert first.status.state is TaskState.INPUT_REQUIRED
+    for text in ("two", "three"):
+        assert (await speaker.send(text, task_id=first.id)).status.state is TaskState.INPUT_REQUIRED
+    last = await speaker.send("enough", task_id=first.id)
+    assert (last.id, last.context_id, last.status.state) == (first.id, first.context_id, TaskState.COMPLETED)
+    assert [call.resumed for call in agent.calls] == [False, True, True, True]
+
+
+@requirement("FR-CTX-001")
+async def test_an_agent_knows_what_was_said_in_a_context_before(speak: Speak) -> None:
+    agent = ScriptedAgent()
+    speaker = await speak(agent)
+    await speaker.send("one", context_id="talk")
+    await speaker.send("elsewhere", context_id="other")
+    await speaker.send("two", context_id="talk")
+    assert [message.parts[0].text for message in agent.calls[-1].history] == ["one"]
+
+
+@requirement("FR-CTX-003")
+async def test_only_in_0_3_a_context_alone_continues_a_task_that_waits(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent({"one": (ASKS,)}))
+    first = await speaker.send("one", context_id="talk")
+    second = await speaker.send("two", context_id="talk")
+    assert second.status.state is TaskState.COMPLETED
+    assert (second.id == first.id) is (speaker.version == "0.3")
+    listed = await speaker.list(context_id="talk")
+    assert {task.id for task in listed.tasks} == {first.id, second.id}
+
+
+async def test_a_message_to_a_task_that_has_ended_is_refused(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent())
+    task = await speaker.send("hi")
+    with pytest.raises(Refused, match="has ended") as refused:
+        await speaker.send("more", task_id=task.id)
+    assert refused.value.code == UNSUPPORTED
+
+
+async def test_a_message_to_an_unknown_task_is_refused(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent())
+    with pytest.raises(Refused, match="Task not found: nobody") as refused:
+        await speaker.send("hi", task_id="nobody")
+    assert refused.value.code == TASK_NOT_FOUND
+
+
+async def test_a_context_that_is_not_the_tasks_is_refused(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent(default=(ASKS,)))
+    task = await speaker.send("hi", context_id="talk")
+    with pytest.raises(Refused, match="contextId does not match") as refused:
+        await speaker.send("more", task_id=task.id, context_id="other")
+    assert refused.value.code == INVALID_PARAMS
+
+
+# ---- get, list, cancel -------------------------------------------------------------------------------------------
+
+
+@requirement("FR-TSK-004")
+async def test_get_answers_with_what_send_answered(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent({"hi": (chunk("done"), COMPLETED)}))
+    task = await speaker.send("hi")
+    assert await speaker.get(task.id) == task
+
+
+@requirement("FR-TSK-004", "FR-TSK-005")
+@pytest.mark.parametrize("operation", ["get", "cancel"])
+async def test_an_unknown_task_is_not_found(speak: Speak, operation: str) -> None:
+    speaker = await speak(ScriptedAgent())
+    with pytest.raises(Refused) as refused:
+        await getattr(speaker, operation)("nobody")
+    assert (refused.value.code, refused.value.message) == (TASK_NOT_FOUND, "Task not found: nobody")
+    assert refused.value.status == (404 if speaker.rest else 200)
+
+
+@requirement("FR-TSK-006")
+async def test_tasks_are_listed_page_by_page_newest_first(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent())
+    ids = [(await speaker.send(f"{n}", context_id="talk")).id for n in range(5)]
+    await speaker.send("elsewhere")
+    listed, token = [], ""
+    while True:
+        page = await speaker.list(context_id="talk", page_size=2, page_token=token)
+        assert len(page.tasks) <= 2
+        listed += [task.id for task in page.tasks]
+        token = page.next_page_token
+        if not token:
+            break
+    assert listed == ids[::-1]
+    assert len((await speaker.list()).tasks) == 6
+
+
+async def test_a_list_can_be_narrowed_to_a_state(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent({"ask": (ASKS,)}))
+    await speaker.send("hi")
+    waiting = await speaker.send("ask")
+    page = await speaker.list(status=TaskState.INPUT_REQUIRED)
+    assert [task.id for task in page.tasks] == [waiting.id]
+
+
+async def test_artifacts_are_listed_when_asked_for(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent({"hi": (chunk("done"), COMPLETED)}))
+    await speaker.send("hi")
+    assert (await speaker.list(include_artifacts=True)).tasks[0].artifacts[0].parts[0].text == "done"
+    assert (await speaker.list()).tasks[0].artifacts == []
+
+
+@requirement("FR-TSK-005")
+async def test_cancel_ends_a_running_task_and_tells_the_agent(speak: Speak) -> None:
+    gate, agent = Gate(), ScriptedAgent()
+    agent.default = (gate, COMPLETED)
+    speaker = await speak(agent)
+    task = await speaker.send("hi", return_immediately=True)
+    await gate.reached()
+    canceled = await speaker.cancel(task.id)
+    assert canceled.status.state is TaskState.CANCELED
+    assert canceled.status.message is not None and canceled.status.message.parts[0].text == "Canceled by client"
+    assert agent.calls[0].cancel.is_cancelled
+    assert (await speaker.get(task.id)).status.state is TaskState.CANCELED
+
+
+@requirement("FR-TSK-005")
+async def test_cancel_ends_a_task_that_waits_for_its_user(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent(default=(ASKS,)))
+    task = await speaker.send("hi")
+    assert (await speaker.cancel(task.id)).status.state is TaskState.CANCELED
+
+
+@requirement("FR-TSK-005")
+async def test_a_task_that_has_ended_cannot_be_canceled(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent())
+    task = await speaker.send("hi")
+    with pytest.raises(Refused) as refused:
+        await speaker.cancel(task.id)
+    assert refused.value.code == NOT_CANCELABLE
+    assert refused.value.message == "Task is not cancelable: current state is completed"
+
+
+# ---- the rest ----------------------------------------------------------------------------------------------------
+
+
+async def test_without_authentication_there_is_no_extended_card(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent())
+    with pytest.raises(Refused) as refused:
+        await speaker.extended_card()
+    assert refused.value.code == (UNSUPPORTED if speaker.version == "1.0" else NO_EXTENDED_CARD)

@@ -47,6 +47,16 @@ def test_a_subclass_answers_for_itself() -> None:
     assert set(larger.model_json_schema()["properties"]) == {"amount", "note", "extra"}  # type: ignore[attr-defined]
 
 
+def test_a_subclass_with_a_way_of_its_own_keeps_it() -> None:
+    class Own(BaseModel):
+        @classmethod
+        def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
+            return {"own": True}
+
+    mixed = type("Mixed", (remembered(), Own), {})
+    assert mixed.model_json_schema() == {"own": True}  # type: ignore[attr-defined]
+
+
 def test_instances_can_be_asked_as_before() -> None:
     assert remembered()(amount=1).model_json_schema() == model().model_json_schema()
 

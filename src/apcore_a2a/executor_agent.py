@@ -1,0 +1,127 @@
+"""An AgentExecutor as an Agent: its `execute` on a task of its own, its events in the order it published them.
+
+Rule: the run owns what it starts. When the engine lets go of it, `execute` has returned or was cancelled, and `cancel`
+was called if somebody asked for that.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from msgspec.structs import replace
+
+from apcore_a2a.agent import Admission, AgentEvent, Call
+from apcore_a2a.executors import AgentExecutor, EventQueue, RequestContext
+from apcore_a2a.protocol.model import ArtifactUpdate, Event, Message, Task, TaskState
+
+logger = logging.getLogger(__name__)
+
+# Together less than the five seconds after which the engine ends a cancelled run without its agent.
+UNWIND_TIME: Final = 1.0  # for `execute` to end once it is cancelled
+CANCEL_TIME: Final = 3.0  # for `cancel`
+
+
+class _Run:
+    """One `execute`, and the `cancel` that may follow. Owns both of their tasks."""
+
+    def __init__(self, executor: AgentExecutor, call: Call) -> None:
+        self.queue = EventQueue(call.task.id)
+        self._executor, self._call, self._context = executor, call, RequestContext(call)
+        self._execution = asyncio.create_task(self._execute(), name=f"execute {call.task.id}")
+        self._cancellation: asyncio.Task[None] | None = None
+        self._failed = False
+
+    async def _execute(self) -> None:
+        try:
+            await self._executor.execute(self._context, self.queue)
+        except SystemExit as error:  # would end the loop, from a task of its own
+            raise RuntimeError("the executor called sys.exit") from error
+        finally:
+            if self._cancellation is None:
+                self.queue.close()
+
+    async def returned(self) -> None:
+        """Wait for `execute`, and fail as it failed."""
+        await asyncio.wait({self._execution})
+        self._failed = True
+        if self._execution.cancelled():
+            raise RuntimeError("the executor cancelled itself")
+        self._execution.result()
+
+    def cancel(self) -> None:
+        """Stop `execute` and call `cancel`, in bounded time; the queue closes when that is done."""
+        if self._cancellation is None:
+            self._cancellation = asyncio.create_task(self._cancel(), name=f"cancel {self._call.task.id}")
+
+    async def _cancel(self) -> None:
+        self._execution.cancel()
+        await asyncio.wait({self._execution}, timeout=UNWIND_TIME)  # not longer: `cancel` may be what ends it
+        try:
+            async with asyncio.timeout(CANCEL_TIME):
+                await self._executor.cancel(self._context, self.queue)
+        finally:
+            self.queue.close()
+
+    async def close(self) -> None:
+        """Take no more events, and wait for what was started. Whoever has said the last word may tidy up."""
+        is_last_said = self.queue.is_closed
+        self.queue.close()
+        if self._call.cancel.is_cancelled and not is_last_said:
+            self.cancel()
+        elif not is_last_said:
+            self._execution.cancel()
+        owned = {task for task in (self._execution, self._cancellation) if task is not None}
+        try:
+            await asyncio.wait(owned)
+        except asyncio.CancelledError:
+            self._execution.cancel()
+            await asyncio.wait(owned, timeout=UNWIND_TIME)
+            raise
+        finally:
+            for task in owned:
+                self._report(task)
+
+    def _report(self, task: "asyncio.Task[None]") -> None:
+        """What nobody else hears of."""
+        if task.done() and not task.cancelled() and not self._failed and (error := task.exception()) is not None:
+            logger.warning("executor failed while its run ended", exc_info=error, extra={"work": task.get_name()})
+
+
+class ExecutorAgent:
+    """Serves an AgentExecutor."""
+
+    may_reply = True
+
+    def __init__(self, executor: AgentExecutor, *, retry_safe: bool = False) -> None:
+        self._executor = executor
+        self._admission = Admission(retry_safe=retry_safe)
+
+    async def admit(self, call: Call) -> Admission:
+        return self._admission
+
+    async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        run = _Run(self._executor, call)
+        begun = call.resumed
+        try:
+            async for event in run.queue:
+                if (fitting := _fit(event, begun)) is not None:
+                    yield fitting
+                begun = True
+            await run.returned()
+        except asyncio.CancelledError:
+            run.cancel()
+            async for event in run.queue:
+                yield event
+            raise
+        finally:
+            await run.close()
+
+
+def _fit(event: Event, begun: bool) -> Event | None:
+    """Executors like to say SUBMITTED at the start of each run; of a task that has begun it is not true any more."""
+    if not begun or isinstance(event, Message | ArtifactUpdate) or event.status.state is not TaskState.SUBMITTED:
+        return event
+    if isinstance(event, Task):
+        return None
+    return replace(event, status=replace(event.status, state=TaskState.WORKING))

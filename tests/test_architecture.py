@@ -44,7 +44,14 @@ RULES: Final = {
     "storage.postgres": may("storage storage.task_store protocol errors", "asyncpg msgspec"),
     "storage.redis": may("storage storage.task_store protocol errors", "msgspec redis"),
     "client": may("protocol errors", "aiohttp httpx joserfc msgspec"),
-    "sdk": may("agent protocol errors", "a2a google.protobuf msgspec"),
+    # Whatever can be served, as an Agent.
+    "content": may("protocol errors", "msgspec"),
+    "threads": may("", ""),
+    "functions": may("content threads agent protocol errors", ""),
+    "executors": may("content agent protocol errors", ""),
+    "executor_agent": may("executors agent protocol errors", "msgspec"),
+    "sdk": may("executor_agent executors agent protocol errors", "a2a google.protobuf msgspec"),
+    "agents": may("functions executor_agent executors sdk agent", ""),
     "grpc": may("sdk server agent protocol errors", "a2a google.protobuf grpc msgspec"),
     "settings": may("protocol errors", "msgspec"),
     # The composition ring, the only one that may import everything.

@@ -34,7 +34,7 @@ def compose(target: object, card: AgentCard | None, settings: Settings, auth: Au
     if isinstance(target, Agent):
         agent = target
     else:
-        from apcore_a2a.executors import as_agent
+        from apcore_a2a.agents import as_agent
 
         agent = as_agent(target)
     return Parts(agent=agent, card=complete(card or _plain_card(target, settings), auth), auth=auth)

@@ -47,6 +47,7 @@ from apcore_a2a.protocol.model import (
     Task,
     TaskPage,
     Value,
+    encode,
 )
 from apcore_a2a.protocol.operations import Operation
 
@@ -134,7 +135,7 @@ class A2AClient:
         """
         card: AgentCard = await self._call(Operation.EXTENDED_CARD, GetExtendedCard(), options)
         discovery = self._channel.discovery
-        discovery.verify(card, msgspec.to_builtins(card), self.url)
+        discovery.verify(card, msgspec.json.decode(encode(card)), self.url)
         if "auth" not in options:
             discovery.adopt(card)
         return card

@@ -1,6 +1,7 @@
 """RFC 8785, the JSON Canonicalization Scheme: one spelling for one value, so that it can be signed."""
 
 import json
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -34,19 +35,16 @@ def _text(value: Any) -> str:
 
 def _number(value: float) -> str:
     """ECMAScript's Number::toString, by way of Python's shortest digits, which are the same."""
-    try:
-        exact = float(value) == value
-    except OverflowError:
-        exact = False
-    if not exact or value in (float("inf"), float("-inf")):
+    if not abs(value) <= sys.float_info.max:
         raise ValueError("a number that is no finite double has no canonical form")
-    if value == 0:
-        return "0"
     sign, digits, exponent = Decimal(repr(float(value))).normalize().as_tuple()
-    assert isinstance(exponent, int)  # finite
+    assert isinstance(exponent, int)  # it is finite
     text = "".join(map(str, digits))
     point = len(text) + exponent  # where the decimal point stands in the digits
-    return "-" * sign + _place(text, point)
+    written = "0" if value == 0 else "-" * sign + _place(text, point)
+    if isinstance(value, int) and written != str(value):
+        raise ValueError("an integer that is no double has no canonical form")
+    return written
 
 
 def _place(text: str, point: int) -> str:

@@ -40,6 +40,11 @@ class _Token(Struct, frozen=True):
     token_type: str = "Bearer"
     expires_in: float = DEFAULT_LIFE
 
+    @property
+    def header(self) -> str:
+        kind = "Bearer" if self.token_type.lower() == "bearer" else self.token_type
+        return f"{kind} {self.access_token}"
+
 
 _TOKEN: Final = msgspec.json.Decoder(_Token)
 
@@ -96,9 +101,7 @@ class OAuth2ClientCredentials:
             "Accept": "application/json",
         }
         token = _read_token(await context.send(HttpRequest("POST", url, headers, urlencode(form).encode())), url)
-        kind = "Bearer" if token.token_type.lower() == "bearer" else token.token_type
-        until = time.monotonic() + max(1.0, token.expires_in - EARLY)
-        return _Cached(check_header(f"{kind} {token.access_token}"), until)
+        return _Cached(token.header, time.monotonic() + max(1.0, token.expires_in - EARLY))
 
     def __repr__(self) -> str:
         return f"OAuth2ClientCredentials({self._id!r}, …)"
@@ -108,8 +111,10 @@ def _read_token(response: HttpResponse, url: str) -> _Token:
     if response.status != 200:
         raise UnauthenticatedError(f"The token endpoint {url} refused the client credentials: HTTP {response.status}")
     try:
-        return _TOKEN.decode(response.body)
-    except msgspec.DecodeError as error:
+        token = _TOKEN.decode(response.body)
+        check_header(token.header)
+        return token
+    except ValueError as error:  # of the JSON library, or of the check
         raise UnauthenticatedError(f"The token endpoint {url} answered with something that is no token") from error
 
 

@@ -18,8 +18,21 @@ from msgspec.structs import replace
 from apcore_a2a.client.jcs import canonicalize
 from apcore_a2a.errors import A2ADiscoveryError
 from apcore_a2a.protocol.card import AgentCard, AgentCardSignature
+from apcore_a2a.protocol.model import encode
 
-ALGORITHMS: Final = ["ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "EdDSA"]
+ALGORITHMS: Final = [
+    "ES256",
+    "ES384",
+    "ES512",
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "Ed25519",
+    "EdDSA",
+]
 MAX_SIGNATURES: Final = 10
 # Fields of security schemes and requirements that are neither REQUIRED nor `optional` in the protocol's own definition.
 _IMPLICIT: Final = frozenset({"description", "bearerFormat", "oauth2MetadataUrl", "refreshUrl", "pkceRequired", "list"})
@@ -89,7 +102,7 @@ def _signed_forms(card: AgentCard, body: Mapping[str, Any]) -> Iterator[object]:
     """
     # The model's own JSON follows §8.4.1: REQUIRED fields stay, optional ones stay if they were set, defaults go.
     # Security is free-form in the model, so there it is done by hand.
-    standard = msgspec.to_builtins(replace(card, signatures=()))
+    standard = msgspec.json.decode(encode(replace(card, signatures=())))
     for holder in (standard, *standard["skills"]):
         holder.update({name: _without_defaults(holder[name]) for name in _FREE_FORM if name in holder})
     received = {name: value for name, value in body.items() if name != "signatures"}

@@ -1,0 +1,241 @@
+"""Credentials: which there are, where they go, and where they never go."""
+
+import asyncio
+import json
+from base64 import b64decode
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+
+from apcore_a2a.client import ApiKeyAuth, BearerAuth, OAuth2ClientCredentials, Retry
+from apcore_a2a.errors import UnauthenticatedError
+from tests.client.conftest import Connect
+from tests.client.scripted import CARD, Request, ScriptedServer, card, respond, result, stream, task
+
+TOKEN = "/token"
+
+
+def headers(server: ScriptedServer, name: str = "authorization") -> list[str | None]:
+    return [request.headers.get(name) for request in server.requests]
+
+
+def secured(url: str, token_url: str, **changes: Any) -> bytes:
+    flow = {"clientCredentials": {"tokenUrl": token_url, "scopes": {"read": "to read"}}}
+    schemes = {"key": {"apiKeySecurityScheme": {}}, "oauth": {"oauth2SecurityScheme": {"flows": flow}}}
+    requirements = [{"schemes": {"key": {}}}, {"schemes": {"oauth": {"list": ["read", "write"]}}}]
+    return respond(card(url, securitySchemes=schemes, securityRequirements=requirements, **changes))
+
+
+def grant(token: str = "t0k", **more: object) -> bytes:
+    return respond({"access_token": token, "token_type": "bearer", "expires_in": 3600} | more)
+
+
+async def test_an_api_key_goes_into_its_header(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", result(task()))
+
+    await connect(auth=ApiKeyAuth("s3cret", header="X-Key")).get_task("t-1")
+
+    assert headers(server, "x-key") == ["s3cret", "s3cret"]
+
+
+async def test_a_provider_is_asked_for_every_request(server: ScriptedServer, connect: Connect) -> None:
+    tokens = iter(["one", "two", "three"])
+
+    async def provide() -> str:
+        return next(tokens)
+
+    server.on("/", result(task()))
+    await connect(auth=provide).get_task("t-1")
+    await connect(auth=BearerAuth(provide)).refresh_card()
+
+    assert headers(server) == ["Bearer one", "Bearer two", "Bearer three"]
+
+
+async def test_a_call_may_have_its_own_credentials(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", result(task()), stream({"task": task("WORKING")}), stream({"task": task()}), result(task()))
+    client = connect(auth="Bearer mine")
+
+    await client.get_task("t-1", auth="Bearer theirs")
+    async for _ in client.stream_message("hi", auth=ApiKeyAuth("theirs")):
+        pass  # the stream ends early and is taken up again
+    await client.get_task("t-1")
+
+    assert headers(server) == ["Bearer mine", "Bearer theirs", None, None, "Bearer mine"]
+    assert headers(server, "x-api-key") == [None, None, "theirs", "theirs", None]
+
+
+async def test_refused_credentials_that_can_be_renewed_are_tried_once_more(
+    server: ScriptedServer, connect: Connect
+) -> None:
+    tokens = iter(["card", "old", "new"])
+
+    async def provide() -> str:
+        return next(tokens)
+
+    server.on("/", respond(b"", 401), result({"task": task()}))
+    await connect(auth=provide).send_message("hi")
+
+    assert headers(server) == ["Bearer card", "Bearer old", "Bearer new"]
+
+
+async def test_so_they_are_for_a_stream(server: ScriptedServer, connect: Connect) -> None:
+    tokens = iter(["card", "old", "new"])
+
+    async def provide() -> str:
+        return next(tokens)
+
+    server.on("/", respond(b"", 401), stream({"task": task()}))
+
+    assert len([event async for event in connect(auth=provide).stream_message("hi")]) == 1
+    assert headers(server) == ["Bearer card", "Bearer old", "Bearer new"]
+
+
+async def test_refused_credentials_that_stay_the_same_are_not(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", respond(b"", 401))
+
+    with pytest.raises(UnauthenticatedError) as caught:
+        await connect(auth="Bearer s3cret").send_message("hi")
+    assert len(server.asked("/")) == 1
+    assert "s3cret" not in str(caught.value)
+
+
+async def test_a_token_is_fetched_from_where_the_card_says_and_kept(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, grant()).on("/", result(task()))
+    client = connect(auth=OAuth2ClientCredentials("my app", "s3:cret"))
+
+    await client.get_task("t-1")
+    await client.get_task("t-1")
+
+    assert headers(server)[0] is None  # the card comes first, and without credentials
+    (asked,) = server.asked(TOKEN)
+    assert b64decode(asked.headers["authorization"].removeprefix("Basic ")) == b"my+app:s3%3Acret"
+    assert parse_qs(asked.body.decode()) == {"grant_type": ["client_credentials"], "scope": ["read write"]}
+    assert [request.headers["authorization"] for request in server.asked("/")] == ["Bearer t0k", "Bearer t0k"]
+
+
+async def test_calls_at_the_same_time_share_one_token(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, grant()).on("/", result(task()))
+    client = connect(auth=OAuth2ClientCredentials("app", "s3cret"))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(20):
+            group.create_task(client.get_task("t-1"))
+
+    assert len(server.asked(TOKEN)) == 1
+
+
+async def test_a_refused_token_is_fetched_anew(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, grant("old"), grant("new"))
+    server.on("/", respond(b"", 401), result(task()))
+
+    await connect(auth=OAuth2ClientCredentials("app", "s3cret")).get_task("t-1")
+
+    assert [request.headers["authorization"] for request in server.asked("/")] == ["Bearer old", "Bearer new"]
+
+
+async def test_an_expired_token_is_fetched_anew(
+    server: ScriptedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("apcore_a2a.client.oauth.time.monotonic", lambda: now)
+    server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, grant("one"), grant("two"))
+    server.on("/", result(task()))
+    client = connect(auth=OAuth2ClientCredentials("app", "s3cret"), card_ttl=1e9)
+
+    await client.get_task("t-1")
+    now += 3600 - 31
+    await client.get_task("t-1")
+    now += 1
+    await client.get_task("t-1")
+
+    sent = [request.headers["authorization"] for request in server.asked("/")]
+    assert sent == ["Bearer one", "Bearer one", "Bearer two"]
+
+
+async def test_a_secret_is_not_sent_where_a_card_points_to(server: ScriptedServer, connect: Connect) -> None:
+    async with ScriptedServer() as evil:
+        evil.on(TOKEN, grant())
+        server.on(CARD, secured(server.url, evil.url + TOKEN)).on("/", result(task()))
+
+        with pytest.raises(UnauthenticatedError, match=r"token endpoint elsewhere, .*pass token_url="):
+            await connect(auth=OAuth2ClientCredentials("app", "s3cret")).get_task("t-1")
+        assert evil.requests == []
+
+        allowed = connect(auth=OAuth2ClientCredentials("app", "s3cret"), allow_origins=[evil.url])
+        await allowed.get_task("t-1")
+        named = connect(auth=OAuth2ClientCredentials("app", "s3cret", token_url=evil.url + TOKEN, scopes=["own"]))
+        await named.get_task("t-1")
+        assert [parse_qs(request.body.decode())["scope"] for request in evil.requests] == [["read write"], ["own"]]
+
+
+async def test_the_token_of_one_agent_is_not_shown_to_another(server: ScriptedServer, connect: Connect) -> None:
+    shared = OAuth2ClientCredentials("app", "s3cret")
+    async with ScriptedServer() as other:
+        for agent, token in ((server, "first"), (other, "second")):
+            agent.on(CARD, secured(agent.url, agent.url + TOKEN)).on(TOKEN, grant(token)).on("/", result(task()))
+            await connect(agent.url, auth=shared).get_task("t-1")
+
+        assert other.asked("/")[0].headers["authorization"] == "Bearer second"
+
+
+async def test_a_card_without_the_flow_needs_the_address_from_the_caller(
+    server: ScriptedServer, connect: Connect
+) -> None:
+    server.on(TOKEN, grant()).on("/", result(task()))
+
+    with pytest.raises(UnauthenticatedError, match=r"names no OAuth 2\.0 client credentials flow; pass token_url="):
+        await connect(auth=OAuth2ClientCredentials("app", "s3cret")).get_task("t-1")
+    await connect(auth=OAuth2ClientCredentials("app", "s3cret", token_url=server.url + TOKEN)).get_task("t-1")
+
+    assert parse_qs(server.asked(TOKEN)[0].body.decode()) == {"grant_type": ["client_credentials"]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (respond({"error": "invalid_client"}, 400), "refused the client credentials: HTTP 400"),
+        (respond(b"", 302, {"Location": "http://169.254.169.254/"}), "HTTP 302"),
+        (respond(b"<html>"), "no token"),
+        (respond({"token_type": "bearer"}), "no token"),
+    ],
+)
+async def test_a_token_endpoint_that_gives_none_is_an_authentication_error(
+    server: ScriptedServer, connect: Connect, answer: bytes, said: str
+) -> None:
+    server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, answer)
+
+    with pytest.raises(UnauthenticatedError, match=said) as caught:
+        await connect(auth=OAuth2ClientCredentials("app", "s3cret"), retry=Retry(attempts=1)).get_task("t-1")
+    assert "s3cret" not in str(caught.value)
+
+
+async def test_a_token_that_is_no_header_is_refused(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, grant("t0k\r\nX-Evil: 1"))
+
+    with pytest.raises(UnauthenticatedError, match="no token"):
+        await connect(auth=OAuth2ClientCredentials("app", "s3cret")).get_task("t-1")
+
+
+async def test_no_credential_follows_a_redirect(server: ScriptedServer, connect: Connect) -> None:
+    async with ScriptedServer() as evil:
+        server.on("/", respond(b"", 307, {"Location": evil.url + "/"}))
+
+        with pytest.raises(Exception, match="redirects are not followed"):
+            await connect(auth="Bearer s3cret").send_message("hi")
+        assert evil.requests == []
+
+
+async def test_nothing_secret_is_logged(
+    server: ScriptedServer, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def cut(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
+
+    caplog.set_level(0)
+    server.on("/", stream({"task": task("WORKING")}), cut, stream({"task": task()}))
+
+    _ = [event async for event in connect(auth="Bearer s3cret").stream_message("my s3cret plan")]
+
+    assert any("stream broke" in record.message for record in caplog.records)
+    assert "s3cret" not in json.dumps([vars(record) for record in caplog.records], default=str)

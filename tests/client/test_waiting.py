@@ -1,0 +1,117 @@
+"""The end of a stream, and waiting for the end of a task."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from apcore_a2a.client import streaming
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.model import Task, TaskState
+from tests.client.conftest import Connect
+from tests.client.logged_agent import LoggedAgent, counting
+from tests.client.scripted import (
+    STREAM_HEAD,
+    Answer,
+    Request,
+    ScriptedServer,
+    artifact,
+    error,
+    event,
+    hang,
+    reset,
+    result,
+    status,
+    stream,
+    task,
+)
+from tests.requirements import requirement
+
+FIRST = {"task": task("WORKING")}
+
+
+async def cut(request: Request, writer: asyncio.StreamWriter) -> None:
+    reset(writer)
+
+
+@requirement("FR-CLI-004")
+async def test_a_stream_ends_with_its_task_although_the_agent_keeps_it_open(
+    server: ScriptedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def write(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + event(request, FIRST) + event(request, status("COMPLETED")))
+        await hang(request, writer)
+
+    monkeypatch.setattr(streaming, "CLOSE_WAIT", 0.05)
+    server.on("/", write)
+
+    async with asyncio.timeout(5):
+        assert len([one async for one in connect().stream_message("hi")]) == 2
+
+
+async def test_a_caller_who_leaves_closes_the_connection(server: ScriptedServer, connect: Connect) -> None:
+    gone = asyncio.Event()
+
+    async def write(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + event(request, FIRST))
+        with pytest.raises(ConnectionError):
+            while True:
+                writer.write(event(request, artifact("x" * 65536)))
+                await writer.drain()
+        gone.set()
+
+    server.on("/", write)
+    async with asyncio.timeout(5):
+        async with aclosing(connect().stream_message("hi")) as events:
+            await anext(events)
+        await gone.wait()
+
+
+async def test_a_task_can_be_waited_for_over_cuts(server: ScriptedServer, connect: Connect) -> None:
+    agent = LoggedAgent(v1, counting(9), cuts=[1, 1, 1], missed=1)
+    agent.position = 1
+    for _ in range(100):
+        agent.seen()
+    server.on("/", agent)
+
+    async with asyncio.timeout(5):
+        assert await connect().wait("t-1") == agent.task()
+    assert agent.task().status.state is TaskState.COMPLETED
+
+
+@pytest.mark.parametrize("refusal", [error(-32004), error(-32602), cut, stream()])
+async def test_a_task_whose_stream_cannot_be_had_is_looked_at_until_it_rests(
+    server: ScriptedServer, connect: Connect, refusal: Answer
+) -> None:
+    seen = {"n": 0}
+
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
+        if request.json["method"] == "SubscribeToTask":
+            await refusal(request, writer)  # type: ignore[operator]  # all of them are functions
+            return
+        seen["n"] += 1
+        await result(task("WORKING" if seen["n"] < 3 else "INPUT_REQUIRED"))(request, writer)
+
+    server.on("/", answer)
+
+    async with asyncio.timeout(5):
+        assert (await connect().wait("t-1")).status.state is TaskState.INPUT_REQUIRED
+
+
+async def test_waiting_can_be_bounded(server: ScriptedServer, connect: Connect) -> None:
+    async def write(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + event(request, FIRST))
+        await hang(request, writer)
+
+    server.on("/", write)
+
+    with pytest.raises(TimeoutError):
+        await connect().wait("t-1", within=0.05)
+
+
+async def test_a_task_at_rest_is_not_waited_for(connect: Connect) -> None:
+    ended = v1.decode_event(v1.encode_event(counting(0)[0]))
+    assert isinstance(ended, Task)
+    ended.status = counting(0)[-1].status  # type: ignore[union-attr]  # it is a StatusUpdate
+
+    assert await connect("http://127.0.0.1:1").wait(ended) is ended

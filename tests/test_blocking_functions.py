@@ -9,6 +9,7 @@ import pytest
 
 from apcore_a2a.agent import Call
 from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.threads import Threads
 from tests.conversations import contents, talk_to
 
 
@@ -121,3 +122,22 @@ async def test_a_blocking_function_sees_the_context_variables_of_its_run() -> No
     async with talk_to(read) as user:
         variable.set("set")
         assert contents(await user.task("?")) == [["set"]]
+
+
+async def test_an_iterator_that_is_no_generator_is_iterated_too() -> None:
+    def give() -> Iterator[str]:
+        return iter(["a", "b"])
+
+    async with talk_to(give) as user:
+        assert contents(await user.task("?")) == [["a", "b", ""]]
+
+
+async def test_a_job_that_is_cancelled_before_its_turn_is_not_done() -> None:
+    gate, done = threading.Event(), threading.Event()
+    async with Threads(1).worker("test") as worker:
+        worker.later(lambda: gate.wait(5))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(worker.call(done.set), 0.01)
+        gate.set()
+        assert await worker.call(lambda: "alive") == "alive"
+    assert not done.is_set()

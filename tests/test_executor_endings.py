@@ -1,14 +1,18 @@
 """How a run of an AgentExecutor is cancelled, and what is left of it: nothing."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import pytest
 
 from apcore_a2a import executor_agent
-from apcore_a2a.executors import EventQueue, RequestContext, TaskUpdater
-from apcore_a2a.protocol.model import Task, TaskState
+from apcore_a2a.agent import AgentEvent
+from apcore_a2a.agents import as_agent
+from apcore_a2a.executor_agent import ExecutorAgent
+from apcore_a2a.executors import MAX_AHEAD, EventQueue, RequestContext, TaskUpdater
+from apcore_a2a.protocol.model import StatusUpdate, Task, TaskState
 from apcore_a2a.server.options import Options
-from tests.conversations import contents, talk_to, text_of
+from tests.conversations import contents, make_call, talk_to, text_of
 from tests.scripted_executor import Scripted, new_task
 
 
@@ -221,3 +225,58 @@ async def test_nothing_is_left_behind() -> None:
         assert isinstance(tasks[1], Task)
         await user.cancel(tasks[1])
     assert asyncio.all_tasks() == before
+
+
+async def test_a_cancel_that_comes_while_an_event_is_stored_calls_cancel_too() -> None:
+    """The engine cannot take events any more then, but the executor hears of it, and is not left waiting for room."""
+    ended = asyncio.Event()
+
+    async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
+        try:
+            await forever(context, updater, queue)
+        finally:
+            ended.set()
+
+    async def stop(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
+        for _ in range(2 * MAX_AHEAD):
+            await updater.start_work()
+
+    executor, call = Scripted(work, stop), make_call()
+    async with asyncio.timeout(5):
+        events = as_agent(executor).run(call)
+        await anext(events)
+        call.cancel.cancel()
+        await events.aclose()
+    assert ended.is_set() and len(executor.cancelled) == 1
+
+
+async def test_a_run_whose_end_is_cancelled_too_leaves_nothing_running() -> None:
+    before, asked = asyncio.all_tasks(), asyncio.Event()
+
+    async def hangs(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    call = make_call()
+    events = as_agent(Scripted(forever, hangs)).run(call)
+    await anext(events)
+    call.cancel.cancel()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        closing = group.create_task(_close(events))
+        await asked.wait()
+        closing.cancel()
+    assert asyncio.all_tasks() == before
+
+
+async def _close(events: AsyncGenerator[AgentEvent, None]) -> None:
+    await events.aclose()
+
+
+async def test_a_task_that_waits_for_its_user_is_cancelled_without_execute() -> None:
+    async def never(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
+        raise AssertionError
+
+    executor, call = Scripted(never), make_call()
+    events = [event async for event in ExecutorAgent(executor).cancel(call)]
+    assert [event.status.state for event in events if isinstance(event, StatusUpdate)] == [TaskState.CANCELED]
+    assert [context.task_id for context in executor.cancelled] == [call.task.id]

@@ -16,6 +16,7 @@ from apcore_a2a.protocol.model import (
     Task,
     TaskState,
 )
+from apcore_a2a.server.origin import Origin
 from tests.conversations import contents, make_call, talk_to, text_of
 from tests.scripted_executor import Scripted, new_task
 
@@ -216,6 +217,18 @@ async def test_saying_submitted_again_does_no_harm() -> None:
         task = await user.task("two", task=task)
     assert task.status.state is TaskState.INPUT_REQUIRED
     assert [text_of(message) for message in task.history if message.role == "ROLE_USER"] == ["one", "two"]
+
+
+async def test_a_task_that_the_engine_had_to_store_first_may_be_published_all_the_same() -> None:
+    async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
+        await queue.enqueue_event(new_task(context))
+        await updater.complete("Done")
+
+    async with talk_to(Scripted(work)) as user:
+        user.origin = Origin(idempotency_key="key")
+        task = await user.task("Go")
+        assert (await user.task("Go")).id == task.id
+    assert (task.status.state, text_of(task)) == (TaskState.COMPLETED, "Done")
 
 
 async def test_an_executor_is_told_what_came_with_the_message() -> None:

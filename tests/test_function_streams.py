@@ -87,13 +87,18 @@ async def test_an_object_that_is_yielded_twice_is_kept_as_it_was() -> None:
 async def test_a_generator_may_yield_messages_and_events_of_its_own() -> None:
     async def work() -> AsyncIterator[Message | StatusUpdate | str]:
         yield agent_message("Looking it up")
+        yield StatusUpdate(status=TaskStatus(state=TaskState.WORKING, message=agent_message("Still looking")))
         yield "result"
         yield StatusUpdate(status=TaskStatus(state=TaskState.REJECTED, message=agent_message("Changed my mind")))
 
     async with talk_to(work) as user:
         events = await user.stream("?")
     told = [(event.status.state, text_of(event.status.message)) for event in events if isinstance(event, StatusUpdate)]
-    assert told[-2:] == [(TaskState.WORKING, "Looking it up"), (TaskState.REJECTED, "Changed my mind")]
+    assert told[-3:] == [
+        (TaskState.WORKING, "Looking it up"),
+        (TaskState.WORKING, "Still looking"),
+        (TaskState.REJECTED, "Changed my mind"),
+    ]
     updates = [event.last_chunk for event in events if isinstance(event, ArtifactUpdate)]
     assert updates == [False, True]  # the text is closed before the end
 

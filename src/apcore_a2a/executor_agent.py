@@ -30,7 +30,7 @@ class _Run:
         self._executor, self._call, self._context = executor, call, RequestContext(call)
         self._execution = asyncio.create_task(self._execute(), name=f"execute {call.task.id}")
         self._cancellation: asyncio.Task[None] | None = None
-        self._failed = False
+        self._is_told = False  # how `execute` ended
 
     async def _execute(self) -> None:
         try:
@@ -44,7 +44,7 @@ class _Run:
     async def returned(self) -> None:
         """Wait for `execute`, and fail as it failed."""
         await asyncio.wait({self._execution})
-        self._failed = True
+        self._is_told = True
         if self._execution.cancelled():
             raise RuntimeError("the executor cancelled itself")
         self._execution.result()
@@ -52,10 +52,10 @@ class _Run:
     def cancel(self) -> None:
         """Stop `execute` and call `cancel`, in bounded time; the queue closes when that is done."""
         if self._cancellation is None:
+            self._execution.cancel()
             self._cancellation = asyncio.create_task(self._cancel(), name=f"cancel {self._call.task.id}")
 
     async def _cancel(self) -> None:
-        self._execution.cancel()
         await asyncio.wait({self._execution}, timeout=UNWIND_TIME)  # not longer: `cancel` may be what ends it
         try:
             async with asyncio.timeout(CANCEL_TIME):
@@ -64,27 +64,35 @@ class _Run:
             self.queue.close()
 
     async def close(self) -> None:
-        """Take no more events, and wait for what was started. Whoever has said the last word may tidy up."""
-        is_last_said = self.queue.is_closed
-        self.queue.close()
-        if self._call.cancel.is_cancelled and not is_last_said:
-            self.cancel()
-        elif not is_last_said:
-            self._execution.cancel()
-        owned = {task for task in (self._execution, self._cancellation) if task is not None}
+        """Wait for what was started. Whoever has said the last word may tidy up; who has not is stopped."""
         try:
-            await asyncio.wait(owned)
+            if not self.queue.is_closed:
+                await self._stop()
+            await asyncio.wait(self._owned())
         except asyncio.CancelledError:
-            self._execution.cancel()
-            await asyncio.wait(owned, timeout=UNWIND_TIME)
+            for task in self._owned():
+                task.cancel()
+            await asyncio.wait(self._owned(), timeout=UNWIND_TIME)
             raise
         finally:
-            for task in owned:
+            for task in self._owned():
                 self._report(task)
+
+    async def _stop(self) -> None:
+        if not self._call.cancel.is_cancelled:  # the engine gave up, nobody asked
+            self.queue.close()
+            self._execution.cancel()
+            return
+        self.cancel()
+        async for _ in self.queue:  # nobody takes them any more, but nobody shall wait for room
+            pass
+
+    def _owned(self) -> "set[asyncio.Task[None]]":
+        return {task for task in (self._execution, self._cancellation) if task is not None}
 
     def _report(self, task: "asyncio.Task[None]") -> None:
         """What nobody else hears of."""
-        if task.done() and not task.cancelled() and not self._failed and (error := task.exception()) is not None:
+        if task.done() and not task.cancelled() and not self._is_told and (error := task.exception()) is not None:
             logger.warning("executor failed while its run ended", exc_info=error, extra={"work": task.get_name()})
 
 
@@ -102,7 +110,7 @@ class ExecutorAgent:
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         run = _Run(self._executor, call)
-        begun = call.resumed
+        begun = call.task.status.state is not TaskState.SUBMITTED
         try:
             async for event in run.queue:
                 if (fitting := _fit(event, begun)) is not None:
@@ -114,6 +122,16 @@ class ExecutorAgent:
             async for event in run.queue:
                 yield event
             raise
+        finally:
+            await run.close()
+
+    async def cancel(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        """Cancel a task that is not running because it waits for its user: only `cancel` is called."""
+        run = _Run(self._executor, call)
+        run.cancel()  # before `execute` could begin
+        try:
+            async for event in run.queue:
+                yield event
         finally:
             await run.close()
 

@@ -63,7 +63,7 @@ class FunctionAgent:
         return self._admission
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
-        account = Account()
+        account = Account(self.may_reply)
         async with self._worker() as worker:
             result = await self._call(call, worker)
             if isinstance(result, AsyncIterable):
@@ -71,9 +71,6 @@ class FunctionAgent:
                     async for chunk in result:
                         for event in account.add(chunk):
                             yield event
-            elif isinstance(result, Message) and self.may_reply:
-                yield result
-                return
             else:
                 for event in account.add_whole(result):
                     yield event
@@ -115,7 +112,8 @@ class Account:
     artifact of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, may_reply: bool) -> None:
+        self._may_reply = may_reply
         self._text = ""  # the id of the artifact that pieces of text are appended to
         self._rests = False
 
@@ -143,7 +141,8 @@ class Account:
                 yield _update([Part(text=result)], str(uuid4()), last=True)
             case Message():
                 self._rests = True
-                yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=result))
+                completed = TaskStatus(state=TaskState.COMPLETED, message=result)
+                yield result if self._may_reply else StatusUpdate(status=completed)
             case _:
                 yield from self.add(result)
 

@@ -36,6 +36,9 @@ class SDKAgent:
     def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         return self._agent.run(call)
 
+    def cancel(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        return self._agent.cancel(call)
+
 
 class _Executor:
     """The same executor, as ours."""

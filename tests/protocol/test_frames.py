@@ -21,8 +21,11 @@ DEFAULTS = {
     "required": False,
     "blocking": True,
     "configuration": {},
-    **dict.fromkeys(("description", "filename", "mediaType"), ""),
-    **dict.fromkeys(("extensions", "referenceTaskIds"), []),
+    "description": "",
+    "filename": "",
+    "mediaType": "",
+    "extensions": [],
+    "referenceTaskIds": [],
 }
 
 

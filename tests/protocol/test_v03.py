@@ -205,8 +205,24 @@ def test_push_configs_are_a_bare_array_of_nested_configs() -> None:
     ]
 
 
+def test_what_0_3_has_no_field_for_stays_behind() -> None:
+    push = model.PushConfig(
+        url="https://e.com", task_id="t", tenant="x", authentication=model.AuthenticationInfo(scheme="")
+    )
+    message = model.Message(message_id="m", role=Role.USER, parts=(Part(text="hi"),))
+    configuration = model.SendConfiguration(task_push_notification_config=push)
+    request = model.SendMessage(message=message, configuration=configuration, tenant="x")
+    body = msgspec.json.decode(v03.encode_request(Operation.SEND, request))
+    assert body.keys() == {"message", "configuration"}
+    assert body["configuration"] == {
+        "blocking": True,
+        "pushNotificationConfig": {"url": "https://e.com", "authentication": {"schemes": []}},
+    }
+
+
 @pytest.mark.parametrize(("token", "cursor"), [("next", {"nextCursor": "next"}), ("", {})])
 def test_a_page_of_tasks_names_its_cursor_both_ways(token: str, cursor: dict[str, str]) -> None:
     page = model.TaskPage(tasks=(), next_page_token=token, page_size=50, total_size=0)
     body = msgspec.json.decode(v03.encode_result(Operation.LIST, page))
     assert body == {"tasks": [], "nextPageToken": token, "pageSize": 50, "totalSize": 0, **cursor}
+    assert v03.decode_result(Operation.LIST, model.encode({"tasks": [], **cursor})).next_page_token == token

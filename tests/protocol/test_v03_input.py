@@ -52,6 +52,7 @@ def read_part(part: dict[str, Any]) -> Part:
         ({"kind": "file", "file": {"bytes": "AP8=", "uri": "u"}}, Part(raw=b"\x00\xff")),
         ({"type": "file", "uri": "u", "name": "n", "mimeType": "m"}, Part(url="u", filename="n", media_type="m")),
         ({"uri": "u"}, Part(url="u")),
+        ({"type": "data", "data": {"a": 1}, "text": "ignored"}, Part(data={"a": 1})),
         ({"type": "file", "bytes": "AP8="}, Part(raw=b"\x00\xff")),
         ({"text": "hi", "metadata": {"mediaType": 5}}, Part(text="hi", metadata={"mediaType": 5})),
         ({"text": "hi", "metadata": {"filename": "f", "x": 1}}, Part(text="hi", metadata={"x": 1}, filename="f")),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apcore_a2a.errors import InvalidParamsError, Violation
+from apcore_a2a.errors import InvalidAgentResponseError, InvalidParamsError, Violation
 from apcore_a2a.protocol import model, v03
 from apcore_a2a.protocol.operations import Operation
 from tests.protocol import strategies
@@ -143,6 +143,33 @@ def test_a_wrong_message_is_refused_by_the_name_of_the_field(params: dict[str, A
 )
 def test_a_wrong_request_is_refused_by_the_name_of_the_field(operation: Operation, params: object, text: str) -> None:
     assert str(refused(operation, params)) == text
+
+
+@pytest.mark.parametrize("event", [{"kind": "surprise"}, {"kind": ""}])
+def test_an_event_of_no_known_kind_is_an_invalid_answer(event: dict[str, str]) -> None:
+    with pytest.raises(InvalidAgentResponseError):
+        v03.decode_event(model.encode(event))
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        ({}, "Missing required parameter: kind"),
+        ({"kind": "task", "id": "t"}, "Missing required parameter: status"),
+        (
+            {"kind": "task", "id": "t", "status": {"state": "done"}},
+            "Invalid parameter status.state: unknown value",
+        ),
+        (
+            {"kind": "artifact-update", "artifact": {"artifactId": "a", "parts": [{"kind": "text"}]}},
+            "Missing required parameter: artifact.parts[0].text",
+        ),
+    ],
+)
+def test_a_wrong_event_is_refused_by_the_name_of_the_field(event: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidParamsError) as caught:
+        v03.decode_event(model.encode(event))
+    assert str(caught.value) == text
 
 
 LIBRARY_WORDS = ("`", "$", "Object missing", "Traceback", "msgspec", "0x")

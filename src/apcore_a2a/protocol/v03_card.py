@@ -49,8 +49,8 @@ def to_hybrid_json(card: AgentCard) -> Json:
     served = [one for one in card.supported_interfaces if _minor(one.protocol_version) == "0.3"]
     served = served or list(card.supported_interfaces[:1])  # one URL answers to both versions
     body["protocolVersion"] = PROTOCOL_VERSION
-    body["url"] = served[0].url
-    body["preferredTransport"] = served[0].protocol_binding
+    body["url"] = served[0].url if served else ""
+    body["preferredTransport"] = served[0].protocol_binding if served else "JSONRPC"
     body["additionalInterfaces"] = [{"url": one.url, "transport": one.protocol_binding} for one in served]
     body["capabilities"]["stateTransitionHistory"] = True  # every store of ours keeps a task's history
     if card.capabilities.extended_agent_card is not None:
@@ -148,7 +148,7 @@ def _to_scheme(scheme: Json) -> SecurityScheme | None:
     for name in _TYPE_OF_SCHEME:
         if isinstance(scheme.get(name), dict):
             return {name: scheme[name]}
-    known = SCHEME_TYPES.get(scheme.get("type", ""))
+    known = SCHEME_TYPES.get(str(scheme.get("type")))
     if known is None:
         return None
     fields = {("location" if name == "in" else name): value for name, value in scheme.items() if name != "type"}

@@ -173,8 +173,7 @@ def _to_part(part: WirePart) -> Part:
     if kind == "file":
         return _to_file(part)
     data, metadata, filename, media_type = part.data, part.metadata, "", part.media_type
-    if metadata:
-        metadata = dict(metadata)
+    if metadata:  # fresh from the decoder, so ours to change
         filename, media_type = _take(metadata, FILENAME), media_type or _take(metadata, MEDIA_TYPE)
         if kind == "data" and metadata.get(WRAPPED) is True and isinstance(data, dict) and data.keys() == {"value"}:
             data = data["value"]

@@ -71,19 +71,14 @@ def task(task: Json) -> Json:
 def status_update(update: Json) -> Json:
     _status(update["status"])
     update["final"] = update["status"]["state"] in _AT_REST
-    return _of_task(update, "status-update")
+    update["kind"] = "status-update"
+    return update
 
 
 def artifact_update(update: Json) -> Json:
     for part in update["artifact"]["parts"]:
         _part(part)
-    return _of_task(update, "artifact-update")
-
-
-def _of_task(update: Json, kind: str) -> Json:
-    update["kind"] = kind
-    update.setdefault("taskId", "")
-    update.setdefault("contextId", "")
+    update["kind"] = "artifact-update"
     return update
 
 

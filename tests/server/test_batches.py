@@ -1,0 +1,143 @@
+"""Events that are ready together are taken together, and the agent never notices."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import pytest
+
+from apcore_a2a.server.batches import LIMIT, Batches
+
+
+def lose() -> None:
+    raise KeyError("lost")
+
+
+async def _all(events: AsyncGenerator[int, None]) -> list[list[int]]:
+    batches, seen = Batches(events), []
+    while True:
+        seen.append(batches.take())
+        if batches.waits:
+            await batches.wait()
+        elif batches.ended:
+            return seen
+
+
+async def test_what_is_ready_together_comes_together() -> None:
+    async def agent() -> AsyncGenerator[int, None]:
+        yield 1
+        yield 2
+        await asyncio.sleep(0)
+        yield 3
+
+    assert await _all(agent()) == [[1, 2], [3]]
+
+
+async def test_what_came_before_a_wait_is_there_while_the_agent_waits() -> None:
+    gate = asyncio.Event()
+
+    async def agent() -> AsyncGenerator[int, None]:
+        yield 1
+        await gate.wait()
+        yield 2
+
+    batches = Batches(agent())
+    assert batches.take() == [1]
+    assert batches.waits
+    await asyncio.sleep(0)  # others may run, and await, in between
+    gate.set()
+    await batches.wait()
+    assert batches.take() == [2]
+    assert batches.ended
+
+
+async def test_an_agent_that_never_waits_is_cut_into_batches() -> None:
+    async def agent() -> AsyncGenerator[int, None]:
+        for number in range(LIMIT + 1):
+            yield number
+
+    assert [len(batch) for batch in await _all(agent())] == [LIMIT, 1]
+
+
+async def test_an_error_comes_after_the_events_before_it() -> None:
+    async def agent() -> AsyncGenerator[int, None]:
+        yield 1
+        raise KeyError("lost")
+
+    batches = Batches(agent())
+    assert batches.take() == [1]
+    with pytest.raises(KeyError):
+        batches.take()
+
+
+async def test_an_error_at_once_is_raised_at_once() -> None:
+    async def agent() -> AsyncGenerator[int, None]:
+        lose()
+        yield 1
+
+    with pytest.raises(KeyError):
+        Batches(agent()).take()
+
+
+async def test_an_error_after_a_wait_is_raised_there() -> None:
+    async def agent() -> AsyncGenerator[int, None]:
+        await asyncio.sleep(0)
+        lose()
+        yield 1
+
+    batches = Batches(agent())
+    assert batches.take() == []
+    with pytest.raises(KeyError):
+        await batches.wait()
+
+
+async def test_an_agent_that_waits_and_then_ends_has_ended() -> None:
+    async def agent() -> AsyncGenerator[int, None]:
+        yield 1
+        await asyncio.sleep(0)
+
+    assert await _all(agent()) == [[1], []]
+
+
+async def test_a_cancellation_reaches_the_agent_where_it_waits() -> None:
+    seen: list[str] = []
+    waiting = asyncio.Event()
+
+    async def agent() -> AsyncGenerator[int, None]:
+        try:
+            waiting.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            yield 7
+        finally:
+            seen.append("closed")
+
+    async def drive() -> list[int]:
+        async with aclosing(agent()) as events:
+            batches = Batches(events)
+            batches.take()
+            await batches.wait()
+            return batches.take()
+
+    driver = asyncio.create_task(drive())
+    await asyncio.wait_for(waiting.wait(), 5)
+    driver.cancel()
+    assert await asyncio.wait_for(driver, 5) == [7]
+    assert seen == ["cancelled", "closed"]
+
+
+async def test_the_agent_runs_in_one_task_with_its_timeouts_working() -> None:
+    tasks: list[object] = []
+
+    async def agent() -> AsyncGenerator[int, None]:
+        tasks.append(asyncio.current_task())
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            tasks.append(asyncio.current_task())
+            yield 1
+
+    assert await _all(agent()) == [[], [1]]
+    assert tasks == [asyncio.current_task()] * 2

@@ -87,6 +87,20 @@ async def test_a_slow_save_of_one_task_holds_up_no_other() -> None:
     await asyncio.wait_for(future, 5)
 
 
+async def test_a_save_under_way_does_not_bring_a_removed_task_back() -> None:
+    tasks = GatedStore()
+    store = SimpleStore(tasks)
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    tasks.gate.clear()
+    future = store.append(author.chunk("x"))
+    removing = asyncio.ensure_future(store.remove("t", ALICE))
+    await asyncio.sleep(0)
+    tasks.gate.set()
+    assert await asyncio.wait_for(removing, 5) is True
+    assert future.done()
+    assert tasks.tasks == {}
+
+
 async def test_close_waits_for_the_saves_under_way() -> None:
     tasks = GatedStore()
     store = SimpleStore(tasks)

@@ -44,18 +44,6 @@ async def test_tasks_events_and_keys_survive_the_process(tmp_path: Path) -> None
     await store.close()
 
 
-async def test_close_writes_what_was_still_to_be_written(tmp_path: Path) -> None:
-    store = SQLiteStore(tmp_path / "tasks.db")
-    await store.open()
-    author = await tell(store, Author("t"), TaskState.WORKING)
-    futures = [store.append(author.chunk(str(n))) for n in range(1000)]
-    await store.close()
-    assert all(future.done() and future.exception() is None for future in futures)
-    store = await reopened(store)
-    await assert_holds(store, author)
-    await store.close()
-
-
 async def test_a_closed_store_says_so(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "tasks.db")
     with pytest.raises(StoreUnavailableError, match="not open"):

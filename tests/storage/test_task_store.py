@@ -108,9 +108,12 @@ async def test_a_saved_task_expires_when_it_has_ended() -> None:
     clock = Clock()
     store = InMemoryTaskStore(ttl=10, clock=clock)
     await store.save(make_task("ended", state=TaskState.COMPLETED))
-    await store.save(make_task("running"))
+    await store.save(make_task("again", state=TaskState.COMPLETED))
+    for name in ("again", "running"):
+        await store.save(make_task(name))
     clock.now += 10
     assert await store.get("ended") is None
+    assert await store.get("again") is not None
     assert await store.get("running") is not None
 
 

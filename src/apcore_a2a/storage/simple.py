@@ -101,7 +101,7 @@ class _Save(Struct):
     def follows(self, head: _Stored | None) -> bool:
         change = self.change
         if head is None or self.key is not None:
-            return head is None and self.key is not None and change.expected == 0
+            return head is None and self.key is not None
         return (
             head.kept.owner == change.owner
             and head.kept.version == change.expected

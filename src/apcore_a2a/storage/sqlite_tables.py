@@ -61,7 +61,6 @@ class _Head(Struct, gc=False):
     """What is known to be in the file about a running task, to write only what differs."""
 
     number: int
-    owner: str
     state: int
     status_time: str
     memo: bytes | None = None
@@ -74,7 +73,7 @@ class Tables:
     ) -> None:
         self.database = database
         self._ttl, self._max_tasks, self._clock = ttl, max_tasks, clock
-        self._heads: dict[str, _Head] = {}
+        self._heads: dict[tuple[str, str], _Head] = {}  # by id and owner: another owner finds nothing
         self._count: int | None = None
 
     def forget(self) -> None:
@@ -92,7 +91,7 @@ class Tables:
             earlier = execute("SELECT id FROM task WHERE owner = ? AND key = ?", (write.owner, key)).fetchone()
             if earlier is not None:
                 return str(earlier[0])
-        if write.expected != 0 or execute("SELECT 1 FROM task WHERE id = ?", (write.id,)).fetchone():
+        if execute("SELECT 1 FROM task WHERE id = ?", (write.id,)).fetchone() is not None:
             raise StaleWriteError
         self._make_room()
         code = CODES[write.state]
@@ -104,13 +103,11 @@ class Tables:
         ).lastrowid
         assert number is not None  # an INSERT has one
         self._count = self._tasks() + 1
-        self._fill(write, _Head(number, write.owner, code, write.status_time, b"", b""))
+        self._fill(write, _Head(number, code, write.status_time, b"", b""))
         return None
 
     def append(self, write: Write) -> None:
-        head = self._heads.get(write.id) or self._find(write)
-        if head.owner != write.owner:
-            raise StaleWriteError
+        head = self._heads.get((write.id, write.owner)) or self._find(write)
         code = CODES[write.state]
         values: tuple[object, ...] = (write.version, write.epoch)
         assignments = "version = ?, epoch = ?"
@@ -138,9 +135,9 @@ class Tables:
         if (write.memo, write.run) != (head.memo, head.run):
             self._keep_private(write, head)
         if write.state in AT_REST:
-            self._heads.pop(write.id, None)
+            self._heads.pop((write.id, write.owner), None)
         else:
-            self._heads[write.id] = head
+            self._heads[write.id, write.owner] = head
 
     def _keep_private(self, write: Write, head: _Head) -> None:
         if not (write.memo or write.run):
@@ -156,7 +153,7 @@ class Tables:
 
     def _find(self, write: Write) -> _Head:
         found = self.database.execute(
-            "SELECT number, owner, state, status_time FROM task WHERE id = ? AND owner = ?", (write.id, write.owner)
+            "SELECT number, state, status_time FROM task WHERE id = ? AND owner = ?", (write.id, write.owner)
         ).fetchone()
         if found is None:
             raise StaleWriteError
@@ -198,7 +195,7 @@ class Tables:
         found = self.database.execute("SELECT number FROM task WHERE id = ? AND owner = ?", (task_id, owner)).fetchone()
         if found is None:
             return False
-        self._heads.pop(task_id, None)
+        self._heads.pop((task_id, owner), None)
         self._remove(found[0])
         return True
 

@@ -1,0 +1,58 @@
+"""Means to look over the SQLite store's shoulder, and to hold its writer thread up."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from apcore_a2a.storage.sqlite import SQLiteStore
+from tests.storage.contract import Clock
+
+
+class Spy(sqlite3.Connection):
+    """Counts the bytes of every value handed to SQLite."""
+
+    bytes = 0
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        self.bytes += _size(parameters)
+        return super().execute(sql, parameters)
+
+    def executemany(self, sql: str, rows: Iterable[Any], /) -> sqlite3.Cursor:
+        rows = list(rows)
+        self.bytes += sum(map(_size, rows))
+        return super().executemany(sql, rows)
+
+
+def _size(parameters: Iterable[object]) -> int:
+    return sum(len(value) if isinstance(value, str | bytes) else 8 for value in parameters)
+
+
+class Brake(Clock):
+    """A clock that holds up the writer thread when it next looks at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.released = threading.Event(), threading.Event()
+        self.released.set()
+
+    def __call__(self) -> float:
+        if not self.released.is_set():
+            self.reached.set()
+            self.released.wait(5)
+        return super().__call__()
+
+
+async def in_one_batch(braked: tuple[SQLiteStore, Brake], *writes: Coroutine[Any, Any, object]) -> list[object]:
+    """The answer or the error of each write; all of them come while the writer thread is held up."""
+    store, brake = braked
+    brake.released.clear()
+    held = asyncio.ensure_future(store.check())
+    await asyncio.sleep(0)
+    assert brake.reached.wait(5)
+    tasks = [asyncio.ensure_future(write) for write in writes]
+    await asyncio.sleep(0)  # each is in the queue now
+    brake.released.set()
+    await asyncio.wait_for(held, 5)
+    return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)

@@ -1,0 +1,145 @@
+"""What becomes of a write that SQLite cannot take, and of those beside it."""
+
+import asyncio
+import sqlite3
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage import sqlite_writer
+from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.task_store import Query
+from tests.storage.contract import ALICE, Author, append, assert_holds, tell
+from tests.storage.sqlite_spy import Brake, Spy, in_one_batch
+
+
+@pytest.fixture
+async def braked(tmp_path: Path) -> AsyncIterator[tuple[SQLiteStore, Brake]]:
+    brake = Brake()
+    store = SQLiteStore(tmp_path / "two.db", max_tasks=2, clock=brake)
+    await store.open()
+    yield store, brake
+    await store.close()
+
+
+async def test_a_value_that_sqlite_refuses_fails_its_own_write_alone(braked: tuple[SQLiteStore, Brake]) -> None:
+    store, _ = braked
+    first, second = await tell(store, Author("first")), Author("second")
+    creation = second.create()
+    broken = second.rival()
+    broken.memo = "\ud800"  # type: ignore[assignment]  # not UTF-8, so SQLite has no way to keep it
+    created, appended, refused = await in_one_batch(
+        braked, store.create(creation), append(store, first.work()), append(store, broken.chunk("x"))
+    )
+    assert (created, appended) == (None, None)
+    assert isinstance(refused, UnicodeEncodeError)
+    await assert_holds(store, first)
+    await assert_holds(store, second)
+    # Nor was what the failed batch had begun taken for done: there is room for a third when the first has ended.
+    await append(store, first.status(TaskState.CANCELED))
+    await tell(store, Author("third"))
+
+
+async def test_close_writes_what_was_still_to_be_written(braked: tuple[SQLiteStore, Brake]) -> None:
+    store, brake = braked
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    brake.released.clear()
+    futures = [store.append(author.chunk(str(n))) for n in range(100)]
+    assert brake.reached.wait(5)
+    closing = asyncio.ensure_future(store.close())
+    await asyncio.sleep(0)
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        store.append(author.rival().chunk("too late"))
+    brake.released.set()
+    await asyncio.wait_for(closing, 5)
+    assert [future.result() for future in futures] == [None] * 100
+    await store.open()
+    await assert_holds(store, author)
+
+
+async def test_a_full_disk_refuses_writes_and_leaves_reads_until_there_is_room(
+    sqlite: SQLiteStore, writer: Spy
+) -> None:
+    author = await tell(sqlite, Author("t"), TaskState.WORKING)
+    rival = author.rival()
+    pages = writer.execute("PRAGMA page_count").fetchone()[0]
+    writer.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(StoreUnavailableError) as caught:
+        await append(sqlite, rival.chunk("x" * 100_000))
+    assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
+    assert "disk" not in caught.value.message
+    with pytest.raises(StoreUnavailableError):
+        for n in range(1000):
+            await sqlite.create(Author(f"one too many {n}").create())
+    await assert_holds(sqlite, author)
+    assert await sqlite.events("t", ALICE, 0) == author.records
+    assert (await sqlite.page(Query(owner=ALICE, limit=1))).total > 0
+
+    writer.execute("PRAGMA max_page_count=1000000")
+    await append(sqlite, author.chunk("x" * 100_000))
+    await assert_holds(sqlite, author)
+    await sqlite.check()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of one megabyte."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip("mounting is not permitted here; max_page_count stands for the full disk")
+    yield path
+    subprocess.run(["umount", path], check=True)
+
+
+def enlarge(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
+
+
+async def test_a_disk_that_is_really_full_loses_nothing_that_was_answered(small_disk: Path) -> None:
+    store = SQLiteStore(small_disk / "tasks.db")
+    await store.open()
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    kept = author.rival()
+    with pytest.raises(StoreUnavailableError):
+        for _ in range(100):
+            change = author.chunk("x" * 20_000)
+            await append(store, change)
+            kept.chunk("x" * 20_000)
+    kept.memo, kept.run = author.memo, author.run
+    await assert_holds(store, kept)
+    enlarge(small_disk)
+    await append(store, kept.chunk("room again"))
+    await assert_holds(store, kept)
+    await store.close()
+
+
+async def test_a_lock_held_by_another_program_is_a_store_that_is_not_available(
+    sqlite: SQLiteStore, writer: Spy, tmp_path: Path
+) -> None:
+    author = await tell(sqlite, Author("t"), TaskState.WORKING)
+    writer.execute("PRAGMA busy_timeout=0")
+    other = sqlite3.connect(tmp_path / "tasks.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailableError):
+        await sqlite.check()
+    with pytest.raises(StoreUnavailableError):
+        await append(sqlite, author.rival().chunk("x"))
+    await assert_holds(sqlite, author)
+    other.execute("ROLLBACK")
+    other.close()
+    await append(sqlite, author.chunk("x"))
+    await assert_holds(sqlite, author)
+
+
+async def test_a_disk_that_does_not_keep_up_is_a_store_that_is_not_available(
+    sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_writer, "MAX_WAITING", 0)
+    with pytest.raises(StoreUnavailableError):
+        await sqlite.create(Author("t").create())

@@ -114,7 +114,7 @@ def _read_token(response: HttpResponse, url: str) -> _Token:
         token = _TOKEN.decode(response.body)
         check_header(token.header)
         return token
-    except ValueError as error:  # of the JSON library, or of the check
+    except (msgspec.MsgspecError, ValueError) as error:
         raise UnauthenticatedError(f"The token endpoint {url} answered with something that is no token") from error
 
 

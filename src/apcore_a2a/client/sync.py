@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -28,6 +28,9 @@ class _LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("The client is closed")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -52,8 +55,10 @@ class _LoopThread:
         finally:
             self.run(close())
 
-    def stop(self) -> None:
+    def stop(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do one last thing, then end the thread; once."""
         if not self._loop.is_closed():
+            self.run(last())
             self.run(self._loop.shutdown_asyncgens())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -97,8 +102,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        self._thread.run(self._client.close())
-        self._thread.stop()
+        self._thread.stop(self._client.close)
 
     @property
     def url(self) -> str:

@@ -1,0 +1,228 @@
+"""The client without await: the same, from a thread without an event loop."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from apcore_a2a.client import A2AClient, Client, Retry
+from apcore_a2a.errors import A2AConnectionError, TaskNotFoundError
+from apcore_a2a.protocol.model import StatusUpdate, Task, TaskState
+from tests.client.scripted import (
+    CARD,
+    STREAM_HEAD,
+    Request,
+    ScriptedServer,
+    card,
+    error,
+    event,
+    hang,
+    respond,
+    result,
+    status,
+    stream,
+    task,
+)
+
+PAGE = {"tasks": [task()], "nextPageToken": "", "pageSize": 50, "totalSize": 1}
+PUSH = {"taskId": "t-1", "id": "p-1", "url": "https://example.com/hook"}
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    """A scripted server on a loop of its own, since the tests block theirs."""
+    ready, stop, running = threading.Event(), asyncio.Event(), ScriptedServer()
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        async with running:
+            running.on(CARD, respond(card(running.url)))
+            ready.set()
+            await stop.wait()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait(others, timeout=5) if others else None
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert ready.wait(5)
+    yield running
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(5)
+    loop.close()
+
+
+@pytest.fixture
+def client(server: ScriptedServer) -> Iterator[Client]:
+    with Client(server.url, timeout=5.0, retry=Retry(base=0.0)) as connected:
+        yield connected
+
+
+def test_a_message_is_sent_and_answered(server: ScriptedServer, client: Client) -> None:
+    server.on("/", result({"task": task()}))
+
+    answer = client.send_message("hi", skill="obey", timeout=3.0)
+
+    assert isinstance(answer, Task)
+    assert server.asked("/")[0].json["params"]["message"]["metadata"] == {"skillId": "obey"}
+
+
+def test_the_card_is_an_attribute(server: ScriptedServer, client: Client) -> None:
+    assert client.agent_card.name == "Scripted"
+    assert client.interface.protocol_version == "1.0"
+    assert client.agent_card is client.agent_card
+    assert len(server.requests) == 1
+    client.refresh_card()
+    assert len(server.requests) == 2
+
+
+def test_a_stream_is_iterated(server: ScriptedServer, client: Client) -> None:
+    server.on("/", stream({"task": task("SUBMITTED")}, status("WORKING"), status("COMPLETED")))
+
+    assert [type(one) for one in client.stream_message("hi")] == [Task, StatusUpdate, StatusUpdate]
+
+
+def test_a_stream_may_be_left_early(server: ScriptedServer, client: Client) -> None:
+    gone = threading.Event()
+
+    async def write(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + event(request, {"task": task("WORKING")}))
+        with pytest.raises(ConnectionError):
+            while True:
+                writer.write(event(request, status("WORKING", metadata={"x": "y" * 65536})))
+                await writer.drain()
+        gone.set()
+
+    server.on("/", write, result(task()))
+    for _ in client.stream_message("hi"):
+        break
+
+    assert gone.wait(5)
+    assert client.get_task("t-1").id == "t-1"
+
+
+Ask = Callable[[Client], Any]
+
+
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (lambda client: client.get_task("t-1", history_length=1), task()),
+        (lambda client: client.cancel_task("t-1"), task("CANCELED")),
+        (lambda client: client.list_tasks("c-1"), PAGE),
+        (lambda client: list(client.iter_tasks()), PAGE),
+        (lambda client: client.set_push_config("t-1", "https://example.com/hook"), PUSH),
+        (lambda client: client.get_push_config("t-1", "p-1"), PUSH),
+        (lambda client: client.list_push_configs("t-1"), {"configs": [PUSH]}),
+        (lambda client: client.delete_push_config("t-1", "p-1") or True, {}),
+        (lambda client: client.extended_card(), card("http://127.0.0.1:1")),
+    ],
+)
+def test_every_operation_answers(server: ScriptedServer, client: Client, ask: Ask, answer: object) -> None:
+    server.on("/", result(answer))
+
+    assert ask(client)
+
+
+def test_a_task_is_waited_for_and_followed(server: ScriptedServer, client: Client) -> None:
+    server.on("/", stream({"task": task("WORKING")}, status("COMPLETED")), result(task()))
+    assert client.wait("t-1").status.state is TaskState.COMPLETED
+
+    server.on("/", stream({"task": task("COMPLETED")}))
+    assert len(list(client.resubscribe("t-1"))) == 1
+
+
+def test_errors_are_the_same(server: ScriptedServer, client: Client) -> None:
+    server.on("/", error(-32001), hang)
+
+    with pytest.raises(TaskNotFoundError):
+        client.get_task("t-1")
+    with pytest.raises(A2AConnectionError, match="within"):
+        client.get_task("t-1", timeout=0.05)
+
+
+def test_threads_may_share_a_client(server: ScriptedServer, client: Client) -> None:
+    server.on("/", result(task()))
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: client.get_task("t-1").id, range(40)))
+
+    assert found == ["t-1"] * 40
+    assert len(server.asked(CARD)) == 1
+
+
+def test_it_works_where_a_loop_is_running(server: ScriptedServer, client: Client) -> None:
+    server.on("/", result(task()))
+
+    async def main() -> str:
+        return client.get_task("t-1").id
+
+    assert asyncio.run(main()) == "t-1"
+
+
+def test_an_interrupted_call_is_cancelled(
+    server: ScriptedServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the caller's thread: the request must not go on behind its back, and the client stays usable."""
+    asked = threading.Event()
+
+    async def write(request: Request, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await hang(request, writer)
+
+    class Interrupted:
+        def __init__(self, future: Any) -> None:
+            self._future = future
+
+        def result(self) -> object:
+            assert asked.wait(5)
+            raise KeyboardInterrupt
+
+        def cancel(self) -> bool:
+            return bool(self._future.cancel())
+
+    submit = asyncio.run_coroutine_threadsafe
+    server.on("/", write, result(task()))
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "run_coroutine_threadsafe", lambda work, loop: Interrupted(submit(work, loop)))
+        with pytest.raises(KeyboardInterrupt):
+            client.get_task("t-1")
+
+    assert client.get_task("t-1").id == "t-1"
+
+
+def test_a_closed_client_leaves_no_thread(server: ScriptedServer) -> None:
+    before = threading.active_count()
+    client = Client(server.url)
+    assert client.agent_card.name == "Scripted"
+    client.close()
+    client.close()
+
+    assert threading.active_count() == before
+    with pytest.raises(RuntimeError, match="closed"):
+        client.get_task("t-1")
+
+
+def test_a_wrong_address_starts_no_thread() -> None:
+    before = threading.active_count()
+
+    with pytest.raises(ValueError, match="Not an http"):
+        Client("agent.example")
+    assert threading.active_count() == before
+
+
+def test_both_clients_offer_the_same_with_the_same_arguments() -> None:
+    def offers(kind: type) -> dict[str, list[str]]:
+        return {
+            name: list(inspect.signature(member).parameters) if inspect.isfunction(member) else []
+            for name, member in vars(kind).items()
+            if not name.startswith("_")
+        }
+
+    ours, theirs = offers(Client), offers(A2AClient)
+    ours.pop("url")  # an attribute of the other
+    assert ours == theirs
+    assert inspect.signature(Client).parameters.keys() == inspect.signature(A2AClient).parameters.keys()

@@ -15,10 +15,12 @@ from apcore_a2a.protocol.operations import SHAPES, Operation
 from tests.requirements import requirement
 
 FRAMES = Path(__file__).parents[1] / "frames"
-RECORDINGS = ("sdk-0.3", "sdk-1")
+RECORDINGS = ("sdk-0.3", "js-0.3", "sdk-1")
 SPOKEN: dict[tuple[str, str], Dialect] = {
     ("sdk-0.3", "jsonrpc"): v03,
     ("sdk-0.3", "rest"): v03_rest,
+    ("js-0.3", "jsonrpc"): v03,
+    ("js-0.3", "rest"): v03_rest,
     ("sdk-1", "jsonrpc"): v1,
     ("sdk-1", "rest"): v1,
 }
@@ -55,6 +57,7 @@ class Call(NamedTuple):
     operation: Operation
     params: Any
     results: list[Any]
+    exact: bool = True
 
 
 def load(recording: str) -> list[dict[str, Any]]:
@@ -66,11 +69,12 @@ def to_call(recording: str, frame: dict[str, Any]) -> Call | None:
     """None for an exchange that fetched the public card, or failed."""
     dialect = SPOKEN[recording, frame["binding"]]
     replies = frame["events"] if "events" in frame else [frame["response"]]
-    if frame["status"] != 200 or "well-known" in frame["http"] or any("error" in reply for reply in replies):
+    if frame["status"] >= 300 or "well-known" in frame["http"] or any("error" in (reply or {}) for reply in replies):
         return None
     if frame["binding"] == "rest":
         operation = next(value for path, value in PATHS.items() if re.fullmatch(path, frame["http"]))
-        return Call(dialect, operation, frame.get("request"), replies)
+        # In ProtoJSON the SDKs disagree whether file content is base64 once or twice: we read both, and write one.
+        return Call(dialect, operation, frame.get("request"), replies, exact=recording != "js-0.3")
     request, results = frame["request"], [reply.get("result") for reply in replies]  # a2a-sdk 0.3 leaves out a null
     return Call(dialect, dialect.METHODS[request["method"]], request.get("params"), results)
 
@@ -107,30 +111,46 @@ def bare_request(call: Call, body: Any) -> Any:
 
 
 def test_the_recordings_hold_every_operation_that_their_sdk_has() -> None:
-    unknown = {"sdk-0.3": {Operation.LIST, Operation.SUBSCRIBE}, "sdk-1": {Operation.SUBSCRIBE}}
     for recording in RECORDINGS:
         recorded = {parameters.values[0].operation for parameters in calls(recording, "jsonrpc")}
-        assert recorded == set(Operation) - unknown[recording]
+        unknown = {Operation.SUBSCRIBE} if recording == "sdk-1" else {Operation.SUBSCRIBE, Operation.LIST}
+        assert recorded == set(Operation) - unknown
 
 
 @requirement("NFR-CMP-005")
 @pytest.mark.parametrize("call", ASKED)
 def test_a_recorded_request_means_the_same_after_us(call: Call) -> None:
     request = call.dialect.decode_request(call.operation, model.encode(call.params))
-    rewritten = json.loads(call.dialect.encode_request(call.operation, request))
-    assert bare_request(call, rewritten) == bare_request(call, call.params)
+    rewritten = call.dialect.encode_request(call.operation, request)
+    assert call.dialect.decode_request(call.operation, rewritten) == request
+    if call.exact:
+        assert bare_request(call, json.loads(rewritten)) == bare_request(call, call.params)
 
 
 @requirement("NFR-CMP-005")
 @pytest.mark.parametrize("call", [call for call in CALLS if call.values[0].operation is not Operation.EXTENDED_CARD])
 def test_a_recorded_answer_means_the_same_after_us(call: Call) -> None:
-    dialect, operation, _, results = call
-    for result in results:
-        if SHAPES[operation].streams:
-            rewritten = dialect.encode_event(dialect.decode_event(model.encode(result)))
-        else:
-            rewritten = dialect.encode_result(operation, dialect.decode_result(operation, model.encode(result)))
-        assert bare(json.loads(rewritten) or None) == bare(result or None)  # delete: {} is as good as null
+    for result in call.results:
+        read, rewritten = read_and_write(call, model.encode(result))
+        assert read_and_write(call, rewritten) == (read, rewritten)
+        if call.exact:
+            assert bare(json.loads(rewritten) or None) == bare(result or None)  # delete: {} is as good as null
+
+
+def read_and_write(call: Call, body: bytes) -> tuple[Any, bytes]:
+    if SHAPES[call.operation].streams:
+        event = call.dialect.decode_event(body)
+        return event, call.dialect.encode_event(event)
+    result = call.dialect.decode_result(call.operation, body)
+    return result, call.dialect.encode_result(call.operation, result)
+
+
+@pytest.mark.parametrize("recording", RECORDINGS)
+@pytest.mark.parametrize("binding", ["jsonrpc", "rest"])
+def test_the_content_of_a_recorded_file_is_read(recording: str, binding: str) -> None:
+    call = next(one.values[0] for one in calls(recording, binding) if one.values[0].operation is Operation.SEND)
+    message = call.dialect.decode_result(Operation.SEND, model.encode(call.results[0]))
+    assert b"\x00\xff" in [part.raw for part in message.parts]
 
 
 @requirement("NFR-CMP-005")

@@ -117,8 +117,9 @@ async def test_an_acl_set_after_the_agent_was_made_counts() -> None:
     agent = agent_of(executor)
     await agent.admit(call_of({"a": 1, "b": 2}))
     executor.set_acl(apcore.ACL(rules=[], default_effect="deny"))
-    with pytest.raises(TaskNotFoundError):
-        await agent.admit(call_of({"a": 1, "b": 2}))
+    for skill in ("math.add", "math.none"):
+        with pytest.raises(TaskNotFoundError):
+            await agent.admit(call_of({"a": 1, "b": 2}, skill=skill))
 
 
 async def test_a_right_lost_between_admission_and_run_is_masked_in_the_run() -> None:

@@ -80,6 +80,7 @@ async def test_any_other_reply_looks_whether_it_was_decided_elsewhere() -> None:
     agent, outcome = await waiting(desk, pay)
     outcome = await reply(agent, outcome, "any news?")
     assert (outcome.state, outcome.metadata["approvalId"]) == (TaskState.INPUT_REQUIRED, "approval-1")
+    assert outcome.memo["inputs"] == {"a": 10, "b": 0}
     desk.decisions["approval-1"] = "approved"
     outcome = await reply(agent, outcome, "and now?")
     assert (outcome.state, outcome.data) == (TaskState.COMPLETED, {"total": 10})

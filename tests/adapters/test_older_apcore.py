@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import apcore
 import pytest
 
+from apcore_a2a.adapters.approvals import Approvals
 from apcore_a2a.adapters.module_agent import ModuleAgent
 from apcore_a2a.adapters.registry import Modules
 from apcore_a2a.errors import InvalidParamsError, TaskNotFoundError, Violation
-from tests.adapters.running import Add, Data, Returns, call_of, registry_of, run
+from tests.adapters.running import Add, Data, Returns, call_of, needs_approvals, registry_of, reply, run
 
 
 class Acl:
@@ -107,6 +109,24 @@ async def test_fields_of_a_schema_that_is_a_dict_are_named(error: Data, violatio
     with pytest.raises(InvalidParamsError) as refused:
         await agent_on(executor).admit(call_of({}))
     assert refused.value.violations == (violation,)
+
+
+@needs_approvals
+async def test_without_an_approval_handler_no_token_is_given() -> None:
+    class Asking(Executor06):  # before 0.27 a token that no gate takes reaches the module
+        calls: list[Data] = []  # noqa: RUF012  # one test, one list
+
+        async def call_async(self, module_id: str, inputs: Data, context: Any) -> Data:
+            self.calls.append(inputs)
+            if len(self.calls) == 1:
+                raise apcore.ApprovalPendingError(result=apcore.ApprovalResult(status="pending", approval_id="mine"))
+            return {}
+
+    executor = Asking()
+    agent = Approvals(agent_on(executor))
+    outcome = await run(agent, call_of({"a": 1, "b": 2}))
+    await reply(agent, outcome, "approve")
+    assert executor.calls == [{"a": 1, "b": 2}, {"a": 1, "b": 2}]
 
 
 def test_a_module_that_the_registry_cannot_describe_describes_itself() -> None:

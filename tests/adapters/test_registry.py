@@ -101,6 +101,13 @@ def test_modules_come_sorted_and_without_apcores_own() -> None:
     assert [module.id for module in open_modules(registry)] == ["a.one", "b.two"]
 
 
+def test_hidden_modules_are_modules_but_no_skills() -> None:
+    if not hasattr(apcore.ModuleAnnotations(), "discoverable"):
+        pytest.skip("this apcore hides nothing")
+    found = only(secret__tool=Returns({}, annotations=apcore.ModuleAnnotations(discoverable=False)))
+    assert (found.hidden, found.is_skill) == (True, False)
+
+
 def test_a_module_is_described_once() -> None:
     modules = modules_of(math__add=Add())
     assert modules.find("math.add") is modules.find("math.add")
@@ -116,9 +123,10 @@ def test_peer_weakness_16_a_module_registered_anew_is_described_anew() -> None:
     modules = open_modules(registry)
     assert modules.find("a.module").description == "Return a value"  # type: ignore[union-attr]  # or the test fails
     registry.unregister("a.module")
-    assert modules.find("a.module") is None
     registry.register("a.module", Returns({}, description="Better"))
     assert modules.find("a.module").description == "Better"  # type: ignore[union-attr]
+    registry.unregister("a.module")
+    assert modules.find("a.module") is None
 
 
 def test_a_change_on_any_thread_is_told_on_that_thread() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from apcore_a2a.adapters.schema_memo import SchemaMemo, remember_schemas
 from apcore_a2a.adapters.sources import open_modules
@@ -13,7 +13,7 @@ from tests.adapters.running import Data, Returns, agent_of, call_of, registry_of
 
 def model() -> type[BaseModel]:
     class Order(BaseModel):
-        amount: int
+        amount: int = Field(alias="sum")
         note: str = ""
 
     return Order
@@ -36,7 +36,7 @@ def test_an_answer_that_is_changed_does_not_change_the_next() -> None:
     assert order.model_json_schema() == model().model_json_schema()
 
 
-@pytest.mark.parametrize("options", [{"mode": "serialization"}, {"by_alias": False}, {"ref_template": "#/x/{model}"}])
+@pytest.mark.parametrize("options", [{"mode": "serialization"}, {"by_alias": False}])
 def test_a_question_with_options_is_asked_anew(options: dict[str, Any]) -> None:
     assert remembered().model_json_schema(**options) == model().model_json_schema(**options)
 
@@ -44,7 +44,7 @@ def test_a_question_with_options_is_asked_anew(options: dict[str, Any]) -> None:
 def test_a_subclass_answers_for_itself() -> None:
     order = remembered()
     larger = type("Larger", (order,), {"__annotations__": {"extra": int}})
-    assert set(larger.model_json_schema()["properties"]) == {"amount", "note", "extra"}  # type: ignore[attr-defined]
+    assert set(larger.model_json_schema()["properties"]) == {"sum", "note", "extra"}  # type: ignore[attr-defined]
 
 
 def test_a_subclass_with_a_way_of_its_own_keeps_it() -> None:
@@ -58,7 +58,7 @@ def test_a_subclass_with_a_way_of_its_own_keeps_it() -> None:
 
 
 def test_instances_can_be_asked_as_before() -> None:
-    assert remembered()(amount=1).model_json_schema() == model().model_json_schema()
+    assert remembered()(sum=1).model_json_schema() == model().model_json_schema()
 
 
 def test_a_model_with_its_own_way_is_left_alone() -> None:
@@ -110,10 +110,10 @@ async def test_nothing_is_checked_less() -> None:
         output_schema = order
 
         async def execute(self, inputs: Data, context: Any) -> Data:
-            return {"amount": inputs["amount"]}
+            return {"sum": inputs["sum"]}
 
     agent = agent_of(shop__book=Book())
-    assert (await run(agent, call_of({"amount": 1}))).data == {"amount": 1}
+    assert (await run(agent, call_of({"sum": 1}))).data == {"sum": 1}
     assert isinstance(vars(order)["model_json_schema"], SchemaMemo)
     with pytest.raises(InvalidParamsError):
-        await agent.admit(call_of({"amount": "lots"}))
+        await agent.admit(call_of({"sum": "lots"}))

@@ -50,6 +50,7 @@ async def test_a_chunk_stays_as_it_was_yielded() -> None:
             for number in range(3):
                 growing.append(number)
                 yield {"usage": {str(number): number}, "list": growing}
+            growing.append(99)
 
     outcome = await run(agent_of(a__grows=Grows()), call_of("go"))
     assert [update.artifact.parts[0].data for update in outcome.updates[:-1]] == [
@@ -58,6 +59,12 @@ async def test_a_chunk_stays_as_it_was_yielded() -> None:
         {"usage": {"2": 2}, "list": [0, 1, 2]},
     ]
     assert outcome.data == {"usage": {"0": 0, "1": 1, "2": 2}, "list": [0, 1, 2]}
+
+
+async def test_objects_are_merged_at_any_depth_and_replace_what_is_none() -> None:
+    module = Counts({"a": {"b": {"c": 1}}, "x": 1}, {"a": {"b": {"d": 2}}, "x": {"y": 1}}, {"a": {"b": {"c": 3}}})
+    outcome = await run(agent_of(a__counts=module), call_of("go"))
+    assert outcome.data == {"a": {"b": {"c": 3, "d": 2}}, "x": {"y": 1}}
 
 
 async def test_an_empty_first_chunk_is_a_chunk() -> None:

@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 MAX_BODY: Final = 10 * 1024 * 1024
 BODY_DEADLINE: Final = 30.0
-STALLED: Final = 60.0  # a reader that takes nothing for so long is let go
 JSON: Final = b"application/json"
 A2A_JSON: Final = b"application/a2a+json"
 EVENT_STREAM: Final = b"text/event-stream"

@@ -16,7 +16,7 @@ from apcore_a2a.errors import A2AError, StoreUnavailableError
 from apcore_a2a.protocol import v03, v1
 from apcore_a2a.protocol.card import AgentCard, AgentInterface
 from apcore_a2a.protocol.model import GetExtendedCard, encode
-from apcore_a2a.server.asgi import inbound, respond
+from apcore_a2a.server.asgi import Headers, Inbound, inbound, respond
 from apcore_a2a.server.engine import Engine
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
@@ -30,19 +30,28 @@ CardMode = Literal["auto", "1.0", "0.3", "hybrid"]
 
 class _Form(Struct, frozen=True):
     body: bytes
-    headers: tuple[tuple[bytes, bytes], ...]
+    headers: Headers
     etag: bytes
+    modified: bytes
+
+    def is_known(self, request: Inbound) -> bool:
+        """Whether the client has this form already; what it knows by tag counts over what it knows by date."""
+        tags = request.headers.get(b"if-none-match")
+        if tags is not None:
+            return tags.strip() == b"*" or self.etag in tags
+        return request.headers.get(b"if-modified-since") == self.modified
 
 
 def _form(body: bytes, modified: float) -> _Form:
     etag = b'"' + hashlib.sha256(body).hexdigest()[:32].encode() + b'"'
+    date = formatdate(modified, usegmt=True).encode()
     headers = (
         (b"cache-control", b"max-age=%d" % MAX_AGE),
         (b"etag", etag),
-        (b"last-modified", formatdate(modified, usegmt=True).encode()),
+        (b"last-modified", date),
         (b"vary", b"A2A-Version"),
     )
-    return _Form(body, headers, etag)
+    return _Form(body, headers, etag, date)
 
 
 def interfaces(base: str) -> tuple[AgentInterface, ...]:
@@ -82,12 +91,12 @@ class CardDesk:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
         forms = self._encoded(scope)
-        form = forms[self._choose(scope["path"], request.text(b"a2a-version"))]
-        if form.etag in request.headers.get(b"if-none-match", b""):
+        form = forms[self._choose(scope["path"], request.version())]
+        if form.is_known(request):
             await send({"type": "http.response.start", "status": 304, "headers": list(form.headers)})
             await send({"type": "http.response.body", "body": b""})
         else:
-            await respond(send, 200, b"" if scope["method"] == "HEAD" else form.body, headers=form.headers)
+            await respond(send, 200, form.body, headers=form.headers)  # the server leaves the body out for HEAD
 
     def _encoded(self, scope: Scope) -> dict[str, _Form]:
         base = "" if self.card.supported_interfaces else self._base(scope)

@@ -1,6 +1,7 @@
-"""A connection that dribbles its headers, or never ends them, is closed.
+"""A connection that dribbles its headers, never ends them, or takes nothing of its answer, is closed.
 
-uvicorn bounds neither the time nor the size of a request's headers; a few hundred slow connections would hold it.
+uvicorn bounds neither the time nor the size of a request's headers, and waits for ever for a client that reads nothing;
+a few hundred such connections would hold it.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEADER_DEADLINE: Final = 15.0
 MAX_HEADERS: Final = 64 * 1024
+STALLED: Final = 60.0  # seconds in which a client must have read the better part of what waits for it (48 KiB)
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -18,6 +20,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: uvicorn's business
         super().__init__(*args, **kwargs)
         self._guard_timer: asyncio.TimerHandle | None = None
+        self._guard_stalled: asyncio.TimerHandle | None = None
         self._guard_bytes = 0
         self._guard_waits = True  # for the end of the headers
 
@@ -28,31 +31,45 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._guard_waits = True
-        self._guard_bytes = 0
 
     def on_headers_complete(self) -> None:
         self._guard_waits = False
+        self._guard_bytes = 0
         self._guard_stop()
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
-        if self._guard_waits:
-            self._guard_bytes += len(data)
+        waited = self._guard_waits
         super().data_received(data)
-        if self._guard_waits and self._guard_bytes:
+        if self._guard_waits:
+            self._guard_bytes += len(data) if waited else 0  # else most of it was the request before
             if self._guard_bytes > MAX_HEADERS:
                 self.transport.close()
             elif self._guard_timer is None:
                 self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._guard_stalled = self.loop.call_later(STALLED, self.transport.abort)  # close() would wait for the client
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._guard_flows()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._guard_stop()
+        self._guard_flows()
         super().connection_lost(exc)
 
     def _guard_stop(self) -> None:
         if self._guard_timer is not None:
             self._guard_timer.cancel()
             self._guard_timer = None
+
+    def _guard_flows(self) -> None:
+        if self._guard_stalled is not None:
+            self._guard_stalled.cancel()
+            self._guard_stalled = None
 
     def _too_slow(self) -> None:
         self._guard_timer = None

@@ -3,12 +3,15 @@
 Rule: the engine knows nothing of what runs; an agent knows nothing of stores, streams or protocols.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from apcore_a2a.protocol.model import ArtifactUpdate, Message, SendMessage, StatusUpdate, Task
+
+logger = logging.getLogger(__name__)
 
 ANONYMOUS = "anonymous"
 
@@ -52,7 +55,10 @@ class CancelToken:
         if not self.is_cancelled:
             self.is_cancelled = True
             for callback in self._callbacks:
-                callback()
+                try:
+                    callback()
+                except Exception:  # whoever cancels is not to blame, and the others want to know, too
+                    logger.exception("cancel callback failed")
 
 
 class Call(Struct, kw_only=True):

@@ -16,7 +16,8 @@ class Crew:
     """A set of tasks with one owner."""
 
     def __init__(self) -> None:
-        self._members: set[asyncio.Task[Any]] = set()
+        self._members: set[asyncio.Task[None]] = set()
+        self._disowned: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._members)
@@ -29,8 +30,15 @@ class Crew:
 
     def _left(self, member: "asyncio.Task[None]") -> None:
         self._members.discard(member)
+        self._disowned.discard(member)
         if not member.cancelled() and (error := member.exception()) is not None:
             logger.error("background work failed", exc_info=error, extra={"work": member.get_name()})
+
+    def disown(self, member: "asyncio.Task[None]") -> None:
+        """Wait for it no longer: it ignored its cancellation. It is still held, so that it can end by itself."""
+        if not member.done():
+            self._members.discard(member)
+            self._disowned.add(member)
 
     async def join(self, seconds: float) -> bool:
         """Wait for every member, at most so long. Whether all have left."""
@@ -42,5 +50,6 @@ class Crew:
         """Cancel every member once and wait a bounded time; what is left then is named in the log."""
         for member in set(self._members):
             member.cancel()
-        if not await self.join(seconds):
-            logger.warning("work ignored its cancellation", extra={"work": [m.get_name() for m in self._members]})
+        await self.join(seconds)
+        if left := self._members | self._disowned:
+            logger.warning("work ignored its cancellation", extra={"work": [member.get_name() for member in left]})

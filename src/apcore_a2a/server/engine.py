@@ -16,13 +16,11 @@ from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.errors import InvalidParamsError, UnsupportedOperationError, Violation
 from apcore_a2a.protocol import model
 from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
-from apcore_a2a.protocol.model import Document, Message, SendMessage, StatusUpdate, Task, TaskState, TaskStatus, Value
+from apcore_a2a.protocol.model import Document, Message, SendMessage, Task, TaskState, Value
 from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.server.crew import Crew
-from apcore_a2a.server.execution import Execution, Stop
+from apcore_a2a.server.execution import CANCEL_GRACE
 from apcore_a2a.server.intake import Intake
-from apcore_a2a.server.live_task import LiveTask, says
 from apcore_a2a.server.observer import Observer, Silent
 from apcore_a2a.server.options import DEFAULTS, Options
 from apcore_a2a.server.origin import Interceptor, Origin
@@ -66,7 +64,13 @@ class Engine:
 
     @property
     def active_tasks(self) -> int:
-        return len(self._runs)
+        """Tasks that run now."""
+        return self._runs.active
+
+    @property
+    def live_tasks(self) -> int:
+        """Tasks kept in memory because somebody runs or watches them; the others are in the store alone."""
+        return self._runs.live
 
     @property
     def draining(self) -> bool:
@@ -74,7 +78,7 @@ class Engine:
 
     async def open(self) -> None:
         await self.store.open()
-        await self._runs.recover()
+        await self._intake.recover()
 
     def begin_drain(self) -> None:
         """Take no more work, and let what runs end; `close` waits for that."""
@@ -100,34 +104,41 @@ class Engine:
         if perform is None:
             raise errors.PushNotificationNotSupportedError
         result = await perform(request, origin)
-        for interceptor in self._interceptors:
-            await interceptor.after(operation, request, origin, result)
+        try:
+            for interceptor in self._interceptors:
+                await interceptor.after(operation, request, origin, result)
+        except BaseException:
+            if isinstance(result, Stream):  # nobody will read it
+                result.close()
+            raise
         return result
 
     # ---- messages -------------------------------------------------------------------------------------------------
 
     async def send_message(self, request: SendMessage, origin: Origin) -> Task | Document | Message:
-        begun = await self._intake.begin(request, origin)
+        wait = not request.configuration.return_immediately
+        begun = await self._intake.begin(request, origin, wait=wait)
         if isinstance(begun, Document):
             return _trim(begun, request.configuration.history_length)
-        if (message := await _opened(begun)) is not None:
-            return message
-        if not request.configuration.return_immediately:
-            await begun.rested.wait()
-            if begun.live.state not in AT_REST:
-                raise errors.StoreUnavailableError
+        if begun.reply is not None:
+            return begun.reply
+        if wait:
+            with self._runs.holding(begun.live):
+                await begun.rested.wait()
+            if begun.error is not None:
+                raise begun.error
         document, _ = await begun.live.latest()
         return _trim(document, request.configuration.history_length)
 
     async def stream_message(self, request: SendMessage, origin: Origin) -> Stream:
-        self._streams.check_room(origin)
-        begun = await self._intake.begin(request, origin, stream=True)
-        if isinstance(begun, Document):
-            return Stream([snapshot(begun, 1)])
-        if (message := await _opened(begun)) is not None:
-            return reply(message)
-        after = None if begun.call.resumed else 0
-        return await self._streams.follow(begun.live, origin, until=UNTIL_USER_IS_ASKED, after=after)
+        with self._streams.seat(origin) as seat:
+            begun = await self._intake.begin(request, origin, wait=True)
+            if isinstance(begun, Document):
+                return Stream([snapshot(begun, 1)])
+            if begun.reply is not None:
+                return reply(begun.reply)
+            after = None if begun.call.resumed else 0
+            return await self._streams.follow(begun.live, origin, seat, until=UNTIL_USER_IS_ASKED, after=after)
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
@@ -154,38 +165,24 @@ class Engine:
         )
 
     async def cancel_task(self, request: model.CancelTask, origin: Origin) -> Document:
-        live = await self._intake.live(request.id, origin)
-        try:
-            running = self._runs.running(request.id)
-            before = live.state
-            if running is not None:
-                await asyncio.wait({self._runs.stop(running, Stop.CANCEL)})
-            elif before not in TERMINAL:
-                await self._cancel_parked(live)
-            if before in TERMINAL or live.state is not TaskState.CANCELED:
-                raise errors.TaskNotCancelableError(request.id, live.state.removeprefix("TASK_STATE_").lower())
-            return (await live.latest())[0]
-        finally:
-            self._runs.release(live)
-
-    async def _cancel_parked(self, live: LiveTask) -> None:
-        async with live.turn:
-            await live.mend()
-            if live.state not in TERMINAL:
-                state, text = Stop.CANCEL.value
-                await live.write(StatusUpdate(status=TaskStatus(state=state, message=says(text))))
-                await live.flush()
+        async with self._intake.live(request.id, origin) as live:
+            if not live.has_ended():
+                await asyncio.wait({self._runs.cancel(live)}, timeout=CANCEL_GRACE + 1)
+                if not live.has_ended():
+                    raise errors.StoreUnavailableError
+                if live.state is TaskState.CANCELED:
+                    return live.snapshot()
+            raise errors.TaskNotCancelableError(request.id, live.state.removeprefix("TASK_STATE_").lower())
 
     async def subscribe(self, request: model.SubscribeToTask, origin: Origin) -> Stream:
-        self._streams.check_room(origin)
-        live = await self._intake.live(request.id, origin)
-        if live.state not in TERMINAL:
-            after = origin.last_event_id if origin.rules.replay else None
-            return await self._streams.follow(live, origin, until=UNTIL_ENDED, after=after)
-        self._runs.release(live)
-        if not origin.rules.subscribe_when_ended:
+        with self._streams.seat(origin) as seat:
+            async with self._intake.live(request.id, origin) as live:
+                if not live.has_ended():
+                    after = origin.last_event_id if origin.rules.replay else None
+                    return await self._streams.follow(live, origin, seat, until=UNTIL_ENDED, after=after)
+                if origin.rules.subscribe_when_ended:
+                    return await replay(live, origin)
             raise UnsupportedOperationError(f"Task {request.id} has ended: there is nothing to subscribe to")
-        return await replay(live, origin)
 
     # ---- the rest -------------------------------------------------------------------------------------------------
 
@@ -193,14 +190,6 @@ class Engine:
         if self._extended_card is None:
             raise origin.rules.without_extended_card
         return self._extended_card(origin.caller)
-
-
-async def _opened(execution: Execution) -> Message | None:
-    """Wait until a run can be answered; its reply if it makes no task."""
-    await execution.opened.wait()
-    if execution.error is not None:
-        raise execution.error
-    return execution.reply
 
 
 def _trim(document: Document, history_length: int | None) -> Task | Document:

@@ -45,7 +45,7 @@ class EventLog:
         self._first = version + 1
         self._entries: list[Entry] = []
         self._bytes = 0
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: dict[asyncio.Future[None], None] = {}
 
     def append(self, entries: list[Entry], size: int) -> None:
         self._entries += entries
@@ -53,31 +53,30 @@ class EventLog:
         self._bytes += size
         if len(self._entries) > WINDOW_EVENTS or self._bytes > WINDOW_BYTES:
             self._trim()
-        self.wake()
+        self._wake()
 
     def _trim(self) -> None:
-        # Half at a time: each entry is moved once on average.
+        # Half at a time: each entry is moved, and measured anew with what dialects made of it, once on average.
         dropped = max(len(self._entries) // 2, 1)
-        self._bytes = self._bytes * (len(self._entries) - dropped) // len(self._entries)
         del self._entries[:dropped]
         self._first += dropped
+        self._bytes = sum(len(body) for entry in self._entries for body in entry.encoded.values())
 
     def restart(self, version: int) -> None:
         """Go on from a version whose events were not all published: readers begin again from a snapshot."""
         self._entries, self._bytes = [], 0
         self.version, self._first = version, version + 1
-        self.wake()
+        self._wake()
 
     def close(self) -> None:
         """No event will follow."""
         self.closed = True
-        self.wake()
+        self._wake()
 
-    def wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+            wake(waiter)
 
     def after(self, seq: int) -> list[Entry]:
         """The events that follow sequence number `seq`."""
@@ -85,11 +84,18 @@ class EventLog:
             raise Lagged
         return self._entries[seq + 1 - self._first :]
 
-    def wait(self) -> "asyncio.Future[None]":
-        """Done at the next append or close."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
-        return waiter
+    async def wait(self, waiter: "asyncio.Future[None]") -> None:
+        """Until the next append or close, or until whoever has the waiter wakes it."""
+        self._waiting[waiter] = None
+        try:
+            await waiter
+        finally:
+            self._waiting.pop(waiter, None)  # a log that is silent for days keeps no trace of those who came and went
+
+
+def wake(waiter: "asyncio.Future[None] | None") -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
 
 
 class Reader:
@@ -99,33 +105,36 @@ class Reader:
         self._log, self._after, self._idle = log, after, idle
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
 
     def __aiter__(self) -> "Reader":
         return self
 
     async def __anext__(self) -> list[Entry]:
         batch = self._log.after(self._after)
-        if not batch:
-            if self._log.closed:
-                raise StopAsyncIteration
-            self._waiter = self._log.wait()
+        if not batch and not self._at_end:
+            loop = asyncio.get_running_loop()
             if self._idle and self._timer is None:
                 # One timer a stream, not one an event: it is set anew only after it fired.
-                self._timer = asyncio.get_running_loop().call_later(self._idle, self._tick)
-            await self._waiter
+                self._timer = loop.call_later(self._idle, self._tick)
+            self._waiter = loop.create_future()
+            await self._log.wait(self._waiter)
             batch = self._log.after(self._after)
-            if not batch and self._log.closed:
-                raise StopAsyncIteration
+        if not batch and self._at_end:
+            raise StopAsyncIteration
         self._after += len(batch)
         return batch
 
+    @property
+    def _at_end(self) -> bool:
+        return self._closed or self._log.closed
+
     def _tick(self) -> None:
         self._timer = None
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        wake(self._waiter)
 
     def close(self) -> None:
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._waiter is not None:
-            self._waiter.cancel()  # wake() passes over it
+        wake(self._waiter)

@@ -8,13 +8,21 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from enum import Enum
+from itertools import chain, repeat
 from typing import Final
 
-from apcore_a2a.agent import Agent, AgentEvent, Call
-from apcore_a2a.errors import A2AError, InvalidStateTransitionError, OverloadedError, StaleWriteError
-from apcore_a2a.protocol.lifecycle import AT_REST, INTERRUPTED, TERMINAL
+from apcore_a2a.agent import Agent, AgentEvent, Call, Remember
+from apcore_a2a.errors import (
+    A2AError,
+    InternalError,
+    InvalidStateTransitionError,
+    StaleWriteError,
+    StoreUnavailableError,
+)
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Message, StatusUpdate, Task, TaskState, TaskStatus
 from apcore_a2a.server.live_task import LiveTask, says
 from apcore_a2a.server.observer import Observer
@@ -22,7 +30,7 @@ from apcore_a2a.server.observer import Observer
 logger = logging.getLogger(__name__)
 
 CANCEL_GRACE: Final = 5.0  # seconds an agent has to stop before its task is ended without it
-SAVE_RETRIES: Final = (0.05, 0.2, 1.0, 4.0)  # pauses between attempts to store a task's end
+SAVE_RETRIES: Final = (0.05, 0.2, 1.0, 4.0)  # pauses between attempts to store a task's end; the last one repeats
 
 
 class Stop(Enum):
@@ -35,43 +43,79 @@ class Stop(Enum):
 
 
 class Execution:
-    """Drives one call.
+    """Drives one call. `begin` stores the task or the message that starts the run; without it, the first event does.
 
-    `opened` is set when the sender can be answered: there is a task, or a `reply` instead of one, or an `error` because
-    the task could not be stored. `rested` is set when the task has come to rest, stored and published; `ended` when
-    the agent is done with, too.
+    `opened` is set when the sender can be answered: there is a task, or the `earlier` one that has the same key, or a
+    `reply` instead of a task, or an `error` because nothing could be stored. `rested` is set when the task has come to
+    rest, stored and published, or when that could not be stored in time, with an `error`; `ended` when the agent is
+    done with, too.
     """
 
-    def __init__(self, live: LiveTask, call: Call, *, agent: Agent, observer: Observer, stored: bool) -> None:
+    def __init__(
+        self,
+        live: LiveTask,
+        call: Call,
+        *,
+        agent: Agent,
+        observer: Observer,
+        begin: Callable[[], Awaitable[str | None]] | None,
+    ) -> None:
         self.live, self.call = live, call
         self.opened, self.rested, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.earlier: str | None = None
         self.reply: Message | None = None
         self.error: A2AError | None = None
-        self._agent, self._observer = agent, observer
-        self._stored = stored
+        self.driver: asyncio.Task[None] | None = None
+        self.stopping: asyncio.Task[None] | None = None  # a run is stopped once: `Runs.stop`
+        self._agent, self._observer, self._begin = agent, observer, begin
+        self._stored = False
         self._stop: Stop | None = None
         self._over = False  # nothing more is taken from the agent
-        self._driver: asyncio.Task[None] | None = None
+        self._in_agent = False  # it has the word: only then may the driver be cancelled
+        self._started: float | None = None
 
     async def drive(self) -> None:
         """Run the agent to its end. Never raises."""
-        self._driver = asyncio.current_task()
-        started = time.monotonic()
+        self.driver = asyncio.current_task()
+        try:
+            if self._begin is not None:
+                await self._open(self._begin)
+            if not self._over:
+                await self._perform()
+        finally:
+            self._close()
+
+    async def _open(self, begin: Callable[[], Awaitable[str | None]]) -> None:
+        try:
+            self.earlier = await begin()
+        except Exception as error:
+            if not isinstance(error, A2AError):
+                logger.exception("task not stored", extra={"task_id": self.live.task.id})
+            self.error = error if isinstance(error, A2AError) else InternalError()
+            self._over = True
+            return
+        self._stored = True
+        self._over = self._over or self.earlier is not None
+        self.opened.set()
+
+    async def _perform(self) -> None:
+        self._started = time.monotonic()
         self._observer.run_started(self.live.task.id)
+        failure: BaseException | None = None
         try:
             if self._stop is None:
                 await self._run()
-            await self._end(*self._outcome(None))
         except BaseException as error:  # also SystemExit: an agent does not end the server
-            await self._end(*self._outcome(error))
-        finally:
-            self._close()
-            self._observer.run_ended(self.live.task.id, self.live.state, time.monotonic() - started)
+            failure = error
+        self._in_agent = False
+        if not self._over:
+            await self._end(failure)
 
     async def _run(self) -> None:
         if self._stored:
-            self.opened.set()
-            await self._take(StatusUpdate(status=TaskStatus(state=TaskState.WORKING)))
+            await self.live.write(StatusUpdate(status=TaskStatus(state=TaskState.WORKING)))
+        self.call.task = copy(self.live.task)
+        self._in_agent = True
         async with aclosing(self._agent.run(self.call)) as events:
             async for event in events:
                 await self._take(event)
@@ -81,14 +125,14 @@ class Execution:
     async def _take(self, event: AgentEvent) -> None:
         if self._over:
             return
-        if not self._stored:
+        if not self._stored and not isinstance(event, Remember):
             if isinstance(event, Message):
                 self.reply, self._over = self.live.address(event), True
                 self.opened.set()
                 return
             adopted = isinstance(event, Task) and event.status.state is TaskState.SUBMITTED
-            await self._open(event if adopted else None)
-            if adopted:
+            await self._make_task(event if adopted else None)
+            if adopted or self._over:
                 return
         elif isinstance(event, Message) and self._agent.may_reply:
             event = StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=event))
@@ -96,73 +140,78 @@ class Execution:
         if self.live.state in AT_REST:
             self.rested.set()
 
-    async def _open(self, task: AgentEvent | None) -> None:
+    async def _make_task(self, task: AgentEvent | None) -> None:
         """The agent has begun a task, so store it; its own idea of a new task is taken as it is."""
-        try:
-            if isinstance(task, Task):
-                self.live.adopt(task)
-            await self.live.create()
-        except A2AError as error:
-            self.error, self._over = error, True
-            raise
-        self._stored = True
-        self.opened.set()
+        if isinstance(task, Task):
+            self.live.adopt(task)
+        self._in_agent = False  # half a creation is none that could be ended
+        await self._open(self.live.create)
+        self._in_agent = True
+        if self._stop is not None:
+            raise asyncio.CancelledError
 
-    def _outcome(self, error: BaseException | None) -> tuple[TaskState, str]:
+    def _outcome(self, failure: BaseException | None) -> tuple[TaskState, str]:
         if self._stop is not None:
             return self._stop.value
-        if error is None:
+        if failure is None:
             return TaskState.FAILED, "The agent ended without finishing the task"
-        if isinstance(error, asyncio.CancelledError):
+        if isinstance(failure, asyncio.CancelledError) and self.driver is not None and self.driver.cancelling():
             return Stop.SHUTDOWN.value
-        if isinstance(error, A2AError) and not isinstance(error, InvalidStateTransitionError):
-            return TaskState.FAILED, error.message
+        if isinstance(failure, A2AError) and not isinstance(failure, InvalidStateTransitionError):
+            return TaskState.FAILED, failure.message
         reference = secrets.token_hex(6)
-        logger.error("agent failed", exc_info=error, extra={"task_id": self.live.task.id, "reference": reference})
+        logger.error("agent failed", exc_info=failure, extra={"task_id": self.live.task.id, "reference": reference})
         return TaskState.FAILED, f"Internal error (reference {reference})"
 
-    async def _end(self, state: TaskState, text: str) -> None:
+    async def _end(self, failure: BaseException | None) -> None:
         """Bring the task to rest, unless it is. An interrupted task whose agent has returned waits for its user."""
-        resting = TERMINAL if self._stop else TERMINAL | INTERRUPTED
-        pauses = iter(SAVE_RETRIES)
-        while not self._over:
+        state, text = self._outcome(failure)
+        resting = TERMINAL if self._stop or failure else AT_REST
+        for attempt, pause in enumerate(chain(SAVE_RETRIES, repeat(SAVE_RETRIES[-1]))):
             try:
                 if not self._stored:
-                    await self._open(None)
-                await self.live.mend()
-                if self.live.state not in resting:
-                    await self.live.write(StatusUpdate(status=TaskStatus(state=state, message=says(text))))
-                await self.live.flush()
+                    await self._open(self.live.create)
+                if self._stored:
+                    await self.live.mend()
+                    if self.live.state not in resting:
+                        await self.live.write(StatusUpdate(status=TaskStatus(state=state, message=says(text))))
+                    await self.live.flush()
                 return
-            except OverloadedError as error:
-                pause = next(pauses, None)
-                if self.error is not None or pause is None:
-                    logger.error("task end not stored", exc_info=error, extra={"task_id": self.live.task.id})
-                    break
-                await asyncio.sleep(pause)
             except StaleWriteError:
                 logger.warning("task was taken over", extra={"task_id": self.live.task.id})
                 break
-        if self.reply is None:
-            self.live.log.close()  # whoever watches reads the store again
+            except Exception as error:
+                if attempt == len(SAVE_RETRIES):  # its sender need not wait any longer
+                    logger.error("task end not stored yet", exc_info=error, extra={"task_id": self.live.task.id})
+                    self.error = StoreUnavailableError()
+                    self.rested.set()
+                await asyncio.sleep(pause)
+        self.error = StoreUnavailableError()
+        self.live.log.close()  # whoever watches reads the store again
 
     async def stop(self, reason: Stop) -> None:
-        """End the run: the token first, then asyncio's cancel, then without the agent. Never raises."""
-        if self._stop is None:
-            self._stop = reason
-            self.call.cancel.cancel()
-            if self._driver is not None:  # not begun yet: it will see that it is stopped
-                self._driver.cancel()
+        """End the run: the token first, then asyncio's cancel, then without the agent. Called once; never raises."""
+        self._stop = reason
+        self.call.cancel.cancel()
+        if self._in_agent and self.driver is not None:  # else it will see that it is stopped
+            self.driver.cancel()
         try:
             async with asyncio.timeout(CANCEL_GRACE):
                 await self.ended.wait()
         except TimeoutError:
+            if not self._in_agent:  # but in the store
+                await self.ended.wait()
+                return
             logger.warning("agent ignored its cancellation", extra={"task_id": self.live.task.id})
+            self._over = True
             self._observer.run_abandoned(self.live.task.id)
-            await self._end(*self._stop.value)
+            await self._end(None)
             self._close()
 
     def _close(self) -> None:
         self._over = True
+        if self._started is not None:
+            self._observer.run_ended(self.live.task.id, self.live.state, time.monotonic() - self._started)
+            self._started = None
         for event in (self.opened, self.rested, self.ended):
             event.set()

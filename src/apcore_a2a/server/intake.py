@@ -3,12 +3,15 @@
 Rule: whatever can be refused is refused here, before a task exists.
 """
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from msgspec import json
 from msgspec.structs import replace
 
-from apcore_a2a.agent import Agent, Call
+from apcore_a2a.agent import Agent, Call, CancelToken
 from apcore_a2a.errors import (
     InvalidParamsError,
     PushNotificationNotSupportedError,
@@ -16,17 +19,17 @@ from apcore_a2a.errors import (
     UnsupportedOperationError,
     Violation,
 )
-from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Document, Message, Role, SendMessage, Task, TaskState, TaskStatus
 from apcore_a2a.server.execution import Execution
 from apcore_a2a.server.live_task import LiveTask
 from apcore_a2a.server.options import Options
 from apcore_a2a.server.origin import Origin
-from apcore_a2a.server.runs import Runs
+from apcore_a2a.server.runs import Runs, decode_run
 from apcore_a2a.server.stamps import new_id, utc_now
 from apcore_a2a.storage.task_store import Query, Record, Store
 
 MAX_REFERENCES: Final = 10
+MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task whose process died
 
 
 class Intake:
@@ -35,75 +38,120 @@ class Intake:
     def __init__(self, agent: Agent, store: Store, runs: Runs, options: Options) -> None:
         self._agent, self._store, self._runs, self._options = agent, store, runs, options
 
-    async def begin(self, request: SendMessage, origin: Origin, *, stream: bool = False) -> Execution | Document:
-        """Start the run a message asks for. A Document when there is no run to wait for."""
+    async def begin(self, request: SendMessage, origin: Origin, *, wait: bool) -> Execution | Document:
+        """Start the run a message asks for, up to where its sender can be answered.
+
+        A Document when there is no run to wait for: it ended before, or it is not yet its turn and `wait` is false.
+        """
         message = request.message
         if message.role is not Role.USER:
             raise InvalidParamsError("Invalid message role", [Violation("message.role", "must be the user's")])
         if request.configuration.task_push_notification_config is not None:
             raise PushNotificationNotSupportedError
         self._runs.check_room()
-        live = await self._continued(message, origin)
-        if live is not None:
-            try:
-                wait = stream or not request.configuration.return_immediately
-                return await self._resume(live, request, origin, wait=wait)
-            except BaseException:
-                self._runs.release(live)
-                raise
+        task_id = message.task_id or await self._waiting(message, origin)
+        if task_id:
+            async with self.live(task_id, origin) as live:
+                begun = await self._continue(live, request, origin, wait=wait)
+        else:
+            begun = await self._start(request, origin)
+        return begun if isinstance(begun, Document) else await self._opened(begun, origin)
+
+    async def _opened(self, begun: Execution, origin: Origin) -> Execution | Document:
+        await begun.opened.wait()
+        if begun.error is not None:
+            raise begun.error
+        if begun.earlier is None:
+            return begun
+        running = self._runs.running(begun.earlier)
+        return (await self.load(begun.earlier, origin)).document if running is None else running
+
+    async def _start(self, request: SendMessage, origin: Origin) -> Execution:
+        message = request.message
         task = Task(
             id=new_id(),
             context_id=message.context_id or new_id(),
             status=TaskStatus(state=TaskState.SUBMITTED, timestamp=utc_now()),
             metadata=request.metadata,
         )
-        message = replace(
-            message, message_id=message.message_id or new_id(), task_id=task.id, context_id=task.context_id
-        )
-        task.history = [message]
-        call = await self._call(
-            replace(request, message=message), task, origin, new_context=not request.message.context_id
-        )
+        said = replace(message, message_id=message.message_id or new_id(), task_id=task.id, context_id=task.context_id)
+        task.history = [said]
+        call = await self._call(replace(request, message=said), task, origin, new_context=not message.context_id)
         admission = await self._agent.admit(call)
-        key = origin.idempotency_key or (message.message_id if self._options.same_message_same_task else "")
-        begun = await self._runs.begin(call, retry_safe=admission.retry_safe, key=key)
-        return begun if isinstance(begun, Execution) else await self._earlier(begun, origin)
+        return await self._runs.begin(call, retry_safe=admission.retry_safe, key=self._key(said, origin))
 
-    async def _earlier(self, task_id: str, origin: Origin) -> Execution | Document:
-        """The run, or the outcome, of an earlier send with the same key."""
-        running = self._runs.running(task_id)
-        return running or (await self.load(task_id, origin)).document
+    def _key(self, message: Message, origin: Origin) -> str:
+        """What makes a send the same as an earlier one; empty when nothing does."""
+        return origin.idempotency_key or (message.message_id if self._options.same_message_same_task else "")
 
-    async def _continued(self, message: Message, origin: Origin) -> LiveTask | None:
-        """The task that a message goes on with, if any."""
-        if message.task_id:
-            return await self.live(message.task_id, origin)
+    # ---- a task's next message ------------------------------------------------------------------------------------
+
+    async def _waiting(self, message: Message, origin: Origin) -> str:
+        """The task that a message without taskId goes on with: the only one of its context that waits for input."""
         if not (origin.rules.resume_by_context and message.context_id):
-            return None
+            return ""
         query = Query(owner=origin.owner, limit=2, context_id=message.context_id, state=TaskState.INPUT_REQUIRED)
         waiting = (await self._store.page(query)).records
-        return self._runs.revive(waiting[0]) if len(waiting) == 1 else None
+        return waiting[0].document.task().id if len(waiting) == 1 else ""
 
-    async def _resume(
+    async def _continue(
         self, live: LiveTask, request: SendMessage, origin: Origin, *, wait: bool
     ) -> Execution | Document:
         context_id = request.message.context_id
         if context_id and context_id != live.task.context_id:
             wrong = Violation("message.contextId", "is not the context of message.taskId")
             raise InvalidParamsError("contextId does not match the task", [wrong])
-        if live.state in TERMINAL:
+        if self._is_repeated(live, request.message, origin):
+            return self._runs.running(live.task.id) or (await live.latest())[0]
+        if live.has_ended():
             raise UnsupportedOperationError(f"Task {live.task.id} has ended; send a new message without taskId")
-        call = await self._call(request, live.task, origin, new_context=False)
-        call.resumed, call.memo = True, json.decode(live.memo) if live.memo else None
-        admission = await self._agent.admit(call)
-        if wait:
-            return await self._runs.resume(live, call, retry_safe=admission.retry_safe)
-        self._runs.later(live, call, retry_safe=admission.retry_safe)
+        version, admitted = live.version, await self._admit(live, request, origin)
+        self._runs.join_queue(live)
+        turn = self._take_turn(live, request, origin, admitted, version)
+        if wait or not live.turn.locked():
+            return await turn
+        self._runs.later(turn, live)
+        await asyncio.sleep(0)  # so that it stands in the queue before whatever its sender says next
         return (await live.latest())[0]
 
+    def _is_repeated(self, live: LiveTask, message: Message, origin: Origin) -> bool:
+        return bool(self._key(message, origin)) and message.message_id in {
+            said.message_id for said in live.task.history
+        }
+
+    async def _admit(self, live: LiveTask, request: SendMessage, origin: Origin) -> tuple[Call, bool]:
+        call = await self._call(request, live.task, origin, new_context=False)
+        call.resumed, call.memo = True, json.decode(live.memo) if live.memo else None
+        return call, (await self._agent.admit(call)).retry_safe
+
+    async def _take_turn(
+        self, live: LiveTask, request: SendMessage, origin: Origin, admitted: tuple[Call, bool], version: int
+    ) -> Execution | Document:
+        await self._runs.wait_turn(live)
+        execution = None
+        try:
+            await live.mend()
+            if not self._is_repeated(live, request.message, origin):  # else it waited beside its twin
+                self._runs.check_turn(live)
+                if live.version != version:  # the task went on while the message waited: what was known of it is old
+                    admitted = await self._admit(live, request, origin)
+                execution = self._runs.resume(live, *admitted)
+        finally:
+            if execution is None:
+                live.turn.release()
+        return execution or (await live.latest())[0]
+
+    # ---- what the agent may know ----------------------------------------------------------------------------------
+
     async def _call(self, request: SendMessage, task: Task, origin: Origin, *, new_context: bool) -> Call:
-        call = self._runs.call(request, task, origin.caller)
-        call.headers = origin.headers
+        call = Call(
+            request=request,
+            task=task,
+            caller=origin.caller,
+            headers=origin.headers,
+            cancel=CancelToken(),
+            deadline=self._runs.deadline(),
+        )
         if not new_context:
             call.history = await self._conversation(task.context_id, origin)
         if request.message.reference_task_ids:
@@ -126,12 +174,29 @@ class Intake:
                 break
         return tuple(said[-limit:]) if limit else ()
 
+    # ---- tasks ----------------------------------------------------------------------------------------------------
+
     async def load(self, task_id: str, origin: Origin) -> Record:
         record = await self._store.load(task_id, origin.owner)
         if record is None:
             raise TaskNotFoundError(task_id)
         return record
 
-    async def live(self, task_id: str, origin: Origin) -> LiveTask:
-        live = self._runs.find(task_id, origin.owner)
-        return live or self._runs.revive(await self.load(task_id, origin))
+    @asynccontextmanager
+    async def live(self, task_id: str, origin: Origin) -> AsyncIterator[LiveTask]:
+        """A task of the caller's, live for as long as it is needed here."""
+        live = self._runs.find(task_id, origin.owner) or self._runs.revive(await self.load(task_id, origin))
+        with self._runs.holding(live):
+            yield live
+
+    async def recover(self) -> None:
+        """Run again what a dead process left, if its agent allows that; end the rest."""
+        for record in await self._store.orphans():
+            live, run = self._runs.revive(record), decode_run(record.run)
+            if run is None or not run.retry_safe or run.attempt >= MAX_ATTEMPTS:
+                await self._runs.give_up(live)
+                continue
+            call = await self._call(run.request, live.task, Origin(caller=run.caller), new_context=False)
+            call.history = tuple(said for said in call.history if said.message_id != call.message.message_id)
+            call.resumed, call.memo = run.resumed, run.memo
+            await self._runs.rerun(live, call, run)

@@ -6,12 +6,13 @@ Rule: fold, save, publish, in this order. No reader sees what a restart would fo
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, TypeVar
 
+from msgspec import json
 from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
-from apcore_a2a.errors import A2AError, InvalidAgentResponseError, StaleWriteError, TaskNotFoundError
+from apcore_a2a.errors import InvalidAgentResponseError, StaleWriteError, TaskNotFoundError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, skips_working
 from apcore_a2a.protocol.model import (
@@ -33,6 +34,11 @@ from apcore_a2a.storage.task_store import Change, Store
 
 MAX_UNSAVED: Final = 64  # events an agent may be ahead of a durable store
 
+E = TypeVar("E", bound=Event)
+_DECODERS: Final[dict[type, json.Decoder[Any]]] = {
+    kind: json.Decoder(kind) for kind in (Task, Message, StatusUpdate, ArtifactUpdate)
+}
+
 
 class LiveTask:
     """A task in memory with its log. `version` counts what is folded, `log.version` what is saved and published."""
@@ -44,8 +50,10 @@ class LiveTask:
         self.memo = b""
         self.run = b""
         self.log = EventLog(version)
-        self.readers = self.queued = 0
         self.turn = asyncio.Lock()  # held by the run; the next message waits for it
+        self.users = 0  # runs, streams, messages and requests that need it kept; see `Runs.hold`
+        self.queued = self.canceling = 0
+        self.unwatched: asyncio.TimerHandle | None = None
         self._store = store
         self._unsaved: deque[asyncio.Future[None]] = deque()
         self._broken = False
@@ -54,6 +62,10 @@ class LiveTask:
     @property
     def state(self) -> TaskState:
         return self.task.status.state
+
+    def has_ended(self) -> bool:
+        """Whether the task is over, as a restart would find it, too."""
+        return self.state in TERMINAL and self.version == self.log.version
 
     def snapshot(self) -> Document:
         """The task as of now; encoded once if it is at rest."""
@@ -80,6 +92,18 @@ class LiveTask:
             self._publish(entries, change)
         return earlier
 
+    async def hear(self, said: Message) -> None:
+        """Take the user's next message, with which the task works again."""
+        task = self.task
+        said = replace(said, task_id=task.id, context_id=task.context_id, message_id=said.message_id or new_id())
+        await self.write(StatusUpdate(status=TaskStatus(state=TaskState.WORKING)), said=said)
+        await self.flush()
+
+    async def start_anew(self) -> None:
+        """Forget what an earlier attempt has made."""
+        await self.write(replace(self.task, artifacts=[], status=TaskStatus(state=TaskState.WORKING)))
+        await self.flush()
+
     async def write(self, event: AgentEvent, *, said: Message | None = None) -> None:
         """Take one event of the agent: fold it, have it saved, publish it.
 
@@ -96,14 +120,14 @@ class LiveTask:
                 return
             if skips_working(self.state, status.state):
                 events.insert(0, self._complete(StatusUpdate(status=TaskStatus(state=TaskState.WORKING))))
-        entries, change = self._fold(events, said)
         try:
+            entries, change = self._fold(events, said)
             saved = self._store.append(change)
             if saved is None:
                 self._publish(entries, change)
             else:
                 await self._later(saved, entries, change)
-        except A2AError:
+        except Exception:
             self._broken = True
             raise
 
@@ -118,17 +142,24 @@ class LiveTask:
         if change.document is not None:
             await self.flush()
         elif len(self._unsaved) > MAX_UNSAVED:
-            await self._unsaved.popleft()
+            await self._settle()
         else:
             while self._unsaved and self._unsaved[0].done():
                 self._unsaved.popleft().result()
+
+    async def _settle(self) -> None:
+        oldest = self._unsaved[0]
+        await asyncio.wait({oldest})  # not for the future itself: who is cancelled here must not cancel the save
+        if self._unsaved and self._unsaved[0] is oldest:
+            self._unsaved.popleft()
+        oldest.result()
 
     async def flush(self) -> None:
         """Wait until all that was folded is saved."""
         try:
             while self._unsaved:
-                await self._unsaved.popleft()
-        except A2AError:
+                await self._settle()
+        except Exception:
             self._broken = True
             raise
 
@@ -140,6 +171,8 @@ class LiveTask:
         """Fill in what an agent may leave out: ids and times."""
         task = self.task
         match event:
+            case StatusUpdate(task_id=id) | ArtifactUpdate(task_id=id) if id not in ("", task.id):
+                raise InvalidAgentResponseError("The agent published an event that is not its task's")
             case StatusUpdate():
                 status = event.status
                 if not status.timestamp or (status.message and not status.message.task_id):
@@ -165,19 +198,18 @@ class LiveTask:
 
     def _fold(self, events: list[Event], said: Message | None) -> tuple[list[Entry], Change]:
         entries, records = [], []
-        for event in events:
-            body = _encode_event(event)  # before the fold: what cannot be encoded changes nothing
-            if self.version:
-                applied = fold(self.task, event)
-                if applied is not event:
-                    event, body = applied, v1.encode_event(applied)
+        for event, body in [_taken(event) for event in events]:  # all before the first fold: a bad one changes nothing
+            if self.version and (applied := fold(self.task, event)) is not event:
+                event, body = applied, v1.encode_event(applied)
             self.version += 1
             entries.append(Entry(self.version, event, self.state, {v1: body}))
             records.append(body if said is None else v1.encode_record(event, said))
             if said is not None:
                 fold(self.task, said)
                 said = None
-        self._document = Document(encode(self.task), self.task) if self.state in AT_REST else None
+        self._document = None
+        if self.state in AT_REST:  # one that waits for its user will change again, so its document keeps no hold of it
+            self._document = Document(encode(self.task), self.task if self.state in TERMINAL else None)
         change = Change(
             task=self.task,
             owner=self.owner,
@@ -199,6 +231,8 @@ class LiveTask:
         """After a failed save: go back to what the store has."""
         if not self._broken:
             return
+        if self._unsaved:
+            await asyncio.wait(self._unsaved)
         record = await self._store.load(self.task.id, self.owner)
         if record is None:
             raise StaleWriteError
@@ -217,14 +251,18 @@ class LiveTask:
 
     def address(self, reply: Message) -> Message:
         """A reply that makes no task belongs to the conversation only."""
-        return replace(reply, context_id=self.task.context_id, task_id="", message_id=reply.message_id or new_id())
+        reply = replace(reply, context_id=self.task.context_id, task_id="", message_id=reply.message_id or new_id())
+        return _taken(reply)[0]
 
 
-def _encode_event(event: Event) -> bytes:
+def _taken(event: E) -> tuple[E, bytes]:
+    """An agent's event as its JSON says it: checked, and out of reach for an agent that goes on changing its data."""
     try:
-        return v1.encode_event(event)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidAgentResponseError("The agent's output cannot be encoded as JSON") from error
+        body = v1.encode_event(event)
+        inner = memoryview(body)[body.index(b":") + 1 : -1]  # without the member's name around it
+        return _DECODERS[type(event)].decode(inner), body
+    except (TypeError, ValueError, LookupError, OverflowError, RecursionError) as error:
+        raise InvalidAgentResponseError("The agent's output is not valid A2A") from error
 
 
 def says(text: str, **metadata: object) -> Message:

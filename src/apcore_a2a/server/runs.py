@@ -6,27 +6,30 @@ Rule: a task has one LiveTask while anybody runs or watches it, and one run at a
 import asyncio
 import logging
 import time
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
 
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from apcore_a2a.agent import Agent, Call, Caller, CancelToken
+from apcore_a2a.agent import Agent, Call, Caller
 from apcore_a2a.errors import A2AError, OverloadedError, UnsupportedOperationError
 from apcore_a2a.protocol.lifecycle import TERMINAL
-from apcore_a2a.protocol.model import Message, SendMessage, StatusUpdate, Task, TaskState, TaskStatus, encode
+from apcore_a2a.protocol.model import SendMessage, StatusUpdate, TaskState, TaskStatus, encode
 from apcore_a2a.server.crew import Crew
 from apcore_a2a.server.execution import CANCEL_GRACE, Execution, Stop
 from apcore_a2a.server.live_task import LiveTask, says
 from apcore_a2a.server.observer import Observer
 from apcore_a2a.server.options import Options
-from apcore_a2a.server.stamps import new_id
 from apcore_a2a.storage.task_store import Record, Store
 
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED: Final = 32  # messages that may wait for one running task
-MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task whose process died
+SHUTTING_DOWN: Final = "The agent is shutting down"
+LOST: Final = "Worker lost: the process running this task ended"
 
 
 class Run(Struct, omit_defaults=True):
@@ -35,10 +38,19 @@ class Run(Struct, omit_defaults=True):
     request: SendMessage
     caller: Caller
     retry_safe: bool = False
+    resumed: bool = False
+    memo: Any = None
     attempt: int = 1
 
 
 _RUN: Final = json.Decoder(Run)
+
+
+def decode_run(body: bytes) -> Run | None:
+    try:
+        return _RUN.decode(body) if body else None
+    except ValueError:  # written by another version
+        return None
 
 
 class Runs:
@@ -52,25 +64,28 @@ class Runs:
         self._active: dict[str, Execution] = {}
         self._crew = Crew()
 
-    def __len__(self) -> int:
+    @property
+    def active(self) -> int:
         return len(self._active)
+
+    @property
+    def live(self) -> int:
+        return len(self._live)
 
     def check_room(self) -> None:
         if self.draining:
-            raise OverloadedError("The agent is shutting down", retry_after=5)
+            raise OverloadedError(SHUTTING_DOWN, retry_after=5)
         if len(self._active) >= self._limit:
             raise OverloadedError("The agent is at its limit of running tasks; try again later")
 
-    def call(self, request: SendMessage, task: Task, caller: Caller) -> Call:
-        deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        return Call(request=request, task=task, caller=caller, cancel=CancelToken(), deadline=deadline)
+    # ---- live tasks -----------------------------------------------------------------------------------------------
 
     def find(self, task_id: str, owner: str) -> LiveTask | None:
         live = self._live.get(task_id)
         return live if live is not None and live.owner == owner else None
 
     def revive(self, record: Record) -> LiveTask:
-        """The live task of a record, with nobody running it yet."""
+        """The live task of a record, with nobody running it yet; to be held before the next await."""
         task = record.document.task()
         live = self._live.get(task.id)
         if live is None:
@@ -79,68 +94,113 @@ class Runs:
             self._live[task.id] = live
         return live
 
+    def hold(self, live: LiveTask) -> None:
+        """Keep a live task. Two for one task would be two writers, so none is forgotten while anybody has it."""
+        live.users += 1
+        self._watch(live, None)
+
     def release(self, live: LiveTask) -> None:
-        """Forget a live task that nobody runs or watches."""
-        if not live.readers and not live.queued and not live.turn.locked():
-            self._live.pop(live.task.id, None)
+        live.users -= 1
+        if not live.users:
+            self._watch(live, None)
+            if self._live.get(live.task.id) is live:
+                del self._live[live.task.id]
+
+    @contextmanager
+    def holding(self, live: LiveTask) -> Iterator[None]:
+        self.hold(live)
+        try:
+            yield
+        finally:
+            self.release(live)
+
+    def _watch(self, live: LiveTask, timer: asyncio.TimerHandle | None) -> None:
+        if live.unwatched is not None:
+            live.unwatched.cancel()
+        live.unwatched = timer
+
+    def stop_unless_watched(self, live: LiveTask, seconds: float) -> None:
+        """End a run after a while, unless somebody takes an interest in its task again."""
+        running = self.running(live.task.id)
+        if running is not None and live.users == 1:  # the run itself
+            loop = asyncio.get_running_loop()
+            self._watch(live, loop.call_later(seconds, self.stop, running, Stop.DISCONNECT))
+
+    # ---- runs -----------------------------------------------------------------------------------------------------
 
     def running(self, task_id: str) -> Execution | None:
         return self._active.get(task_id)
 
-    async def begin(self, call: Call, *, retry_safe: bool, key: str) -> "Execution | str":
-        """Start the run of a new task; or the id of the earlier task that has the same key."""
+    async def begin(self, call: Call, *, retry_safe: bool, key: str) -> Execution:
+        """Start the run of a new task."""
         live = LiveTask(call.task, owner=call.caller.owner, store=self._store)
-        self._note(live, call, retry_safe)
-        stored = bool(key) or not self._agent.may_reply
-        await live.turn.acquire()
-        if stored and (earlier := await live.create(key=key)) is not None:
-            return earlier
-        # No await between the store's answer and this: nobody finds the task without its live one.
+        await live.turn.acquire()  # at once: nobody else has it
+        self.check_room()
         self._live[call.task.id] = live
-        return self._launch(live, call, stored=stored)
+        stored = bool(key) or not self._agent.may_reply
+        self._note(live, call, retry_safe)
+        return self._launch(live, call, partial(live.create, key=key) if stored else None)
 
-    async def resume(self, live: LiveTask, call: Call, *, retry_safe: bool) -> Execution:
-        """Run the next message of a task, when it is its turn."""
+    def join_queue(self, live: LiveTask) -> None:
         if live.queued >= MAX_QUEUED:
             raise OverloadedError("Too many messages wait for this task; try again later")
         live.queued += 1
+
+    async def wait_turn(self, live: LiveTask) -> None:
         try:
             await live.turn.acquire()
         finally:
             live.queued -= 1
-        try:
-            await live.mend()
-            if live.state in TERMINAL:
-                raise UnsupportedOperationError(f"Task {live.task.id} has ended; send a new message without taskId")
-            self._note(live, call, retry_safe)
-            working = StatusUpdate(status=TaskStatus(state=TaskState.WORKING))
-            await live.write(working, said=_addressed(call.message, live.task))
-            await live.flush()
-        except A2AError:
-            live.turn.release()
-            raise
-        return self._launch(live, call, stored=True)
 
-    def later(self, live: LiveTask, call: Call, *, retry_safe: bool) -> None:
-        """The same for a sender who does not wait."""
-        self._crew.start(self._resume_quietly(live, call, retry_safe), name=f"queued message {live.task.id}")
+    def check_turn(self, live: LiveTask) -> None:
+        """Refuse a message whose turn it is, when there is nothing left to say it to."""
+        if self.draining:
+            raise OverloadedError(SHUTTING_DOWN, retry_after=5)
+        if live.state in TERMINAL or live.canceling:
+            raise UnsupportedOperationError(f"Task {live.task.id} has ended; send a new message without taskId")
 
-    async def _resume_quietly(self, live: LiveTask, call: Call, retry_safe: bool) -> None:
-        try:
-            await self.resume(live, call, retry_safe=retry_safe)
-        except A2AError as error:
-            logger.warning("queued message not taken", extra={"task_id": live.task.id, "reason": error.message})
-            self.release(live)
+    def resume(self, live: LiveTask, call: Call, retry_safe: bool) -> Execution:
+        """Run the next message of a task whose turn it is."""
+        self.check_turn(live)
+        self._note(live, call, retry_safe)
+        return self._launch(live, call, partial(live.hear, call.message))
+
+    async def rerun(self, live: LiveTask, call: Call, run: Run) -> None:
+        """Run again from the start what a dead process left; what it had made by then is made anew."""
+        await live.turn.acquire()  # at once: nobody else has it
+        live.run = encode(replace(run, attempt=run.attempt + 1))
+        self._launch(live, call, live.start_anew)
+
+    async def give_up(self, live: LiveTask) -> None:
+        """End what a dead process left and nobody may run again."""
+        with self.holding(live):
+            await live.write(StatusUpdate(status=TaskStatus(state=TaskState.FAILED, message=says(LOST))))
+
+    def later(self, work: Coroutine[Any, Any, object], live: LiveTask) -> None:
+        """Have a message wait for its turn without its sender."""
+        self._crew.start(self._quietly(work, live), name=f"queued message {live.task.id}")
+
+    async def _quietly(self, work: Coroutine[Any, Any, object], live: LiveTask) -> None:
+        with self.holding(live):
+            try:
+                await work
+            except A2AError as error:
+                logger.warning("queued message not taken", extra={"task_id": live.task.id, "reason": error.message})
 
     def _note(self, live: LiveTask, call: Call, retry_safe: bool) -> None:
         if self._store.durable:
-            live.run = encode(Run(call.request, call.caller, retry_safe))
+            live.run = encode(Run(call.request, call.caller, retry_safe, call.resumed, call.memo))
 
-    def _launch(self, live: LiveTask, call: Call, *, stored: bool) -> Execution:
-        execution = Execution(live, call, agent=self._agent, observer=self._observer, stored=stored)
+    def _launch(self, live: LiveTask, call: Call, begin: Callable[[], Awaitable[str | None]] | None) -> Execution:
+        call.deadline = self.deadline()
+        execution = Execution(live, call, agent=self._agent, observer=self._observer, begin=begin)
         self._active[live.task.id] = execution
+        self.hold(live)
         self._crew.start(self._drive(execution), name=f"run {live.task.id}")
         return execution
+
+    def deadline(self) -> float | None:
+        return None if self._timeout is None else time.monotonic() + self._timeout
 
     async def _drive(self, execution: Execution) -> None:
         loop = asyncio.get_running_loop()
@@ -159,30 +219,40 @@ class Runs:
             live.turn.release()
             self.release(live)
 
+    # ---- ends -----------------------------------------------------------------------------------------------------
+
     def stop(self, execution: Execution, reason: Stop) -> "asyncio.Task[None]":
-        """End a run from outside; done when its task is at rest, with or without the agent."""
-        return self._crew.start(self._stop(execution, reason), name=f"stop {execution.live.task.id}")
+        """End a run from outside, once; done when its task is at rest, with or without the agent."""
+        if execution.stopping is None:
+            name = f"stop {execution.live.task.id}"
+            execution.stopping = self._crew.start(self._stop(execution, reason), name=name)
+        return execution.stopping
 
     async def _stop(self, execution: Execution, reason: Stop) -> None:
         await execution.stop(reason)
         self._finished(execution)  # an abandoned agent holds no turn
+        if execution.driver is not None:
+            self._crew.disown(execution.driver)
 
-    async def recover(self) -> None:
-        """End or run again what a dead process left."""
-        for record in await self._store.orphans():
-            live = self.revive(record)
-            run = _decode_run(record.run)
-            if run is not None and run.retry_safe and run.attempt < MAX_ATTEMPTS:
-                live.run = encode(replace(run, attempt=run.attempt + 1))
-                await live.turn.acquire()
-                self._launch(live, self.call(run.request, live.task, run.caller), stored=True)
-                continue
-            status = TaskStatus(
-                state=TaskState.FAILED, message=says("Worker lost: the process running this task ended")
-            )
-            await live.write(StatusUpdate(status=status))
-            await live.flush()
-            self.release(live)
+    def cancel(self, live: LiveTask) -> "asyncio.Task[None]":
+        """End a task for its client. Never raises: whether it came to that is the task's state."""
+        return self._crew.start(self._cancel(live), name=f"cancel {live.task.id}")
+
+    async def _cancel(self, live: LiveTask) -> None:
+        live.canceling += 1  # a message whose turn it is now is refused, so the turn comes soon
+        with self.holding(live):
+            try:
+                if (running := self.running(live.task.id)) is not None:
+                    await asyncio.wait({self.stop(running, Stop.CANCEL)})
+                async with live.turn:
+                    await live.mend()
+                    if live.state not in TERMINAL:
+                        state, text = Stop.CANCEL.value
+                        await live.write(StatusUpdate(status=TaskStatus(state=state, message=says(text))))
+            except A2AError as error:
+                logger.warning("cancel not stored", extra={"task_id": live.task.id, "reason": error.message})
+            finally:
+                live.canceling -= 1
 
     async def drain(self, grace: float) -> None:
         """Take nothing new, let runs finish for `grace` seconds, then end the rest as failed, and every stream."""
@@ -193,14 +263,3 @@ class Runs:
         await self._crew.dismiss(1)
         for live in list(self._live.values()):
             live.log.close()
-
-
-def _addressed(message: Message, task: Task) -> Message:
-    return replace(message, task_id=task.id, context_id=task.context_id, message_id=message.message_id or new_id())
-
-
-def _decode_run(body: bytes) -> Run | None:
-    try:
-        return _RUN.decode(body) if body else None
-    except ValueError:  # written by another version
-        return None

@@ -4,9 +4,9 @@ Rule: a stream that closes affects no other, and not the task; only `cancel_on_d
 clients no longer watch, and then not before the grace is over.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final
 
 from apcore_a2a.errors import OverloadedError
@@ -14,12 +14,11 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Document, Event, StatusUpdate, TaskState
 from apcore_a2a.server.event_log import Entry, Lagged, Reader
-from apcore_a2a.server.execution import Stop
 from apcore_a2a.server.live_task import LiveTask
 from apcore_a2a.server.observer import Observer
 from apcore_a2a.server.options import Options
 from apcore_a2a.server.origin import Origin
-from apcore_a2a.server.runs import Runs
+from apcore_a2a.server.runs import SHUTTING_DOWN, Runs
 
 KEEP_ALIVE: Final = 15.0
 DISCONNECT_GRACE: Final = 5.0
@@ -89,37 +88,48 @@ class Streams:
         self._limit, self._per_caller = options.max_streams, options.max_streams_per_caller
         self._cancel_on_disconnect = options.cancel_on_disconnect
         self._open: Counter[str] = Counter()
+        self._total = 0
 
-    def check_room(self, origin: Origin) -> None:
-        if self._open.total() >= self._limit:
+    def seat(self, origin: Origin) -> ExitStack:
+        """Room for one stream, taken at once; what is put into it is given back when the stream closes.
+
+        Raises:
+            OverloadedError: there is none.
+        """
+        if self._runs.draining:
+            raise OverloadedError(SHUTTING_DOWN, retry_after=5)
+        if self._total >= self._limit:
             raise OverloadedError("The agent is at its limit of open streams; try again later")
         if self._open[origin.owner] >= self._per_caller:
             raise OverloadedError("You are at your limit of open streams; close one or try again later")
+        self._count(origin.owner, 1)
+        seat = ExitStack()
+        seat.callback(self._count, origin.owner, -1)
+        return seat
 
-    async def follow(self, live: LiveTask, origin: Origin, *, until: frozenset[TaskState], after: int | None) -> Stream:
+    def _count(self, owner: str, change: int) -> None:
+        self._total += change
+        self._open[owner] += change
+        if not self._open[owner]:
+            del self._open[owner]
+
+    async def follow(
+        self, live: LiveTask, origin: Origin, seat: ExitStack, *, until: frozenset[TaskState], after: int | None
+    ) -> Stream:
         """A stream of a live task: from the event that follows `after`, or from a snapshot when that is None."""
-        live.readers += 1  # before any await: a watched task is not forgotten
-        self._open[origin.owner] += 1
+        seat.callback(self._left, live, origin, until)
+        seat.enter_context(self._runs.holding(live))
         self._observer.stream_opened(live.task.id)
         first: list[Entry] = []
-        if after is None:
+        if after is None or after > live.log.version:
             document, after = await live.latest()
             first = [snapshot(document, after)]
-        position = min(after, live.log.version)
-        return Stream(first, live, after=position, until=until, on_close=lambda: self._closed(live, origin))
+        return Stream(first, live, after=after, until=until, on_close=seat.pop_all().close)
 
-    def _closed(self, live: LiveTask, origin: Origin) -> None:
-        live.readers -= 1
-        self._open[origin.owner] -= 1
+    def _left(self, live: LiveTask, origin: Origin, until: frozenset[TaskState]) -> None:
         self._observer.stream_closed(live.task.id)
-        if origin.rules.stream_keeps_task and self._cancel_on_disconnect and not live.readers:
-            asyncio.get_running_loop().call_later(DISCONNECT_GRACE, self._cancel_unwatched, live)
-        self._runs.release(live)
-
-    def _cancel_unwatched(self, live: LiveTask) -> None:
-        running = self._runs.running(live.task.id)
-        if running is not None and running.live is live and not live.readers:
-            self._runs.stop(running, Stop.DISCONNECT)
+        if origin.rules.stream_keeps_task and self._cancel_on_disconnect and live.state not in until:
+            self._runs.stop_unless_watched(live, DISCONNECT_GRACE)
 
 
 def snapshot(document: Document, version: int) -> Entry:

@@ -40,7 +40,7 @@ ADMINS_ONLY = apcore.ACLRule(callers=["*"], targets=["*"], effect="allow", condi
 
 
 @requirement("FR-EXE-001", "FR-ERR-002")
-async def test_peer_weakness_11_wrong_input_is_refused_with_the_names_of_the_fields() -> None:
+async def test_peer_weaknesses_11_and_41_wrong_input_is_refused_with_the_names_of_the_fields() -> None:
     module = Add()
     with pytest.raises(InvalidParamsError) as refused:
         await agent_of(math__add=module).admit(call_of({"a": "many"}))

@@ -22,7 +22,7 @@ async def spied(*contents: Any, **fields: Any) -> Spy:
 
 
 @requirement("FR-EXE-003")
-async def test_a_module_knows_who_is_asking() -> None:
+async def test_peer_weakness_35_a_module_knows_who_is_asking() -> None:
     caller = Caller(id="ada", type="service", roles=("admin", "dev"), attributes={"email": "ada@example.com"})
     spy = await spied("hi", caller=caller)
     identity = spy.context.identity

@@ -91,7 +91,7 @@ async def test_peer_weakness_12_retries_and_output_checks_work() -> None:
     assert (await run(agent_of(executor), call_of({"a": 1, "b": 2}))).data == {"total": 2}
 
 
-async def test_wrong_output_fails_the_run_and_blames_nobody_else() -> None:
+async def test_peer_weakness_12_wrong_output_fails_the_run_and_blames_nobody_else() -> None:
     class Wrong(Add):
         async def execute(self, inputs: Data, context: Any) -> Data:
             return {"totally": "wrong"}

@@ -141,7 +141,7 @@ async def test_the_acl_that_the_configuration_names_is_enforced(tmp_path: Any) -
         await agent_of(registry).admit(call_of({"a": 1, "b": 2}))
 
 
-def test_the_source_is_not_changed() -> None:
+def test_peer_weakness_32_nothing_is_added_to_the_source() -> None:
     registry = registry_of(math__add=Add())
     executor = apcore.Executor(registry)
     before = dict(vars(executor))

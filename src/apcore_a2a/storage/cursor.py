@@ -2,6 +2,7 @@
 
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable
+from heapq import nlargest
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -54,9 +55,10 @@ def parse_cursor(query: Query) -> Cursor | None:
 def cut_page(matching: Iterable[T], place: Callable[[T], Place], query: Query) -> tuple[list[T], str]:
     """What a page shows of all that matches a query, newest first, and the cursor of the next page."""
     start = parse_cursor(query)
-    ahead = sorted((each for each in matching if start is None or place(each) < start.place), key=place, reverse=True)
-    shown = ahead[: query.limit]
-    return shown, Cursor(query.by_creation, *place(shown[-1])).encode() if len(ahead) > len(shown) else ""
+    ahead = matching if start is None else (each for each in matching if place(each) < start.place)
+    newest = nlargest(query.limit + 1, ahead, key=place)
+    shown = newest[: query.limit]
+    return shown, Cursor(query.by_creation, *place(shown[-1])).encode() if len(newest) > len(shown) else ""
 
 
 def _not_ours() -> InvalidParamsError:

@@ -5,7 +5,7 @@ collector never scans. Events are not kept: a running task's are in its log, and
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -145,11 +145,13 @@ class InMemoryTaskStore:
 
     async def page(self, query: Query) -> Page:
         self._expire()
-        found: Iterable[_Entry] = self._by_owner.get(query.owner, {}).values()
         if query.context_id:
-            found = self._by_context.get((query.owner, query.context_id), {}).values()
-        matching = [entry for entry in found if _matches(entry, query)]
-        shown, cursor = cut_page(matching, lambda entry: _place(entry, query), query)
+            found = self._by_context.get((query.owner, query.context_id), {})
+        else:
+            found = self._by_owner.get(query.owner, {})
+        # The newest first: once the page is full, an older task costs one comparison.
+        matching = [entry for entry in reversed(found.values()) if _matches(entry, query)]
+        shown, cursor = cut_page(matching, _by_creation if query.by_creation else _by_status, query)
         return Page([_record(entry) for entry in shown], cursor, len(matching))
 
     async def orphans(self) -> list[Record]:
@@ -220,5 +222,9 @@ def _matches(entry: _Entry, query: Query) -> bool:
     return query.state in (None, entry.state) and entry.changed_at >= query.changed_since
 
 
-def _place(entry: _Entry, query: Query) -> Place:
-    return "" if query.by_creation else entry.changed_at, entry.created
+def _by_creation(entry: _Entry) -> Place:
+    return "", entry.created
+
+
+def _by_status(entry: _Entry) -> Place:
+    return entry.changed_at, entry.created

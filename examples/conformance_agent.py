@@ -16,7 +16,7 @@ import uvicorn
 from apcore_a2a.agent import Admission, AgentEvent, Call
 from apcore_a2a.app import build_app
 from apcore_a2a.errors import ContentTypeNotSupportedError
-from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
+from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentExtension, AgentInterface, AgentSkill
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, Role, StatusUpdate, TaskState, TaskStatus
 
 Step = AgentEvent | float  # a number is a pause in seconds
@@ -81,7 +81,7 @@ class ConformanceAgent:
                 yield step
 
 
-def build_card(url: str) -> AgentCard:
+def build_card(url: str, *, streaming: bool = True, required: tuple[str, ...] = ()) -> AgentCard:
     bindings = [(binding, version) for version in ("1.0", "0.3") for binding in ("JSONRPC", "HTTP+JSON")]
     return AgentCard(
         name="Conformance agent",
@@ -90,7 +90,10 @@ def build_card(url: str) -> AgentCard:
         supported_interfaces=tuple(
             AgentInterface(url=url, protocol_binding=binding, protocol_version=version) for binding, version in bindings
         ),
-        capabilities=AgentCapabilities(streaming=True, push_notifications=False, extended_agent_card=False),
+        capabilities=AgentCapabilities(
+            streaming=streaming,
+            extensions=tuple(AgentExtension(uri=uri, required=True) for uri in required),
+        ),
         default_input_modes=MODES,
         default_output_modes=MODES,
         skills=(AgentSkill(id="conform", name="Conform", description="Plays the kits' scripts.", tags=("tck",)),),
@@ -103,9 +106,12 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=9999)
     parser.add_argument("--card", default="auto", choices=("1.0", "0.3", "auto"), help="the only form of card to serve")
     parser.add_argument("--old-statuses", action="store_true", help="the HTTP codes of A2A 1.0.0, which one kit checks")
+    parser.add_argument("--no-streaming", action="store_true", help="an agent that does not stream")
+    parser.add_argument("--required-extension", metavar="URI", action="append", default=[])
     options = parser.parse_args()
     url = f"http://{options.host}:{options.port}"
-    app = build_app(ConformanceAgent(), card=build_card(url), card_mode=options.card, old_statuses=options.old_statuses)
+    card = build_card(url, streaming=not options.no_streaming, required=tuple(options.required_extension))
+    app = build_app(ConformanceAgent(), card=card, card_mode=options.card, old_statuses=options.old_statuses)
     uvicorn.run(app, host=options.host, port=options.port, log_level="warning")
 
 

@@ -106,8 +106,10 @@ class Speaker:
         return answer
 
     @staticmethod
-    def message(text: str, *, task_id: str = "", context_id: str = "", **configuration: Any) -> SendMessage:
-        plain = says(text, Role.USER, message_id=f"m-{text}")
+    def message(
+        text: str, *, id: str = "", task_id: str = "", context_id: str = "", **configuration: Any
+    ) -> SendMessage:
+        plain = says(text, Role.USER, message_id=id or f"m-{text}")
         message = Message(
             message_id=plain.message_id, role=plain.role, parts=plain.parts, task_id=task_id, context_id=context_id
         )

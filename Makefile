@@ -14,7 +14,7 @@ PYTEST := -m pytest --quiet
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: .venv/.stamp .venvs/sdk03/.stamp .venvs/apcore-oldest/.stamp  ## make .venv and the small environments tests need
+setup: .venv/.stamp .venvs/sdk03/.stamp .venvs/fasta2a/.stamp .venvs/js/.stamp .venvs/apcore-oldest/.stamp  ## make .venv and the small environments tests need
 
 # One rule for each environment: the lock, then (where our own package runs) the package, editable.
 .venv/.stamp: requirements/dev.txt pyproject.toml
@@ -30,6 +30,16 @@ setup: .venv/.stamp .venvs/sdk03/.stamp .venvs/apcore-oldest/.stamp  ## make .ve
 .venvs/sdk03/.stamp: requirements/sdk03.txt
 	$(call install,.venvs/sdk03,$<)
 	@touch $@
+
+.venvs/fasta2a/.stamp: requirements/fasta2a.txt
+	$(call install,.venvs/fasta2a,$<)
+	@touch $@
+
+# Without npm the tests against the JavaScript SDK are skipped, and say so.
+.venvs/js/.stamp: requirements/js.npm
+	@if command -v npm >/dev/null; then \
+		mkdir -p .venvs/js && npm install --prefix .venvs/js --no-package-lock --no-audit --no-fund --silent $$(cat $<) && touch $@; \
+	else echo "no npm: the JavaScript SDK is left out"; fi
 
 define install
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed on PATH (or: make setup PYTHON=...)" >&2; exit 1; }

@@ -1,5 +1,6 @@
 """Server-sent events: the decoder's answer does not depend on where the bytes are cut, and its work does not either."""
 
+import json
 import re
 from io import StringIO
 
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apcore_a2a.protocol import sse
-from apcore_a2a.protocol.sse import KEEP_ALIVE, MAX_EVENT, ServerSentEvent, SSEDecoder, frame
+from apcore_a2a.protocol.model import encode
+from apcore_a2a.protocol.sse import KEEP_ALIVE, MAX_EVENT, ServerSentEvent, SSEDecoder, frame, only
 
 
 def decode(*chunks: bytes, max_event: int = MAX_EVENT) -> list[ServerSentEvent]:
@@ -75,10 +77,18 @@ def test_a_stream_may_come_byte_by_byte(stream: bytes) -> None:
     assert decode(*(stream[index : index + 1] for index in range(len(stream)))) == as_specified(stream)
 
 
-@given(st.lists(st.tuples(st.text(alphabet=st.characters(exclude_characters="\r\n", codec="utf-8")), st.integers(0))))
+@given(st.lists(st.tuples(st.text(), st.integers(0))))
 def test_what_a_frame_carries_comes_out_of_the_decoder(sent: list[tuple[str, int]]) -> None:
-    stream = b"".join(frame(data.encode(), id) + KEEP_ALIVE for data, id in sent)
-    assert decode(stream) == [ServerSentEvent(data, str(id)) for data, id in sent]
+    stream = b"".join(frame(encode(text), id) + KEEP_ALIVE for text, id in sent)
+    assert [(json.loads(event.data), int(event.id)) for event in decode(stream)] == sent
+
+
+@pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029"])
+def test_no_reader_of_lines_splits_a_frame_inside_its_data(end: str) -> None:
+    text = f"grüße{end}👋"
+    for event, lines in ((frame(encode(text), 7), 3), (only(encode(text)), 2)):
+        assert len(event.decode().splitlines()) == lines
+        assert json.loads(datas(event)[0]) == text
 
 
 def test_a_frame_has_an_id_and_one_line_of_data() -> None:

@@ -16,13 +16,22 @@ MAX_RETRY_DIGITS: Final = 9
 
 
 def frame(data: bytes, id: int) -> bytes:
-    """One event. JSON has no raw line ends, so the data is one line."""
-    return b"id: %d\ndata: %b\n\n" % (id, data)
+    """One event, its data JSON."""
+    return b"id: %d\ndata: %b\n\n" % (id, _one_line(data))
 
 
 def only(data: bytes) -> bytes:
     """A stream of one event, to which nobody can come back."""
-    return b"data: %b\n\n" % data
+    return b"data: %b\n\n" % _one_line(data)
+
+
+def _one_line(data: bytes) -> bytes:
+    """JSON has no raw line ends, but readers that split as Python's `splitlines` does see three more (a2a-sdk 1.x)."""
+    if data.isascii():
+        return data
+    for end in "\x85\u2028\u2029":
+        data = data.replace(end.encode(), b"\\u%04x" % ord(end))
+    return data
 
 
 class ServerSentEvent(Struct, frozen=True):

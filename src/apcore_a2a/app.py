@@ -30,6 +30,7 @@ class Options(TypedDict, total=False):
     url: str | None
     card: AgentCard | None
     default_skill: str
+    approvals_by_caller: bool
     auth: Authenticator | None
     store: str | None
     task_store: TaskStore | Store | None

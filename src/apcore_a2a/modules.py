@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from apcore_a2a.adapters.agent_card import build_card
+from apcore_a2a.adapters.agent_card import build_card, is_free, is_open
 from apcore_a2a.adapters.approvals import Approvals
 from apcore_a2a.adapters.module_agent import ModuleAgent
-from apcore_a2a.adapters.registry import Modules
+from apcore_a2a.adapters.registry import ModuleInfo, Modules
 from apcore_a2a.adapters.sources import open_modules
 from apcore_a2a.application import Application, Parts
 from apcore_a2a.auth.authenticator import Authenticator
@@ -28,18 +28,23 @@ def compose_modules(target: object, card: AgentCard | None, settings: Settings, 
     if not any(True for _ in modules):
         raise ValueError(NO_MODULES)
 
-    def build(*, extended: bool = False) -> AgentCard:
+    def public(module: ModuleInfo) -> bool:
+        return is_open(module, modules) and (auth is None or is_free(module))
+
+    def build(*, show: Callable[[ModuleInfo], bool] | None = public) -> AgentCard:
         made = card or build_card(
             modules,
             name=settings.name or "",
             description=settings.description or "",
             version=settings.version or "",
-            extended=extended,
+            show=show,
         )
         return complete(made, auth)
 
-    agent = Approvals(ModuleAgent(modules, default_skill=settings.default_skill))
-    extended = None if auth is None else lambda caller: build(extended=True)
+    agent = Approvals(
+        ModuleAgent(modules, default_skill=settings.default_skill), by_caller=settings.approvals_by_caller
+    )
+    extended = None if auth is None else lambda caller: build(show=None)
     parts = Parts(agent=agent, card=build(), auth=auth, extended_card=extended)
     parts.on_open = lambda app: watch(modules, build, app)
     return parts

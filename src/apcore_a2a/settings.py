@@ -29,6 +29,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     version: str | None = None
     url: str | None = None
     default_skill: str = ""
+    approvals_by_caller: bool = True
     store: str | None = None
     cors_origins: tuple[str, ...] = ()
     push_notifications: bool = False

@@ -7,7 +7,8 @@ from typing import Any
 import apcore
 import pytest
 
-from apcore_a2a.adapters.agent_card import EXTENSION, build_card
+from apcore_a2a.adapters.agent_card import EXTENSION, build_card, is_free, is_open
+from apcore_a2a.adapters.registry import ModuleInfo
 from apcore_a2a.adapters.sources import open_modules
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import encode
@@ -16,7 +17,12 @@ from tests.requirements import requirement
 
 
 def card_of(source: Any = None, *, extended: bool = False, **modules: Any) -> AgentCard:
-    return build_card(open_modules(registry_of(**modules) if source is None else source), extended=extended)
+    opened = open_modules(registry_of(**modules) if source is None else source)
+
+    def is_public(module: ModuleInfo) -> bool:
+        return is_open(module, opened) and is_free(module)
+
+    return build_card(opened, show=None if extended else is_public)
 
 
 def ids(card: AgentCard) -> list[str]:

@@ -1,6 +1,7 @@
 """The agent card, as far as it follows from the modules.
 
-Rule: the public card shows what anybody may call without asking; the extended card shows every skill.
+Rule: what the ACL keeps from strangers is on no card for strangers. Where there is an extended card, what needs an
+approval is on that one only; where there is none, it is on the public card, or nobody would find it.
 """
 
 from collections.abc import Callable
@@ -17,10 +18,19 @@ EXTENSION: Final = "urn:apcore:a2a:modules:1"
 
 
 def build_card(
-    modules: Modules, *, name: str = "", description: str = "", version: str = "", extended: bool = False
+    modules: Modules,
+    *,
+    name: str = "",
+    description: str = "",
+    version: str = "",
+    show: Callable[[ModuleInfo], bool] | None = None,
 ) -> AgentCard:
-    """The card of the modules as they are now. The server adds where it is reached, and what it can do besides."""
-    shown = [module for module in modules if module.is_skill and (extended or _is_public(module, modules))]
+    """The card of the modules as they are now. The server adds where it is reached, and what it can do besides.
+
+    Args:
+        show: Which of the skills to show; all when None.
+    """
+    shown = [module for module in modules if module.is_skill and (show is None or show(module))]
     params = {"skills": {module.id: msgspec.to_builtins(to_params(module)) for module in shown}}
     about = AgentExtension(uri=EXTENSION, description="Schemas and annotations of the skills", params=params)
     project = _project(modules)
@@ -43,6 +53,11 @@ def _project(modules: Modules) -> Callable[[str], str]:
     return lambda field: str(config.get(f"project.{field}") or "")
 
 
-def _is_public(module: ModuleInfo, modules: Modules) -> bool:
-    gated = module.annotations is not None and module.annotations.requires_approval
-    return not gated and not modules.denies(module.id, apcore.Context.create())
+def is_open(module: ModuleInfo, modules: Modules) -> bool:
+    """Whether the ACL lets anybody call the module."""
+    return not modules.denies(module.id, apcore.Context.create())
+
+
+def is_free(module: ModuleInfo) -> bool:
+    """Whether the module runs without asking somebody first."""
+    return module.annotations is None or not module.annotations.requires_approval

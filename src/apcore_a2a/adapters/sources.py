@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import apcore
 
+from apcore_a2a.adapters.asking import asking
 from apcore_a2a.adapters.registry import Modules
 from apcore_a2a.adapters.schema_memo import remember_schemas
 
@@ -37,7 +38,7 @@ def _resolve(source: Any) -> tuple[Any, Any]:
         config = getattr(source, "_config", None)
         discover = getattr(apcore.ACL, "discover", None)
         acl = None if config is None or discover is None else discover(config)
-        return source, apcore.Executor(source, config=config, acl=acl)
+        return source, apcore.Executor(source, config=config, acl=acl, **asking())
     raise TypeError(f"An apcore Registry, Executor or APCore client is needed, not {type(source).__name__}")
 
 

@@ -132,7 +132,7 @@ def _import_key(key: str | bytes | Mapping[str, Any]) -> Key:
     for kind in (RSAKey, ECKey, OKPKey):
         try:
             return kind.import_key(text)
-        except (ValueError, TypeError):
+        except (JoseError, ValueError, TypeError):
             continue
     raise ValueError("the PEM key is neither RSA, EC nor Ed25519")
 

@@ -1,0 +1,70 @@
+"""What becomes of an authenticator's answer."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from apcore_a2a.agent import Caller
+from apcore_a2a.auth.authenticator import BEARER, Authenticator, identify, security_schemes
+from tests.requirements import requirement
+
+
+class Answers:
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def authenticate(self, headers: dict[str, str]) -> Any:
+        return self._answer
+
+
+class AnswersLater(Answers):
+    async def authenticate(self, headers: dict[str, str]) -> Any:
+        return self._answer
+
+
+@requirement("FR-AUT-004")
+def test_any_class_with_the_one_method_is_an_authenticator() -> None:
+    assert isinstance(Answers(None), Authenticator)
+    assert not isinstance(object(), Authenticator)
+
+
+@pytest.mark.parametrize("kind", [Answers, AnswersLater])
+@requirement("FR-AUT-004", "FR-EXE-003")
+async def test_an_identity_becomes_a_caller(kind: type[Answers]) -> None:
+    identity = SimpleNamespace(id="ada", type="service", roles=["ops"], attrs={"team": "x"})
+    caller = await identify(kind(identity), {})
+    assert caller == Caller(id="ada", type="service", roles=("ops",), attributes={"team": "x"})
+
+
+async def test_an_identity_needs_no_more_than_an_id() -> None:
+    assert await identify(Answers(SimpleNamespace(id=7)), {}) == Caller(id="7", type="user")
+
+
+async def test_a_caller_is_taken_as_it_is() -> None:
+    caller = Caller(id="ada", type="user")
+    assert await identify(Answers(caller), {}) is caller
+
+
+async def test_nobody_is_nobody() -> None:
+    assert await identify(Answers(None), {}) is None
+
+
+@pytest.mark.parametrize("claimed", ["system", "anonymous"])
+async def test_an_identity_is_neither_the_system_nor_nobody(claimed: str) -> None:
+    caller = await identify(Answers(SimpleNamespace(id="ada", type=claimed)), {})
+    assert caller is not None
+    assert caller.type == "user"
+
+
+async def test_a_caller_called_anonymous_owns_other_tasks_than_nobody() -> None:
+    caller = await identify(Answers(SimpleNamespace(id="anonymous")), {})
+    assert caller is not None
+    assert caller.owner != Caller().owner
+
+
+def test_schemes_are_what_the_authenticator_says_else_a_bearer_token() -> None:
+    assert security_schemes(Answers(None)) == [BEARER]
+    key = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+    saying = SimpleNamespace(authenticate=lambda headers: None, security_schemes=lambda: [key])
+    assert security_schemes(saying) == [key]

@@ -1,0 +1,189 @@
+"""JWTAuthenticator: whom it lets in, and every way a token can be wrong."""
+
+import base64
+import json
+import logging
+import time
+from typing import Any
+
+import pytest
+from joserfc.jwk import ECKey, KeySet, OctKey, OKPKey, RSAKey
+
+from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.auth.jwt import MAX_TOKEN, ClaimMapping, JWTAuthenticator
+from tests.auth.tokens import RSA, SECRET, bearer
+from tests.requirements import requirement
+
+NOW = int(time.time())
+
+
+def authenticator(**options: Any) -> JWTAuthenticator:
+    return JWTAuthenticator(SECRET, issuer="https://idp.example", audience="agents", **options)
+
+
+@requirement("FR-AUT-001", "FR-AUT-002")
+def test_a_valid_token_names_its_caller() -> None:
+    caller = authenticator().authenticate(bearer(email="ada@example.com", name="Ada", team="engines"))
+    assert caller is not None
+    assert (caller.id, caller.type, caller.issuer) == ("ada", "user", "https://idp.example")
+    assert caller.roles == ("admin",)
+    assert caller.attributes["email"] == "ada@example.com"
+    assert caller.attributes["team"] == "engines"
+    assert "exp" not in caller.attributes
+
+
+@requirement("FR-AUT-004")
+def test_it_is_an_authenticator() -> None:
+    assert isinstance(authenticator(), Authenticator)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exp": NOW - 120},
+        {"exp": None},
+        {"exp": "tomorrow"},
+        {"nbf": NOW + 600},
+        {"iat": NOW + 600},
+        {"iss": "https://idp.example.evil"},
+        {"iss": "https://idp"},
+        {"iss": None},
+        {"aud": "others"},
+        {"aud": None},
+        {"aud": []},
+        {"sub": None},
+        {"sub": ""},
+        {"sub": 7},
+        {"sub": ["ada"]},
+    ],
+    ids=str,
+)
+@requirement("FR-AUT-001")
+def test_a_token_with_wrong_claims_is_refused(changes: dict[str, Any]) -> None:
+    assert authenticator().authenticate(bearer()) is not None
+    assert authenticator().authenticate(bearer(**changes)) is None
+
+
+def test_one_of_several_audiences_is_enough() -> None:
+    assert authenticator().authenticate(bearer(aud=["others", "agents"])) is not None
+
+
+def _unsigned(header: dict[str, Any]) -> dict[str, str]:
+    def part(value: dict[str, Any]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+    return {"authorization": f"Bearer {part(header)}.{part({'sub': 'ada', 'exp': NOW + 60})}."}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": ""},
+        {"authorization": "Bearer"},
+        {"authorization": "Bearer "},
+        {"authorization": "Basic YWRhOmFkYQ=="},
+        {"authorization": "Bearer a.b.c"},
+        {"authorization": "Bearer " + "a" * (MAX_TOKEN + 1)},
+        _unsigned({"alg": "none"}),
+        _unsigned({"alg": "HS256", "crit": ["x"], "x": 1}),
+        _unsigned({"alg": "HS256", "jwk": {"kty": "oct", "k": "AAAA"}}),
+        _unsigned({"alg": "HS256", "kid": "../../dev/null"}),
+        bearer(key=OctKey.import_key("another secret of more than thirty-two characters")),
+        bearer(key=RSA, alg="RS256"),
+    ],
+    ids=lambda headers: str(headers)[:50],
+)
+def test_what_is_not_a_token_of_ours_is_refused(headers: dict[str, str]) -> None:
+    assert authenticator().authenticate(headers) is None
+
+
+def test_the_scheme_may_be_written_in_any_case() -> None:
+    headers = {"authorization": bearer()["authorization"].replace("Bearer", "bearer")}
+    assert authenticator().authenticate(headers) is not None
+
+
+def test_a_public_key_is_never_taken_for_a_shared_secret() -> None:
+    public = RSA.as_pem(private=False)
+    auth = JWTAuthenticator(public)
+    assert auth.authenticate(bearer(key=RSA, alg="RS256")) is not None
+    forged = bearer(key=OctKey.import_key(base64.b64encode(public)), alg="HS256")
+    assert auth.authenticate(forged) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "alg"),
+    [(ECKey.generate_key("P-256"), "ES256"), (OKPKey.generate_key("Ed25519"), "EdDSA"), (RSA, "PS256")],
+    ids=["EC", "Ed25519", "RSA-PSS"],
+)
+@pytest.mark.filterwarnings("ignore:EdDSA is deprecated")  # and what most issuers still send
+def test_every_kind_of_public_key_works_as_pem_and_as_jwk(key: Any, alg: str) -> None:
+    headers = bearer(key=key, alg=alg)
+    assert JWTAuthenticator(key.as_pem(private=False)).authenticate(headers) is not None
+    assert JWTAuthenticator(key.as_dict(private=False)).authenticate(headers) is not None
+
+
+def test_a_key_set_finds_its_key() -> None:
+    key = RSAKey.generate_key(2048, parameters={"kid": "one"})
+    keys = KeySet([key]).as_dict(private=False)
+    assert JWTAuthenticator(keys).authenticate(bearer(key=key, alg="RS256")) is not None
+
+
+def test_a_pem_that_is_no_key_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="neither RSA, EC nor Ed25519"):
+        JWTAuthenticator("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")
+
+
+@pytest.mark.parametrize("algorithms", [["none"], ["HS256", "none"]])
+def test_no_signature_is_no_choice(algorithms: list[str]) -> None:
+    with pytest.raises(ValueError, match="never 'none'"):
+        JWTAuthenticator(SECRET, algorithms=algorithms)
+
+
+def test_claims_can_be_called_anything() -> None:
+    mapping = ClaimMapping(id="uid", type="kind", roles="groups", attributes=["team"])
+    auth = JWTAuthenticator(SECRET, claim_mapping=mapping)
+    caller = auth.authenticate(bearer({"uid": "ada", "kind": "service", "groups": "ops", "team": "x", "other": 1}))
+    assert caller is not None
+    assert (caller.id, caller.type, caller.roles, dict(caller.attributes)) == (
+        "ada",
+        "service",
+        ("ops",),
+        {"team": "x"},
+    )
+
+
+def test_a_required_claim_must_be_there() -> None:
+    auth = authenticator(require_claims=["team"])
+    assert auth.authenticate(bearer()) is None
+    assert auth.authenticate(bearer(team="x")) is not None
+
+
+@pytest.mark.parametrize("claimed", ["system", "anonymous"])
+def test_nobody_becomes_the_system_or_nobody_by_claiming_it(claimed: str) -> None:
+    caller = authenticator().authenticate(bearer(type=claimed))
+    assert caller is not None
+    assert caller.type == "user"
+
+
+def test_the_same_subject_of_two_issuers_is_two_owners() -> None:
+    auth = JWTAuthenticator(SECRET)
+    one, two = (auth.authenticate(bearer(iss=iss)) for iss in ("https://one", "https://two"))
+    assert one is not None and two is not None
+    assert one.owner != two.owner
+
+
+@requirement("FR-AUT-001")
+def test_nothing_of_a_refused_token_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    headers = bearer(exp=NOW - 120, sub="a-secret-name")
+    with caplog.at_level(logging.DEBUG):
+        assert authenticator().authenticate(headers) is None
+    logged = " ".join(str(vars(record)) for record in caplog.records)
+    assert "token refused" in logged
+    assert headers["authorization"].split()[1] not in logged
+    assert "a-secret-name" not in logged
+
+
+@requirement("FR-AUT-003")
+def test_it_says_on_the_card_what_it_wants() -> None:
+    assert authenticator().security_schemes() == [{"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}]

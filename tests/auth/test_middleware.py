@@ -1,0 +1,108 @@
+"""The door: exact exemptions, one set of credentials, an answer that says nothing."""
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+
+from apcore_a2a.agent import Caller
+from apcore_a2a.auth.middleware import AuthMiddleware
+from tests.requirements import requirement
+
+OPEN = frozenset({("GET", "/health"), ("GET", "/explorer/")})
+
+
+class Accepts:
+    def authenticate(self, headers: dict[str, str]) -> Caller | None:
+        return Caller(id="ada", type="user") if headers.get("authorization") == "Bearer good" else None
+
+
+class Room:
+    """The application behind the door: remembers who came in."""
+
+    def __init__(self) -> None:
+        self.visitors: list[Caller | None] = []
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        self.visitors.append(scope.get("a2a.caller"))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+async def knock(
+    path: str, *credentials: str, method: str = "GET", root_path: str = ""
+) -> tuple[Room, MutableMapping[str, Any], bytes]:
+    room, sent = Room(), []
+    headers = [(b"authorization", value.encode()) for value in credentials]
+    scope = {"type": "http", "method": method, "path": path, "headers": headers, "root_path": root_path}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> MutableMapping[str, Any]:
+        raise AssertionError("the door reads no body")
+
+    await AuthMiddleware(room, Accepts(), exempt=OPEN)(scope, receive, send)
+    return room, sent[0], b"".join(message.get("body", b"") for message in sent)
+
+
+@requirement("FR-AUT-001", "FR-EXE-003")
+async def test_whoever_is_known_comes_in_by_name() -> None:
+    room, _, _ = await knock("/", "Bearer good", method="POST")
+    assert room.visitors == [Caller(id="ada", type="user")]
+
+
+@requirement("FR-AUT-001")
+async def test_whoever_shows_nothing_is_asked_for_a_token() -> None:
+    room, start, body = await knock("/", method="POST")
+    assert not room.visitors
+    assert start["status"] == 401
+    assert (b"www-authenticate", b"Bearer") in start["headers"]
+    assert body == b'{"error":{"code":401,"message":"Authentication required"}}'
+
+
+@requirement("FR-AUT-001")
+async def test_a_wrong_token_is_called_invalid_and_not_repeated() -> None:
+    room, start, body = await knock("/", "Bearer bad-and-secret", method="POST")
+    assert not room.visitors
+    assert (b"www-authenticate", b'Bearer error="invalid_token"') in start["headers"]
+    assert b"secret" not in body
+
+
+async def test_two_sets_of_credentials_are_one_too_many() -> None:
+    room, start, _ = await knock("/", "Bearer bad", "Bearer good", method="POST")
+    assert not room.visitors
+    assert start["status"] == 401
+
+
+@pytest.mark.parametrize("path", ["/health", "/explorer/"])
+async def test_what_is_open_is_open(path: str) -> None:
+    room, start, _ = await knock(path)
+    assert room.visitors == [None]
+    assert start["status"] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/health"),
+        ("GET", "/healthz"),
+        ("GET", "/health/"),
+        ("GET", "//health"),
+        ("GET", "/Health"),
+        ("GET", "/explorerx/message:send"),
+        ("POST", "/explorerx/message:send"),
+        ("GET", "/explorer/../tasks"),
+        ("GET", "/explorer"),
+        ("GET", ""),
+    ],
+)
+@requirement("FR-AUT-001")
+async def test_nothing_like_it_is(method: str, path: str) -> None:
+    room, start, _ = await knock(path, method=method)
+    assert not room.visitors
+    assert start["status"] == 401
+
+
+async def test_a_mounted_application_keeps_its_open_routes() -> None:
+    room, _, _ = await knock("/agent/health", root_path="/agent")
+    assert room.visitors == [None]

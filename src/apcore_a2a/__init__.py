@@ -7,20 +7,61 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from apcore_a2a.agent import Agent as Agent
+    from apcore_a2a.agents import as_agent as as_agent
+    from apcore_a2a.app import async_serve as async_serve
+    from apcore_a2a.app import serve as serve
+    from apcore_a2a.auth.authenticator import Authenticator as Authenticator
+    from apcore_a2a.auth.jwt import ClaimMapping as ClaimMapping
+    from apcore_a2a.auth.jwt import JWTAuthenticator as JWTAuthenticator
+    from apcore_a2a.client.client import A2AClient as A2AClient
+    from apcore_a2a.client.sync import Client as Client
     from apcore_a2a.errors import A2AError as A2AError
+    from apcore_a2a.executors import AgentExecutor as AgentExecutor
+    from apcore_a2a.settings import Settings as Settings
     from apcore_a2a.storage.memory import InMemoryTaskStore as InMemoryTaskStore
+    from apcore_a2a.storage.sqlite import SQLiteStore as SQLiteStore
     from apcore_a2a.storage.task_store import TaskStore as TaskStore
 
 __version__ = "0.9.0"
 
 # The public API: name → module that defines it. A line here, its twin under TYPE_CHECKING, and nothing else.
 _EXPORTS: Final = {
+    "A2AClient": "apcore_a2a.client.client",
     "A2AError": "apcore_a2a.errors",
+    "Agent": "apcore_a2a.agent",
+    "AgentExecutor": "apcore_a2a.executors",
+    "Authenticator": "apcore_a2a.auth.authenticator",
+    "ClaimMapping": "apcore_a2a.auth.jwt",
+    "Client": "apcore_a2a.client.sync",
     "InMemoryTaskStore": "apcore_a2a.storage.memory",
+    "JWTAuthenticator": "apcore_a2a.auth.jwt",
+    "SQLiteStore": "apcore_a2a.storage.sqlite",
+    "Settings": "apcore_a2a.settings",
     "TaskStore": "apcore_a2a.storage.task_store",
+    "as_agent": "apcore_a2a.agents",
+    "async_serve": "apcore_a2a.app",
+    "serve": "apcore_a2a.app",
 }
 
-__all__ = ["A2AError", "InMemoryTaskStore", "TaskStore", "__version__"]
+__all__ = [
+    "A2AClient",
+    "A2AError",
+    "Agent",
+    "AgentExecutor",
+    "Authenticator",
+    "ClaimMapping",
+    "Client",
+    "InMemoryTaskStore",
+    "JWTAuthenticator",
+    "SQLiteStore",
+    "Settings",
+    "TaskStore",
+    "__version__",
+    "as_agent",
+    "async_serve",
+    "serve",
+]
 
 
 def __getattr__(name: str) -> Any:  # Any: mypy reads the real types from the TYPE_CHECKING imports

@@ -108,15 +108,15 @@ async def test_a_reply_without_a_task_is_the_only_event(speak: Speak) -> None:
         assert await heard(stream) == [("message", "hello")]
 
 
-async def test_the_next_turn_of_a_task_streams_from_its_snapshot(speak: Speak) -> None:
-    gate = Gate()
-    speaker = await speak(ScriptedAgent({"hi": (chunk("a"), ASKS), "more": (gate, chunk("b", append=True), COMPLETED)}))
+async def test_the_next_turn_of_a_task_begins_with_the_task_and_tells_all_that_follows(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent({"hi": (chunk("a"), ASKS), "more": (chunk("b", append=True), COMPLETED)}))
     task = await speaker.send("hi")
     async with speaker.stream("more", task_id=task.id) as stream:
         first = await stream.next()
-        assert isinstance(first, Task) and first.artifacts[0].parts[0].text == "a"
-        gate.open()
-        assert (await heard(stream))[-2:] == ["b", "completed"]
+        assert isinstance(first, Task) and first.status.state is TaskState.WORKING
+        assert [part.text for part in first.artifacts[0].parts] == ["a"]
+        assert first.history[-1].parts[0].text == "more"
+        assert await heard(stream) == ["b", "completed"]
 
 
 async def test_a_message_that_cannot_be_taken_opens_no_stream(speak: Speak) -> None:

@@ -19,6 +19,7 @@ from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Document, Message, SendMessage, Task, TaskState, Value
 from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.server.crew import Crew
+from apcore_a2a.server.event_log import Entry
 from apcore_a2a.server.execution import CANCEL_GRACE
 from apcore_a2a.server.intake import Intake
 from apcore_a2a.server.observer import Observer, Silent
@@ -137,8 +138,10 @@ class Engine:
                 return Stream([snapshot(begun, 1)])
             if begun.reply is not None:
                 return reply(begun.reply)
-            after = None if begun.call.resumed else 0
-            return await self._streams.follow(begun.live, origin, seat, until=UNTIL_USER_IS_ASKED, after=after)
+            start: Entry | int | None = 0
+            if begun.call.resumed:  # its events before this turn are in the task
+                start = snapshot(Document(model.encode(begun.call.task)), begun.began) if begun.began else None
+            return await self._streams.follow(begun.live, origin, seat, until=UNTIL_USER_IS_ASKED, start=start)
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
@@ -179,7 +182,7 @@ class Engine:
             async with self._intake.live(request.id, origin) as live:
                 if not live.has_ended():
                     after = origin.last_event_id if origin.rules.replay else None
-                    return await self._streams.follow(live, origin, seat, until=UNTIL_ENDED, after=after)
+                    return await self._streams.follow(live, origin, seat, until=UNTIL_ENDED, start=after)
                 if origin.rules.subscribe_when_ended:
                     return await replay(live, origin)
             raise UnsupportedOperationError(f"Task {request.id} has ended: there is nothing to subscribe to")

@@ -62,6 +62,7 @@ class Execution:
     ) -> None:
         self.live, self.call = live, call
         self.opened, self.rested, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.began = 0  # the version of `call.task`, where the agent takes over
         self.earlier: str | None = None
         self.reply: Message | None = None
         self.error: A2AError | None = None
@@ -114,7 +115,7 @@ class Execution:
     async def _run(self) -> None:
         if self._stored:
             await self.live.write(StatusUpdate(status=TaskStatus(state=TaskState.WORKING)))
-        self.call.task = copy(self.live.task)
+        self.call.task, self.began = copy(self.live.task), self.live.version
         self._in_agent = True
         async with aclosing(self._agent.run(self.call)) as events:
             async for event in events:

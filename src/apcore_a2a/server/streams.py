@@ -114,16 +114,15 @@ class Streams:
             del self._open[owner]
 
     async def follow(
-        self, live: LiveTask, origin: Origin, seat: ExitStack, *, until: frozenset[TaskState], after: int | None
+        self, live: LiveTask, origin: Origin, seat: ExitStack, *, until: frozenset[TaskState], start: Entry | int | None
     ) -> Stream:
-        """A stream of a live task: from the event that follows `after`, or from a snapshot when that is None."""
+        """A stream of a live task: from a snapshot, from the event after a number, or, with None, from now."""
         seat.callback(self._left, live, origin, until)
         seat.enter_context(self._runs.holding(live))
         self._observer.stream_opened(live.task.id)
-        first: list[Entry] = []
-        if after is None or after > live.log.version:
-            document, after = await live.latest()
-            first = [snapshot(document, after)]
+        if start is None or (isinstance(start, int) and start > live.log.version):
+            start = snapshot(*await live.latest())
+        first, after = ([], start) if isinstance(start, int) else ([start], start.seq)
         return Stream(first, live, after=after, until=until, on_close=seat.pop_all().close)
 
     def _left(self, live: LiveTask, origin: Origin, until: frozenset[TaskState]) -> None:

@@ -63,17 +63,17 @@ def page(database: sqlite3.Connection, query: Query) -> Page:
     Raises:
         InvalidParamsError: the cursor is not one of ours.
     """
-    order = "number" if query.by_creation else "status_time, number"
+    order = "number DESC" if query.by_creation else "status_time DESC, number DESC"
     matching, parameters = _conditions(query)
     place, position = _place(query)
-    # Without statistics SQLite cannot know which of the two is the narrower.
-    index = "task_context" if query.context_id or query.by_creation else "task_status"
-    source = f"FROM task INDEXED BY {index}"
+    # Without statistics SQLite cannot know that few tasks share a context.
+    source = f"FROM task INDEXED BY {'task_context' if query.context_id else 'task_status'}"
+    # The page is chosen by numbers alone, so that no document is read for a task that is not shown.
+    chosen = f"SELECT number {source} WHERE {matching} AND {place} ORDER BY {order} LIMIT ?"
     with Snapshot(database):
         total: int = database.execute(f"SELECT count(*) {source} WHERE {matching}", parameters).fetchone()[0]
         rows = database.execute(
-            f"SELECT {_COLUMNS}, status_time {source} {_TABLES} WHERE {matching} AND {place}"
-            f" ORDER BY {order.replace(',', ' DESC,')} DESC LIMIT ?",
+            f"SELECT {_COLUMNS}, status_time FROM task {_TABLES} WHERE number IN ({chosen}) ORDER BY {order}",
             (*parameters, *position, query.limit + 1),
         ).fetchall()
         shown = rows[: query.limit]

@@ -58,7 +58,7 @@ def read(card: dict[str, Any]) -> AgentCard:
 @requirement("FR-AGC-003")
 def test_the_0_3_card_has_the_fields_of_0_3_and_no_others() -> None:
     assert msgspec.json.decode(v03.encode_card(CARD)) == COMMON | {
-        "capabilities": {"streaming": True, "stateTransitionHistory": True},
+        "capabilities": {"streaming": True, "stateTransitionHistory": False},
         "skills": [{"id": "s", "name": "s", "description": "s", "tags": [], "security": [{"key": []}]}],
         "securitySchemes": {
             "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -72,7 +72,7 @@ def test_the_hybrid_card_has_the_fields_of_both_versions() -> None:
     key = {"location": "header", "name": "X-API-Key"}
     assert msgspec.json.decode(v03.encode_hybrid_card(CARD)) == COMMON | {
         "supportedInterfaces": [msgspec.to_builtins(one) for one in CARD.supported_interfaces],
-        "capabilities": {"streaming": True, "extendedAgentCard": True, "stateTransitionHistory": True},
+        "capabilities": {"streaming": True, "extendedAgentCard": True, "stateTransitionHistory": False},
         "skills": [
             {
                 "id": "s",

@@ -52,7 +52,7 @@ def to_hybrid_json(card: AgentCard) -> Json:
     body["url"] = served[0].url if served else ""
     body["preferredTransport"] = served[0].protocol_binding if served else "JSONRPC"
     body["additionalInterfaces"] = [{"url": one.url, "transport": one.protocol_binding} for one in served]
-    body["capabilities"]["stateTransitionHistory"] = True  # every store of ours keeps a task's history
+    body["capabilities"]["stateTransitionHistory"] = False  # `history` holds messages; past states are not kept
     if card.capabilities.extended_agent_card is not None:
         body["supportsAuthenticatedExtendedCard"] = card.capabilities.extended_agent_card
     for holder in (body, *body["skills"]):

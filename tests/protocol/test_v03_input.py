@@ -113,7 +113,6 @@ def test_unknown_fields_are_ignored() -> None:
         {"taskId": "t", "pushNotificationConfig": {"url": "https://e.com"}},
     ],
 )
-@requirement("FR-PSH-001")
 def test_a_push_config_may_be_flat_or_nested(params: dict[str, Any]) -> None:
     expected = model.PushConfig(url="https://e.com", task_id="t")
     assert v03.decode_request(Operation.CREATE_PUSH, model.encode(params)) == expected

@@ -60,9 +60,10 @@ async def test_a_call_may_have_its_own_credentials(server: ScriptedServer, conne
     async for _ in client.stream_message("hi", auth=ApiKeyAuth("theirs")):
         pass  # the stream ends early and is taken up again
     await client.get_task("t-1")
+    await client.get_task("t-1", auth=None)
 
-    assert headers(server) == ["Bearer mine", "Bearer theirs", None, None, "Bearer mine"]
-    assert headers(server, "x-api-key") == [None, None, "theirs", "theirs", None]
+    assert headers(server) == ["Bearer mine", "Bearer theirs", None, None, "Bearer mine", None]
+    assert headers(server, "x-api-key") == [None, None, "theirs", "theirs", None, None]
 
 
 async def test_refused_credentials_that_can_be_renewed_are_tried_once_more(

@@ -1,5 +1,6 @@
 """Each operation: what is asked, over each binding and version, and what is made of the answer."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,7 +19,7 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 from tests.client.conftest import Connect
-from tests.client.scripted import CARD, Request, ScriptedServer, card, respond, result, task
+from tests.client.scripted import CARD, Answer, Request, ScriptedServer, card, respond, result, task
 from tests.requirements import requirement
 
 PUSH = {"taskId": "t-1", "id": "p-1", "url": "https://example.com/hook"}
@@ -232,6 +233,29 @@ async def test_an_id_is_a_name_and_not_a_path(server: ScriptedServer, connect: C
         await connect().get_task("..")  # no spelling of which is safe from being resolved on the way
 
 
+def envelope() -> Answer:
+    """A JSON-RPC response with nothing in it."""
+
+    async def write(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(respond({"jsonrpc": "2.0", "id": request.json["id"]}))
+
+    return write
+
+
+async def test_only_the_answer_to_a_deletion_may_be_empty(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", envelope())
+
+    assert await connect().delete_push_config("t-1", "p-1") is None  # type: ignore[func-returns-value]  # that is it
+
+
+async def test_webhooks_are_listed_over_all_pages(server: ScriptedServer, connect: Connect) -> None:
+    pages = [{"configs": [PUSH | {"id": f"p-{n}"}], "nextPageToken": "more" if n < 1 else ""} for n in range(2)]
+    server.on("/", *(result(page) for page in pages))
+
+    assert [config.id for config in await connect().list_push_configs("t-1")] == ["p-0", "p-1"]
+    assert [request.json["params"].get("pageToken") for request in server.asked("/")] == [None, "more"]
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -242,6 +266,7 @@ async def test_an_id_is_a_name_and_not_a_path(server: ScriptedServer, connect: C
         (respond({"jsonrpc": "2.0", "id": "another", "result": task()}), "the JSON-RPC id is not ours"),
         (respond({"jsonrpc": "2.0", "id": None, "result": task()}), "the JSON-RPC id is not ours"),
         (result(None), "cannot be read"),
+        (envelope(), "neither a result nor an error"),
         (result({"id": "t-1"}), "cannot be read: .*status"),
         (result(task(status={"state": "TASK_STATE_DANCING"})), r"cannot be read: .*status\.state"),
     ],

@@ -9,6 +9,7 @@ from apcore_a2a.client import Retry
 from apcore_a2a.client.retry import READS, SENDS
 from apcore_a2a.errors import (
     A2AConnectionError,
+    A2ADiscoveryError,
     A2AError,
     A2AServerError,
     InvalidParamsError,
@@ -144,7 +145,9 @@ def test_the_rule_for_every_operation(operation: Operation, sends: bool) -> None
     assert retry.may_repeat(operation, OverloadedError())
     assert retry.may_repeat(operation, BROKEN) is may_repeat_broken
     assert retry.may_repeat(operation, A2AServerError(code=502)) is may_repeat_broken
-    for final in (A2AServerError(), TaskNotFoundError(), InvalidParamsError(), A2AError()):
+    assert retry.may_repeat(operation, A2ADiscoveryError(status=502)) is (operation in READS)
+    final_errors = (A2AServerError(), A2AServerError(code=500), TaskNotFoundError(), InvalidParamsError(), A2AError())
+    for final in (*final_errors, A2ADiscoveryError(), A2ADiscoveryError(status=404)):
         assert not retry.may_repeat(operation, final)
 
 

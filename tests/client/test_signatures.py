@@ -179,6 +179,14 @@ async def test_every_bit_of_a_signature_counts(server: ScriptedServer, connect: 
             await discover(server, connect, body)
 
 
+async def test_a_card_without_a_canonical_form_is_refused(server: ScriptedServer, connect: Connect) -> None:
+    body = signed(card(server.url))
+    body["capabilities"]["extensions"] = [{"uri": "u", "params": {"n": 2**53 + 1}}]
+
+    with pytest.raises(A2ADiscoveryError, match="has no canonical form"):
+        await discover(server, connect, body)
+
+
 def forged(header: dict[str, Any], signature: str = "") -> dict[str, str]:
     protected = urlsafe_b64encode(json.dumps(header).encode()).rstrip(b"=").decode()
     return {"protected": protected, "signature": signature}

@@ -26,6 +26,7 @@ from apcore_a2a.errors import (
     InvalidAgentResponseError,
     OverloadedError,
     UnauthenticatedError,
+    UnsupportedOperationError,
 )
 from apcore_a2a.protocol.model import Event, Value
 from apcore_a2a.protocol.operations import Operation
@@ -91,6 +92,7 @@ class Channel:
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(call.timeout):
+                    await self._check_streaming()
                     exchange = await self._exchange(operation, request)
                     response = await self._open(exchange, call, stack)
                     is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
@@ -131,6 +133,11 @@ class Channel:
             if response.status != 401 or call.auth is None or not call.auth.renew():
                 break
         return response
+
+    async def _check_streaming(self) -> None:
+        card = await self.discovery.card()
+        if card.capabilities.streaming is False:
+            raise UnsupportedOperationError("The agent does not stream; use send_message, or wait for the task")
 
     async def _exchange(self, operation: Operation, request: Value) -> Exchange:
         endpoint = await self.discovery.endpoint()

@@ -25,8 +25,8 @@ POLICIES: Final = ("require", "if-present", "off")
 class CallOptions(TypedDict, total=False):
     """What every call takes."""
 
-    auth: AuthLike
-    """Credentials for this call, instead of the client's."""
+    auth: AuthLike | None
+    """Credentials for this call, instead of the client's; None for none."""
     timeout: float | None
     """Seconds for this call, instead of the client's; for a stream, until its first byte."""
     headers: Mapping[str, str]

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from apcore_a2a.errors import A2AConnectionError, A2AError, A2AServerError, OverloadedError
+from apcore_a2a.errors import A2AConnectionError, A2ADiscoveryError, A2AError, A2AServerError, OverloadedError
 from apcore_a2a.protocol.operations import Operation
 
 T = TypeVar("T")
@@ -26,6 +26,7 @@ READS: Final = frozenset(
         Operation.EXTENDED_CARD,
     }
 )
+BUSY: Final = frozenset({429, 502, 503, 504})  # HTTP: too much, or a proxy whose agent is away
 
 
 class Retry(Struct, frozen=True, kw_only=True):
@@ -50,9 +51,13 @@ class Retry(Struct, frozen=True, kw_only=True):
         match error:
             case OverloadedError():
                 return True  # refused, not begun
+            case A2ADiscoveryError():
+                return operation in READS and error.status in BUSY
             case A2AConnectionError(sent=False):
                 return True
-            case A2AConnectionError() | A2AServerError(code=502 | 504):  # the latter: a proxy whose agent is away
+            case A2AServerError() if error.code not in BUSY:
+                return False
+            case A2AConnectionError() | A2AServerError():
                 return operation in READS or (self.sends and operation in SENDS)
         return False
 

@@ -17,6 +17,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from apcore_a2a.client.channel import Call, Channel, Received, keyed
+from apcore_a2a.client.transport import CONNECT_TIMEOUT
 from apcore_a2a.errors import (
     A2AConnectionError,
     A2AError,
@@ -31,7 +32,7 @@ from apcore_a2a.protocol.operations import Operation
 
 logger = logging.getLogger(__name__)
 
-SNAPSHOT_WAIT: Final = 5.0  # an agent that resumes with a snapshot sends it at once
+SNAPSHOT_WAIT: Final = CONNECT_TIMEOUT + 5.0  # an agent that resumes with a snapshot sends it at once
 CLOSE_WAIT: Final = 1.0  # and one whose task has ended closes the stream
 # How an agent says that it cannot subscribe to tasks, or not to this one, or not any more.
 REFUSALS: Final = (UnsupportedOperationError, MethodNotFoundError, InvalidParamsError, TaskNotFoundError)
@@ -62,7 +63,6 @@ class EventStream:
         self._failures = 0
 
     async def run(self, request: Value) -> AsyncGenerator[Event]:
-        await self._check()
         operation, resuming = self._begun_as, False
         while True:
             started = asyncio.get_running_loop().time()
@@ -89,11 +89,6 @@ class EventStream:
         async with aclosing(poll(self._channel, self._task_id, self._call)) as tasks:
             async for task in tasks:
                 yield task
-
-    async def _check(self) -> None:
-        card = await self._channel.discovery.card()
-        if card.capabilities.streaming is False:
-            raise UnsupportedOperationError("The agent does not stream; use send_message, or wait for the task")
 
     def _is_over(self, error: A2AError) -> bool:
         """Whether a break matters no more: an agent hangs up on a message's stream when it waits for input."""

@@ -11,6 +11,8 @@ from apcore_a2a.errors import (
     DOMAIN,
     MAX_SHOWN,
     WIRE,
+    A2AConnectionError,
+    A2ADiscoveryError,
     A2AError,
     A2AServerError,
     AgentError,
@@ -80,7 +82,7 @@ def test_every_class_has_a_wire_row_by_inheritance(cls: type[A2AError]) -> None:
     assert cls is A2AError or row is not WIRE[A2AError] or issubclass(cls, CLASSES_THAT_MAY_SAY_INTERNAL)
 
 
-CLASSES_THAT_MAY_SAY_INTERNAL = (InternalError, A2AServerError, errors.A2AConnectionError)
+CLASSES_THAT_MAY_SAY_INTERNAL = (InternalError, A2AServerError, A2AConnectionError)
 
 
 @pytest.mark.parametrize("name", SPECIFIED)
@@ -125,6 +127,9 @@ def test_an_error_carries_values_and_the_text_made_of_them() -> None:
     assert ExtensionSupportRequiredError("urn:x").uri == "urn:x"
     assert (OverloadedError(retry_after=7).retry_after, StoreUnavailableError().retry_after) == (7, 1)
     assert (A2AServerError("no", code=-32050, data=[1]).code, A2AServerError(data=[1]).data) == (-32050, [1])
+    assert (A2AConnectionError().sent, A2AConnectionError(sent=False).sent) == (True, False)
+    lost = A2ADiscoveryError("no", url="https://a", status=404)
+    assert (lost.url, lost.status, lost.sent, str(lost)) == ("https://a", 404, True, "no")
     violation = Violation("a.b", "is wrong")
     assert InvalidParamsError("x", [violation]).violations == (violation,)
     assert violation.code == "invalid"

@@ -229,7 +229,7 @@ class Wire(NamedTuple):
 
 
 WIRE: Final[dict[type[A2AError], Wire]] = {
-    A2AError: Wire(-32603, 500, "INTERNAL", "INTERNAL"),
+    A2AError: Wire(-32603, 500, "INTERNAL", "INTERNAL_ERROR"),
     ParseError: Wire(-32700, 400, "INVALID_ARGUMENT", "PARSE_ERROR"),
     InvalidRequestError: Wire(-32600, 400, "INVALID_ARGUMENT", "INVALID_REQUEST"),
     MethodNotFoundError: Wire(-32601, 404, "NOT_FOUND", "METHOD_NOT_FOUND"),

@@ -1,6 +1,7 @@
 """The agent card, shaped as A2A 1.0.
 
-Rule: REQUIRED fields are always on the wire, empty or not; a card that leaves an empty one out is read all the same.
+Rule: REQUIRED fields are always on the wire, empty or not. A card that leaves an empty one out is read all the same;
+only an interface to call, and the ids of what it lists, are indispensable.
 """
 
 from typing import Any
@@ -51,18 +52,18 @@ class AgentSkill(Value, frozen=True):
 
 
 class AgentCardSignature(Value, frozen=True):
-    protected: str
-    signature: str
+    protected: str = REQUIRED_TEXT
+    signature: str = REQUIRED_TEXT
     header: dict[str, Any] | None = None
 
 
-class AgentCard(Value, frozen=True):
+class AgentCard(Value, frozen=True, kw_only=True):
     """What an agent says of itself."""
 
-    name: str
-    supported_interfaces: tuple[AgentInterface, ...]
+    name: str = REQUIRED_TEXT
     description: str = REQUIRED_TEXT
     version: str = REQUIRED_TEXT
+    supported_interfaces: tuple[AgentInterface, ...]
     capabilities: AgentCapabilities = field(default_factory=AgentCapabilities)
     default_input_modes: tuple[str, ...] = REQUIRED_ITEMS
     default_output_modes: tuple[str, ...] = REQUIRED_ITEMS

@@ -81,10 +81,10 @@ def decode(body: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
         raise ParseError from error
 
 
-def convert(value: object, kind: type[T]) -> T:
-    """The same for a value that is decoded already."""
+def convert(value: object, kind: type[T], *, strict: bool = True) -> T:
+    """The same for a value that is decoded already; one that is not strict may have texts for numbers and booleans."""
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
         raise invalid_params(error) from error
 

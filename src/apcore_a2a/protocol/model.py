@@ -24,11 +24,16 @@ def _nothing() -> tuple[Any, ...]:
     return ()
 
 
+def _empty_list() -> list[Any]:
+    return []
+
+
 # REQUIRED in 1.0, so on the wire even when empty (`omit_defaults` keeps what a factory made), but not asked for when
 # reading: writers that follow ProtoJSON leave out what is empty.
 REQUIRED_TEXT: Final[str] = field(default_factory=str)
 REQUIRED_COUNT: Final[int] = field(default_factory=int)
 REQUIRED_ITEMS: Final[tuple[Any, ...]] = field(default_factory=_nothing)
+REQUIRED_LIST: Final[list[Any]] = field(default_factory=_empty_list)
 
 
 class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
@@ -36,7 +41,7 @@ class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
 
     def to_dict(self) -> dict[str, Any]:
         """The 1.0 JSON of this value, as Python objects."""
-        return dict(msgspec.to_builtins(self))
+        return dict(msgspec.json.decode(encode(self)))
 
 
 class TaskState(StrEnum):
@@ -96,7 +101,7 @@ class TaskStatus(Value, frozen=True):
 
 class Artifact(Value, frozen=True):
     artifact_id: Id
-    parts: list[Part]
+    parts: list[Part] = REQUIRED_LIST
     name: str = ""
     description: str = ""
     metadata: Metadata | None = None
@@ -120,7 +125,7 @@ class Task(Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
 
     def to_dict(self) -> dict[str, Any]:
         """The 1.0 JSON of this task, as Python objects."""
-        return dict(msgspec.to_builtins(self))
+        return dict(msgspec.json.decode(encode(self)))
 
 
 class StatusUpdate(Value, frozen=True):
@@ -213,7 +218,7 @@ class PushConfigRef(Value, frozen=True):
     """Names one push config of a task; `id` empty means the only one (0.3)."""
 
     task_id: Id
-    id: OptionalId = ""
+    id: OptionalId = REQUIRED_TEXT
     tenant: OptionalId = ""
 
 

@@ -17,6 +17,7 @@ from apcore_a2a.protocol.model import (
     Message,
     PushConfig,
     PushConfigPage,
+    PushConfigRef,
     StatusUpdate,
     Task,
     TaskPage,
@@ -50,17 +51,18 @@ _MEMBERS: Final[dict[type, bytes]] = {
 def decode_request(operation: Operation, params: bytes | Raw) -> Value:
     """The typed request of an operation; a wrong field is an InvalidParamsError that names it."""
     decoder, shape = _REQUESTS[operation]
-    request: Value = decoding.decode_loosely(params, decoder, shape)
-    return request
+    return _checked(decoding.decode_loosely(params, decoder, shape))
 
 
 def convert_request(operation: Operation, params: dict[str, Any]) -> Value:
     """The same from path and query values, all of which may be strings."""
     decoder, _ = _REQUESTS[operation]
-    try:
-        request: Value = msgspec.convert(params, decoder.type, strict=False)
-    except msgspec.ValidationError as error:
-        raise decoding.invalid_params(error) from error
+    return _checked(decoding.convert(params, decoder.type, strict=False))
+
+
+def _checked(request: Value) -> Value:
+    if isinstance(request, PushConfigRef) and not request.id:  # only 0.3 may leave it out
+        raise InvalidParamsError("Missing required parameter: id", [Violation("id", "is required", "required")])
     return request
 
 

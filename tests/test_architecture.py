@@ -40,6 +40,7 @@ RULES: Final = {
     "server.metrics": may("server agent protocol errors", "prometheus_client starlette"),
     "server.telemetry": may("server agent protocol errors", "opentelemetry"),
     "server.guard": may("", "uvicorn"),
+    "server.process": may("", "uvicorn"),
     "storage.task_store": may("protocol errors", "msgspec"),
     "storage": may("storage.task_store protocol errors", "msgspec"),
     "storage.postgres": may("storage storage.task_store protocol errors", "asyncpg msgspec"),

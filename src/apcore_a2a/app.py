@@ -16,6 +16,7 @@ from apcore_a2a.composing import compose
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.server.guard import GuardedProtocol
 from apcore_a2a.server.origin import Interceptor
+from apcore_a2a.server.process import Server
 from apcore_a2a.settings import CardMode, Settings
 from apcore_a2a.storage.task_store import Store, TaskStore
 from apcore_a2a.stores import choose_store
@@ -91,9 +92,7 @@ def run(app: Application, *, log_level: str = "info", log_config: dict[str, Any]
         log_config=log_config,
         timeout_graceful_shutdown=int(app.settings.shutdown_timeout) + 15,
     )
-    server = uvicorn.Server(config)
-    server.run()
-    return server.started
+    return Server(config).run_to_end()
 
 
 async def async_serve(target: object, **options: Unpack[Options]) -> Application:

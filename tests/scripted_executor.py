@@ -1,5 +1,6 @@
 """An AgentExecutor whose methods are written in the test that uses it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from apcore_a2a.executors import EventQueue, RequestContext, TaskUpdater
@@ -33,3 +34,8 @@ class Scripted:
 def new_task(context: RequestContext) -> Task:
     status = TaskStatus(state=TaskState.SUBMITTED)
     return Task(id=context.task_id, context_id=context.context_id, status=status, history=[context.message])
+
+
+async def forever(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
+    await updater.start_work()
+    await asyncio.Event().wait()

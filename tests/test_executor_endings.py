@@ -1,24 +1,15 @@
 """How a run of an AgentExecutor is cancelled, and what is left of it: nothing."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 
 import pytest
 
 from apcore_a2a import executor_agent
-from apcore_a2a.agent import AgentEvent
-from apcore_a2a.agents import as_agent
-from apcore_a2a.executor_agent import ExecutorAgent
-from apcore_a2a.executors import MAX_AHEAD, EventQueue, RequestContext, TaskUpdater
-from apcore_a2a.protocol.model import StatusUpdate, Task, TaskState
+from apcore_a2a.executors import EventQueue, RequestContext, TaskUpdater
+from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.server.options import Options
-from tests.conversations import contents, make_call, talk_to, text_of
-from tests.scripted_executor import Scripted, new_task
-
-
-async def forever(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
-    await updater.start_work()
-    await asyncio.Event().wait()
+from tests.conversations import contents, talk_to, text_of
+from tests.scripted_executor import Scripted, forever, new_task
 
 
 async def test_execute_is_cancelled_first_and_then_cancel_is_called() -> None:
@@ -131,24 +122,6 @@ async def test_a_cancel_that_never_returns_is_given_up(
     assert "executor failed while its run ended" in caplog.messages
 
 
-async def test_events_published_before_the_cancel_are_not_lost() -> None:
-    """Cancelled at a moment when the queue is full, the run tells all of it, then how it ended."""
-    full = asyncio.Event()
-
-    async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
-        for number in range(100):
-            await updater.add_artifact(number)
-        full.set()
-        await asyncio.Event().wait()
-
-    async with talk_to(Scripted(work)) as user:
-        task = await user.task("Go", now=True)
-        await asyncio.wait_for(full.wait(), 5)
-        task = await user.cancel(task)
-    assert contents(task) == [[number] for number in range(100)]
-    assert text_of(task) == "Stopped by the agent"
-
-
 async def test_an_executor_may_tidy_up_after_it_said_the_last_word() -> None:
     gate, tidied = asyncio.Event(), asyncio.Event()
 
@@ -225,71 +198,3 @@ async def test_nothing_is_left_behind() -> None:
         assert isinstance(tasks[1], Task)
         await user.cancel(tasks[1])
     assert asyncio.all_tasks() == before
-
-
-async def test_a_cancel_that_comes_while_an_event_is_stored_calls_cancel_too() -> None:
-    """The engine cannot take events any more then, but the executor hears of it, and is not left waiting for room."""
-    told = asyncio.Event()
-
-    async def stop(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
-        for _ in range(2 * MAX_AHEAD):
-            await updater.start_work()
-        told.set()
-
-    call = make_call()
-    async with asyncio.timeout(5):
-        events = as_agent(Scripted(forever, stop)).run(call)
-        await anext(events)
-        call.cancel.cancel()
-        await events.aclose()
-    assert told.is_set()
-
-
-async def test_a_run_whose_end_is_cancelled_too_leaves_nothing_running() -> None:
-    before, asked = asyncio.all_tasks(), asyncio.Event()
-
-    async def hangs(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
-        asked.set()
-        await asyncio.Event().wait()
-
-    call = make_call()
-    events = as_agent(Scripted(forever, hangs)).run(call)
-    await anext(events)
-    call.cancel.cancel()
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
-        closing = group.create_task(_close(events))
-        await asked.wait()
-        closing.cancel()
-    assert asyncio.all_tasks() == before
-
-
-async def _close(events: AsyncGenerator[AgentEvent, None]) -> None:
-    await events.aclose()
-
-
-async def test_who_reads_to_the_end_may_still_stop_an_executor_that_tidies_up() -> None:
-    completed = asyncio.Event()
-
-    async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
-        await updater.complete()
-        await asyncio.Event().wait()
-
-    async def read() -> None:
-        async for _ in as_agent(Scripted(work)).run(make_call()):
-            completed.set()
-
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
-        reader = group.create_task(read())
-        await completed.wait()
-        reader.cancel()
-    assert reader.cancelled()
-
-
-async def test_a_task_that_waits_for_its_user_is_cancelled_without_execute() -> None:
-    async def never(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
-        raise AssertionError
-
-    executor, call = Scripted(never), make_call()
-    events = [event async for event in ExecutorAgent(executor).cancel(call)]
-    assert [event.status.state for event in events if isinstance(event, StatusUpdate)] == [TaskState.CANCELED]
-    assert [context.task_id for context in executor.cancelled] == [call.task.id]

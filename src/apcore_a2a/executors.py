@@ -142,6 +142,16 @@ class AgentExecutor(Protocol):
     `execute` handles one message: it publishes a single Message, or a task's events up to a terminal state or one that
     waits for the user, and returns. It may publish AUTH_REQUIRED and go on by itself. `cancel` is called when the task
     is cancelled, after asyncio cancelled `execute`, and publishes CANCELED.
+
+    Example:
+        >>> class Echo:
+        ...     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        ...         await TaskUpdater(event_queue).complete(context.get_user_input())
+        ...
+        ...     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        ...         await TaskUpdater(event_queue).cancel()
+        >>> isinstance(Echo(), AgentExecutor)
+        True
     """
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None: ...

@@ -21,7 +21,7 @@ from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, R
 
 Step = AgentEvent | float  # a number is a pause in seconds
 
-MODES: Final = ("text/plain", "application/json", "application/octet-stream", "image/png")
+MODES: Final = ("text/plain", "application/json", "image/png", "file", "data")  # the 0.3 kit looks for the last two
 STREAMING_TIMEOUT: Final = float(os.environ.get("TCK_STREAMING_TIMEOUT", "2"))
 
 

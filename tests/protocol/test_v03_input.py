@@ -50,6 +50,7 @@ def read_part(part: dict[str, Any]) -> Part:
         ({"kind": "file", "file": {"bytes": "AP8="}}, Part(raw=b"\x00\xff")),
         ({"kind": "file", "file": {"data": "AP8="}}, Part(raw=b"\x00\xff")),
         ({"kind": "file", "file": {"bytes": "AP8=", "uri": "u"}}, Part(raw=b"\x00\xff")),
+        ({"kind": "file", "file": {"url": "u"}}, Part(url="u")),
         ({"type": "file", "uri": "u", "name": "n", "mimeType": "m"}, Part(url="u", filename="n", media_type="m")),
         ({"uri": "u"}, Part(url="u")),
         ({"type": "data", "data": {"a": 1}, "text": "ignored"}, Part(data={"a": 1})),

@@ -1,8 +1,8 @@
 """Parts, messages, artifacts, tasks and events of A2A 0.3, read.
 
 Rule: a shape takes the official form and the looser ones of the requirements and of the specification's own examples (a
-part says `type` for `kind`, or neither; a file part is flat; a file says `data` for `bytes`; a state has `_` for `-`).
-What a shape lets in, its `to_…` function maps without failing.
+part says `type` for `kind`, or neither; a file part is flat; a file says `data` for `bytes`, or `url` for `uri`; a state
+has `_` for `-`). What a shape lets in, its `to_…` function maps without failing.
 
 A message without `messageId` gets in (with an empty id: the engine makes one) only if it has no `kind` either. Then it
 speaks the requirements' dialect; with `kind` it claims to be official, and there the conformance kit demands the id.
@@ -74,11 +74,12 @@ class WireFile(Value, frozen=True):
     uri: str | UnsetType = UNSET
     content: bytes | UnsetType = field(default=UNSET, name="bytes")
     data: bytes | UnsetType = UNSET
+    url: str | UnsetType = UNSET  # as the conformance kit calls it
     name: str = ""
     mime_type: str = ""
 
     def __post_init__(self) -> None:
-        if self.uri is UNSET and self.content is UNSET and self.data is UNSET:
+        if self.uri is UNSET and self.content is UNSET and self.data is UNSET and self.url is UNSET:
             raise missing("uri")
 
 
@@ -194,8 +195,14 @@ def _take(metadata: Metadata, key: str) -> str:
 def _to_file(part: WirePart) -> Part:
     file = part.file or WireFile(uri=part.uri, content=part.content, name=part.name, mime_type=part.mime_type)
     raw = file.data if file.content is UNSET else file.content
-    url = file.uri if raw is UNSET else UNSET
-    return Part(raw=raw, url=url, metadata=part.metadata, filename=file.name, media_type=file.mime_type)
+    uri = file.url if file.uri is UNSET else file.uri
+    return Part(
+        raw=raw,
+        url=uri if raw is UNSET else UNSET,
+        metadata=part.metadata,
+        filename=file.name,
+        media_type=file.mime_type,
+    )
 
 
 def to_message(message: WireMessage) -> Message:

@@ -1,7 +1,7 @@
 """Parts, messages, artifacts, tasks and events of A2A 0.3, read.
 
 Rule: a shape takes the official form and the looser ones of the requirements and of the specification's own examples (a
-part says `type` for `kind`, or neither; a file part is flat; a file says `data` for `bytes`, or `url` for `uri`; a state
+part says `type` for `kind`, or neither; a file part is flat; a file says `data` for `bytes` or `url` for `uri`; a state
 has `_` for `-`). What a shape lets in, its `to_…` function maps without failing.
 
 A message without `messageId` gets in (with an empty id: the engine makes one) only if it has no `kind` either. Then it

@@ -128,6 +128,10 @@ def test_to_dict_is_the_json_of_a_value(message: Message) -> None:
     assert message.to_dict() == json.loads(encode(message))
 
 
+def test_a_state_is_found_in_a_table_by_its_text() -> None:
+    assert {TaskState.WORKING: 1}["TASK_STATE_WORKING"] == 1  # type: ignore[index]  # equal, so it must hash alike
+
+
 @requirement("FR-TSK-001")
 def test_the_states_are_the_six_of_the_requirements_and_those_that_1_0_adds() -> None:
     names = {state.removeprefix("TASK_STATE_").lower() for state in TaskState}

@@ -55,6 +55,8 @@ class TaskState(StrEnum):
     REJECTED = "TASK_STATE_REJECTED"
     AUTH_REQUIRED = "TASK_STATE_AUTH_REQUIRED"
 
+    __hash__ = str.__hash__  # equal texts hash alike; and Enum's own hash runs in Python, once for each look at a table
+
 
 class Role(StrEnum):
     UNSPECIFIED = "ROLE_UNSPECIFIED"

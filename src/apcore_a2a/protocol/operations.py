@@ -45,6 +45,8 @@ class Operation(Enum):
     DELETE_PUSH = "DeleteTaskPushNotificationConfig"
     EXTENDED_CARD = "GetExtendedAgentCard"
 
+    __hash__ = object.__hash__  # each is there once; Enum's own hash runs in Python
+
 
 SHAPES = {
     Operation.SEND: Shape(model.SendMessage),

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.auth.middleware import AuthMiddleware
+from apcore_a2a.explorer import ExplorerPage
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.server.discovery import (
     CARD_PATH,
@@ -149,6 +150,9 @@ def _pipeline(engine: Engine, desk: CardDesk, metrics: Metrics | None, parts: Pa
     public["GET", "/health"] = HealthDesk(engine, desk)
     if metrics is not None:
         public["GET", "/metrics"] = metrics
+    if settings.explorer:
+        page, prefix = ExplorerPage(), settings.explorer_prefix
+        public |= {("GET", prefix): page, ("GET", f"{prefix}/"): page}
     routes: dict[tuple[str, str], ASGIApp] = {
         **public,
         ("POST", "/"): JSONRPCBinding(engine),

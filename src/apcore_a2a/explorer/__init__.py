@@ -1,0 +1,42 @@
+"""The Explorer: one page that shows an agent's skills and lets a person try them. It asks nobody but the agent."""
+
+import secrets
+from importlib.resources import files
+from typing import Final
+
+from starlette.types import Receive, Scope, Send
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class ExplorerPage:
+    """Serves the page at `<prefix>/`; `<prefix>` leads there.
+
+    The page is open, like the card it shows; what it sends goes through the same door as everybody's requests.
+    """
+
+    def __init__(self) -> None:
+        self._page = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not scope["path"].endswith("/"):
+            await _answer(send, 307, b"", [(b"location", (scope["path"] + "/").encode())])
+            return
+        nonce = secrets.token_urlsafe(16)
+        headers = [
+            (b"content-type", b"text/html; charset=utf-8"),
+            (b"content-security-policy", POLICY.format(nonce=nonce).encode()),
+            (b"cache-control", b"no-store"),
+            (b"referrer-policy", b"no-referrer"),
+            (b"x-content-type-options", b"nosniff"),
+        ]
+        await _answer(send, 200, self._page.replace("{{nonce}}", nonce).encode(), headers)
+
+
+async def _answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    start = [*headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": start})
+    await send({"type": "http.response.body", "body": body})

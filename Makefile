@@ -9,7 +9,7 @@ PYTEST := -m pytest --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-matrix check format core-lines lock clean
+.PHONY: help setup run test test-matrix check format core-lines lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -41,6 +41,16 @@ setup: .venv/.stamp .venvs/sdk03/.stamp .venvs/fasta2a/.stamp .venvs/js/.stamp .
 		mkdir -p .venvs/js && npm install --prefix .venvs/js --no-package-lock --no-audit --no-fund --silent $$(cat $<) && touch $@; \
 	else echo "no npm: the JavaScript SDK is left out"; fi
 
+# The servers to measure ourselves against: one environment each, made when a benchmark asks for it.
+.venvs/bench-%/.stamp: benchmarks/peers/%.txt
+	$(call install,.venvs/bench-$*,$<)
+	@touch $@
+
+.venvs/bench-js/.stamp: benchmarks/peers/js.npm
+	mkdir -p .venvs/bench-js
+	npm install --prefix .venvs/bench-js --no-package-lock --no-audit --no-fund --silent $$(cat $<)
+	@touch $@
+
 define install
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed on PATH (or: make setup PYTHON=...)" >&2; exit 1; }
 	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
@@ -52,7 +62,9 @@ test: setup  ## tests with coverage, the adapters on the oldest apcore, and the 
 	@if [ -d tests/adapters ]; then set -x; .venvs/apcore-oldest/bin/python $(PYTEST) tests/adapters; fi
 	.venv/bin/python -m scripts.coverage_gate
 
-# `make run` comes with examples/: apcore-a2a serve --extensions-dir examples/extensions --explorer
+run: .venv/.stamp  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/
+	.venv/bin/apcore-a2a serve --extensions-dir examples/extensions --host 127.0.0.1 --name demo \
+		--description "A demo agent: text, units, files, jobs, approvals" --explorer --metrics --reload
 
 test-matrix:  ## every supported Python that is here, each with the oldest and the newest dependencies
 	scripts/test-matrix $(VERSIONS)
@@ -68,6 +80,12 @@ format: setup  ## let ruff repair and format
 
 core-lines: setup  ## code lines of each core file; fails above the budget
 	.venv/bin/python -m scripts.core_lines
+
+bench: setup  ## measure everything beside every peer, up to 15 minutes; writes docs/performance.md
+	.venv/bin/python -m benchmarks.run --write docs/performance.md
+
+bench-quick: setup  ## the same in 90 seconds, to see that it works; writes nothing
+	.venv/bin/python -m benchmarks.run --quick
 
 lock: .venvs/lock/.stamp  ## write requirements/*.txt anew
 	scripts/lock .venvs/lock/bin/uv

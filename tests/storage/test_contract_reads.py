@@ -54,6 +54,10 @@ async def test_a_store_that_is_open_can_be_written_to(store: Store) -> None:
     await store.check()
 
 
+async def test_a_new_store_has_no_orphans(store: Store) -> None:
+    assert await store.orphans() == []
+
+
 # ---- listing -------------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from apcore_a2a.errors import StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
+from apcore_a2a.storage import simple
 from apcore_a2a.storage.simple import RESERVED, SimpleStore
 from apcore_a2a.storage.task_store import Query, TaskListResult
 from tests.requirements import requirement
@@ -150,6 +151,16 @@ async def test_a_creation_that_failed_leaves_its_key_free() -> None:
         await store.create(Author("t1").create(), key="k")
     tasks.broken = False
     assert await store.create(Author("t2").create(), key="k") is None
+
+
+async def test_only_so_many_keys_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simple, "MAX_KEYS", 2)
+    store = SimpleStore(DictStore())
+    for n in range(3):
+        assert await store.create(Author(f"t{n}").create(), key=f"k{n}") is None
+    assert await store.create(Author("again").create(), key="k2") == "t2"
+    assert await store.create(Author("again").create(), key="k1") == "t1"
+    assert await store.create(Author("again").create(), key="k0") is None
 
 
 async def test_a_store_that_cannot_be_read_is_not_available() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -135,6 +136,35 @@ async def test_a_lock_held_by_another_program_is_a_store_that_is_not_available(
     other.close()
     await append(sqlite, author.chunk("x"))
     await assert_holds(sqlite, author)
+
+
+async def test_a_file_that_cannot_be_read_is_a_store_that_is_not_available(
+    sqlite: SQLiteStore, connections: list[Spy]
+) -> None:
+    for reader in connections[2:]:
+        reader.close()
+    for read in (sqlite.load("t", ALICE), sqlite.events("t", ALICE, 0), sqlite.page(Query(owner=ALICE, limit=1))):
+        with pytest.raises(StoreUnavailableError):
+            await read
+
+
+async def test_what_cannot_be_swept_away_fails_no_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sqlite_writer, "SWEEP_INTERVAL", 0.001)
+    swept = threading.Semaphore(0)
+
+    def broken() -> float:
+        swept.release()
+        raise OSError("no clock")
+
+    store = SQLiteStore(tmp_path / "tasks.db", clock=broken)
+    await store.open()
+    assert all(swept.acquire(timeout=5) for _ in range(3))
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    await assert_holds(store, author)
+    await store.close()
+    assert {record.message for record in caplog.records} == {"expired tasks not removed"}
 
 
 async def test_a_disk_that_does_not_keep_up_is_a_store_that_is_not_available(

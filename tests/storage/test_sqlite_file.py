@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from apcore_a2a.errors import StaleWriteError, StoreUnavailableError
+from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.sqlite import SQLiteStore
 from apcore_a2a.storage.task_store import Query
@@ -57,6 +57,24 @@ async def test_a_closed_store_says_so(tmp_path: Path) -> None:
             await attempt()
     with pytest.raises(StoreUnavailableError, match="not open"):
         store.append(author.work())
+
+
+async def test_a_lower_limit_is_reached_task_by_task(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "tasks.db")
+    await store.open()
+    for n in range(6):
+        await tell(store, Author(f"t{n}"), TaskState.WORKING, TaskState.COMPLETED)
+    await store.close()
+    store = SQLiteStore(store.path, max_tasks=3)
+    await store.open()
+    totals = []
+    for name in ("a", "b", "c"):
+        await tell(store, Author(name))
+        totals.append((await store.page(Query(owner=ALICE, limit=1))).total)
+    assert totals == [5, 4, 3]
+    with pytest.raises(OverloadedError):
+        await tell(store, Author("d"))
+    await store.close()
 
 
 # ---- what a dead process left ----------------------------------------------------------------------------------------
@@ -122,8 +140,9 @@ def run_until_killed(path: Path, synchronous: str) -> dict[str, int]:
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         for heard, line in enumerate(child.stdout):
-            name, version = line.split()
-            answered[name] = int(version)
+            if line.endswith("\n"):  # the last may be cut off
+                name, version = line.split()
+                answered[name] = int(version)
             if heard == 500:
                 child.kill()
     return answered

@@ -68,9 +68,7 @@ class _Head(Struct, gc=False):
 
 
 class Tables:
-    def __init__(
-        self, database: sqlite3.Connection, *, ttl: float | None, max_tasks: int, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, database: sqlite3.Connection, *, ttl: float, max_tasks: int, clock: Callable[[], float]) -> None:
         self.database = database
         self._ttl, self._max_tasks, self._clock = ttl, max_tasks, clock
         self._heads: dict[tuple[str, str], _Head] = {}  # by id and owner: another owner finds nothing
@@ -170,14 +168,16 @@ class Tables:
         return self._count
 
     def _make_room(self) -> None:
-        while self._tasks() >= self._max_tasks:
-            if not self._remove_ended("SELECT number FROM task WHERE ended IS NOT NULL ORDER BY ended, number LIMIT 1"):
-                raise OverloadedError("The agent is at its limit of unfinished tasks; try again later", retry_after=5)
+        excess = self._tasks() - self._max_tasks + 1
+        if excess <= 0:
+            return
+        # Two at most: a store that was opened with a lower limit comes down to it task by task, not in one long write.
+        oldest = "SELECT number FROM task WHERE ended IS NOT NULL ORDER BY ended, number LIMIT ?"
+        if not self._remove_ended(oldest, min(excess, 2)):
+            raise OverloadedError("The agent is at its limit of unfinished tasks; try again later", retry_after=5)
 
     def sweep(self, limit: int) -> bool:
         """Remove tasks that ended longer than the TTL ago, the oldest first; answer whether more may be left."""
-        if self._ttl is None:
-            return False
         removed = self._remove_ended(
             "SELECT number FROM task WHERE ended <= ? ORDER BY ended, number LIMIT ?",
             self._clock() - self._ttl,

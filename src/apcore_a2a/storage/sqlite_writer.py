@@ -60,9 +60,8 @@ class Writer:
 
     async def close(self) -> None:
         """Return when all that was submitted is written."""
-        if not self._closed:
-            self._closed = True
-            self._queue.put(None)
+        self._closed = True
+        self._queue.put(None)
         await asyncio.shield(self._stopped)
         self._thread.join()  # at once: that future was its last word
 
@@ -77,7 +76,7 @@ class Writer:
             results, more = self._commit(writes)
             patience = 0.0 if more else SWEEP_INTERVAL
             self._tell(_resolve, writes, results)
-        self._tell(_end, self._stopped)
+        self._tell(self._stopped.set_result, None)
 
     def _take(self, patience: float) -> list[_Write | None]:
         """What is waiting; if nothing is, the next to come in time. None marks the end."""
@@ -149,8 +148,3 @@ def _resolve(writes: Sequence[_Write], results: Sequence[object]) -> None:
             write.future.set_exception(result)
         else:
             write.future.set_result(result)
-
-
-def _end(stopped: "asyncio.Future[None]") -> None:
-    if not stopped.done():
-        stopped.set_result(None)

@@ -28,10 +28,14 @@ PATIENCE: Final = 5.0  # seconds that any test waits for anything
 
 
 class Gate:
-    """A place in a script where a run stands until the test lets it pass; an opened gate stays open."""
+    """A place in a script where a run stands until the test lets it pass; an opened gate stays open.
 
-    def __init__(self) -> None:
+    Whoever stands at a deaf gate does not hear that they are cancelled.
+    """
+
+    def __init__(self, *, deaf: bool = False) -> None:
         self._reached, self._opened = asyncio.Event(), asyncio.Event()
+        self._deaf = deaf
 
     async def reached(self) -> None:
         """Wait until a run stands here."""
@@ -43,7 +47,12 @@ class Gate:
 
     async def stand(self) -> None:
         self._reached.set()
-        await self._opened.wait()
+        while not self._opened.is_set():
+            try:
+                await self._opened.wait()
+            except asyncio.CancelledError:
+                if not self._deaf:
+                    raise
 
 
 Step = AgentEvent | Gate | BaseException  # an exception is raised
@@ -79,8 +88,10 @@ class ScriptedAgent:
         *,
         default: Sequence[Step] = (COMPLETED,),
         may_reply: bool = False,
+        retry_safe: bool = False,
     ) -> None:
         self.scripts, self.default, self.may_reply = scripts, default, may_reply
+        self.retry_safe = retry_safe
         self.calls: list[Call] = []
 
     def _script(self, call: Call) -> Sequence[Step] | A2AError:
@@ -90,7 +101,7 @@ class ScriptedAgent:
         script = self._script(call)
         if isinstance(script, A2AError):
             raise script
-        return Admission()
+        return Admission(retry_safe=self.retry_safe)
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         self.calls.append(call)

@@ -112,7 +112,7 @@ class Reader:
 
     async def __anext__(self) -> list[Entry]:
         batch = self._log.after(self._after)
-        if not batch and not self._at_end:
+        if not batch and not self._log.closed and not self._closed:
             loop = asyncio.get_running_loop()
             if self._idle and self._timer is None:
                 # One timer a stream, not one an event: it is set anew only after it fired.
@@ -120,14 +120,10 @@ class Reader:
             self._waiter = loop.create_future()
             await self._log.wait(self._waiter)
             batch = self._log.after(self._after)
-        if not batch and self._at_end:
+        if self._closed or (self._log.closed and not batch):
             raise StopAsyncIteration
         self._after += len(batch)
         return batch
-
-    @property
-    def _at_end(self) -> bool:
-        return self._closed or self._log.closed
 
     def _tick(self) -> None:
         self._timer = None

@@ -21,6 +21,7 @@ from apcore_a2a.errors import (
     InvalidStateTransitionError,
     StaleWriteError,
     StoreUnavailableError,
+    TaskNotFoundError,
 )
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Message, StatusUpdate, Task, TaskState, TaskStatus
@@ -72,19 +73,25 @@ class Execution:
         self._stored = False
         self._stop: Stop | None = None
         self._over = False  # nothing more is taken from the agent
+        self._abandoned = False  # whoever stopped the run ends its task
+        self._in_doubt = False  # the store failed to say whether it has the run's beginning
         self._in_agent = False  # it has the word: only then may the driver be cancelled
         self._started: float | None = None
 
     async def drive(self) -> None:
         """Run the agent to its end. Never raises."""
         self.driver = asyncio.current_task()
+        failure: BaseException | None = None
         try:
             if self._begin is not None:
                 await self._open(self._begin)
             if not self._over:
-                await self._perform()
+                failure = await self._perform()
+            if not self._over or self._in_doubt:
+                await self._end(failure or self.error)
         finally:
-            self._close()
+            if not self._abandoned:
+                self._close()
 
     async def _open(self, begin: Callable[[], Awaitable[str | None]]) -> None:
         try:
@@ -93,24 +100,23 @@ class Execution:
             if not isinstance(error, A2AError):
                 logger.exception("task not stored", extra={"task_id": self.live.task.id})
             self.error = error if isinstance(error, A2AError) else InternalError()
-            self._over = True
-            return
-        self._stored = True
-        self._over = self._over or self.earlier is not None
+            self._over, self._in_doubt = True, isinstance(error, StoreUnavailableError)
+        else:
+            self._stored = True
+            self._over = self._over or self.earlier is not None
         self.opened.set()
 
-    async def _perform(self) -> None:
+    async def _perform(self) -> BaseException | None:
         self._started = time.monotonic()
         self._observer.run_started(self.live.task.id)
-        failure: BaseException | None = None
         try:
             if self._stop is None:
                 await self._run()
         except BaseException as error:  # also SystemExit: an agent does not end the server
-            failure = error
-        self._in_agent = False
-        if not self._over:
-            await self._end(failure)
+            return error
+        finally:
+            self._in_agent = False
+        return None
 
     async def _run(self) -> None:
         if self._stored:
@@ -167,19 +173,19 @@ class Execution:
     async def _end(self, failure: BaseException | None) -> None:
         """Bring the task to rest, unless it is. An interrupted task whose agent has returned waits for its user."""
         state, text = self._outcome(failure)
-        resting = TERMINAL if self._stop or failure else AT_REST
+        resting = TERMINAL if (self._stop or failure) and not self._in_doubt else AT_REST
         for attempt, pause in enumerate(chain(SAVE_RETRIES, repeat(SAVE_RETRIES[-1]))):
             try:
-                if not self._stored:
+                if not self._stored and not self._in_doubt:
                     await self._open(self.live.create)
-                if self._stored:
+                if self._stored or self._in_doubt:
                     await self.live.mend()
                     if self.live.state not in resting:
                         await self.live.write(StatusUpdate(status=TaskStatus(state=state, message=says(text))))
                     await self.live.flush()
                 return
-            except StaleWriteError:
-                logger.warning("task was taken over", extra={"task_id": self.live.task.id})
+            except (StaleWriteError, TaskNotFoundError):
+                logger.warning("task is gone or taken over", extra={"task_id": self.live.task.id})
                 break
             except Exception as error:
                 if attempt == len(SAVE_RETRIES):  # its sender need not wait any longer
@@ -204,7 +210,7 @@ class Execution:
                 await self.ended.wait()
                 return
             logger.warning("agent ignored its cancellation", extra={"task_id": self.live.task.id})
-            self._over = True
+            self._over = self._abandoned = True
             self._observer.run_abandoned(self.live.task.id)
             await self._end(None)
             self._close()

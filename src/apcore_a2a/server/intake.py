@@ -152,7 +152,7 @@ class Intake:
             cancel=CancelToken(),
             deadline=self._runs.deadline(),
         )
-        if not new_context:
+        if not new_context and self._options.context_messages:
             call.history = await self._conversation(task.context_id, origin)
         if request.message.reference_task_ids:
             found = [
@@ -172,7 +172,7 @@ class Intake:
             said = [*task.history, *answer, *said]
             if len(said) >= limit:
                 break
-        return tuple(said[-limit:]) if limit else ()
+        return tuple(said[-limit:])
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 

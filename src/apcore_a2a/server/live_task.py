@@ -12,7 +12,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
-from apcore_a2a.errors import InvalidAgentResponseError, StaleWriteError, TaskNotFoundError
+from apcore_a2a.errors import InvalidAgentResponseError, TaskNotFoundError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, skips_working
 from apcore_a2a.protocol.model import (
@@ -87,7 +87,9 @@ class LiveTask:
     async def create(self, *, key: str = "") -> str | None:
         """Store a new task; the id of the earlier one if `key` was used before."""
         entries, change = self._fold([copy(self.task)], None)
+        self._broken = True  # until the store says that it is not
         earlier = await self._store.create(change, key=key)
+        self._broken = False
         if earlier is None:
             self._publish(entries, change)
         return earlier
@@ -223,6 +225,8 @@ class LiveTask:
         return entries, change
 
     def _publish(self, entries: list[Entry], change: Change) -> None:
+        if entries[0].seq != self.log.version + 1:
+            return  # a save before this one failed, or only seemed to; `mend` finds out, and nobody sees a gap
         self.log.append(entries, sum(map(len, change.events)))
         if entries[-1].state in TERMINAL:
             self.log.close()
@@ -235,7 +239,7 @@ class LiveTask:
             await asyncio.wait(self._unsaved)
         record = await self._store.load(self.task.id, self.owner)
         if record is None:
-            raise StaleWriteError
+            raise TaskNotFoundError(self.task.id)
         self.task, self.version, self._document = record.document.task(), record.version, None
         self._unsaved.clear()
         self._broken = False

@@ -210,7 +210,8 @@ class Runs:
         finally:
             if timer is not None:
                 timer.cancel()
-            self._finished(execution)
+            if execution.ended.is_set():  # else it was abandoned, and whoever stopped it is about to end its task
+                self._finished(execution)
 
     def _finished(self, execution: Execution) -> None:
         live = execution.live

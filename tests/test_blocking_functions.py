@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextvars import ContextVar
 
 import pytest
@@ -144,6 +144,35 @@ async def test_a_job_that_is_cancelled_before_its_turn_is_not_done() -> None:
         gate.set()
         assert await worker.call(lambda: "alive") == "alive"
     assert not done.is_set()
+
+
+async def test_a_coroutine_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apcore_a2a.functions.MAX_THREADS", 0)
+
+    class Greeter:
+        async def __call__(self, text: str) -> str:
+            return f"Hello, {text}"
+
+    async with talk_to(Greeter()) as user:
+        assert contents(await user.task("Ada")) == [["Hello, Ada"]]
+
+
+async def test_a_function_that_returns_a_coroutine_keeps_its_thread_no_longer_than_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("apcore_a2a.functions.MAX_THREADS", 1)
+    together = asyncio.Barrier(2)
+
+    async def meet(text: str) -> str:
+        await together.wait()
+        return text
+
+    def wrapped(text: str) -> Awaitable[str]:
+        return meet(text)
+
+    async with talk_to(wrapped) as user, asyncio.TaskGroup() as group:
+        tasks = [group.create_task(user.task(name)) for name in ("Ada", "Bob")]
+    assert [contents(task.result()) for task in tasks] == [[["Ada"]], [["Bob"]]]
 
 
 def test_a_function_that_never_returns_does_not_keep_the_process_alive() -> None:

@@ -5,7 +5,7 @@ Rule: a function knows nothing of tasks. Coroutines run on the loop, everything 
 
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
 from functools import partial
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
@@ -55,7 +55,7 @@ class FunctionAgent:
         self.may_reply = _may_be_message(hints.get("return"))
         self._function, self._inputs = function, _inputs(function, hints)
         self.__name__, self.__doc__ = _name(function), function.__doc__  # what a card says of it
-        self._blocks = not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function))
+        self._blocks = not _is_async(function)
         self._admission = Admission(retry_safe=retry_safe)
         self._threads = Threads(MAX_THREADS)
 
@@ -64,8 +64,8 @@ class FunctionAgent:
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         account = Account(self.may_reply)
-        async with self._worker() as worker:
-            result = await self._call(call, worker)
+        async with AsyncExitStack() as stack:
+            result = await self._call(call, stack)
             if isinstance(result, AsyncIterable):
                 async with _closing(result):
                     async for chunk in result:
@@ -77,17 +77,17 @@ class FunctionAgent:
         for event in account.end():
             yield event
 
-    def _worker(self) -> AbstractAsyncContextManager[Worker | None]:
-        return self._threads.worker(self.__name__) if self._blocks else nullcontext()
-
-    async def _call(self, call: Call, worker: Worker | None) -> Any:
+    async def _call(self, call: Call, stack: AsyncExitStack) -> Any:
         arguments = [read(call) for read in self._inputs]
-        if worker is None:
-            result = self._function(*arguments)
+        if self._blocks:
+            async with AsyncExitStack() as briefly:
+                worker = await briefly.enter_async_context(self._threads.worker(self.__name__))
+                result = await worker.call(self._function, *arguments)
+                if isinstance(result, Iterator):
+                    await stack.enter_async_context(briefly.pop_all())  # the thread is needed for the whole run
+                    return _iterate(result, worker)
         else:
-            result = await worker.call(self._function, *arguments)
-            if isinstance(result, Iterator):
-                return _iterate(result, worker)
+            result = self._function(*arguments)
         return await result if inspect.isawaitable(result) else result
 
 
@@ -196,6 +196,11 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _may_be_message(answer: Any) -> bool:
     return answer is Message or (get_origin(answer) in (Union, UnionType) and Message in get_args(answer))
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    targets = (function, getattr(function, "__call__", None))  # noqa: B004  # for objects with an async __call__
+    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in targets)
 
 
 def _name(function: Callable[..., Any]) -> str:

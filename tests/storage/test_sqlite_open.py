@@ -55,6 +55,21 @@ async def test_a_missing_directory_is_named_and_not_made(tmp_path: Path) -> None
     assert not (tmp_path / "no").exists()
 
 
+def modes(*paths: Path) -> set[int]:
+    return {path.stat().st_mode & 0o777 for path in paths}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
+async def test_a_new_file_is_for_its_owner_alone_and_an_old_one_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "old.db").touch(mode=0o640)
+    for name, mode in (("new.db", 0o600), ("old.db", 0o640)):
+        store = SQLiteStore(tmp_path / name)
+        await store.open()
+        await store.check()
+        assert modes(store.path, store.path.with_suffix(".db-wal"), store.path.with_suffix(".db-shm")) == {mode}
+        await store.close()
+
+
 async def test_a_directory_is_not_a_store(tmp_path: Path) -> None:
     (tmp_path / "tasks.db").mkdir()
     with pytest.raises(StoreUnavailableError, match="cannot be opened"):

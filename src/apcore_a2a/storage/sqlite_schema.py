@@ -107,6 +107,10 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 def connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
     """The one connection that writes; makes the file, or brings its schema up to date."""
+    try:
+        path.touch(mode=0o600)  # a new file is its owner's alone: it holds what was said, and secrets of webhooks
+    except OSError as error:
+        raise StoreUnavailableError(f"The task store {path} cannot be opened: {error.strerror}") from error
     writer = connect(path)
     try:
         _refuse_strangers(writer, path)

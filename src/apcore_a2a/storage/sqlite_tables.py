@@ -68,6 +68,8 @@ class _Head(Struct, gc=False):
 
 
 class Tables:
+    """The tables, for the one thread that writes to them."""
+
     def __init__(self, database: sqlite3.Connection, *, ttl: float, max_tasks: int, clock: Callable[[], float]) -> None:
         self.database = database
         self._ttl, self._max_tasks, self._clock = ttl, max_tasks, clock

@@ -32,9 +32,13 @@ Answer = bytes | Writer
 
 
 class ScriptedServer:
-    """Answers each path with the answers given for it, in their order; the last one stays."""
+    """Answers each path with the answers given for it, in their order; the last one stays.
 
-    def __init__(self, port: int = 0) -> None:
+    With `keep_alive` a connection may carry more than one request; `connections` counts them.
+    """
+
+    def __init__(self, port: int = 0, *, keep_alive: bool = False) -> None:
+        self.connections, self._keep_alive = 0, keep_alive
         self.requests: list[Request] = []
         self._answers: dict[str, list[Answer]] = {}
         self._port = port
@@ -64,22 +68,27 @@ class ScriptedServer:
         connection = asyncio.current_task()
         assert connection is not None
         self._connections.add(connection)
+        self.connections += 1
         try:
-            request = await _read(reader)
-            self.requests.append(request)
-            answers = self._answers.get(request.path, [respond({"detail": "nothing here"}, 404)])
-            answer = answers.pop(0) if len(answers) > 1 else answers[0]
-            if isinstance(answer, bytes):
-                writer.write(answer)
-            else:
-                await answer(request, writer)
-            if not writer.is_closing():
-                await writer.drain()
+            await self._answer(await _read(reader), writer)
+            while self._keep_alive:
+                await self._answer(await _read(reader), writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client had enough
         finally:
             self._connections.discard(connection)
             writer.close()
+
+    async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        self.requests.append(request)
+        answers = self._answers.get(request.path, [respond({"detail": "nothing here"}, 404)])
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, bytes):
+            writer.write(answer)
+        else:
+            await answer(request, writer)
+        if not writer.is_closing():
+            await writer.drain()
 
 
 async def _read(reader: asyncio.StreamReader) -> Request:

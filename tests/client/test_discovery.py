@@ -74,6 +74,15 @@ async def test_an_expired_card_is_asked_for_with_its_tags(server: ScriptedServer
     assert (again["if-none-match"], again["if-modified-since"]) == ('"one"', "Mon, 16 Nov 2026 07:00:00 GMT")
 
 
+async def test_tags_are_for_the_place_they_came_from(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, respond(card(server.url), headers={"ETag": '"one"'}), respond({}, 404))
+    server.on(OLD_CARD, respond(card_03(server.url, name="Moved")))
+    client = connect(card_ttl=0.0)
+
+    assert [(await client.agent_card).name, (await client.agent_card).name] == ["Scripted", "Moved"]
+    assert [request.headers.get("if-none-match") for request in server.requests] == [None, '"one"', None]
+
+
 @pytest.mark.parametrize("control", ["no-store", "no-cache", "public, max-age=0"])
 async def test_the_agent_may_shorten_the_life_of_its_card(
     server: ScriptedServer, connect: Connect, control: str

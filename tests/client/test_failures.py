@@ -188,6 +188,26 @@ async def test_an_error_inside_an_http_error_counts_more_than_the_status(
     assert type(await received(server, connect)) is MethodNotFoundError
 
 
+@pytest.mark.parametrize(("status", "kind"), [(401, UnauthenticatedError), (503, OverloadedError)])
+async def test_unless_it_says_nothing_of_its_own(
+    server: ScriptedServer, connect: Connect, status: int, kind: type[A2AError]
+) -> None:
+    server.on("/", error(-32603, "Internal error", status=status))
+
+    assert type(await received(server, connect)) is kind
+
+
+async def test_an_overload_says_how_long_it_lasts_whoever_tells_it(server: ScriptedServer, connect: Connect) -> None:
+    told = {"code": -32603, "message": "busy", "data": [{"reason": "OVERLOADED"}]}
+    body = {"jsonrpc": "2.0", "id": None, "error": told}
+    server.on("/", respond(body, 503, {"Retry-After": "7"}))
+
+    got = await received(server, connect)
+
+    assert isinstance(got, OverloadedError)
+    assert (str(got), got.retry_after) == ("busy", 7)
+
+
 async def test_what_an_agent_says_is_shown_on_one_line_and_not_in_full(
     server: ScriptedServer, connect: Connect
 ) -> None:

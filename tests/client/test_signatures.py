@@ -98,11 +98,14 @@ def as_the_sdk_signs(body: dict[str, Any]) -> bytes:
 
 
 async def test_a_card_signed_as_a2a_sdk_signs_is_believed(server: ScriptedServer, connect: Connect) -> None:
-    assert await discover(server, connect, signed(rich(server.url), as_the_sdk_signs)) == "Scripted"
+    body = signed(rich(server.url), as_the_sdk_signs)
+
+    assert await discover(server, connect, body) == "Scripted"
+    assert await discover(server, connect, card_03(server.url) | bloated(body)) == "Scripted"
 
 
 async def test_so_is_a_card_of_0_3_signed_as_it_is(server: ScriptedServer, connect: Connect) -> None:
-    assert await discover(server, connect, signed(card_03(server.url))) == "Scripted"
+    assert await discover(server, connect, signed(card_03(server.url, description=""))) == "Scripted"
 
 
 async def test_and_one_for_both_generations_of_which_the_newer_half_is_signed(

@@ -170,6 +170,26 @@ async def test_with_a_key_it_is(server: ScriptedServer, connect: Connect) -> Non
     assert (len(keys), len(set(keys))) == (2, 1)
 
 
+async def test_nor_is_it_when_the_agent_does_not_say_of_which_task_it_speaks(
+    server: ScriptedServer, connect: Connect
+) -> None:
+    server.on("/", stream(status("WORKING", taskId="")))
+
+    with pytest.raises(A2AConnectionError, match="ended the stream before"):
+        await collect(connect(retry=Retry(base=0.0, sends=True)).stream_message("hi"))
+    assert len(server.asked("/")) == 1
+
+
+async def test_a_subscription_that_does_not_begin_is_not_tried_again_and_again(
+    server: ScriptedServer, connect: Connect
+) -> None:
+    server.on("/", hang)
+
+    with pytest.raises(A2AConnectionError, match=r"within 0\.05 seconds"):
+        await collect(connect(timeout=0.05).resubscribe("t-1"))
+    assert len(server.asked("/")) == 1
+
+
 async def test_a_stream_that_does_not_begin_keeps_to_the_timeout(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", hang)
 

@@ -15,7 +15,21 @@ from apcore_a2a.protocol.model import ArtifactUpdate, Event, Message, StatusUpda
 from tests.client.conftest import Connect
 from tests.client.logged_agent import LoggedAgent, counting, replayed
 from tests.client.logged_agent import status as update
-from tests.client.scripted import CARD, ScriptedServer, artifact, card, card_03, respond, status, stream, task
+from tests.client.scripted import (
+    CARD,
+    STREAM_HEAD,
+    Request,
+    ScriptedServer,
+    artifact,
+    card,
+    card_03,
+    hang,
+    respond,
+    status,
+    stream,
+    task,
+)
+from tests.client.scripted import event as event_frame
 from tests.requirements import requirement
 
 MESSAGE = {"messageId": "m-2", "role": "ROLE_AGENT", "parts": [{"text": "hello"}]}
@@ -121,6 +135,7 @@ async def test_reset_at_every_event_the_stream_goes_on_from_snapshots(
     assert replayed(got) == agent.task()
     assert agent.task().status.state is TaskState.COMPLETED
     assert [request.json["method"] for request in server.asked("/")[1:]] == ["SubscribeToTask"] * (len(got) - 1)
+    assert not any("last-event-id" in request.headers for request in server.requests)  # 1.0 begins with a snapshot
 
 
 async def test_between_snapshots_each_event_comes_once(server: ScriptedServer, connect: Connect) -> None:
@@ -196,3 +211,18 @@ async def test_silence_counts_as_a_break(server: ScriptedServer, connect: Connec
 
     assert replayed(got).status.state is TaskState.COMPLETED
     assert agent.connections > 1
+
+
+async def test_an_agent_may_be_silent_as_often_as_it_likes(server: ScriptedServer, connect: Connect) -> None:
+    async def quiet(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + event_frame(request, {"task": task("WORKING")}))
+        await hang(request, writer)
+
+    server.on("/", *[quiet] * 8, stream({"task": task("COMPLETED")}))
+
+    got = await collect(
+        connect(idle_timeout=0.02, retry=Retry(base=0.0, attempts=2, reconnects=3)).stream_message("hi")
+    )
+
+    assert [one.status.state for one in got if isinstance(one, Task)] == [TaskState.WORKING, TaskState.COMPLETED]
+    assert {request.json["method"] for request in server.asked("/")[1:]} == {"SubscribeToTask"}

@@ -18,6 +18,7 @@ from tests.client.scripted import (
     Request,
     ScriptedServer,
     card,
+    chunk,
     error,
     event,
     hang,
@@ -167,11 +168,17 @@ def test_an_interrupted_call_is_cancelled(
     server: ScriptedServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C in the caller's thread: the request must not go on behind its back, and the client stays usable."""
-    asked = threading.Event()
+    asked, gone = threading.Event(), threading.Event()
 
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         asked.set()
-        await hang(request, writer)
+        writer.write(STREAM_HEAD)
+        with pytest.raises(ConnectionError):
+            while True:
+                writer.write(chunk(b" "))
+                await writer.drain()
+                await asyncio.sleep(0)
+        gone.set()
 
     class Interrupted:
         def __init__(self, future: Any) -> None:
@@ -191,6 +198,7 @@ def test_an_interrupted_call_is_cancelled(
         with pytest.raises(KeyboardInterrupt):
             client.get_task("t-1")
 
+    assert gone.wait(5)
     assert client.get_task("t-1").id == "t-1"
 
 

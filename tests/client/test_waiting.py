@@ -7,19 +7,23 @@ import pytest
 
 from apcore_a2a.client import streaming
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.model import Task, TaskState
+from apcore_a2a.protocol.model import StatusUpdate, Task, TaskState
 from tests.client.conftest import Connect
 from tests.client.logged_agent import LoggedAgent, counting
 from tests.client.scripted import (
+    CARD,
+    STREAM_END,
     STREAM_HEAD,
     Answer,
     Request,
     ScriptedServer,
     artifact,
+    card,
     error,
     event,
     hang,
     reset,
+    respond,
     result,
     status,
     stream,
@@ -47,6 +51,26 @@ async def test_a_stream_ends_with_its_task_although_the_agent_keeps_it_open(
 
     async with asyncio.timeout(5):
         assert len([one async for one in connect().stream_message("hi")]) == 2
+
+
+async def test_a_stream_that_ended_leaves_its_connection_to_the_next(connect: Connect) -> None:
+    seen = asyncio.Event()
+
+    async def write(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + event(request, FIRST) + event(request, status("COMPLETED")))
+        await seen.wait()  # the end comes after the last event, not with it
+        writer.write(STREAM_END)
+
+    async with asyncio.timeout(5), ScriptedServer(keep_alive=True) as server:
+        server.on(CARD, respond(card(server.url))).on("/", write)
+        client = connect(server.url)
+        for _ in range(5):
+            seen.clear()
+            async for one in client.stream_message("hi"):
+                if isinstance(one, StatusUpdate):
+                    seen.set()
+
+        assert server.connections == 2  # the card said "close"
 
 
 async def test_a_caller_who_leaves_closes_the_connection(server: ScriptedServer, connect: Connect) -> None:

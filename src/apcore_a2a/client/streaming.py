@@ -183,7 +183,7 @@ async def settle(channel: Channel, task_id: str, call: Call) -> Task:
             async for event in events:
                 if state_of(event) in AT_REST:
                     break
-    except (*REFUSALS, A2AConnectionError):
+    except REFUSALS:
         async with aclosing(poll(channel, task_id, call)) as tasks:
             async for task in tasks:
                 if task.status.state in AT_REST:

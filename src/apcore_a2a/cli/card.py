@@ -1,0 +1,72 @@
+"""`card` and `skills`: what an agent says of itself."""
+
+from typing import Any
+
+import click
+import msgspec
+
+from apcore_a2a.cli import options, rendering, telling
+from apcore_a2a.cli.connecting import run
+from apcore_a2a.cli.groups import DefaultGroup
+from apcore_a2a.cli.options import Connection
+from apcore_a2a.client import A2AClient
+from apcore_a2a.protocol.card import AgentCard
+from apcore_a2a.protocol.model import encode
+
+
+@click.group("card", cls=DefaultGroup, default="get")
+def group() -> None:
+    """An agent's card; `card AGENT` is `card get AGENT`."""
+
+
+@group.command("get")
+@click.option("--extended", is_flag=True, help="The card that the agent shows to authenticated callers.")
+@click.option("--validate", is_flag=True, help="Check the card against the specification instead of showing it.")
+@options.common
+@click.argument("words", nargs=-1, metavar="AGENT")
+def get(extended: bool, validate: bool, **given: Any) -> int:
+    r"""Show an agent's card. AGENT is a host, the address of an agent or of its card, or a card in a file.
+
+    \b
+    Example:
+      apcore-a2a card http://localhost:8000
+    """
+    connection, _ = options.read(given)
+    if validate:
+        from apcore_a2a.cli.validate import validate_agent
+
+        return validate_agent(connection, behaviour=False)
+
+    async def work(client: A2AClient) -> None:
+        card = await (client.extended_card() if extended else client.agent_card)
+        lines = rendering.card_lines(card, signatures=_signatures(card, connection))
+        telling.say(connection, encode(card), lines)
+
+    return run(connection, work, talks=extended)
+
+
+def _signatures(card: AgentCard, connection: Connection) -> str:
+    if not card.signatures:
+        return "none"
+    return f"{len(card.signatures)}, {'verified' if connection.keys else 'not verified (--keys FILE verifies them)'}"
+
+
+@click.command("skills")
+@click.option("--extended", is_flag=True, help="From the card that the agent shows to authenticated callers.")
+@options.common
+@click.argument("words", nargs=-1, metavar="AGENT")
+def skills(extended: bool, **given: Any) -> int:
+    r"""List what an agent can do.
+
+    \b
+    Example:
+      apcore-a2a skills http://localhost:8000
+    """
+    connection, _ = options.read(given)
+
+    async def work(client: A2AClient) -> None:
+        card = await (client.extended_card() if extended else client.agent_card)
+        lines = (line for skill in card.skills for line in rendering.skill_lines(skill, card))
+        telling.say(connection, msgspec.json.encode({"skills": card.skills}), lines)
+
+    return run(connection, work, talks=extended)

@@ -1,0 +1,37 @@
+"""`completion` and `help`: the command line about itself."""
+
+import click
+from click.shell_completion import get_completion_class
+
+from apcore_a2a.cli.main import cli
+
+PROGRAM = "apcore-a2a"
+VARIABLE = "_APCORE_A2A_COMPLETE"  # click looks for the program's name in it
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> None:
+    r"""Print a completion script for a shell.
+
+    \b
+    Example:
+      apcore-a2a completion bash > ~/.local/share/bash-completion/completions/apcore-a2a
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None  # the three are click's own
+    click.echo(kind(cli, {}, PROGRAM, VARIABLE).source())
+
+
+@click.command("help")
+@click.argument("names", nargs=-1, metavar="[COMMAND]...")
+def help_command(names: tuple[str, ...]) -> None:
+    """Show how a command is used."""
+    with cli.make_context(PROGRAM, [], resilient_parsing=True) as context:
+        command: click.Command = cli
+        for name in names:
+            found = command.get_command(context, name) if isinstance(command, click.Group) else None
+            if found is None:
+                raise click.UsageError(f"No such command: {' '.join(names)}")
+            command, context = found, click.Context(found, info_name=name, parent=context)
+        click.echo(command.get_help(context))

@@ -1,0 +1,102 @@
+"""`push`, or `task push-config`: where the events of a task are sent."""
+
+from typing import Any
+
+import click
+import msgspec
+
+from apcore_a2a.cli import options, rendering, telling
+from apcore_a2a.cli.connecting import run
+from apcore_a2a.client import A2AClient
+from apcore_a2a.protocol.model import AuthenticationInfo, PushConfig, PushConfigPage, encode
+
+
+@click.group("push-config")
+def group() -> None:
+    """The webhooks of a task."""
+
+
+@group.command("create")
+@click.option("--id", "config_id", default="", help="A name for it; else the agent chooses one.")
+@options.flag("--push-token", default="", help="The agent sends it along, so that you know who calls.")
+@options.flag("--push-bearer", help="The agent authenticates to the webhook with this bearer token.")
+@options.common
+@click.argument("words", nargs=-1, metavar="AGENT TASK WEBHOOK")
+def create(config_id: str, push_token: str, push_bearer: str | None, **given: Any) -> int:
+    r"""Have the events of a task sent to a webhook.
+
+    \b
+    Example:
+      apcore-a2a push create http://localhost:8000 TASK https://example.com/hook
+    """
+    connection, (task_id, url) = options.read(given, "TASK", "WEBHOOK")
+    shown = AuthenticationInfo(scheme="Bearer", credentials=push_bearer) if push_bearer else None
+    config = PushConfig(url=url, id=config_id, token=push_token, authentication=shown)
+
+    async def work(client: A2AClient) -> None:
+        stored = await client.set_push_config(task_id, config)
+        telling.say(connection, encode(stored), rendering.push_lines(stored))
+
+    return run(connection, work)
+
+
+@group.command("get")
+@options.common
+@click.argument("words", nargs=-1, metavar="AGENT TASK CONFIG")
+def get(**given: Any) -> int:
+    r"""Show one webhook of a task.
+
+    \b
+    Example:
+      apcore-a2a push get http://localhost:8000 TASK CONFIG
+    """
+    connection, (task_id, config_id) = options.read(given, "TASK", "CONFIG")
+
+    async def work(client: A2AClient) -> None:
+        config = await client.get_push_config(task_id, config_id)
+        telling.say(connection, encode(config), rendering.push_lines(config))
+
+    return run(connection, work)
+
+
+@group.command("list")
+@options.common
+@click.argument("words", nargs=-1, metavar="AGENT TASK")
+def list_configs(**given: Any) -> int:
+    r"""List the webhooks of a task.
+
+    \b
+    Example:
+      apcore-a2a push list http://localhost:8000 TASK
+    """
+    connection, (task_id,) = options.read(given, "TASK")
+
+    async def work(client: A2AClient) -> None:
+        configs = await client.list_push_configs(task_id)
+        lines = [line for config in configs for line in rendering.push_lines(config)]
+        lines.append(rendering.field("Configs", len(configs)))
+        telling.say(connection, encode(PushConfigPage(configs=tuple(configs))), lines)
+
+    return run(connection, work)
+
+
+@group.command("delete")
+@options.common
+@click.argument("words", nargs=-1, metavar="AGENT TASK CONFIG")
+def delete(**given: Any) -> int:
+    r"""Delete a webhook of a task.
+
+    \b
+    Example:
+      apcore-a2a push delete http://localhost:8000 TASK CONFIG
+    """
+    connection, (task_id, config_id) = options.read(given, "TASK", "CONFIG")
+
+    async def work(client: A2AClient) -> None:
+        await client.delete_push_config(task_id, config_id)
+        telling.say(connection, msgspec.json.encode({}), [rendering.field("Deleted", config_id)])
+
+    return run(connection, work)
+
+
+group.add_command(create, "set")

@@ -1,0 +1,153 @@
+"""What the protocol's values look like to a person: fields and blocks (a2a-cli specification §11.2), no colours.
+
+Rule: one `Label: value` a line; what needs more lines stands set in below its label, and a blank line ends it.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import UNSET
+
+from apcore_a2a.cli import plain
+from apcore_a2a.protocol.card import AgentCard, AgentSkill
+from apcore_a2a.protocol.model import Artifact, Message, Part, PushConfig, Task, TaskState, encode
+
+
+def field(label: str, value: object) -> str:
+    return f"{label}: {plain.line(str(value))}"
+
+
+def block(label: str, text: str) -> str:
+    return f"{label}:\n{plain.block(text)}\n"
+
+
+def short(state: TaskState) -> str:
+    return state.removeprefix("TASK_STATE_")
+
+
+def part_lines(part: Part) -> Iterator[str]:
+    """A part, whatever it is: nothing is left out."""
+    name, media = part.filename, part.media_type
+    if part.text is not UNSET:
+        yield block("Text", str(part.text))
+    elif part.raw is not UNSET:
+        yield field("File", f"{name or '(no name)'} ({media or 'unknown type'}, {len(part.raw):,} bytes)")
+    elif part.url is not UNSET:
+        yield field("File", f"{name or '(no name)'} ({media or 'unknown type'}) at {part.url}")
+    else:
+        yield block("Data", plain.json_document(encode(part.data)))
+
+
+def parts_lines(parts: Iterable[Part]) -> Iterator[str]:
+    """Parts in their order; texts that follow each other, as chunks of a stream do, are one text."""
+    texts: list[str] = []
+    for part in parts:
+        if part.text is not UNSET:
+            texts.append(str(part.text))
+            continue
+        if texts:
+            yield block("Text", "".join(texts))
+            texts = []
+        yield from part_lines(part)
+    if texts:
+        yield block("Text", "".join(texts))
+
+
+def artifact_lines(artifact: Artifact) -> Iterator[str]:
+    yield field("Artifact", artifact.name or artifact.artifact_id)
+    if artifact.description:
+        yield field("Description", artifact.description)
+    yield from parts_lines(artifact.parts)
+
+
+def message_lines(message: Message) -> Iterator[str]:
+    yield field("Message", message.message_id)
+    if message.context_id:
+        yield field("Context", message.context_id)
+    yield field("Role", message.role.removeprefix("ROLE_").lower())
+    yield from parts_lines(message.parts)
+
+
+def task_fields(task_id: str, context_id: str, state: TaskState) -> Iterator[str]:
+    """What the next command may need (specification §8.2)."""
+    yield field("Task", task_id)
+    yield field("Context", context_id)
+    yield field("State", short(state))
+
+
+def task_lines(task: Task, *, verbose: bool = False) -> Iterator[str]:
+    yield from task_fields(task.id, task.context_id, task.status.state)
+    if task.status.timestamp:
+        yield field("Updated", task.status.timestamp)
+    if task.status.message is not None:
+        yield from parts_lines(task.status.message.parts)
+    for artifact in task.artifacts:
+        yield from artifact_lines(artifact)
+    if verbose:
+        for message in task.history:
+            yield from message_lines(message)
+        if task.metadata:
+            yield block("Metadata", plain.json_document(encode(task.metadata)))
+
+
+def summary_lines(task: Task) -> Iterator[str]:
+    """A task in a list."""
+    yield from task_fields(task.id, task.context_id, task.status.state)
+    if task.status.timestamp:
+        yield field("Updated", task.status.timestamp)
+    yield ""
+
+
+def card_lines(card: AgentCard, *, signatures: str) -> Iterator[str]:
+    yield field("Agent", card.name)
+    yield field("Description", card.description)
+    yield field("Version", card.version)
+    if card.provider is not None:
+        yield field("Provider", f"{card.provider.organization} {card.provider.url}")
+    if card.documentation_url:
+        yield field("Documentation", card.documentation_url)
+    for interface in card.supported_interfaces:
+        tenant = f" tenant {interface.tenant}" if interface.tenant else ""
+        yield field("Interface", f"{interface.protocol_binding} {interface.protocol_version} {interface.url}{tenant}")
+    yield field("Capabilities", ", ".join(_capabilities(card)) or "none")
+    for extension in card.capabilities.extensions:
+        yield field("Extension", f"{extension.uri}{' (required)' if extension.required else ''}")
+    yield field("Input", ", ".join(card.default_input_modes))
+    yield field("Output", ", ".join(card.default_output_modes))
+    for name, scheme in (card.security_schemes or {}).items():
+        yield field("Security", f"{name} ({', '.join(scheme)})")
+    yield field("Signatures", signatures)
+    for skill in card.skills:
+        yield field("Skill", f"{skill.id}: {skill.description}")
+
+
+def _capabilities(card: AgentCard) -> Iterator[str]:
+    has = card.capabilities
+    named = {
+        "streaming": has.streaming,
+        "push notifications": has.push_notifications,
+        "extended card": has.extended_agent_card,
+    }
+    return (name for name, offered in named.items() if offered)
+
+
+def skill_lines(skill: AgentSkill, card: AgentCard) -> Iterator[str]:
+    yield field("Skill", skill.id)
+    yield field("Name", skill.name)
+    yield field("Description", skill.description)
+    if skill.tags:
+        yield field("Tags", ", ".join(skill.tags))
+    yield field("Input", ", ".join(skill.input_modes or card.default_input_modes))
+    yield field("Output", ", ".join(skill.output_modes or card.default_output_modes))
+    for example in skill.examples:
+        yield field("Example", example)
+    yield ""
+
+
+def push_lines(config: PushConfig) -> Iterator[str]:
+    """A webhook; its secrets are not repeated."""
+    yield field("Config", config.id)
+    yield field("Task", config.task_id)
+    yield field("URL", config.url)
+    if config.authentication is not None:
+        yield field("Authentication", config.authentication.scheme)
+    yield ""

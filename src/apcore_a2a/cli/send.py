@@ -1,0 +1,191 @@
+"""`send` and `stream`: a message to an agent, and what becomes of it."""
+
+import asyncio
+import shlex
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Final
+
+import click
+from msgspec import Struct
+
+from apcore_a2a.cli import options, plain, telling
+from apcore_a2a.cli.connecting import run
+from apcore_a2a.cli.options import Connection
+from apcore_a2a.cli.parts import OrderedCommand, part_options, read_parts
+from apcore_a2a.cli.saving import save_artifacts
+from apcore_a2a.client import A2AClient
+from apcore_a2a.client.options import SendOptions
+from apcore_a2a.errors import MethodNotFoundError, UnsupportedOperationError
+from apcore_a2a.protocol.lifecycle import AT_REST
+from apcore_a2a.protocol.model import Event, Message, Part, SendConfiguration, StatusUpdate, Task, TaskState
+
+message_options: Final = options.chain(
+    part_options,
+    click.option("--skill", help="The skill that is to answer (metadata.skillId)."),
+    options.flag(
+        "--metadata", type=options.json_object, metavar="JSON", help="Metadata of the request: a JSON object."
+    ),
+    options.flag("--context-id", help="The conversation that the message belongs to."),
+    options.flag("--task-id", help="The task that the message continues, one that asks for input say."),
+    options.flag("--history", type=click.IntRange(0), help="Messages of the history to answer with."),
+    options.flag(
+        "--poll-interval", type=options.duration, default=2.0, show_default=True, help="Seconds between two looks."
+    ),
+    click.option("--save", metavar="DIR", type=click.Path(file_okay=False), help="Save artifacts in this directory."),
+    options.common,
+    click.argument("words", nargs=-1, metavar="AGENT [TEXT|-|@FILE]"),
+)
+
+
+class Sending(Struct, frozen=True):
+    """One message, and what to do about the answer."""
+
+    connection: Connection
+    parts: list[Part]
+    options: SendOptions
+    save: str | None = None
+
+
+def _read(given: dict[str, Any], *, later: bool = False) -> Sending:
+    connection, text = options.read(given, "[TEXT]")
+    configuration = SendConfiguration(return_immediately=later, history_length=given["history"])
+    send: SendOptions = {
+        "skill": given["skill"],
+        "metadata": given["metadata"],
+        "context_id": given["context_id"],
+        "task_id": given["task_id"],
+        "configuration": configuration,
+    }
+    return Sending(connection, read_parts(text, given), send, given["save"])
+
+
+@click.command("send", cls=OrderedCommand)
+@message_options
+@options.flag("--async", "--no-wait", "--return-immediately", "later", is_flag=True, help="Do not wait for the task.")
+@click.option("--wait", is_flag=True, help="Wait for the task; this is the default.")
+@click.option("--stream", "streams", is_flag=True, help="Follow what happens; with --json, one object a line.")
+def send(later: bool, wait: bool, streams: bool, **given: Any) -> int:
+    r"""Send a message, to begin a task or to go on with one, and wait until it ends or asks for something.
+
+    \b
+    Example:
+      apcore-a2a send http://localhost:8000 "Summarize this" --file report.pdf --save ./out
+    """
+    if streams and later:
+        raise click.UsageError("--stream and --async exclude each other.")
+    if streams:
+        return follow(_read(given))
+    sending = _read(given, later=later and not wait)
+    if sending.options["configuration"].return_immediately:
+        return run(sending.connection, lambda client: _begin(client, sending))
+    return run(sending.connection, lambda client: _conduct(client, sending), within=None)
+
+
+@click.command("stream", cls=OrderedCommand)
+@message_options
+def stream(**given: Any) -> int:
+    r"""Send a message and print what happens as it happens; the same as send --stream.
+
+    \b
+    Example:
+      apcore-a2a stream http://localhost:8000 "Tell me a story"
+    """
+    return follow(_read(given))
+
+
+async def _begin(client: A2AClient, sending: Sending) -> None:
+    answer = await client.send_message(sending.parts, **sending.options)
+    telling.tell_answer(sending.connection, answer, sending.save)
+
+
+async def _conduct(client: A2AClient, sending: Sending) -> None:
+    """Send and wait: over a stream if the agent has one, because a stream tells how it goes."""
+    with telling.watching() as watch:
+        if (await client.agent_card).capabilities.streaming:
+            answer = await _watch_stream(client, sending, watch)
+        else:
+            answer = await client.send_message(sending.parts, **sending.options)
+        if isinstance(answer, Task) and answer.status.state not in AT_REST:
+            watch.state(answer.status.state)
+            answer = await _wait(client, sending.connection, answer)
+    telling.tell_answer(sending.connection, answer, sending.save)
+
+
+async def _watch_stream(client: A2AClient, sending: Sending, watch: telling.Watch) -> Task | Message:
+    task_id = ""
+    try:
+        async with aclosing(client.stream_message(sending.parts, **sending.options)) as events:
+            async for event in events:
+                if isinstance(event, Message) and not task_id:
+                    return event
+                if isinstance(event, Task | StatusUpdate):
+                    task_id = event.id if isinstance(event, Task) else event.task_id
+                    watch.state(event.status.state)
+                    if event.status.state is TaskState.AUTH_REQUIRED:
+                        break  # the stream goes on, but the caller has to act (specification §9.1)
+    except (UnsupportedOperationError, MethodNotFoundError):
+        if task_id:
+            raise
+        return await client.send_message(sending.parts, **sending.options)  # it does not stream, whatever its card says
+    except asyncio.CancelledError:
+        _remind(sending.connection, task_id)
+        raise
+    history = sending.options["configuration"].history_length
+    return await client.get_task(task_id, history_length=history)
+
+
+async def _wait(client: A2AClient, connection: Connection, task: Task) -> Task:
+    try:
+        return await client.wait(task)
+    except asyncio.CancelledError:
+        _remind(connection, task.id)
+        raise
+
+
+def _remind(connection: Connection, task_id: str) -> None:
+    """We stop waiting; the task does not stop."""
+    if task_id:
+        agent, task = shlex.quote(connection.agent), shlex.quote(plain.line(task_id))
+        click.echo(f"Task {task} goes on: apcore-a2a task get {agent} {task} --wait (or: task cancel)", err=True)
+
+
+def follow(sending: Sending) -> int:
+    """Send, and print each event."""
+
+    async def work(client: A2AClient) -> None:
+        if (await client.agent_card).capabilities.streaming:
+            await tick(client.stream_message(sending.parts, **sending.options), sending.connection, sending.save)
+            return
+        click.echo("Note: the agent does not stream; this is the outcome", err=True)
+        answer: Task | Message = await client.send_message(sending.parts, **sending.options)
+        if isinstance(answer, Task):
+            answer = await _wait(client, sending.connection, answer)
+        await tick(_once(answer), sending.connection, sending.save)
+
+    return run(sending.connection, work, within=None)
+
+
+async def tick(events: AsyncGenerator[Event], connection: Connection, save: str | None) -> None:
+    """Print events as they come, to the end of the stream, and then what can be done next."""
+    ticker = telling.Ticker(connection)
+    try:
+        async with aclosing(events):
+            async for event in events:
+                ticker.show(event)
+    except asyncio.CancelledError:
+        ticker.end_block()
+        _remind(connection, ticker.task.id)
+        raise
+    ticker.end_block()
+    if not ticker.task.id:
+        return
+    lines = [] if save is None else list(save_artifacts(ticker.task.artifacts, save))
+    for line in (*lines, telling.next_line(connection, ticker.task.id, ticker.task.status.state)):
+        if line:
+            click.echo(line, err=connection.json)
+    telling.warn(ticker.task.status.state)
+
+
+async def _once(event: Event) -> AsyncGenerator[Event]:
+    yield event

@@ -1,0 +1,192 @@
+"""What a command says when it cannot do its job: a name, a text, a hint, an exit code; never a traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from apcore_a2a.auth.jwt import JWTAuthenticator
+from apcore_a2a.cli import failures
+from apcore_a2a.errors import (
+    WIRE,
+    A2AError,
+    A2AServerError,
+    InvalidParamsError,
+    OverloadedError,
+    SkillNotFoundError,
+    UnauthenticatedError,
+)
+from tests.auth.tokens import SECRET, bearer
+from tests.cli.conftest import Ran, Terminal, hosted, scripted
+from tests.client.scripted import CARD, respond
+from tests.client.scripted import card as card_of
+from tests.fakes import ScriptedAgent
+
+
+def told(ran: Ran) -> tuple[int, str]:
+    return ran.code, ran.json["error"]["code"]
+
+
+def test_an_unknown_task_keeps_the_name_that_the_protocol_gives_it(terminal: Terminal, url: str) -> None:
+    as_json = terminal("task", url, "nobody", "--json")
+    as_text = terminal("task", url, "nobody")
+
+    assert told(as_json) == (1, "TaskNotFoundError")
+    assert as_json.json["error"]["a2aCode"] == -32001
+    assert "task list" in as_json.json["error"]["hint"]
+    assert (as_text.code, as_text.out) == (1, "")
+    assert as_text.err.startswith("Error: Task not found: nobody (TaskNotFoundError)\nHint: ")
+
+
+def test_over_rest_an_error_has_the_same_name(terminal: Terminal, url: str) -> None:
+    assert told(terminal("task", url, "nobody", "--json", "--transport", "rest")) == (1, "TaskNotFoundError")
+
+
+def test_a_reply_to_an_unknown_task_begins_none(terminal: Terminal, url: str) -> None:
+    assert told(terminal("send", url, "hello", "--task-id", "nobody", "--json")) == (1, "TaskNotFoundError")
+    assert terminal("tasks", url, "--json").json["totalSize"] == 0
+
+
+def test_nobody_at_the_address(terminal: Terminal) -> None:
+    ran = terminal("card", "http://127.0.0.1:9", "--json")
+
+    assert told(ran) == (3, "A2ACLI_ERR_UNREACHABLE")
+    assert "Is the agent running" in ran.json["error"]["message"]
+
+
+def test_no_card_at_the_address(terminal: Terminal, url: str) -> None:
+    assert told(terminal("card", f"{url}/elsewhere", "--json")) == (3, "A2ACLI_ERR_CARD_NOT_FOUND")
+
+
+def test_no_card_at_the_path(terminal: Terminal) -> None:
+    assert told(terminal("card", "./no-such-card.json", "--json")) == (3, "A2ACLI_ERR_CARD_NOT_FOUND")
+
+
+def test_a_card_that_is_none(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "card.json").write_text("{}")
+
+    assert told(terminal("card", str(tmp_path / "card.json"), "--json")) == (1, "A2ACLI_ERR_CARD_INVALID")
+
+
+def test_credentials_are_missing_or_refused_or_right(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = bearer(aud=None)["authorization"].removeprefix("Bearer ")
+    with hosted(ScriptedAgent(), auth=JWTAuthenticator(SECRET)) as url:
+        missing = terminal("send", url, "hi", "--json")
+        refused = terminal("send", url, "hi", "--json", "--token", "not.a.token")
+        monkeypatch.setenv("A2ACLI_BEARER", good)
+        right = terminal("send", url, "hi", "--json", "--debug")
+
+    assert told(missing) == (4, "A2ACLI_ERR_CREDENTIALS_MISSING")
+    assert "--token" in missing.json["error"]["hint"]
+    assert told(refused) == (4, "A2ACLI_ERR_AUTH_FAILED")
+    assert right.code == 0
+    assert good not in right.err and "Authorization: …" in right.err
+
+
+def test_an_api_key_goes_where_the_card_says(terminal: Terminal) -> None:
+    scheme = {"key": {"apiKeySecurityScheme": {"location": "header", "name": "X-Door"}}}
+    with scripted() as server:
+        server.on(CARD, respond(card_of(server.url, securitySchemes=scheme)))
+        terminal("task", server.url, "t-1", "--api-key", "s3cret", "--json")
+        (asked,) = server.asked("/")
+        (seen,) = server.asked(CARD)
+
+    assert asked.headers["x-door"] == "s3cret"
+    assert "s3cret" not in str(seen.headers)
+
+
+def test_headers_reach_the_agent(terminal: Terminal) -> None:
+    with scripted() as server:
+        server.on(CARD, respond(card_of(server.url)))
+        ran = terminal("task", server.url, "t-1", "-H", "X-Trace: abc", "--header", "x-two:2", "--debug")
+        (asked,) = server.asked("/")
+
+    assert (asked.headers["x-trace"], asked.headers["x-two"]) == ("abc", "2")
+    assert "X-Trace: …" in ran.err and "abc" not in ran.err
+
+
+def test_a_card_that_points_elsewhere_is_not_followed(terminal: Terminal) -> None:
+    with scripted() as server:
+        server.on(CARD, respond(card_of("http://127.0.0.1:9")))
+        ran = terminal("send", server.url, "hi", "--json")
+        allowed = terminal("send", server.url, "hi", "--json", "--allow-origin", "http://127.0.0.1:9")
+
+    assert told(ran) == (1, "A2ACLI_ERR_CARD_INVALID")
+    assert "--allow-origin" in ran.json["error"]["message"]
+    assert told(allowed) == (3, "A2ACLI_ERR_UNREACHABLE")
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (("send", "http://a", "hi", "--stream", "--async"), "exclude each other"),
+        (("send", "http://a"), "What is the message?"),
+        (("send", "http://a", "hi", "there"), "Unexpected argument: there"),
+        (("send", "http://a", "--media-type", "x/y", "--text", "t"), "belongs behind"),
+        (("send", "http://a", "--data", "{"), "not JSON"),
+        (("send", "http://a", "--file", "/no/such/file"), "cannot be read"),
+        (("send", "http://a", "hi", "--metadata", "[]"), "not a JSON object"),
+        (("send", "http://a", "hi", "-o", "./out"), "to save artifacts: --save DIR"),
+        (("send", "http://a", "hi", "-H", "no colon"), "NAME:VALUE"),
+        (("send", "http://a", "hi", "--timeout", "soon"), "not a duration"),
+        (("send", "ftp://a", "hi"), "Not an http or https address"),
+        (("task", "get"), "Which agent?"),
+        (("task", "http://a"), "Missing argument TASK"),
+        (("nonsense",), "No such command"),
+        (("help", "nonsense"), "No such command"),
+        (("card", "http://a", "--nonsense"), "No such option"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_call_says_what_is_wrong_and_exits_with_2(terminal: Terminal, args: tuple[str, ...], text: str) -> None:
+    plain = terminal(*args)
+    as_json = terminal(*args, "--json")
+
+    assert (plain.code, plain.out) == (2, "")
+    assert text in plain.err
+    assert told(as_json) == (2, "A2ACLI_ERR_USAGE")
+
+
+@pytest.mark.parametrize("args", [("--extensions-dir", "/no/such/directory"), ("--nonsense",)])
+def test_serve_keeps_its_own_exit_codes(args: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "apcore_a2a", "serve", *args]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+
+    assert run.returncode == 1
+
+
+NAMED = [
+    kind
+    for kind in WIRE
+    if issubclass(kind, InvalidParamsError) or ("__init__" not in vars(kind) and not issubclass(kind, OverloadedError))
+]
+
+
+@pytest.mark.parametrize("kind", NAMED, ids=lambda kind: kind.__name__)
+def test_every_error_of_the_protocol_keeps_its_name(kind: type[A2AError]) -> None:
+    failure = failures.explain(kind("text"))
+
+    assert failure.message == "text"
+    if kind is UnauthenticatedError:
+        assert failure.exit_code == 4
+    else:
+        assert failure.code == {"ParseError": "JSONParseError", "A2AError": "InternalError"}.get(
+            kind.__name__, kind.__name__
+        )
+        assert (failure.exit_code, failure.a2a_code) == (1, WIRE[kind].code)
+
+
+def test_what_a_subclass_is_called_is_what_the_protocol_calls_it() -> None:
+    assert failures.explain(SkillNotFoundError("x")).code == InvalidParamsError.__name__
+    assert failures.explain(A2AServerError("no", code=-32099)).a2a_code == -32099
+    assert failures.explain(OverloadedError(retry_after=7)).hint == "Try again in 7 s"
+    assert failures.explain(UnauthenticatedError(), with_credentials=True).exit_code == 4
+    assert failures.explain(RuntimeError("secret")).message == "This should not happen: RuntimeError"
+
+
+def test_a_reader_who_has_had_enough_is_no_error(url: str) -> None:
+    command = f"{sys.executable} -m apcore_a2a tasks {url} --json | true"
+    run = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=10, check=False)
+
+    assert run.stderr == ""

@@ -1,0 +1,232 @@
+"""`send` and `stream`: what is sent, what is printed, where it goes, and how it exits."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from apcore_a2a.protocol.card import AgentCapabilities
+from apcore_a2a.protocol.model import TaskState
+from tests.cli.conftest import Terminal, hosted
+from tests.fakes import ScriptedAgent
+from tests.interaction.serving import CARD
+
+
+def sent(agent: ScriptedAgent) -> list[dict[str, object]]:
+    """The parts that the agent got last."""
+    return [part.to_dict() for part in agent.calls[-1].message.parts]
+
+
+def test_a_message_is_sent_and_its_task_waited_for(terminal: Terminal, url: str) -> None:
+    ran = terminal("send", url, "hello")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.fields["State"] == "COMPLETED"
+    assert ran.fields["Task"] and ran.fields["Context"]
+    assert ran.out.endswith("Artifact: out\nText:\n  Hello,\n  world\n\n")
+
+
+def test_json_is_one_send_message_response(terminal: Terminal, url: str) -> None:
+    ran = terminal("send", url, "hello", "-o", "json")
+
+    assert ran.code == 0
+    assert list(ran.json) == ["task"]
+    assert ran.json["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert terminal("send", url, "hello", "--json").json.keys() == {"task"}
+
+
+def test_streamed_json_is_one_event_a_line_and_the_last_tells_the_state(terminal: Terminal, url: str) -> None:
+    streamed = terminal("send", url, "hello", "-o", "json", "--stream")
+    short = terminal("stream", url, "hello", "--json")
+
+    for ran in (streamed, short):
+        assert ran.code == 0
+        assert [next(iter(event)) for event in ran.lines] == [
+            "task",
+            "statusUpdate",
+            "artifactUpdate",
+            "artifactUpdate",
+            "statusUpdate",
+        ]
+        assert ran.lines[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+def test_streamed_text_grows_in_one_block_and_ends_with_the_ids(terminal: Terminal, url: str) -> None:
+    ran = terminal("stream", url, "hello")
+
+    assert ran.out.count("Artifact: out") == 1
+    assert "Text:\n  Hello,\n  world\n\n" in ran.out
+    assert [line.partition(":")[0] for line in ran.out.splitlines()[-3:]] == ["Task", "Context", "State"]
+
+
+def test_a_direct_reply_is_printed_as_a_message(terminal: Terminal, replying: str) -> None:
+    plain = terminal("send", replying, "hi")
+    as_json = terminal("send", replying, "hi", "--json")
+    streamed = terminal("send", replying, "hi", "--json", "--stream")
+
+    assert plain.fields["Role"] == "agent"
+    assert "Text:\n  Hi!\n" in plain.out
+    assert list(as_json.json) == ["message"]
+    assert [list(line) for line in streamed.lines] == [["message"]]
+
+
+def test_a_task_that_asks_names_the_exact_command_to_reply_with(terminal: Terminal, url: str) -> None:
+    ran = terminal("send", url, "ask")
+
+    assert ran.code == 0
+    assert ran.fields["State"] == "INPUT_REQUIRED"
+    assert ran.fields["Next"] == f"apcore-a2a send {url} --task-id {ran.fields['Task']} 'your reply'"
+    assert "What next?" in ran.out
+    assert "waits for your reply" in ran.err
+
+    replied = terminal("send", url, "--task-id", ran.fields["Task"], "hello")
+    assert (replied.fields["Task"], replied.fields["State"]) == (ran.fields["Task"], "COMPLETED")
+
+
+def test_a_task_that_asks_says_so_beside_json_not_in_it(terminal: Terminal, url: str) -> None:
+    ran = terminal("send", url, "ask", "--json")
+
+    assert ran.json["task"]["status"]["state"] == TaskState.INPUT_REQUIRED
+    assert f"Next: apcore-a2a send {url}" in ran.err
+
+
+def test_a_task_that_needs_authorization_is_not_waited_for(terminal: Terminal, url: str) -> None:
+    ran = terminal("send", url, "login")
+
+    assert (ran.code, ran.fields["State"]) == (0, "AUTH_REQUIRED")
+    assert ran.fields["Next"].endswith("--wait")
+
+
+def test_a_failed_task_is_an_outcome_not_a_failure(terminal: Terminal, url: str) -> None:
+    ran = terminal("send", url, "fail")
+
+    assert (ran.code, ran.fields["State"]) == (0, "FAILED")
+    assert "not today" in ran.out
+    assert ran.err == "Warning: the task failed (FAILED)\n"
+
+
+def test_nobody_waits_with_async(terminal: Terminal, url: str) -> None:
+    ran = terminal("send", url, "hang", "--async", "--json")
+
+    assert ran.code == 0
+    assert ran.json["task"]["id"] and ran.json["task"]["contextId"]
+    assert ran.json["task"]["status"]["state"] != TaskState.COMPLETED
+
+
+def test_time_runs_out_with_an_exit_code_of_its_own_and_the_task_goes_on(terminal: Terminal, url: str) -> None:
+    ran = terminal("send", url, "hang", "--timeout", "300ms", "--json")
+
+    assert ran.code == 5
+    assert ran.json["error"]["code"] == "A2ACLI_ERR_TIMEOUT"
+    assert "goes on: apcore-a2a task get" in ran.err
+    assert terminal("tasks", url, "--state", "working", "--json").json["totalSize"] == 1
+
+
+def test_ctrl_c_leaves_the_task_and_says_how_to_find_it(url: str) -> None:
+    command = [sys.executable, "-m", "apcore_a2a", "stream", url, "hang"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("State: WORKING"):
+            pass
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=5)
+
+    assert process.returncode == 130
+    assert f"goes on: apcore-a2a task get {url}" in err
+    assert "Traceback" not in err
+
+
+def test_parts_keep_their_order_and_their_media_types(
+    terminal: Terminal, url: str, agent: ScriptedAgent, tmp_path: Path
+) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\x00\x01")
+    (tmp_path / "b.json").write_text('{"b": 2}')
+    (tmp_path / "c.txt").write_text("from a file")
+
+    ran = terminal(
+        *("send", url, "first", "--data", '{"a": 1}', "--file", str(tmp_path / "a.bin"), "--media-type", "image/x"),
+        *("--text", f"@{tmp_path / 'c.txt'}", "--data", str(tmp_path / "b.json"), "--text", "@@home"),
+        *("--file", "https://example.com/doc.pdf"),
+    )
+
+    assert ran.code == 0
+    assert sent(agent) == [
+        {"text": "first"},
+        {"data": {"a": 1}, "mediaType": "application/json"},
+        {"raw": "AAE=", "filename": "a.bin", "mediaType": "image/x"},
+        {"text": "from a file"},
+        {"data": {"b": 2}, "mediaType": "application/json"},
+        {"text": "@home"},
+        {"url": "https://example.com/doc.pdf", "filename": "doc.pdf", "mediaType": "application/pdf"},
+    ]
+
+
+def test_standard_input_is_text_or_data(terminal: Terminal, url: str, agent: ScriptedAgent) -> None:
+    terminal("send", url, "-", stdin=b"piped")
+    assert sent(agent) == [{"text": "piped"}]
+    terminal("send", url, "--data", "-", stdin=b'{"piped": true}')
+    assert sent(agent) == [{"data": {"piped": True}, "mediaType": "application/json"}]
+
+
+def test_skill_metadata_and_context_travel_with_the_message(terminal: Terminal, url: str, agent: ScriptedAgent) -> None:
+    first = terminal("send", url, "hello", "--json").json["task"]
+
+    terminal("send", url, "hello", "--skill", "play", "--metadata", '{"k": 1}', "--context-id", first["contextId"])
+
+    call = agent.calls[-1]
+    assert call.message.metadata == {"skillId": "play"}
+    assert call.request.metadata == {"k": 1}
+    assert call.task.context_id == first["contextId"]
+
+
+def test_artifacts_are_saved_where_the_caller_says_and_nowhere_else(
+    terminal: Terminal, url: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+
+    first = terminal("send", url, "files", "--save", str(out))
+    again = terminal("stream", url, "files", "--save", str(out))
+    text = terminal("send", url, "hello", "--save", str(out))
+
+    assert (first.code, again.code) == (0, 0)
+    assert {path.name for path in out.iterdir()} == {
+        *("escape.png", "escape-1.png", "bundle.json", "bundle-1.json"),
+        "out.txt",
+    }
+    assert (out / "escape.png").read_bytes() == b"\x89PNG"
+    assert (out / "out.txt").read_text() == "Hello,\nworld"
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+    assert f"Saved: {out / 'out.txt'}" in text.out
+    assert "far.txt (unknown type) at https://example.com/far.txt" in first.out
+
+
+@pytest.mark.parametrize("words", [("send",), ("stream",), ("send", "--verbose")])
+def test_remote_text_cannot_steer_the_terminal_or_forge_a_field(
+    terminal: Terminal, url: str, words: tuple[str, ...]
+) -> None:
+    ran = terminal(*words, url, "evil")
+
+    assert not {"\x1b", "\x07", "\x9b", "\r", "\u202e"} & set(ran.out + ran.err)
+    assert ran.fields["Task"] != "t-forged"
+    assert "Text:\n  redesrever\n  Task: t-forged\n" in ran.out
+    assert "\\u009b2J\\u202e" in ran.out  # in data nothing is lost, only written so that it can be read
+
+
+def test_json_shows_remote_text_whole_but_harmless(terminal: Terminal, url: str) -> None:
+    ran = terminal("send", url, "evil", "--json")
+
+    assert not {"\x1b", "\x07", "\x9b", "\r", "\u202e"} & set(ran.out)
+    assert ran.json["task"]["artifacts"][0]["parts"][0]["text"].startswith("\x1b]0;owned")
+
+
+def test_an_agent_without_streams_is_waited_for(terminal: Terminal, agent: ScriptedAgent) -> None:
+    with hosted(agent, card=replace(CARD, capabilities=AgentCapabilities(streaming=False))) as url:
+        plain = terminal("send", url, "hello")
+        streamed = terminal("stream", url, "hello", "--json")
+
+    assert plain.fields["State"] == "COMPLETED"
+    assert [list(line) for line in streamed.lines] == [["task"]]
+    assert "does not stream" in streamed.err

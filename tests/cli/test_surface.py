@@ -1,0 +1,123 @@
+"""The commands as a whole: what there is, what it loads, and that docs/cli.md shows all of it."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from apcore_a2a.cli.main import COMMANDS, cli
+from tests.cli.conftest import Terminal
+from tests.sources import ROOT
+from tests.test_docs import blocks_of
+
+PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+HEAVY = {"starlette", "uvicorn", "apcore", "pydantic", "a2a"}
+
+
+def leaves(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command that does something, with the words that lead to it."""
+    with click.Context(group) as context:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            if isinstance(command, click.Group):
+                yield from leaves(command, (*path, name))
+            else:
+                yield (*path, name), command
+
+
+LEAVES = dict(leaves())
+EXAMPLES = [
+    line
+    for block in blocks_of(PAGE, "sh")
+    for line in block.code.splitlines()
+    if " subscribe " not in line  # somebody else has to end that task: test_tasks.py has it
+]
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_every_command_explains_itself(terminal: Terminal, words: tuple[str, ...]) -> None:
+    asked, helped = terminal(*words, "--help"), terminal("help", *words)
+
+    assert (asked.code, helped.code) == (0, 0)
+    assert asked.out.startswith(f"Usage: apcore-a2a {' '.join(words)}")
+    if words not in {("help",)}:
+        assert "Example:" in asked.out
+    assert set(re.findall(r" (--[a-z0-9-]+)", asked.out)) == set(re.findall(r" (--[a-z0-9-]+)", helped.out))
+
+
+@pytest.mark.parametrize("words", [words for words in LEAVES if words != ("serve",)], ids=" ".join)
+def test_every_option_is_on_the_page(words: tuple[str, ...]) -> None:
+    options = [name for param in LEAVES[words].params for name in param.opts if name.startswith("--")]
+
+    assert [name for name in options if f"`{name}`" not in PAGE and f"`{name} " not in PAGE] == []
+
+
+def test_every_command_is_on_the_page_and_in_the_help(terminal: Terminal) -> None:
+    ran = terminal("--help")
+
+    assert [name for name in COMMANDS if f"\n  {name} " not in ran.out] == []
+    assert [name for name in COMMANDS if f"`{name}`" not in PAGE] == []
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_every_example_of_the_page_works(
+    terminal: Terminal, peer: Callable[[str], str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("# Notes")
+    url = peer("sdk1")
+    text = "ask" if "push" in line else "hang" if "cancel" in line else "hello"
+    task = terminal("send", url, text, "--async", "--json").json["task"]["id"]
+    if "CONFIG" in line and "create" not in line:
+        terminal("push", "create", url, task, "https://example.com/hook", "--id", "CONFIG")
+
+    piped, _, command = line.rpartition("| ")
+    words = shlex.split(command.partition(" > ")[0])
+    said = [url if word == "http://localhost:8000" else task if word == "TASK" else word for word in words[1:]]
+    ran = terminal(*said, stdin=b"hello\n" if piped else b"")
+
+    assert words[0] == "apcore-a2a"
+    assert (ran.code, "Error" in ran.err) == (0, False)
+    assert ran.out
+
+
+@pytest.mark.parametrize("module", ["card", "send", "task", "push", "validate", "completion"])
+def test_a_command_that_calls_agents_loads_no_server(module: str) -> None:
+    program = f"import sys, apcore_a2a.cli.{module}; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20)
+
+    assert {name.partition(".")[0] for name in run.stdout.split()} & HEAVY == set()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_is_for_its_shell(terminal: Terminal, shell: str) -> None:
+    ran = terminal("completion", shell)
+
+    assert ran.code == 0
+    assert f"_APCORE_A2A_COMPLETE={shell}_complete" in ran.out
+
+
+def test_a_shell_is_told_the_commands_and_options() -> None:
+    def complete(*words: str) -> list[str]:
+        env = {
+            "_APCORE_A2A_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+        }
+        command = [sys.executable, "-c", "from apcore_a2a.cli import main; main()"]
+        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20, env=env)
+        return [line.partition(",")[2] for line in run.stdout.splitlines()]
+
+    assert complete("apcore-a2a", "st") == ["stream"]
+    assert complete("apcore-a2a", "task", "c") == ["cancel"]
+    assert "--skill" in complete("apcore-a2a", "send", "--sk")
+
+
+def test_the_version_is_printed(terminal: Terminal) -> None:
+    assert terminal("-v").out.startswith("apcore-a2a, version ")

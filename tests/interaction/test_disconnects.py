@@ -1,45 +1,48 @@
 """Clients that hang up: when that ends their task, and when it does not."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from apcore_a2a.protocol.model import Task, TaskState
-from apcore_a2a.server.guard import GuardedProtocol
+from apcore_a2a.server.observer import Silent
 from tests.fakes import COMPLETED, PATIENCE, Gate, ScriptedAgent
 from tests.interaction.conftest import Speak
 from tests.interaction.speaking import Speaker
 from tests.requirements import requirement
 
+HungUp = Callable[[], Awaitable[None]]
+
 
 @pytest.fixture
-async def hung_up(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asyncio.Event]:
-    """Set when the server has noticed that a connection is gone."""
-    noticed, connection_lost = asyncio.Event(), GuardedProtocol.connection_lost
-
-    def note(self: GuardedProtocol, error: Exception | None) -> None:
-        connection_lost(self, error)
-        noticed.set()
-
-    monkeypatch.setattr(GuardedProtocol, "connection_lost", note)
+async def hung_up(monkeypatch: pytest.MonkeyPatch) -> HungUp:
+    """Waits until the server has closed a stream, and has had every occasion to do something about it."""
+    closed = asyncio.Event()
+    monkeypatch.setattr(Silent, "stream_closed", lambda self, task_id: closed.set())
     monkeypatch.setattr("apcore_a2a.server.streams.DISCONNECT_GRACE", 0.0)
-    yield noticed
+
+    async def wait() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await closed.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    return wait
 
 
-async def leave(speaker: Speaker, gate: Gate, hung_up: asyncio.Event) -> str:
+async def leave(speaker: Speaker, gate: Gate, hung_up: HungUp) -> str:
     """Begin a stream and hang up; the task that is left."""
     async with speaker.stream("hi") as stream:
         task = await stream.next()
         assert isinstance(task, Task)
         await gate.reached()
-    async with asyncio.timeout(PATIENCE):
-        await hung_up.wait()
+    await hung_up()
     return task.id
 
 
 @requirement("FR-MSG-005")
-async def test_a_task_whose_last_0_3_stream_is_gone_is_canceled(speak: Speak, hung_up: asyncio.Event) -> None:
+async def test_a_task_whose_last_0_3_stream_is_gone_is_canceled(speak: Speak, hung_up: HungUp) -> None:
     gate, agent = Gate(), ScriptedAgent()
     agent.default = (gate, COMPLETED)
     speaker = await speak(agent)
@@ -60,14 +63,14 @@ async def test_a_task_whose_last_0_3_stream_is_gone_is_canceled(speak: Speak, hu
 
 
 @requirement("FR-MSG-005")
-async def test_a_task_goes_on_without_streams_when_it_is_told_to(speak: Speak, hung_up: asyncio.Event) -> None:
+async def test_a_task_goes_on_without_streams_when_it_is_told_to(speak: Speak, hung_up: HungUp) -> None:
     gate = Gate()
     speaker = await speak(ScriptedAgent({"hi": (gate, COMPLETED)}), cancel_on_disconnect=False)
     task_id = await leave(speaker, gate, hung_up)
     assert await finish(speaker, gate, task_id) is TaskState.COMPLETED
 
 
-async def test_a_task_goes_on_while_somebody_else_listens(speak: Speak, hung_up: asyncio.Event) -> None:
+async def test_a_task_goes_on_while_somebody_else_listens(speak: Speak, hung_up: HungUp) -> None:
     gate = Gate()
     speaker = await speak(ScriptedAgent({"hi": (gate, COMPLETED)}))
     task = await speaker.send("hi", return_immediately=True)
@@ -76,8 +79,7 @@ async def test_a_task_goes_on_while_somebody_else_listens(speak: Speak, hung_up:
         await stays.next()
         async with speaker.subscribe(task.id) as leaves:
             await leaves.next()
-        async with asyncio.timeout(PATIENCE):
-            await hung_up.wait()
+        await hung_up()
         gate.open()
         await stays.rest()
     assert (await speaker.get(task.id)).status.state is TaskState.COMPLETED

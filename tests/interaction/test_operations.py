@@ -6,6 +6,7 @@ import pytest
 
 from apcore_a2a.errors import AgentError, InvalidParamsError
 from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.server.stamps import utc_now
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, says
 from tests.interaction.conftest import Speak
 from tests.interaction.speaking import Refused
@@ -181,6 +182,18 @@ async def test_tasks_are_listed_page_by_page_newest_first(speak: Speak) -> None:
             break
     assert listed == ids[::-1]
     assert len((await speaker.list()).tasks) == 6
+
+
+@requirement("FR-TSK-006")
+async def test_0_3_lists_by_creation_and_1_0_by_the_last_change(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent({"ask": (ASKS,)}))
+    older = await speaker.send("ask")
+    newer = await speaker.send("hi")
+    while utc_now() == newer.status.timestamp:  # for a millisecond at most: so A2A's clock ticks
+        pass
+    await speaker.send("more", task_id=older.id)
+    listed = [task.id for task in (await speaker.list()).tasks]
+    assert listed == ([older.id, newer.id] if speaker.version == "1.0" else [newer.id, older.id])
 
 
 async def test_a_list_can_be_narrowed_to_a_state(speak: Speak) -> None:

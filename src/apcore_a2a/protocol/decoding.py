@@ -6,7 +6,7 @@ the last one counts, everywhere. No text of the JSON library reaches a client.
 
 import re
 from array import array
-from itertools import accumulate
+from itertools import accumulate, filterfalse
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -19,6 +19,7 @@ MAX_DEPTH: Final = 64
 T = TypeVar("T")
 
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level up, one level down
+_LEVELS: Final = frozenset(range(MAX_DEPTH))
 _UNMARKED: Final = bytes(set(range(256)) - set(b'[{]}"'))
 _SNAKE_KEY: Final = re.compile(rb'_[a-z0-9]++"\s*+:')
 _MISSING: Final = re.compile(r"^Object missing required field `(.+)`$")
@@ -33,15 +34,8 @@ _MESSAGES: Final = (  # the JSON library's words, and ours
     (re.compile(r"^(?:Integer value|Number) out of range$"), "number out of range"),
     (re.compile(r"^(a part has exactly one of .*)$"), r"\1"),
 )
-_PYTHON: Final = re.compile(r"\b(?:str|int|float|bool|bytes)\b| \| null")
-_JSON: Final = {
-    "str": "string",
-    "int": "integer",
-    "float": "number",
-    "bool": "boolean",
-    "bytes": "base64 string",
-    " | null": "",
-}
+_JSON: Final = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "bytes": "base64 string"}
+_PYTHON: Final = re.compile(rf"\b({'|'.join(_JSON)})\b")
 
 
 def check(body: bytes) -> None:
@@ -60,7 +54,7 @@ def check_depth(body: bytes) -> None:
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
     marks = unescaped.translate(_STEPS, _UNMARKED).replace(b'""', b"")  # every other stretch between quotes is a string
     steps = b"".join(marks.split(b'"')[::2]).replace(b"\x01\xff", b"")  # the innermost level is most of it: count to 63
-    if any(map((MAX_DEPTH - 1).__lt__, accumulate(array("b", steps)))):
+    if next(filterfalse(_LEVELS.__contains__, accumulate(array("b", steps))), 0) > 0:  # below 0 it is not JSON at all
         raise InvalidRequestError(f"JSON nested deeper than {MAX_DEPTH} levels")
 
 
@@ -139,7 +133,7 @@ def invalid_params(error: msgspec.ValidationError) -> InvalidParamsError:
         path = f"{path}.{missing[1]}" if path else missing[1]
         return InvalidParamsError(f"Missing required parameter: {path}", [Violation(path, "is required", "required")])
     said = next((match.expand(ours) for theirs, ours in _MESSAGES if (match := theirs.match(text))), "invalid value")
-    said = _PYTHON.sub(lambda word: _JSON[word[0]], said)
+    said = _PYTHON.sub(lambda word: _JSON[word[0]], said.replace(" | null", ""))
     if (path, said) == ("message.parts", "must not be empty"):
         return InvalidParamsError("Message must contain at least one Part", [Violation(path, said, "required")])
     return InvalidParamsError(f"Invalid parameter {path or '(all)'}: {said}", [Violation(path, said)])

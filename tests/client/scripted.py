@@ -94,7 +94,10 @@ class ScriptedServer:
 async def _read(reader: asyncio.StreamReader) -> Request:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     method, path, _ = head[0].split(" ")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
+    headers: dict[str, str] = {}
+    for name, _, value in (line.partition(":") for line in head[1:] if line):
+        said = headers.get(name.lower())  # a header said twice is seen twice
+        headers[name.lower()] = value.strip() if said is None else f"{said}, {value.strip()}"
     return Request(method, path, headers, await reader.readexactly(int(headers.get("content-length", 0))))
 
 

@@ -161,5 +161,23 @@ async def test_headers_of_a_call_go_with_that_call(server: ScriptedServer, conne
     assert [request.headers.get("traceparent") for request in server.asked("/")] == ["00-1", None]
 
 
+async def test_headers_of_a_call_replace_ours_however_they_are_spelled(
+    server: ScriptedServer, connect: Connect
+) -> None:
+    server.on("/", result(task()))
+
+    await connect(auth="Bearer mine").get_task("t-1", headers={"authorization": "Bearer theirs"})
+
+    assert server.asked("/")[0].headers["authorization"] == "Bearer theirs"
+
+
+async def test_a_timeout_of_somebody_else_is_not_called_ours(connect: Connect) -> None:
+    async def provide() -> str:
+        raise TimeoutError("the vault is slow")
+
+    with pytest.raises(TimeoutError, match="the vault is slow"):
+        await connect(auth=provide, timeout=None).get_task("t-1")
+
+
 def test_the_package_exports_what_it_says() -> None:
     assert all(hasattr(apcore_a2a.client, name) for name in apcore_a2a.client.__all__)

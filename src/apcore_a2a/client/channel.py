@@ -4,8 +4,8 @@ Rule: every request of a client leaves through here, and with credentials only f
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -54,6 +54,8 @@ class Call(Struct, frozen=True):
 
 
 class Channel:
+    """One agent, as the client sees it: everything it asks goes through `call` or `events`."""
+
     def __init__(
         self, url: str, settings: Settings, call: Call, *, http: "httpx.AsyncClient | Transport | None", card_ttl: float
     ) -> None:
@@ -77,11 +79,8 @@ class Channel:
         """One request and its typed answer, within the call's timeout however often it is tried."""
         policy = retry or self.settings.retry
         call = keyed(operation, call, policy)
-        try:
-            async with asyncio.timeout(call.timeout) as scope:
-                return await repeat(policy, operation, lambda: self._once(operation, request, call), scope.when())
-        except TimeoutError as error:
-            raise self._too_slow(call) from error
+        async with bounded(call.timeout) as deadline:
+            return await repeat(policy, operation, lambda: self._once(operation, request, call), deadline)
 
     async def events(
         self, operation: Operation, request: Value, call: Call, last_id: str = ""
@@ -90,15 +89,12 @@ class Channel:
         if last_id:
             call = replace(call, headers={**call.headers, "Last-Event-ID": last_id})
         async with AsyncExitStack() as stack:
-            try:
-                async with asyncio.timeout(call.timeout):
-                    await self._check_streaming()
-                    exchange = await self._exchange(operation, request)
-                    response = await self._open(exchange, call, stack)
-                    is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-                    body = b"" if is_stream else await read_all(response, self.settings.max_response)
-            except TimeoutError as error:
-                raise self._too_slow(call) from error
+            async with bounded(call.timeout):
+                await self._check_streaming()
+                exchange = await self._exchange(operation, request)
+                response = await self._open(exchange, call, stack)
+                is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+                body = b"" if is_stream else await read_all(response, self.settings.max_response)
             if not is_stream:
                 yield Received(exchange.result(HttpResponse(response.status, response.headers, body)), "")
                 return
@@ -153,10 +149,8 @@ class Channel:
             return response
 
         try:
-            async with asyncio.timeout(self._defaults.timeout) as scope:
-                return await repeat(self.settings.retry, Operation.EXTENDED_CARD, once, scope.when())
-        except TimeoutError as error:
-            raise self._too_slow(self._defaults) from error
+            async with bounded(self._defaults.timeout) as deadline:
+                return await repeat(self.settings.retry, Operation.EXTENDED_CARD, once, deadline)
         except OverloadedError as error:
             status = int(error.metadata["status"])
             raise A2ADiscoveryError(f"No agent card: {error}", url=request.url, status=status) from error
@@ -168,7 +162,10 @@ class Channel:
     async def _authenticated(self, request: HttpRequest, call: Call) -> HttpRequest:
         context = AuthContext(self.discovery.known, self.discovery.trusted, self._send_bare)
         credentials = {} if call.auth is None else await call.auth.headers(context)
-        return replace(request, headers={**request.headers, **credentials, **call.headers})
+        ours = {**request.headers, **credentials}
+        named = {name.lower() for name in call.headers}
+        kept = {name: value for name, value in ours.items() if name.lower() not in named} if named else ours
+        return replace(request, headers={**kept, **call.headers})
 
     async def _send_bare(self, request: HttpRequest) -> HttpResponse:
         return await self._wire().request(request, MAX_CARD)
@@ -180,19 +177,27 @@ class Channel:
             self._transport = open_transport(self._http)
         return self._transport
 
-    def _too_slow(self, call: Call) -> A2AConnectionError:
-        return A2AConnectionError(
-            f"The agent did not answer within {call.timeout:g} seconds; pass timeout= to wait longer"
-        )
-
     async def close(self) -> None:
         self._closed = True
         if self._transport is not None:
             await self._transport.close()
 
 
+@asynccontextmanager
+async def bounded(seconds: float | None) -> AsyncIterator[float | None]:
+    """The wait of a caller: gives the deadline on the loop's clock, and an A2AConnectionError when it has passed."""
+    try:
+        async with asyncio.timeout(seconds) as scope:
+            yield scope.when()
+    except TimeoutError as error:
+        if not scope.expired():
+            raise  # not ours: of a token provider, say
+        text = f"The agent did not answer within {seconds:g} seconds; pass timeout= to wait longer"
+        raise A2AConnectionError(text) from error
+
+
 def keyed(operation: Operation, call: Call, retry: Retry) -> Call:
     """The call with an Idempotency-Key if it may be repeated although it may have arrived."""
-    if not retry.sends or operation not in SENDS or "Idempotency-Key" in call.headers:
+    if not retry.sends or operation not in SENDS or "idempotency-key" in map(str.lower, call.headers):
         return call
     return replace(call, headers={**call.headers, "Idempotency-Key": uuid4().hex})

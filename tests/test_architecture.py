@@ -65,6 +65,7 @@ RULES: Final = {
     "cli": may(ANYTHING, ANYTHING),
     "explorer": may(ANYTHING, ANYTHING),
     "testing": may(ANYTHING, ANYTHING),
+    "pytest_plugin": may("testing client", "pytest"),
     # The root: our names, lazily, and nothing else.
     "": may(ANYTHING, ""),
     "__main__": may("cli", ""),

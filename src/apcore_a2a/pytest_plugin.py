@@ -1,0 +1,28 @@
+"""Fixtures for tests of A2A agents. Rule: pytest loads this file for everybody, so it loads nothing itself."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from apcore_a2a.client import A2AClient
+    from apcore_a2a.testing import WebhookReceiver
+
+
+@pytest.fixture
+def a2a_app_client() -> "Callable[..., AbstractAsyncContextManager[A2AClient]]":
+    """For `async with`: a client of an application, or of anything that `serve` takes."""
+    from apcore_a2a.testing import app_client
+
+    return app_client
+
+
+@pytest.fixture
+def a2a_webhook() -> "Callable[..., WebhookReceiver]":
+    """For `async with`: a webhook receiver on a socket of its own."""
+    from apcore_a2a.testing import WebhookReceiver
+
+    return WebhookReceiver

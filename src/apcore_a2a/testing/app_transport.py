@@ -1,0 +1,135 @@
+"""A transport from the client into an ASGI application, without a socket. Rule: what the app sends arrives at once."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, read_all
+from apcore_a2a.errors import A2AConnectionError
+
+ASGIMessage = MutableMapping[str, Any]  # Any: as the ASGI specification has it
+ASGIApp = Callable[
+    [Any, Callable[[], Awaitable[ASGIMessage]], Callable[[ASGIMessage], Awaitable[None]]], Awaitable[None]
+]
+
+HANG_UP: Final = 5.0  # seconds that an application has to notice that its client is gone
+BUFFER: Final = 64  # messages that an application may send ahead of its reader
+
+
+class AppTransport:
+    """Lets `A2AClient` call an ASGI application in this process; streams stream.
+
+    An exception that the application does not handle is raised at its caller, instead of becoming a status 500.
+
+    Example:
+        >>> from apcore_a2a.client import A2AClient
+        >>> async def app(scope, receive, send):
+        ...     pass
+        >>> A2AClient("http://agent", http=AppTransport(app))
+        A2AClient('http://agent')
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def request(self, request: HttpRequest, limit: int) -> HttpResponse:
+        """Send, and read an answer of at most `limit` bytes."""
+        async with self.stream(request, HANG_UP) as response:
+            return HttpResponse(response.status, response.headers, await read_all(response, limit))
+
+    @asynccontextmanager
+    async def stream(self, request: HttpRequest, idle: float) -> AsyncIterator[HttpStream]:
+        """Send, and hand out the answer as it comes. `idle` has no meaning here: nothing can get lost."""
+        exchange = _Exchange(request)
+        running = asyncio.create_task(exchange.run(self._app))
+        try:
+            start = await exchange.next()
+            if start is None:
+                raise A2AConnectionError("The application ended without an answer")
+            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in start["headers"]}
+            async with aclosing(exchange.chunks()) as chunks:
+                yield HttpStream(start["status"], headers, chunks)
+        finally:
+            exchange.hang_up()
+            await _end(running)
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class _Exchange:
+    """One request, from the application's side."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self._request, self._read = request, False
+        self._sent: asyncio.Queue[ASGIMessage | None] = asyncio.Queue(BUFFER)
+        self._failure: Exception | None = None
+        self._gone = asyncio.Event()
+
+    async def run(self, app: ASGIApp) -> None:
+        try:
+            await app(_scope(self._request), self.receive, self.send)
+        except Exception as error:  # the application's: it belongs to whoever waits for the answer
+            self._failure = error
+        await self.send(None)
+
+    async def receive(self) -> ASGIMessage:
+        if not self._read:
+            self._read = True
+            return {"type": "http.request", "body": self._request.body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: ASGIMessage | None) -> None:
+        if not self._gone.is_set():
+            await self._sent.put(message)
+
+    def hang_up(self) -> None:
+        """From now on nobody reads; whoever waits for space in the queue gets it."""
+        self._gone.set()
+        while not self._sent.empty():
+            self._sent.get_nowait()
+
+    async def next(self) -> ASGIMessage | None:
+        """The next message, or None after the last."""
+        message = await self._sent.get()
+        if message is None and self._failure is not None:
+            raise self._failure
+        return message
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        while (message := await self.next()) is not None:
+            if body := message.get("body", b""):
+                yield body
+            if not message.get("more_body", False):
+                return
+
+
+async def _end(running: "asyncio.Task[None]") -> None:
+    """Let the application finish; one that does not notice that its client is gone is cancelled."""
+    _, late = await asyncio.wait({running}, timeout=HANG_UP)
+    for task in late:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def _scope(request: HttpRequest) -> dict[str, Any]:
+    url = urlsplit(request.url)
+    headers = {"host": url.netloc, "content-length": str(len(request.body)), **request.headers}
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": url.scheme,
+        "path": unquote(url.path) or "/",
+        "raw_path": url.path.encode() or b"/",
+        "query_string": url.query.encode(),
+        "root_path": "",
+        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
+        "client": ("127.0.0.1", 1),
+        "server": (url.hostname, url.port or (443 if url.scheme == "https" else 80)),
+        "state": {},
+    }

@@ -1,0 +1,152 @@
+"""An agent that does exactly what a test wrote, when the test lets it.
+
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (chunk("a"), gate, chunk("b", append=True), "COMPLETED")})
+
+A message is answered with the script filed under its text. Nothing here waits by the clock.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Final
+from uuid import uuid4
+
+from msgspec import UNSET
+
+from apcore_a2a.agent import Admission, AgentEvent, Call
+from apcore_a2a.errors import A2AError
+from apcore_a2a.protocol.model import (
+    Artifact,
+    ArtifactUpdate,
+    Message,
+    Part,
+    Role,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+)
+
+PATIENCE: Final = 5.0  # seconds
+
+
+class Gate:
+    """A place in a script where a run stands until the test lets it pass; an opened gate stays open.
+
+    Example:
+        >>> gate = Gate()
+        >>> agent = ScriptedAgent({"slow": (gate, "COMPLETED")})
+        >>> # send "slow", then: await gate.reached(); look around; gate.open()
+    """
+
+    def __init__(self) -> None:
+        self._reached, self._opened = asyncio.Event(), asyncio.Event()
+
+    async def reached(self, timeout: float = PATIENCE) -> None:
+        """Wait until a run stands here."""
+        async with asyncio.timeout(timeout):
+            await self._reached.wait()
+
+    def open(self) -> None:
+        """Let everybody pass."""
+        self._opened.set()
+
+    async def stand(self) -> None:
+        """Stand here: what a run does when its script comes to a gate."""
+        self._reached.set()
+        await self._opened.wait()
+
+
+Step = AgentEvent | Gate | BaseException | str
+"""An event to yield, a gate to stand at, an exception to raise, or the name of a state."""
+
+
+def says(text: str, *, role: Role = Role.AGENT) -> Message:
+    """A message of one text.
+
+    Example:
+        >>> says("Which one?").parts[0].text
+        'Which one?'
+    """
+    return Message(message_id=uuid4().hex, role=role, parts=(Part(text=text),))
+
+
+def status(state: TaskState | str, text: str = "") -> StatusUpdate:
+    """A change of state, with what the agent says about it.
+
+    Example:
+        >>> status("INPUT_REQUIRED", "Which one?").status.state
+        <TaskState.INPUT_REQUIRED: 'TASK_STATE_INPUT_REQUIRED'>
+    """
+    known = state if isinstance(state, TaskState) else TaskState[state]
+    return StatusUpdate(status=TaskStatus(state=known, message=says(text) if text else None))
+
+
+def chunk(text: str, *, append: bool = False, last: bool = False, artifact_id: str = "out") -> ArtifactUpdate:
+    """A piece of an artifact.
+
+    Example:
+        >>> chunk("more", append=True).artifact.parts[0].text
+        'more'
+    """
+    artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=text)])
+    return ArtifactUpdate(artifact=artifact, append=append, last_chunk=last)
+
+
+class ScriptedAgent:
+    """Plays the script of a message's text, or `default`; `calls` keeps what it was called with, in order.
+
+    An `A2AError` filed alone under a text refuses that message before there is a task.
+
+    Args:
+        scripts: By the text of a message, what to do.
+        default: What to do about any other message.
+        may_reply: Whether a run may answer with a bare `Message` instead of a task.
+
+    Example:
+        >>> import asyncio
+        >>> from apcore_a2a.testing import ScriptedAgent, app_client, chunk
+        >>> agent = ScriptedAgent({"hi": (chunk("Hello!"), "COMPLETED")})
+        >>> async def main():
+        ...     async with app_client(agent) as client:
+        ...         return (await client.send_message("hi")).status.state.name
+        >>> asyncio.run(main())
+        'COMPLETED'
+    """
+
+    def __init__(
+        self,
+        scripts: Mapping[str, Sequence[Step] | A2AError] | None = None,
+        *,
+        default: Sequence[Step] = ("COMPLETED",),
+        may_reply: bool = False,
+    ) -> None:
+        self.scripts, self.default, self.may_reply = dict(scripts or {}), default, may_reply
+        self.calls: list[Call] = []
+
+    async def admit(self, call: Call) -> Admission:
+        """Refuse what the script refuses."""
+        script = self._script(call)
+        if isinstance(script, A2AError):
+            raise script
+        return Admission()
+
+    async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        """Play the script."""
+        self.calls.append(call)
+        script = self._script(call)
+        if isinstance(script, A2AError):
+            raise script
+        for step in script:
+            match step:
+                case Gate():
+                    await step.stand()
+                case BaseException():
+                    raise step
+                case str():
+                    yield status(step)
+                case _:
+                    yield step
+
+    def _script(self, call: Call) -> Sequence[Step] | A2AError:
+        texts = [part.text for part in call.message.parts if part.text is not UNSET]
+        return self.scripts.get(str(texts[0]) if texts else "", self.default)

@@ -3,7 +3,7 @@
 Usage: python -m benchmarks.bench_client [--calls N] [--rounds N]
 
 One server, raw ASGI, answers every client with the same bytes. Each client runs in a process of its own, 50 calls at a
-time; rounds are interleaved and medians shown, of imports the best. Absolute figures differ by machine and load: compare within one run.
+time; rounds are interleaved and medians shown, of imports the best. Compare within one run: machines and loads differ.
 """
 
 import argparse

@@ -9,9 +9,9 @@ it: `await gate.reached()`, look, `gate.open()`. Nothing here waits by the clock
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
-from apcore_a2a.agent import Admission, AgentEvent, Call
+from apcore_a2a.agent import Admission, AgentEvent, Call, Caller
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.model import (
     Artifact,
@@ -74,6 +74,17 @@ def chunk(text: str, *, append: bool = False, last: bool = False, artifact_id: s
 WORKING: Final = status(TaskState.WORKING)
 COMPLETED: Final = status(TaskState.COMPLETED)
 ASKS: Final = status(TaskState.INPUT_REQUIRED, "What next?")
+
+
+class Keys:
+    """An authenticator: whoever shows `X-API-Key: key of ada` is ada."""
+
+    def authenticate(self, headers: dict[str, str]) -> Caller | None:
+        claim, of, name = headers.get("x-api-key", "").partition(" of ")
+        return Caller(id=name, type="user") if (claim, of) == ("key", " of ") else None
+
+    def security_schemes(self) -> list[dict[str, Any]]:
+        return [{"type": "apiKey", "in": "header", "name": "X-API-Key"}]
 
 
 class ScriptedAgent:

@@ -155,10 +155,11 @@ def _pipeline(engine: Engine, desk: CardDesk, metrics: Metrics | None, parts: Pa
         public |= {("GET", prefix): page, ("GET", f"{prefix}/"): page}
     routes: dict[tuple[str, str], ASGIApp] = {
         **public,
-        ("POST", "/"): JSONRPCBinding(engine),
+        ("POST", "/"): JSONRPCBinding(engine, locate=desk.at),
         ("GET", EXTENDED_CARD_PATH): ExtendedCardDesk(engine, desk),
     }
-    app: ASGIApp = _Dispatch(routes, RESTBinding(engine, old_statuses=settings.old_statuses), metrics)
+    rest = RESTBinding(engine, locate=desk.at, old_statuses=settings.old_statuses)
+    app: ASGIApp = _Dispatch(routes, rest, metrics)
     if parts.auth is not None:
         app = AuthMiddleware(app, parts.auth, exempt=frozenset(public))
     if settings.cors_origins:

@@ -37,7 +37,8 @@ def compose(target: object, card: AgentCard | None, settings: Settings, auth: Au
         from apcore_a2a.agents import as_agent
 
         agent = as_agent(target)
-    return Parts(agent=agent, card=complete(card or _plain_card(target, settings), auth), auth=auth)
+    shown = complete(card or _plain_card(target, settings), auth)
+    return Parts(agent=agent, card=shown, auth=auth, extended_card=None if auth is None else lambda caller: shown)
 
 
 def _plain_card(target: Any, settings: Settings) -> AgentCard:  # Any: a function, an executor, an agent

@@ -92,6 +92,12 @@ class Speaker:
         self.dialect: Dialect = v1 if version == "1.0" else v03_rest if rest else v03
         self.headers = {"A2A-Version": version} if version == "1.0" else {}
 
+    def called(self, name: str) -> "Speaker":
+        """The same voice, in the name of somebody whom `Keys` knows."""
+        other = Speaker(self.http, rest=self.rest, version=self.version)
+        other.headers |= {"X-API-Key": f"key of {name}"}
+        return other
+
     # ---- what is said ---------------------------------------------------------------------------------------------
 
     async def send(self, text: str, **said: Any) -> Task:
@@ -159,6 +165,11 @@ class Speaker:
             query = {name: json.dumps(one) if isinstance(one, bool) else one for name, one in params.items()}
             return self.http.build_request(method, url, params=query, headers=self.headers)
         return self.http.build_request(method, url, json=params, headers=self.headers)
+
+    def anything(self, operation: Operation) -> httpx.Request:
+        """A request for an operation, whatever it says."""
+        values = {Operation.SEND: self.message("hi"), Operation.STREAM: self.message("hi"), Operation.LIST: ListTasks()}
+        return self.request(operation, values.get(operation, GetTask(id="any")))
 
     async def call(self, operation: Operation, value: Value) -> Any:
         response = await self.http.send(self.request(operation, value))

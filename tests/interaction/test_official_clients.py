@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 
 from apcore_a2a.agent import Agent
-from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, says
+from tests.fakes import ASKS, COMPLETED, Gate, Keys, ScriptedAgent, chunk, says
 from tests.interaction.conftest import Serve
 from tests.interaction.peers import Peer, PeerError, rest
 from tests.interaction.peers.sdk03 import Process, Sdk03
@@ -40,11 +40,12 @@ async def meet(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Me
     async def start(agent: Agent, **options: Any) -> Peer:
         if name == "sdk 1.x as 0.3":  # it speaks the version that the card offers
             options["card_mode"] = "0.3"
+        headers = options.pop("headers", None)
         url = await serve(agent, **options)
         if name == "sdk 0.3.x":
-            peers.append(Sdk03(request.getfixturevalue("sdk03"), url, binding))
+            peers.append(Sdk03(request.getfixturevalue("sdk03"), url, binding, headers))
         else:
-            peers.append(Sdk1(url, binding))
+            peers.append(Sdk1(url, binding, headers))
         return peers[-1]
 
     yield start
@@ -174,6 +175,18 @@ async def test_the_card(meet: Meet) -> None:
     assert (card["name"], card["version"]) == ("scripted", "1.2.3")
     assert card["skills"][0]["id"] == "play"
     assert card["capabilities"]["streaming"] is True
+
+
+async def test_the_extended_card(meet: Meet) -> None:
+    peer = await meet(ScriptedAgent(), auth=Keys(), headers={"X-API-Key": "key of ada"})
+    card = await peer.extended_card()
+    assert (card["name"], card["skills"][0]["id"]) == ("scripted", "play")
+
+
+async def test_a_client_without_credentials(meet: Meet) -> None:
+    peer = await meet(ScriptedAgent(), auth=Keys(), headers={"X-API-Key": "made up"})
+    with pytest.raises(PeerError):
+        await peer.send("hi")
 
 
 @requirement("FR-TSK-006")

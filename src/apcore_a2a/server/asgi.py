@@ -22,6 +22,7 @@ from apcore_a2a.errors import (
     wire,
 )
 from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import VERSION_HEADER, Dialect, choose
 from apcore_a2a.protocol.sse import KEEP_ALIVE, frame
 from apcore_a2a.server.event_log import Entry
@@ -40,6 +41,12 @@ TRACE: Final = ("traceparent", "tracestate")
 
 
 Headers = tuple[tuple[bytes, bytes], ...]
+Locate = Callable[[AgentCard, Scope], AgentCard]
+
+
+def as_it_is(card: AgentCard, scope: Scope) -> AgentCard:
+    """The card of an agent that knows its address; others say on a card where it was asked for."""
+    return card
 
 
 class HTTPError(Exception):

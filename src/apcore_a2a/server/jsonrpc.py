@@ -10,6 +10,7 @@ from apcore_a2a.errors import (
     VersionNotSupportedError,
 )
 from apcore_a2a.protocol import jsonrpc, v03
+from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import DIALECTS, Dialect
 from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.protocol.sse import only
@@ -18,6 +19,8 @@ from apcore_a2a.server.asgi import (
     JSON,
     HTTPError,
     Inbound,
+    Locate,
+    as_it_is,
     error_headers,
     inbound,
     internal,
@@ -33,8 +36,8 @@ from apcore_a2a.server.engine import Engine
 class JSONRPCBinding:
     """Serves an engine over JSON-RPC 2.0."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, *, locate: Locate = as_it_is) -> None:
+        self._engine, self._locate = engine, locate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
@@ -46,9 +49,9 @@ class JSONRPCBinding:
             answer = jsonrpc.format_error(jsonrpc.NULL, request.error_dialect().encode_error(refused.error))
             await respond(send, refused.status, answer, headers=refused.headers)
             return
-        await self._answer(request, body, receive, send)
+        await self._answer(request, body, scope, receive, send)
 
-    async def _answer(self, request: Inbound, body: bytes, receive: Receive, send: Send) -> None:
+    async def _answer(self, request: Inbound, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         id, dialect, operation = jsonrpc.NULL, None, None
         try:
             try:
@@ -77,6 +80,7 @@ class JSONRPCBinding:
                 head = jsonrpc.result_head(id)
                 await send_stream(result, receive, send, encode=lambda entry: head + entry.encode(dialect) + b"}")
             else:
+                result = self._locate(result, scope) if isinstance(result, AgentCard) else result
                 await respond(send, 200, jsonrpc.format_result(id, dialect.encode_result(operation, result)))
 
 

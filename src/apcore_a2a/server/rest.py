@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.errors import A2AError, MethodNotFoundError, VersionNotSupportedError, wire
 from apcore_a2a.protocol import v03, v03_rest
+from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.decoding import camel, check, decode
 from apcore_a2a.protocol.dialect import DIALECTS, VERSION_HEADER, Dialect
 from apcore_a2a.protocol.operations import SHAPES, Operation
@@ -18,6 +19,8 @@ from apcore_a2a.server.asgi import (
     JSON,
     HTTPError,
     Inbound,
+    Locate,
+    as_it_is,
     error_headers,
     inbound,
     internal,
@@ -67,8 +70,8 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 class RESTBinding:
     """Serves an engine over HTTP+JSON. `old_statuses`: the HTTP codes of A2A 1.0.0 where 1.0.1 changed them."""
 
-    def __init__(self, engine: Engine, *, old_statuses: bool = False) -> None:
-        self._engine, self._old_statuses = engine, old_statuses
+    def __init__(self, engine: Engine, *, locate: Locate = as_it_is, old_statuses: bool = False) -> None:
+        self._engine, self._locate, self._old_statuses = engine, locate, old_statuses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
@@ -92,6 +95,7 @@ class RESTBinding:
             if SHAPES[operation].streams:
                 await send_stream(result, receive, send, encode=lambda entry: entry.encode(dialect))
             else:
+                result = self._locate(result, scope) if isinstance(result, AgentCard) else result
                 await respond(send, 200, dialect.encode_result(operation, result), media=media)
 
     async def _refuse(self, error: A2AError, dialect: Dialect, send: Send, media: bytes) -> None:

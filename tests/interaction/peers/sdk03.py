@@ -53,8 +53,8 @@ class Sdk03Ear:
 
 
 class Sdk03:
-    def __init__(self, process: Process, url: str, binding: str) -> None:
-        self._process, self._where = process, {"url": url, "binding": binding}
+    def __init__(self, process: Process, url: str, binding: str, headers: dict[str, str] | None = None) -> None:
+        self._process, self._where = process, {"url": url, "binding": binding, "headers": headers or {}}
 
     async def _ask(self, do: str, **more: Any) -> Any:
         return await self._process.ask(do=do, **self._where, **more)
@@ -78,7 +78,7 @@ class Sdk03:
         return dict(await self._ask("card"))
 
     async def extended_card(self) -> Words:
-        return dict(await self._ask("extended_card"))
+        return await self.card()  # of its own accord, where the card says that there is one
 
     async def set_webhook(self, task_id: str, url: str) -> Words:
         return dict(await self._ask("set_webhook", task_id=task_id, webhook=url))

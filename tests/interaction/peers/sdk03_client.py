@@ -2,8 +2,8 @@
 # It is typed against a2a-sdk 0.3.x, which cannot be installed beside the 1.x that mypy sees.
 """The client of a2a-sdk 0.3.x, which does what the lines on its standard input say.
 
-A line is a JSON object: {"do": ..., "url": ..., "binding": ...}, with what the deed needs. The answer is a line, too:
-{"ok": ...} or {"error": ...}.
+A line is a JSON object: {"do": ..., "url": ..., "binding": ..., "headers": ...}, with what the deed needs. The answer
+is a line, too: {"ok": ...} or {"error": ...}.
 """
 
 import asyncio
@@ -50,6 +50,7 @@ class Worker:
         self.streams = {}
 
     async def client(self, ask, **options):
+        self.http.headers.update(ask["headers"])
         config = ClientConfig(
             httpx_client=self.http,
             supported_transports=[ask["binding"]],
@@ -102,12 +103,8 @@ class Worker:
         return words(await client.cancel_task(t.TaskIdParams(id=ask["task_id"])))
 
     async def card(self, ask):
+        """The extended card, if the card says that there is one."""
         client = await self.client(ask)
-        return (await client.get_card()).model_dump(mode="json", by_alias=True, exclude_none=True)
-
-    async def extended_card(self, ask):
-        client = await self.client(ask)
-        client._transport._needs_extended_card = True  # the card says that there is none: ask all the same
         return (await client.get_card()).model_dump(mode="json", by_alias=True, exclude_none=True)
 
     async def set_webhook(self, ask):

@@ -67,9 +67,9 @@ class Sdk1Ear:
 class Sdk1:
     """One client, with one connection pool; it takes the first interface of the card that has its binding."""
 
-    def __init__(self, url: str, binding: str) -> None:
+    def __init__(self, url: str, binding: str, headers: dict[str, str] | None = None) -> None:
         self._url, self._binding = url, binding
-        self._http = httpx.AsyncClient(timeout=PATIENCE)
+        self._http = httpx.AsyncClient(timeout=PATIENCE, headers=headers)
 
     async def _client(self, *, streaming: bool = False, polling: bool = False) -> Client:
         config = ClientConfig(

@@ -1,0 +1,88 @@
+"""Who is asking: strangers are refused, and what belongs to another is as if it were not there."""
+
+import asyncio
+
+import pytest
+
+from apcore_a2a.protocol.model import Task, TaskState
+from tests.fakes import ASKS, COMPLETED, Gate, Keys, ScriptedAgent
+from tests.interaction.conftest import Speak
+from tests.interaction.speaking import PATHS, Refused
+from tests.requirements import requirement
+
+TASK_NOT_FOUND = -32001
+
+
+async def test_who_shows_nothing_comes_in_nowhere_but_to_card_and_health(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent(), auth=Keys())
+    for operation in PATHS:
+        response = await speaker.http.send(speaker.anything(operation))
+        assert response.status_code == 401, operation
+        assert response.headers["www-authenticate"]
+    for path in ("/.well-known/agent-card.json", "/.well-known/agent.json", "/health"):
+        assert (await speaker.http.get(path)).status_code == 200
+
+
+async def test_an_agent_knows_its_caller(speak: Speak) -> None:
+    agent = ScriptedAgent()
+    ada = (await speak(agent, auth=Keys())).called("ada")
+    await ada.send("hi")
+    assert (agent.calls[0].caller.id, agent.calls[0].caller.type) == ("ada", "user")
+
+
+async def test_a_foreign_task_is_answered_like_one_that_is_not_there(speak: Speak) -> None:
+    nobody = await speak(ScriptedAgent(default=(ASKS,)), auth=Keys())
+    ada, eve = nobody.called("ada"), nobody.called("eve")
+    task = await ada.send("hi", context_id="talk")
+    for id in (task.id, "00000000-0000-4000-8000-000000000000"):
+        with pytest.raises(Refused) as got:
+            await eve.get(id)
+        with pytest.raises(Refused) as canceled:
+            await eve.cancel(id)
+        with pytest.raises(Refused) as said:
+            await eve.send("hi", task_id=id)
+        with pytest.raises(Refused) as subscribed:
+            async with eve.subscribe(id) as stream:
+                await stream.next()
+        refusals = [refused.value for refused in (got, canceled, said, subscribed)]
+        assert {(refusal.code, refusal.message) for refusal in refusals} == {(TASK_NOT_FOUND, f"Task not found: {id}")}
+    assert (await eve.list()).tasks == ()
+    assert (await eve.list(context_id="talk")).tasks == ()
+    assert (await ada.get(task.id)).status.state is TaskState.INPUT_REQUIRED
+
+
+async def test_a_context_of_the_same_name_is_another_for_another_caller(speak: Speak) -> None:
+    agent = ScriptedAgent({"one": (ASKS,)})
+    nobody = await speak(agent, auth=Keys())
+    first = await nobody.called("ada").send("one", context_id="talk")
+    second = await nobody.called("eve").send("two", context_id="talk")
+    assert second.id != first.id
+    assert agent.calls[1].history == ()
+
+
+async def test_a_stream_belongs_to_its_caller(speak: Speak) -> None:
+    gate = Gate()
+    nobody = await speak(ScriptedAgent({"hi": (gate, COMPLETED)}), auth=Keys())
+    ada, eve = nobody.called("ada"), nobody.called("eve")
+    async with ada.stream("hi") as stream:
+        task = await stream.next()
+        assert isinstance(task, Task)
+        await gate.reached()
+        with pytest.raises(Refused):
+            async with eve.subscribe(task.id) as other:
+                await other.next()
+        gate.open()
+        async with asyncio.timeout(5):
+            await stream.rest()
+
+
+@requirement("FR-AGC-004")
+async def test_who_shows_a_key_gets_the_extended_card_with_its_address(speak: Speak) -> None:
+    nobody = await speak(ScriptedAgent(), auth=Keys())
+    card = await nobody.called("ada").extended_card()
+    assert card.name == "scripted"
+    assert {one.url for one in card.supported_interfaces} == {f"{nobody.http.base_url}/"}
+    assert card.capabilities.extended_agent_card is True
+    response = await nobody.http.get("/agent/authenticatedExtendedCard", headers={"X-API-Key": "key of ada"})
+    assert response.json()["name"] == "scripted"
+    assert (await nobody.http.get("/agent/authenticatedExtendedCard")).status_code == 401

@@ -1,4 +1,4 @@
-"""Our server and the official clients, on a socket: a2a-sdk 1.x, as a 1.0 and as a 0.3 client, and a2a-sdk 0.3.x.
+"""Our server and real clients, on a socket: a2a-sdk 1.x, as a 1.0 and as a 0.3 client; a2a-sdk 0.3.x; and our own.
 
 Each story is told once and lived by each of them over JSON-RPC and over REST.
 """
@@ -13,11 +13,13 @@ from apcore_a2a.agent import Agent
 from tests.fakes import ASKS, COMPLETED, Gate, Keys, ScriptedAgent, chunk, says
 from tests.interaction.conftest import Serve
 from tests.interaction.peers import Peer, PeerError, rest
+from tests.interaction.peers.ours import Ours
 from tests.interaction.peers.sdk03 import Process, Sdk03
 from tests.interaction.peers.sdk1 import Sdk1
 from tests.requirements import requirement
 
-PEERS = [(name, binding) for name in ("sdk 1.x", "sdk 1.x as 0.3", "sdk 0.3.x") for binding in ("JSONRPC", "HTTP+JSON")]
+NAMES = ("sdk 1.x", "sdk 1.x as 0.3", "sdk 0.3.x", "ours 1.0", "ours 0.3")
+PEERS = [(name, binding) for name in NAMES for binding in ("JSONRPC", "HTTP+JSON")]
 
 
 class Meet(Protocol):
@@ -42,10 +44,15 @@ async def meet(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Me
             options["card_mode"] = "0.3"
         headers = options.pop("headers", None)
         url = await serve(agent, **options)
-        if name == "sdk 0.3.x":
-            peers.append(Sdk03(request.getfixturevalue("sdk03"), url, binding, headers))
-        else:
-            peers.append(Sdk1(url, binding, headers))
+        match name:
+            case "sdk 0.3.x":
+                peers.append(Sdk03(request.getfixturevalue("sdk03"), url, binding, headers))
+            case "ours 1.0":
+                peers.append(Ours(url, binding, headers, version="1.0"))
+            case "ours 0.3":
+                peers.append(Ours(url, binding, headers, version="0.3"))
+            case _:
+                peers.append(Sdk1(url, binding, headers))
         return peers[-1]
 
     yield start

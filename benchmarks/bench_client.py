@@ -31,12 +31,8 @@ TASK = {
 # ---- the server --------------------------------------------------------------------------------------------------
 
 
-def serve() -> None:
-    import uvicorn
-
-    sock = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    url = f"http://127.0.0.1:{sock.getsockname()[1]}/"
-    card = {
+def card(url: str) -> dict[str, Any]:
+    return {
         "name": "bench",
         "description": "answers at once",
         "version": "1",
@@ -46,34 +42,51 @@ def serve() -> None:
         "defaultOutputModes": ["text/plain"],
         "skills": [{"id": "a", "name": "A", "description": "a", "tags": ["a"]}],
     }
-    task, card_body = json.dumps(TASK).encode(), json.dumps(card).encode()
-    working = json.dumps(TASK | {"status": {"state": "TASK_STATE_WORKING"}}).encode()
-    ids = {"taskId": TASK["id"], "contextId": TASK["contextId"]}
-    piece = json.dumps({**ids, "append": True, "artifact": {"artifactId": "a", "parts": [{"text": "x" * 50}]}}).encode()
-    done = json.dumps({**ids, "status": TASK["status"]}).encode()
-    results = [b'{"task":%b}' % working, *[b'{"artifactUpdate":%b}' % piece] * EVENTS, b'{"statusUpdate":%b}' % done]
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return
+
+def events() -> list[bytes]:
+    """The results of a stream, encoded."""
+    ids = {"taskId": TASK["id"], "contextId": TASK["contextId"]}
+    piece = {**ids, "append": True, "artifact": {"artifactId": "a", "parts": [{"text": "x" * 50}]}}
+    stream = [
+        {"task": TASK | {"status": {"state": "TASK_STATE_WORKING"}}},
+        *[{"artifactUpdate": piece}] * EVENTS,
+        {"statusUpdate": {**ids, "status": TASK["status"]}},
+    ]
+    return [json.dumps(event).encode() for event in stream]
+
+
+class Server:
+    """Raw ASGI: the same bytes for everybody."""
+
+    def __init__(self, url: str) -> None:
+        self._card, self._events = json.dumps(card(url)).encode(), events()
+        self._task = json.dumps({"task": TASK}).encode()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = b""
         while (message := await receive()).get("more_body"):
             body += message["body"]
-        body += message.get("body", b"")
-        media = b"application/json"
-        if scope["method"] == "GET":
-            answer = card_body
-        else:
-            id = json.dumps(json.loads(body)["id"]).encode()
-            if b"SendStreamingMessage" in body:
-                media = b"text/event-stream"
-                answer = b"".join(b'data: {"jsonrpc":"2.0","id":%b,"result":%b}\n\n' % (id, one) for one in results)
-            else:
-                answer = b'{"jsonrpc":"2.0","id":%b,"result":{"task":%b}}' % (id, task)
+        media, answer = self._answer(scope["method"], body + message.get("body", b""))
         headers = [(b"content-type", media), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
+    def _answer(self, method: str, body: bytes) -> tuple[bytes, bytes]:
+        if method == "GET":
+            return b"application/json", self._card
+        head = b'{"jsonrpc":"2.0","id":%b,"result":' % json.dumps(json.loads(body)["id"]).encode()
+        if b"SendStreamingMessage" in body:
+            return b"text/event-stream", b"".join(b"data: %b%b}\n\n" % (head, one) for one in self._events)
+        return b"application/json", head + self._task + b"}"
+
+
+def serve() -> None:
+    import uvicorn
+
+    sock = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}/"
+    app = Server(url)
     print(url, flush=True)
     config = uvicorn.Config(app, log_level="error", access_log=False, loop="uvloop", http="httptools", lifespan="off")
     uvicorn.Server(config).run([sock])

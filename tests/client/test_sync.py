@@ -155,13 +155,10 @@ def test_threads_may_share_a_client(server: ScriptedServer, client: Client) -> N
     assert len(server.asked(CARD)) == 1
 
 
-def test_it_works_where_a_loop_is_running(server: ScriptedServer, client: Client) -> None:
+async def test_it_works_where_a_loop_is_running(server: ScriptedServer, client: Client) -> None:
     server.on("/", result(task()))
 
-    async def main() -> str:
-        return client.get_task("t-1").id
-
-    assert asyncio.run(main()) == "t-1"
+    assert client.get_task("t-1").id == "t-1"
 
 
 def test_an_interrupted_call_is_cancelled(

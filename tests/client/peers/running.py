@@ -72,3 +72,7 @@ def running(name: str) -> Iterator[str]:
             yield f"http://127.0.0.1:{int(process.stdout.readline())}"
         finally:
             process.terminate()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()  # it waits for a task that hangs

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from uuid import uuid4
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,6 +15,7 @@ from apcore_a2a.client.auth import Auth, AuthContext, to_auth
 from apcore_a2a.client.binding import Exchange
 from apcore_a2a.client.discovery import MAX_CARD, Discovery
 from apcore_a2a.client.failures import from_status
+from apcore_a2a.client.ids import new_id
 from apcore_a2a.client.negotiation import BINDINGS
 from apcore_a2a.client.options import CallOptions, Settings
 from apcore_a2a.client.retry import SENDS, Retry, repeat
@@ -200,4 +200,4 @@ def keyed(operation: Operation, call: Call, retry: Retry) -> Call:
     """The call with an Idempotency-Key if it may be repeated although it may have arrived."""
     if not retry.sends or operation not in SENDS or "idempotency-key" in map(str.lower, call.headers):
         return call
-    return replace(call, headers={**call.headers, "Idempotency-Key": uuid4().hex})
+    return replace(call, headers={**call.headers, "Idempotency-Key": new_id()})

@@ -1,13 +1,13 @@
 """The JSON-RPC binding: every operation is a POST to one address. Rule: an answer whose id is not ours is no answer."""
 
 from typing import Any, Final
-from uuid import uuid4
 
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from apcore_a2a.client.binding import Endpoint, read
 from apcore_a2a.client.failures import RemoteError, choose_error, retry_after, to_error
+from apcore_a2a.client.ids import new_id
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError
 from apcore_a2a.protocol.dialect import Dialect
@@ -61,7 +61,7 @@ class JsonRpcExchange(Struct, frozen=True):
 
 
 def exchange(endpoint: Endpoint, operation: Operation, request: Value) -> JsonRpcExchange:
-    id, dialect = uuid4().hex, endpoint.dialect
+    id, dialect = new_id(), endpoint.dialect
     if endpoint.tenant:
         request = replace(request, tenant=endpoint.tenant)
     body = format_request(id, dialect.NAMES[operation], dialect.encode_request(operation, request))

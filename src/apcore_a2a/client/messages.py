@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from uuid import uuid4
 
 from msgspec.structs import replace
 
+from apcore_a2a.client.ids import new_id
 from apcore_a2a.protocol import v03, v1
 from apcore_a2a.protocol.model import Message, Part, Role, SendMessage, encode
 from apcore_a2a.protocol.operations import Operation
@@ -49,7 +49,7 @@ def _convert(given: Sendable) -> Message:
 
 
 def _from_parts(*parts: Part) -> Message:
-    return Message(message_id=uuid4().hex, role=Role.USER, parts=parts)
+    return Message(message_id=new_id(), role=Role.USER, parts=parts)
 
 
 def _from_dict(given: Mapping[str, Any]) -> Message:
@@ -59,7 +59,7 @@ def _from_dict(given: Mapping[str, Any]) -> Message:
         isinstance(part, dict) and {"kind", "type"} & part.keys() for part in parts
     )
     old = tagged or given.get("role") in ("user", "agent")
-    defaults = {"role": "user" if old else Role.USER, "messageId": uuid4().hex}
+    defaults = {"role": "user" if old else Role.USER, "messageId": new_id()}
     body = encode({"message": {**defaults, **given}})
     request = (v03 if old else v1).decode_request(Operation.SEND, body)
     assert isinstance(request, SendMessage)

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _LoopThread:
+class LoopThread:
     """An event loop on a thread of its own."""
 
     def __init__(self) -> None:
@@ -27,11 +28,15 @@ class _LoopThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="apcore-a2a-client", daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin the work; whoever waits for it may be in any thread."""
         if self._loop.is_closed():
             work.close()
             raise RuntimeError("The client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self.submit(work)
         try:
             return future.result()
         except BaseException:  # Ctrl-C, say: nobody waits for the answer any more
@@ -88,7 +93,7 @@ class Client:
         **options: Unpack[ClientOptions],
     ) -> None:
         self._client = A2AClient(url, auth=auth, timeout=timeout, card_ttl=card_ttl, http=http, **options)
-        self._thread = _LoopThread()
+        self._thread = LoopThread()
 
     def __repr__(self) -> str:
         return f"Client({self._client.url!r})"

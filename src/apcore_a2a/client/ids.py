@@ -4,5 +4,5 @@ import os
 
 
 def new_id() -> str:
-    """128 random bits. Not the uuid module: it costs an import, and twice the time per id."""
+    """128 random bits, in half the time that uuid4 takes."""
     return os.urandom(16).hex()

@@ -86,7 +86,7 @@ class JWTAuthenticator:
             return None
         try:
             claims = jwt.decode(token.strip(), self._key, algorithms=self._algorithms).claims
-            jwt.JWTClaimsRegistry(now=lambda: int(time.time()), leeway=LEEWAY, **self._required).validate(claims)
+            jwt.JWTClaimsRegistry(now=int(time.time()), leeway=LEEWAY, **self._required).validate(claims)
         except (JoseError, ValueError, TypeError, AttributeError) as error:
             logger.info("token refused", extra={"reason": type(error).__name__})
             return None

@@ -56,6 +56,10 @@ RULES: Final = {
     "agents": may("functions executor_agent executors sdk agent", ""),
     "grpc": may("sdk server agent protocol errors", "a2a google.protobuf grpc msgspec"),
     "settings": may("server protocol errors", "msgspec"),
+    # Remote agents as modules: the client on one side, apcore on the other.
+    "remote_skills": may("adapters protocol errors", "apcore msgspec pydantic"),
+    "remote_module": may("remote_skills adapters client protocol errors", "apcore msgspec"),
+    "remote": may("remote_module remote_skills client protocol errors", ""),
     # The composition ring, the only one that may import everything.
     "app": may(ANYTHING, ANYTHING),
     "application": may(ANYTHING, ANYTHING),

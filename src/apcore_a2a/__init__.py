@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from apcore_a2a.client.sync import Client as Client
     from apcore_a2a.errors import A2AError as A2AError
     from apcore_a2a.executors import AgentExecutor as AgentExecutor
+    from apcore_a2a.remote import RemoteAgent as RemoteAgent
+    from apcore_a2a.remote import mount_remote as mount_remote
     from apcore_a2a.settings import Settings as Settings
     from apcore_a2a.storage.memory import InMemoryTaskStore as InMemoryTaskStore
     from apcore_a2a.storage.sqlite import SQLiteStore as SQLiteStore
@@ -36,11 +38,13 @@ _EXPORTS: Final = {
     "Client": "apcore_a2a.client.sync",
     "InMemoryTaskStore": "apcore_a2a.storage.memory",
     "JWTAuthenticator": "apcore_a2a.auth.jwt",
+    "RemoteAgent": "apcore_a2a.remote",
     "SQLiteStore": "apcore_a2a.storage.sqlite",
     "Settings": "apcore_a2a.settings",
     "TaskStore": "apcore_a2a.storage.task_store",
     "as_agent": "apcore_a2a.agents",
     "async_serve": "apcore_a2a.app",
+    "mount_remote": "apcore_a2a.remote",
     "serve": "apcore_a2a.app",
 }
 
@@ -54,12 +58,14 @@ __all__ = [
     "Client",
     "InMemoryTaskStore",
     "JWTAuthenticator",
+    "RemoteAgent",
     "SQLiteStore",
     "Settings",
     "TaskStore",
     "__version__",
     "as_agent",
     "async_serve",
+    "mount_remote",
     "serve",
 ]
 

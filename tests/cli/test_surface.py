@@ -83,7 +83,8 @@ def test_every_example_of_the_page_works(
     ran = terminal(*said, stdin=b"hello\n" if piped else b"")
 
     assert words[0] == "apcore-a2a"
-    assert (ran.code, "Error" in ran.err) == (0, False)
+    assert ran.code == 0 or (ran.code, said[0]) == (1, "validate")  # that agent may break a rule
+    assert "Error" not in ran.err
     assert ran.out
 
 

@@ -62,8 +62,8 @@ def test_other_peoples_agents_are_judged_without_stumbling(
 
     assert ran.code in (0, 1)
     assert ran.json["summary"]["pass"] > 5
-    if name == "sdk1":
-        assert broken(ran) == {}
+    if name == "sdk1":  # 1.1 broke two rules that 1.3 keeps
+        assert {id.partition(":")[2] for id in broken(ran)} <= {"cancel.ended-task", "subscribe.ended-task"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,232 @@
+"""What a mounted skill is called with, what comes back, and what travels along."""
+
+import asyncio
+import time
+from typing import Any
+
+import apcore
+import pytest
+
+from apcore_a2a.adapters.context import DEADLINE
+from apcore_a2a.auth.jwt import JWTAuthenticator
+from apcore_a2a.errors import A2AError
+from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, SendConfiguration, Task, TaskState
+from apcore_a2a.testing import app_client
+from tests.auth.tokens import SECRET, bearer
+from tests.cli.conftest import hosted
+from tests.fakes import ASKS, COMPLETED, WORKING, Gate, ScriptedAgent, chunk, status
+from tests.remote.conftest import (
+    PLAY,
+    Add,
+    Count,
+    Host,
+    Mount,
+    cancel,
+    context_of,
+    ends,
+    fails,
+    only_task,
+    registry_of,
+    said,
+)
+
+
+async def test_a_skill_of_a_remote_registry_is_a_module_with_the_same_schemas(host: Host, mount: Mount) -> None:
+    url = host(registry_of(math__add=Add()), card=None)
+
+    executor, agent = mount(url)
+
+    assert agent.module_ids == ("partner.math.add",)
+    module = executor.registry.get("partner.math.add")
+    assert (module.description, module.tags) == ("Add two integers", ["math"])
+    assert set(module.skill.input_schema["properties"]) == {"a", "b"}
+    assert await executor.call_async("partner.math.add", {"a": 1, "b": 2}) == {"total": 3}
+
+
+async def test_a_chain_of_agents_answers_as_one(host: Host, mount: Mount) -> None:
+    executor, _ = mount(host(registry_of(math__add=Add()), card=None))
+
+    async with app_client(executor.registry) as client:
+        card = await client.agent_card
+        task = await client.send_message({"a": 2**60, "b": 1}, skill="partner.math.add")
+        wrong = await refused(client.send_message({"a": 1}, skill="partner.math.add"))
+
+    assert [skill.id for skill in card.skills] == ["partner.math.add"]
+    assert isinstance(task, Task)
+    assert task.artifacts[0].parts[0].data == {"total": 2**60 + 1}
+    assert "b" in wrong
+
+
+async def refused(sending: Any) -> str:
+    """Why: told at once, or by a task that failed where apcore could not tell beforehand."""
+    try:
+        task = await sending
+    except A2AError as error:
+        return str(error)
+    assert task.status.state is TaskState.FAILED
+    return str(task.status.message.parts[0].text)
+
+
+async def test_a_skill_without_schema_takes_text_or_anything(host: Host, mount: Mount) -> None:
+    agent = ScriptedAgent({"hi": (chunk("Hel"), chunk("lo", append=True), COMPLETED)})
+    executor, _ = mount(host(agent))
+
+    assert await executor.call_async(PLAY, {"text": "hi"}) == {"text": "Hello"}
+    assert await executor.call_async(PLAY, {"city": "Paris", "n": 1}) == {}
+
+    assert [part.to_dict() for call in agent.calls for part in call.message.parts] == [
+        {"text": "hi"},
+        {"data": {"city": "Paris", "n": 1}, "mediaType": "application/json"},
+    ]
+    assert agent.calls[0].message.metadata == {"skillId": "play"}
+
+
+async def test_results_of_every_kind_come_back(host: Host, mount: Mount) -> None:
+    parts = [
+        Part(raw=b"\x89PNG", filename="chart.png"),
+        Part(data={"n": 1}),
+        Part(data=[1, 2]),
+        Part(url="https://example.com/x", filename="x", media_type="text/plain"),
+    ]
+    made = ArtifactUpdate(artifact=Artifact(artifact_id="a", parts=parts))
+    executor, _ = mount(host(ScriptedAgent(default=(made, COMPLETED))))
+
+    assert await executor.call_async(PLAY, {"text": "go"}) == {
+        "chart.png": b"\x89PNG",
+        "n": 1,
+        "data": [1, 2],
+        "x": {"uri": "https://example.com/x", "name": "x", "mimeType": "text/plain"},
+    }
+
+
+async def test_what_a_remote_agent_streams_is_streamed(host: Host, mount: Mount) -> None:
+    executor, _ = mount(host(registry_of(count=Count()), card=None))
+
+    got = [dict(part) async for part in executor.stream("partner.count", {"a": 0, "b": 3}, context_of())]
+
+    assert got[:3] == [{"n0": 0}, {"n1": 1}, {"n2": 2}]
+    assert got[-1] == {"n0": 0, "n1": 1, "n2": 2}
+
+
+async def test_a_chunk_arrives_before_the_remote_task_ends(host: Host, mount: Mount) -> None:
+    url = host(ScriptedAgent(default=(chunk("first"), Gate(), COMPLETED)))
+    executor, _ = mount(url)
+
+    async with asyncio.timeout(10):
+        results = executor.stream(PLAY, {"text": "go"}, context_of())
+        assert await anext(results) == {"text": "first"}  # the gate is closed, and stays so
+        await asyncio.to_thread(cancel, url)
+        assert said(await fails(anext(results))).startswith("The remote task ended as CANCELED")
+
+
+async def test_cancelling_the_local_task_cancels_the_remote_one(host: Host, mount: Mount) -> None:
+    url = host(ScriptedAgent(default=(WORKING, Gate())))
+    executor, _ = mount(url)
+    later = SendConfiguration(return_immediately=True)
+
+    async with app_client(executor.registry, shutdown_timeout=0.1) as client, asyncio.timeout(10):
+        task = await client.send_message("go", configuration=later)
+        remote = await asyncio.to_thread(only_task, url, TaskState.WORKING)
+        assert isinstance(task, Task)
+        await client.cancel_task(task.id)
+
+        assert await asyncio.to_thread(ends, url, remote) is TaskState.CANCELED
+
+
+async def test_out_of_time_the_remote_task_is_cancelled(host: Host, mount: Mount) -> None:
+    url = host(ScriptedAgent(default=(WORKING, Gate())))
+    executor, _ = mount(url)
+    context = context_of(**{DEADLINE: time.time() + 0.3})
+
+    with pytest.raises(Exception) as late:
+        await executor.call_async(PLAY, {"text": "go"}, context)
+
+    assert said(late.value) == "The remote agent did not answer in time"
+    assert await asyncio.to_thread(only_task, url, TaskState.CANCELED)
+
+
+async def test_a_cancelled_token_is_heard(host: Host, mount: Mount) -> None:
+    url = host(ScriptedAgent(default=(WORKING, Gate())))
+    executor, _ = mount(url)
+    context = context_of()
+    context.cancel_token = apcore.CancelToken()
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        call = group.create_task(fails(executor.call_async(PLAY, {"text": "go"}, context)))
+        await asyncio.to_thread(only_task, url, TaskState.WORKING)
+        context.cancel_token.cancel()
+        await call
+
+    assert await asyncio.to_thread(only_task, url, TaskState.CANCELED)
+
+
+async def test_the_trace_goes_on_at_the_remote_agent(host: Host, mount: Mount) -> None:
+    agent = ScriptedAgent()
+    executor, _ = mount(host(agent))
+    context = context_of()
+
+    await executor.call_async(PLAY, {"text": "go"}, context)
+
+    assert context.trace_id.replace("-", "") in agent.calls[0].headers["traceparent"]
+
+
+async def test_nobodys_credentials_are_sent_unless_somebody_says_so(host: Host, mount: Mount) -> None:
+    url = host(ScriptedAgent(), auth=JWTAuthenticator(SECRET))
+    tokens = {"ada": bearer(sub="ada", aud=None)["authorization"]}
+    seen: list[str] = []
+
+    async def delegate(context: Any) -> str | None:
+        seen.append(context.identity.id)
+        return tokens.get(context.identity.id)
+
+    closed, _ = mount(url)
+    opened, _ = mount(url, delegate=delegate)
+
+    def run_of(name: str) -> Any:
+        return apcore.Context.create(identity=apcore.Identity(id=name, type="user"))
+
+    refusal = "The remote agent refuses our credentials"
+    assert said(await fails(closed.call_async(PLAY, {"text": "go"}, run_of("ada")))) == refusal
+    assert await opened.call_async(PLAY, {"text": "go"}, run_of("ada")) == {}
+    assert said(await fails(opened.call_async(PLAY, {"text": "go"}, run_of("bob")))) == refusal
+    assert seen == ["ada", "bob"]
+
+
+async def test_our_own_credentials_are_for_every_call(host: Host, mount: Mount) -> None:
+    executor, _ = mount(host(ScriptedAgent(), auth=JWTAuthenticator(SECRET)), auth=bearer(aud=None)["authorization"])
+
+    assert await executor.call_async(PLAY, {"text": "go"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ((status(TaskState.FAILED, "no\x1b[31m paper"),), "The remote task ended as FAILED: no[31m paper"),
+        ((ASKS,), "The remote task ended as INPUT_REQUIRED: What next?"),
+        ((status(TaskState.REJECTED),), "The remote task ended as REJECTED"),
+    ],
+)
+async def test_a_remote_task_that_does_not_succeed_fails_the_module(
+    host: Host, mount: Mount, script: Any, text: str
+) -> None:
+    executor, _ = mount(host(ScriptedAgent(default=script)))
+
+    assert said(await fails(executor.call_async(PLAY, {"text": "go"}))) == text
+
+
+async def test_a_question_that_nobody_answers_is_taken_back(host: Host, mount: Mount) -> None:
+    url = host(ScriptedAgent(default=(ASKS,)))
+    executor, _ = mount(url)
+
+    await fails(executor.call_async(PLAY, {"text": "go"}))
+
+    assert await asyncio.to_thread(only_task, url, TaskState.CANCELED)
+
+
+async def test_where_the_remote_agent_is_stays_with_us(mount: Mount) -> None:
+    with hosted(ScriptedAgent()) as url:
+        executor, _ = mount(url)
+
+    text = said(await fails(executor.call_async(PLAY, {"text": "go"})))
+
+    assert text == "The remote agent cannot be reached, or answers in error"

@@ -63,8 +63,8 @@ class FakeDisk:
 
     def reopen(self) -> "FakeDisk":
         """The same disk as the next process finds it; this one can write to it no more."""
-        self._waiting.clear()
         rows, self.rows = self.rows, {}
+        self.let_go()
         return FakeDisk(rows)
 
     async def open(self) -> None:

@@ -20,7 +20,7 @@ from apcore_a2a.protocol.model import Document, Message, SendMessage, Task, Task
 from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.server.crew import Crew
 from apcore_a2a.server.event_log import Entry
-from apcore_a2a.server.execution import CANCEL_GRACE
+from apcore_a2a.server.execution import CANCEL_GRACE, Execution
 from apcore_a2a.server.intake import Intake
 from apcore_a2a.server.observer import Observer, Silent
 from apcore_a2a.server.options import DEFAULTS, Options
@@ -119,8 +119,8 @@ class Engine:
     async def send_message(self, request: SendMessage, origin: Origin) -> Task | Document | Message:
         wait = not request.configuration.return_immediately
         begun = await self._intake.begin(request, origin, wait=wait)
-        if isinstance(begun, Document):
-            return _trim(begun, request.configuration.history_length)
+        if not isinstance(begun, Execution):
+            return _trim(begun[0], request.configuration.history_length)
         if begun.reply is not None:
             return begun.reply
         if wait:
@@ -134,8 +134,8 @@ class Engine:
     async def stream_message(self, request: SendMessage, origin: Origin) -> Stream:
         with self._streams.seat(origin) as seat:
             begun = await self._intake.begin(request, origin, wait=True)
-            if isinstance(begun, Document):
-                return Stream([snapshot(begun, 1)])
+            if not isinstance(begun, Execution):
+                return Stream([snapshot(*begun)])
             if begun.reply is not None:
                 return reply(begun.reply)
             start: Entry | int | None = 0

@@ -28,6 +28,8 @@ from apcore_a2a.server.runs import Runs, decode_run
 from apcore_a2a.server.stamps import new_id, utc_now
 from apcore_a2a.storage.task_store import Query, Record, Store
 
+Snapshot = tuple[Document, int]  # a task, and the sequence number of the last event in it
+
 MAX_REFERENCES: Final = 10
 MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task whose process died
 
@@ -38,10 +40,10 @@ class Intake:
     def __init__(self, agent: Agent, store: Store, runs: Runs, options: Options) -> None:
         self._agent, self._store, self._runs, self._options = agent, store, runs, options
 
-    async def begin(self, request: SendMessage, origin: Origin, *, wait: bool) -> Execution | Document:
+    async def begin(self, request: SendMessage, origin: Origin, *, wait: bool) -> Execution | Snapshot:
         """Start the run a message asks for, up to where its sender can be answered.
 
-        A Document when there is no run to wait for: it ended before, or it is not yet its turn and `wait` is false.
+        A Snapshot when there is no run to wait for: it ended before, or it is not yet its turn and `wait` is false.
         """
         message = request.message
         if message.role is not Role.USER:
@@ -55,16 +57,19 @@ class Intake:
                 begun = await self._continue(live, request, origin, wait=wait)
         else:
             begun = await self._start(request, origin)
-        return begun if isinstance(begun, Document) else await self._opened(begun, origin)
+        return await self._opened(begun, origin) if isinstance(begun, Execution) else begun
 
-    async def _opened(self, begun: Execution, origin: Origin) -> Execution | Document:
+    async def _opened(self, begun: Execution, origin: Origin) -> Execution | Snapshot:
         await begun.opened.wait()
         if begun.error is not None:
             raise begun.error
         if begun.earlier is None:
             return begun
         running = self._runs.running(begun.earlier)
-        return (await self.load(begun.earlier, origin)).document if running is None else running
+        if running is not None:
+            return running
+        record = await self.load(begun.earlier, origin)
+        return record.document, record.version
 
     async def _start(self, request: SendMessage, origin: Origin) -> Execution:
         message = request.message
@@ -96,13 +101,13 @@ class Intake:
 
     async def _continue(
         self, live: LiveTask, request: SendMessage, origin: Origin, *, wait: bool
-    ) -> Execution | Document:
+    ) -> Execution | Snapshot:
         context_id = request.message.context_id
         if context_id and context_id != live.task.context_id:
             wrong = Violation("message.contextId", "is not the context of message.taskId")
             raise InvalidParamsError("contextId does not match the task", [wrong])
         if self._is_repeated(live, request.message, origin):
-            return self._runs.running(live.task.id) or (await live.latest())[0]
+            return self._runs.running(live.task.id) or await live.latest()
         if live.has_ended():
             raise UnsupportedOperationError(f"Task {live.task.id} has ended; send a new message without taskId")
         version, admitted = live.version, await self._admit(live, request, origin)
@@ -112,7 +117,7 @@ class Intake:
             return await turn
         self._runs.later(turn, live)
         await asyncio.sleep(0)  # so that it stands in the queue before whatever its sender says next
-        return (await live.latest())[0]
+        return await live.latest()
 
     def _is_repeated(self, live: LiveTask, message: Message, origin: Origin) -> bool:
         return bool(self._key(message, origin)) and message.message_id in {
@@ -126,7 +131,7 @@ class Intake:
 
     async def _take_turn(
         self, live: LiveTask, request: SendMessage, origin: Origin, admitted: tuple[Call, bool], version: int
-    ) -> Execution | Document:
+    ) -> Execution | Snapshot:
         await self._runs.wait_turn(live)
         execution = None
         try:
@@ -139,7 +144,7 @@ class Intake:
         finally:
             if execution is None:
                 live.turn.release()
-        return execution or (await live.latest())[0]
+        return execution or await live.latest()
 
     # ---- what the agent may know ----------------------------------------------------------------------------------
 

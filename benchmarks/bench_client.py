@@ -1,22 +1,22 @@
 """Our client beside a2a-sdk's: calls per second, events per second, and what the import costs.
 
-Usage: python -m benchmarks.bench_client [--calls N] [--rounds N]
+python -m benchmarks.bench_client [--quick]
 
 One server, raw ASGI, answers every client with the same bytes. Each client runs in a process of its own, 50 calls at a
 time; rounds are interleaved and medians shown, of imports the best. Compare within one run: machines and loads differ.
 """
 
-import argparse
 import asyncio
 import json
 import socket
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+
+from benchmarks.measuring import FULL, Findings, Plan, Sample, Table, medians, ratio, run_alone, spread
 
 CONCURRENT = 50
 EVENTS = 200
@@ -165,23 +165,6 @@ async def drive(name: str, url: str, calls: int, streams: bool) -> dict[str, flo
     return {"rate": count / seconds, "cpu": cpu / count * 1e6}
 
 
-IMPORT = """
-import json, sys, time
-def rss():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
-before, start, cpu = rss(), time.perf_counter(), time.process_time()
-import {module}
-wall, cpu = time.perf_counter() - start, time.process_time() - cpu
-print(json.dumps({{"ms": wall * 1e3, "cpu": cpu * 1e3, "mb": rss(), "added": rss() - before}}))
-"""
-
-
-def measure_import(module: str) -> dict[str, float]:
-    run = subprocess.run([sys.executable, "-c", IMPORT.format(module=module)], capture_output=True, check=True)
-    measured: dict[str, float] = json.loads(run.stdout)
-    return measured
-
-
 # ---- the run -----------------------------------------------------------------------------------------------------
 
 
@@ -189,64 +172,51 @@ def child(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "benchmarks.bench_client", *arguments]
 
 
-def measure(name: str, url: str, calls: int, *, streams: bool) -> dict[str, float]:
-    command = child("--drive", name, "--url", url, "--calls", str(calls), *(["--streams"] if streams else []))
-    measured: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+def measure(name: str, url: str, calls: int, kind: str) -> dict[str, float]:
+    run = subprocess.run(child("drive", name, url, str(calls), kind), capture_output=True, check=True)
+    measured: dict[str, float] = json.loads(run.stdout)
     return measured
 
 
-def medians(samples: list[dict[str, float]]) -> dict[str, float]:
-    return {key: statistics.median(sample[key] for sample in samples) for key in samples[0]}
-
-
-def compare(title: str, unit: str, url: str, calls: dict[str, int], rounds: int, *, streams: bool = False) -> None:
-    samples: dict[str, list[dict[str, float]]] = {name: [] for name in calls}
+def compare(kind: str, unit: str, url: str, calls: dict[str, int], rounds: int) -> Table:
+    samples: dict[str, list[Sample]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, count in calls.items():
-            samples[name].append(measure(name, url, count, streams=streams))
-    print(f"\n{title}")
-    base = medians(samples["a2a-sdk"])["rate"]
+            samples[name].append(measure(name, url, count, kind))
+    ours = medians(samples["ours"])["rate"]
+    rows = []
     for name, taken in samples.items():
-        middle = medians(taken)
-        rate, cpu = f"{middle['rate']:>10,.0f} {unit}/s", f"{middle['cpu']:>7,.0f} µs CPU each"
-        print(f"  {name:16}{rate}{cpu}{middle['rate'] / base:>7.1f} x a2a-sdk")
+        one = medians(taken)
+        figures = [f"{one['rate']:,.0f}", f"{one['cpu']:,.0f}", f"{spread(taken, 'rate'):.0%}"]
+        rows.append([name, ratio(ours / one["rate"]), *figures])
+    columns = ("client", "ours is … times as fast", f"{unit}/s", f"CPU µs per {unit.removesuffix('s')}", "spread")
+    title = f"Clients: streams of {EVENTS} chunks" if kind == "streams" else "Clients: message/send"
+    return Table(title, columns, rows, f"{CONCURRENT} calls at a time to a server that answers with constant bytes.")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=4000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--drive", help=argparse.SUPPRESS)
-    parser.add_argument("--url", help=argparse.SUPPRESS)
-    parser.add_argument("--streams", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.serve:
-        serve()
-    elif options.drive:
-        print(json.dumps(asyncio.run(drive(options.drive, options.url, options.calls, options.streams))))
-    else:
-        run(options.calls, options.rounds)
-
-
-def run(calls: int, rounds: int) -> None:
-    with subprocess.Popen(child("--serve"), stdout=subprocess.PIPE, text=True) as server:
+def bench(found: Findings, plan: Plan) -> None:
+    calls = 4_000 if plan == FULL else 1_000
+    with subprocess.Popen(child("serve"), stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             url = server.stdout.readline().strip().rstrip("/")
             few = max(CONCURRENT, calls // 8)  # the slow ones need no more to be measured
             counts = {"ours": calls, "ours over httpx": few, "a2a-sdk": few}
-            compare(f"send, {CONCURRENT} at a time", "calls", url, counts, rounds)
+            found.add(compare("sends", "calls", url, counts, plan.rounds))
             counts = {"ours": calls // 8, "a2a-sdk": max(CONCURRENT, calls // 40)}
-            compare(f"streams of {EVENTS} chunks, {CONCURRENT} at a time", "events", url, counts, rounds, streams=True)
+            found.add(compare("streams", "events", url, counts, plan.rounds))
         finally:
             server.terminate()
-    print("\nimport in a fresh process")
-    for module in ("apcore_a2a.client", "a2a.client"):
-        samples = [measure_import(module) for _ in range(3 * rounds)]
-        best = {key: min(sample[key] for sample in samples) for key in samples[0]}
-        times, memory = f"{best['ms']:>6.0f} ms ({best['cpu']:.0f} of CPU)", f"{best['mb']:>8.1f} MB resident"
-        print(f"  {module:20}{times}{memory}, {best['added']:.1f} MB of it new")
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["serve"]:
+            serve()
+        case ["drive", name, url, calls, kind]:
+            print(json.dumps(asyncio.run(drive(name, url, int(calls), kind == "streams"))))
+        case _:
+            run_alone(bench, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
 """How fast the stores are, memory beside SQLite: writes, reads by id, and what a chunk costs on disk.
 
-python -m benchmarks.bench_store [--rows 100000] [--writes 8000]
+python -m benchmarks.bench_store [--quick]
 """
 
-import argparse
 import asyncio
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,6 +14,7 @@ from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.sqlite import SQLiteStore
 from apcore_a2a.storage.task_store import Query, Store
+from benchmarks.measuring import FULL, Findings, Plan, Table, bytes_written, percentile, ratio, run_alone
 from tests.storage.contract import ALICE, Author, append
 
 MANY = 10_000_000
@@ -56,36 +55,42 @@ async def run_many(store: Store, tasks: int, concurrency: int) -> list[Author]:
     return authors
 
 
-async def bench_writes(folder: Path, writes: int) -> None:
-    print("writes per second (a task is 4 writes: create, working, a chunk of 1 kB, completed)")
-    print(f"  {'concurrent writers':<20}" + "".join(f"{n:>10}" for n in CONCURRENCY))
+async def bench_writes(found: Findings, folder: Path, writes: int) -> None:
+    rates: dict[str, list[float]] = {}
     for name, store in make_stores(folder).items():
         await store.open()
-        rates = []
+        rates[name] = []
         for concurrency in CONCURRENCY:
             tasks = max(writes // 4 // (4 if concurrency == 1 else 1), concurrency)
             started = time.perf_counter()
             done = len(await run_many(store, tasks, concurrency))
-            rates.append(4 * done / (time.perf_counter() - started))
+            rates[name].append(4 * done / (time.perf_counter() - started))
         await store.close()
-        print(f"  {name:<20}" + "".join(f"{rate:>10,.0f}" for rate in rates))
+    rows = [
+        [name, ratio(rates["memory"][1] / taken[1]), *(f"{rate:,.0f}" for rate in taken)]
+        for name, taken in rates.items()
+    ]
+    columns = ("store", "memory is … times as fast (16)", *(f"{n} at a time: writes/s" for n in CONCURRENCY))
+    note = "Without a server. A task is 4 writes: create, working, a chunk of 1 kB, completed."
+    found.add(Table("Stores alone: writes", columns, rows, note))
 
 
-async def bench_reads(folder: Path, rows: int) -> None:
-    print(f"reads with {rows:,} tasks stored, microseconds")
-    print(f"  {'':<20}{'load p50':>10}{'load p99':>10}{'page of 50':>12}")
+async def bench_reads(found: Findings, folder: Path, stored: int) -> None:
+    rows = []
     for name, store in list(make_stores(folder).items())[:2]:
         await store.open()
-        authors = await run_many(store, rows, 1000)
+        authors = await run_many(store, stored, 1000)
         ids = [author.task.id for author in authors[:: max(len(authors) // 5000, 1)]]
-        loads = sorted([await timed(store, task_id) for task_id in ids])
+        loads = [await timed(store, task_id) for task_id in ids]
         started = time.perf_counter()
         for _ in range(5):
             await store.page(Query(owner=ALICE, limit=50))
         page = (time.perf_counter() - started) / 5
         await store.close()
-        p50, p99 = (1e6 * loads[len(loads) * share // 100] for share in (50, 99))
-        print(f"  {name:<20}{p50:>10.1f}{p99:>10.1f}{1e6 * page:>12,.0f}")
+        times = (percentile(loads, 0.5), percentile(loads, 0.99), page)
+        rows.append([name, *(f"{1e6 * seconds:,.1f}" for seconds in times)])
+    columns = ("store", "load p50 µs", "load p99 µs", "page of 50 µs")
+    found.add(Table("Stores alone: reads", columns, rows, f"Of {stored:,} tasks, one read after the other."))
 
 
 async def timed(store: Store, task_id: str) -> float:
@@ -94,10 +99,9 @@ async def timed(store: Store, task_id: str) -> float:
     return time.perf_counter() - started
 
 
-async def bench_chunks(folder: Path, counts: Sequence[int] = (100, 1000, 10_000)) -> None:
-    print("one task of chunks of 1 kB on SQLite, 64 under way at a time; for each chunk:")
-    print(f"  {'chunks':<20}{'µs':>10}{'bytes in file':>16}{'bytes written':>16}")
-    for count in counts:
+async def bench_chunks(found: Findings, folder: Path) -> None:
+    rows = []
+    for count in FULL.chunks:
         store = SQLiteStore(folder / f"{uuid4()}.db")
         await store.open()
         author = Author(str(uuid4()), context_id=str(uuid4()))
@@ -111,16 +115,12 @@ async def bench_chunks(folder: Path, counts: Sequence[int] = (100, 1000, 10_000)
         await append(store, author.complete())
         await store.close()
         written = (bytes_written() - before) / count
-        print(f"  {count:<20,}{1e6 * each:>10.0f}{store.path.stat().st_size / count:>16,.0f}{written:>16,.0f}")
+        rows.append([f"{count:,}", f"{1e6 * each:.0f}", f"{store.path.stat().st_size / count:,.0f}", f"{written:,.0f}"])
+    columns = ("chunks in one task", "µs each", "bytes in the file each", "bytes written each")
+    found.add(Table("SQLite alone: chunks of 1 kB", columns, rows, "64 under way at a time."))
 
 
-def bytes_written() -> int:
-    """What this process has written so far: with the log, its checkpoints and all. 0 where the system does not say."""
-    counters = Path("/proc/self/io")
-    return int(counters.read_text().split("wchar: ")[1].split()[0]) if counters.exists() else 0
-
-
-async def bench_memory(tasks: int = 10_000) -> None:
+async def bench_memory(found: Findings, tasks: int = 10_000) -> None:
     store = InMemoryTaskStore(max_capacity=MANY)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -130,20 +130,22 @@ async def bench_memory(tasks: int = 10_000) -> None:
         await append(store, author.status(TaskState.CANCELED))
     each = (tracemalloc.get_traced_memory()[0] - before) / tasks
     tracemalloc.stop()
-    print(f"memory store, {tasks:,} tasks without artifacts: {each:,.0f} bytes each")
+    rows = [["tasks without artifacts", f"{tasks:,}", f"{each:,.0f}"]]
+    found.add(Table("Memory store alone", ("what", "stored", "bytes each"), rows))
 
 
-async def main() -> None:
-    parser = argparse.ArgumentParser(description="How fast the stores are.")
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--writes", type=int, default=8_000)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        await bench_writes(Path(folder), options.writes)
-        await bench_reads(Path(folder), options.rows)
-        await bench_chunks(Path(folder))
-        await bench_memory()
+def bench(found: Findings, plan: Plan) -> None:
+    writes = 8_000 if plan == FULL else 2_000
+
+    async def bench_all() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            await bench_writes(found, Path(folder), writes)
+            await bench_reads(found, Path(folder), plan.stored)
+            await bench_chunks(found, Path(folder))
+            await bench_memory(found, writes)
+
+    asyncio.run(bench_all())
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run_alone(bench, __doc__)

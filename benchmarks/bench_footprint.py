@@ -1,0 +1,177 @@
+"""Memory of an idle stream and of a stored task, time to the first answer, cost of an import, a card of 100 modules.
+
+python -m benchmarks.bench_footprint [--quick]
+"""
+
+import asyncio
+import resource
+import statistics
+import time
+
+from benchmarks import streams, wire
+from benchmarks.load import ask, warm_up, wrk
+from benchmarks.measuring import (
+    Findings,
+    Plan,
+    Sample,
+    Table,
+    measure_import,
+    medians,
+    ratio,
+    resident,
+    run_alone,
+)
+from benchmarks.servers import (
+    FASTA2A,
+    INDEX,
+    JS,
+    OURS,
+    OURS_APCORE,
+    RAW,
+    SDK,
+    Running,
+    Server,
+    is_available,
+    python_of,
+    running,
+)
+
+FILES_BESIDES = 500  # that this process has open besides the streams
+
+
+async def measure_idle(target: Running, count: int) -> float:
+    before = resident(target.pid)
+    readers = await streams.open_idle(target, count)
+    await asyncio.sleep(0.5)  # buffers of the handshakes go
+    grown = resident(target.pid) - before
+    for reader in readers:
+        reader.transport.abort()
+    return grown / count
+
+
+def bench_idle(found: Findings, plan: Plan) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    rows = []
+    for server in (OURS, JS, SDK):
+        if not is_available(server):
+            continue
+        count = min(plan.idle if server is OURS else plan.peer_idle, hard - FILES_BESIDES)
+        with running(server) as target:
+            warm_up(target, wire.send(server))
+            each = streams.run(measure_idle(target, count)) / 1024
+        found.figures[f"idle/{server.name}"] = each
+        rows.append([server.name, ratio(each / found.figures[f"idle/{OURS.name}"]), f"{count:,}", f"{each:,.1f}"])
+    columns = ("server", "times ours", "streams", "KiB each")
+    found.add(
+        Table("Idle streams: what each keeps in memory", columns, rows, "Of the whole process, connection and all.")
+    )
+
+
+def bench_stored(found: Findings, plan: Plan) -> None:
+    """Ours are made by real requests; the peers' stores are filled through their own `save`, to save time."""
+    rows = []
+    with running(OURS) as target:
+        warm_up(target, wire.send(OURS))
+        before = resident(target.pid)
+        made = sum(wrk(target, wire.send(OURS), connections=16, seconds=plan.seconds)["requests"] for _ in range(4))
+        ours = (resident(target.pid) - before) / made
+    found.figures["stored"] = ours
+    rows.append([f"{OURS.name}, by message/send", ratio(1), f"{made:,.0f}", f"{ours:,.0f}"])
+    for server in (OURS, FASTA2A, JS, SDK):
+        if not is_available(server):
+            continue
+        sizes = []
+        for count in (plan.stored // 10, plan.stored):
+            with running(server, "--fill", str(count)) as target:
+                ask(target, wire.get(server))
+                sizes.append(resident(target.pid))
+        each = (sizes[1] - sizes[0]) / (plan.stored - plan.stored // 10)
+        rows.append([f"{server.name}, by its store", ratio(each / ours), f"{plan.stored:,}", f"{each:,.0f}"])
+    columns = ("server", "times ours", "tasks", "bytes each")
+    found.add(Table("Finished small tasks: what each keeps in memory", columns, rows))
+
+
+def bench_start(found: Findings, plan: Plan) -> None:
+    rows = []
+    servers = [server for server in (OURS, OURS_APCORE, RAW, FASTA2A, JS, SDK, INDEX) if is_available(server)]
+    times: dict[str, list[float]] = {server.name: [] for server in servers}
+    sizes: dict[str, float] = {}
+    for _ in range(plan.rounds):
+        for server in servers:
+            with running(server) as target:
+                times[server.name].append(target.started_in)
+                sizes[server.name] = resident(target.pid) / 1e6
+    ours = statistics.median(times[OURS.name])
+    for name, taken in times.items():
+        found.figures[f"start/{name}"] = seconds = statistics.median(taken)
+        rows.append(
+            [name, ratio(seconds / ours), f"{seconds:.2f}", f"{max(taken) - min(taken):.2f}", f"{sizes[name]:.0f}"]
+        )
+    columns = ("server", "times ours", "s from the start of the process to the first card", "spread s", "MB resident")
+    found.add(Table("Start", columns, rows))
+
+
+IMPORTS: tuple[tuple[str, Server], ...] = (
+    ("apcore_a2a", OURS),
+    ("apcore_a2a.client", OURS),
+    ("apcore_a2a.app", OURS),
+    ("fasta2a", FASTA2A),
+    ("a2a.client", SDK),
+    ("a2a.server.routes", SDK),
+    ("apcore_a2a", INDEX),
+)
+
+
+def bench_import(found: Findings, plan: Plan) -> None:
+    rows = []
+    for module, server in IMPORTS:
+        python = python_of(server.environment)
+        taken: list[Sample] = [measure_import(module, python) for _ in range(max(plan.rounds, 3))]
+        one = medians(taken)
+        where = "" if server is OURS else f" of {server.name}"
+        rows.append([f"import {module}{where}", f"{one['ms']:,.0f}", f"{one['mb']:,.0f}"])
+    found.add(Table("Imports in a fresh process", ("import", "ms", "MB resident"), rows))
+
+
+def bench_card_of_100(found: Findings, plan: Plan) -> None:
+    from apcore_a2a.app import build
+    from benchmarks.peers.modules import registry
+
+    modules = registry(100)
+    times = []
+    for _ in range(max(plan.rounds, 3)):
+        started = time.perf_counter()
+        build(modules, {})
+        times.append((time.perf_counter() - started) * 1e3)
+    found.figures["card of 100"] = statistics.median(times)
+    row = ["apcore-a2a", f"{statistics.median(times):.0f}", f"{min(times):.0f} to {max(times):.0f}"]
+    found.add(Table("An application with a card of 100 modules", ("server", "ms to build", "spread ms"), [row]))
+
+
+def bench_waiting(found: Findings, plan: Plan) -> None:
+    """Agents that wait, as real ones do: 100 at a time should take no longer than one."""
+    with running(OURS) as target:
+        warm_up(target, wire.send(OURS))
+
+        def measure(connections: int) -> Sample:
+            return wrk(target, wire.send(OURS, "sleep 0.1"), connections=connections, seconds=max(plan.seconds, 2))
+
+        one, many = measure(1), measure(100)
+    found.figures["waiting"] = many["p99"] / one["p50"]
+    row = [OURS.name, f"{one['p50'] / 1e3:.1f}", f"{many['p50'] / 1e3:.1f}", f"{many['p99'] / 1e3:.1f}"]
+    columns = ("server", "p50 ms alone", "p50 ms, 100 at a time", "p99 ms, 100 at a time")
+    found.add(Table("message/send to an agent that waits 100 ms", columns, [row]))
+
+
+def bench(found: Findings, plan: Plan) -> None:
+    bench_start(found, plan)
+    bench_import(found, plan)
+    bench_idle(found, plan)
+    bench_stored(found, plan)
+    bench_card_of_100(found, plan)
+    bench_waiting(found, plan)
+
+
+if __name__ == "__main__":
+    run_alone(bench, __doc__)

@@ -1,0 +1,90 @@
+"""tasks/get, tasks/list and the agent card, beside the peers and the limit, with many tasks stored.
+
+python -m benchmarks.bench_reads [--quick]
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import wire
+from benchmarks.load import ask, interleave, warm_up, wrk
+from benchmarks.measuring import Findings, Plan, Sample, Table, medians, ms, ratio, run_alone, spread
+from benchmarks.servers import FASTA2A, JS, OURS, RAW, SDK, STARLETTE, Running, Server, all_running, running
+
+COLUMNS = ("server", "ours is … times as fast", "req/s, 16 connections", "p50 ms", "p99 ms", "CPU µs", "spread")
+ON_SQLITE = OURS._replace(name="apcore-a2a on SQLite")
+
+
+def measure_reads(
+    targets: Mapping[str, Running], body: Callable[[Server], str], plan: Plan, stored: Mapping[str, int]
+) -> dict[str, list[Sample]]:
+    for target in targets.values():
+        warm_up(target, body(target.server))
+
+    def measure(target: Running) -> Sample:
+        count = stored.get(target.name, 0)
+        return wrk(target, body(target.server), connections=16, seconds=plan.seconds, stored=count)
+
+    return interleave(targets, measure, plan.rounds)
+
+
+def tabulate(title: str, samples: Mapping[str, Sequence[Sample]], note: str) -> Table:
+    ours = medians(samples[OURS.name])["rate"]
+    rows = []
+    for name, taken in samples.items():
+        one = medians(taken)
+        latencies = [ms(one["p50"]), ms(one["p99"]), f"{one['cpu']:,.0f}", f"{spread(taken, 'rate'):.0%}"]
+        rows.append([name, ratio(ours / one["rate"]), f"{one['rate']:,.0f}", *latencies])
+    return Table(title, COLUMNS, rows, note)
+
+
+def bench_get(found: Findings, plan: Plan) -> None:
+    """GetTask and ListTasks on the same servers: filling them takes longer than asking."""
+    with running(OURS, "--fill", "1") as probe:
+        size = len(ask(probe, wire.get(OURS)).text)
+    fill = ("--fill", str(plan.stored))
+    with tempfile.TemporaryDirectory() as folder:
+        many = ("--sqlite", str(Path(folder) / "many.db"), "--fill", str(plan.many))
+        extra = {RAW.name: ("--answer", str(size)), ON_SQLITE.name: many}
+        servers = (OURS, ON_SQLITE, RAW, FASTA2A, JS, SDK)
+        with all_running(*servers, extra=extra, default=fill) as targets:
+            stored = dict.fromkeys(targets, plan.stored) | {ON_SQLITE.name: plan.many}
+            samples = measure_reads(targets, wire.get, plan, stored)
+            single = wrk(targets[OURS.name], wire.get(OURS), connections=1, seconds=plan.seconds, stored=plan.stored)
+            listing = {
+                name: targets[name] for name in (OURS.name, ON_SQLITE.name, SDK.name, JS.name) if name in targets
+            }
+            listed = measure_reads(listing, wire.list_tasks, plan, {})
+    note = f"A random one of {plan.stored:,} stored tasks ({plan.many:,} on SQLite), another one each time."
+    found.add(tabulate("tasks/get", samples, note))
+    found.add(tabulate("tasks/list, the newest 50", listed, f"Of {plan.stored:,} tasks ({plan.many:,} on SQLite)."))
+    rates = {name: medians(taken)["rate"] for name, taken in samples.items()}
+    found.figures |= {f"get/{name}": rates[OURS.name] / rate for name, rate in rates.items()}
+    found.figures |= {"get/p50": single["p50"], "get/p99": single["p99"]}
+    found.bars[f"tasks/get of {plan.stored:,} tasks: times as fast as"] = {
+        name: rates[OURS.name] / rates[name] for name in rates if name not in (OURS.name, ON_SQLITE.name)
+    }
+
+
+def bench_card(found: Findings, plan: Plan) -> None:
+    with running(OURS) as probe:
+        size = len(ask(probe, "").text)
+    extra = {RAW.name: ("--answer", str(size)), STARLETTE.name: ("--answer", str(size))}
+    with all_running(OURS, RAW, STARLETTE, FASTA2A, JS, SDK, extra=extra) as targets:
+        samples = measure_reads(targets, lambda server: "", plan, {})
+        crowd = {name: wrk(targets[name], "", connections=1000, seconds=plan.seconds) for name in (OURS.name, RAW.name)}
+    found.add(tabulate("Agent card", samples, f"The constant answers are as long as our card ({size} bytes)."))
+    rates = {name: medians(taken)["rate"] for name, taken in samples.items()}
+    found.figures |= {f"card/{name}": rates[OURS.name] / rate for name, rate in rates.items()}
+    found.figures |= {f"card/p99/1000/{name}": taken["p99"] for name, taken in crowd.items()}
+    found.figures["card/p99"] = medians(samples[OURS.name])["p99"]
+
+
+def bench(found: Findings, plan: Plan) -> None:
+    bench_get(found, plan)
+    bench_card(found, plan)
+
+
+if __name__ == "__main__":
+    run_alone(bench, __doc__)

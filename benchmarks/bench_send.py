@@ -1,0 +1,136 @@
+"""message/send beside every peer and every limit: throughput, latencies, processor time.
+
+python -m benchmarks.bench_send [--quick]
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import wire
+from benchmarks.load import ask, interleave, warm_up, wrk
+from benchmarks.measuring import Findings, Plan, Sample, Table, medians, ms, ratio, run_alone, spread
+from benchmarks.servers import (
+    BARE,
+    FASTA2A,
+    INDEX,
+    JS,
+    OURS,
+    OURS_03,
+    OURS_APCORE,
+    RAW,
+    SDK,
+    SDK_03,
+    STARLETTE,
+    Running,
+    all_running,
+    running,
+)
+
+COLUMNS = ("server", "ours is … times as fast", "req/s", "p50 ms", "p99 ms", "CPU µs per request", "spread")
+NOTE = "Closed loop over kept-alive connections. Several figures: over {}; CPU and spread over 16."
+
+
+def measure_sends(targets: Mapping[str, Running], plan: Plan) -> dict[int, dict[str, list[Sample]]]:
+    for target in targets.values():
+        warm_up(target, wire.send(target.server))
+
+    def measure_at(connections: int) -> dict[str, list[Sample]]:
+        def measure(target: Running) -> Sample:
+            return wrk(target, wire.send(target.server), connections=connections, seconds=plan.seconds)
+
+        return interleave(targets, measure, plan.rounds)
+
+    return {connections: measure_at(connections) for connections in plan.concurrency}
+
+
+def tabulate(title: str, note: str, samples: Mapping[int, Mapping[str, Sequence[Sample]]], base: str) -> Table:
+    """One row for each server, the base being ours."""
+    rows = []
+    for name in samples[16]:
+        middle = [medians(one[name]) for one in samples.values()]
+        ours = [medians(one[base])["rate"] for one in samples.values()]
+        at_16 = samples[16][name]
+        rows.append(
+            [
+                name,
+                " / ".join(ratio(mine / one["rate"]) for mine, one in zip(ours, middle, strict=True)),
+                " / ".join(f"{one['rate']:,.0f}" for one in middle),
+                " / ".join(ms(one["p50"]) for one in middle),
+                " / ".join(ms(one["p99"]) for one in middle),
+                f"{medians(at_16)['cpu']:,.0f}",
+                f"{spread(at_16, 'rate'):.0%}",
+            ]
+        )
+    return Table(title, COLUMNS, rows, f"{NOTE.format(' / '.join(map(str, samples)))} {note}".strip())
+
+
+def compare(found: Findings, samples: Mapping[int, Mapping[str, Sequence[Sample]]], base: str, prefix: str) -> None:
+    """Figures by name, such as `send/a2a-sdk/16`: how many times as fast as that we are."""
+    for connections, taken_by in samples.items():
+        ours = medians(taken_by[base])
+        for measure in ("rate", "p50", "p99"):
+            found.figures[f"{prefix}/{measure}/{connections}"] = ours[measure]
+        for name, taken in taken_by.items():
+            found.figures[f"{prefix}/{name}/{connections}"] = ours["rate"] / medians(taken)["rate"]
+
+
+def bench_trivial(found: Findings, plan: Plan) -> None:
+    with running(OURS) as probe:
+        size = len(ask(probe, wire.send(OURS)).text)
+    extra = {RAW.name: ("--answer", str(size)), STARLETTE.name: ("--answer", str(size))}
+    servers = (OURS, RAW, STARLETTE, FASTA2A, JS, SDK, OURS_03, SDK_03)
+    with all_running(*servers, extra=extra) as targets:
+        samples = measure_sends(targets, plan)
+    note = f"The constant answers are as long as ours ({size} bytes). fasta2a answers before the work is done."
+    found.add(tabulate("message/send, an agent that answers at once, tasks in memory", note, samples, OURS.name))
+    compare(found, samples, OURS.name, "send")
+    shown = {name: found.figures[f"send/{name}/16"] for name in samples[16] if name != OURS.name}
+    found.bars["message/send, 16 connections: times as fast as"] = shown
+
+
+def bench_module(found: Findings, plan: Plan) -> None:
+    with all_running(OURS_APCORE, BARE, INDEX) as targets:
+        samples = measure_sends(targets, plan)
+    title = "message/send, an apcore module that adds two numbers, every check of its pipeline run"
+    found.add(tabulate(title, "", samples, OURS_APCORE.name))
+    compare(found, samples, OURS_APCORE.name, "module")
+    shown = {name: found.figures[f"module/{name}/16"] for name in samples[16] if name != OURS_APCORE.name}
+    found.bars["message/send to an apcore module, 16 connections: times as fast as"] = shown
+
+
+def bench_sqlite(found: Findings, plan: Plan) -> None:
+    durable, sdk = OURS._replace(name="apcore-a2a on SQLite"), SDK._replace(name="a2a-sdk on SQLite")
+    with tempfile.TemporaryDirectory() as folder:
+        extra = {server.name: ("--sqlite", str(Path(folder) / f"{server.program}.db")) for server in (durable, sdk)}
+        with all_running(durable, OURS, sdk, extra=extra) as targets:
+            samples = measure_sends(targets, plan._replace(concurrency=(16,)))
+    note = "Ours commits in groups, a2a-sdk saves the whole task at each event; both as they come."
+    found.add(tabulate("message/send, tasks in SQLite", note, samples, durable.name))
+    compare(found, samples, durable.name, "sqlite")
+    found.bars["message/send on SQLite, 16 connections: times as fast as"] = {
+        sdk.name: found.figures[f"sqlite/{sdk.name}/16"]
+    }
+
+
+def bench_full_store(found: Findings, plan: Plan) -> None:
+    """Many stored tasks are nothing to the garbage collector, or every answer waits for it now and then."""
+    with running(OURS, "--fill", str(plan.kept)) as target:
+        warm_up(target, wire.send(OURS))
+        taken = [wrk(target, wire.send(OURS), connections=16, seconds=plan.seconds) for _ in range(plan.rounds)]
+    middle = medians(taken)
+    found.figures["kept/p99"] = middle["p99"]
+    row = [f"{plan.kept:,}", f"{middle['rate']:,.0f}", ms(middle["p50"]), ms(middle["p99"]), ms(middle["max"])]
+    columns = ("finished tasks in memory at the start", "req/s, 16 connections", "p50 ms", "p99 ms", "longest ms")
+    found.add(Table("message/send while many finished tasks are kept", columns, [row]))
+
+
+def bench(found: Findings, plan: Plan) -> None:
+    bench_trivial(found, plan)
+    bench_module(found, plan)
+    bench_sqlite(found, plan)
+    bench_full_store(found, plan)
+
+
+if __name__ == "__main__":
+    run_alone(bench, __doc__)

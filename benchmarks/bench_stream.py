@@ -1,0 +1,155 @@
+"""message/stream beside the peers: the first event, the cost of a chunk in short and long tasks, many subscribers.
+
+A chunk must cost the same whether it is the tenth or the ten thousandth: in time, in memory and in bytes written.
+
+python -m benchmarks.bench_stream [--quick]
+"""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks import streams, wire
+from benchmarks.load import interleave, warm_up
+from benchmarks.measuring import (
+    Findings,
+    Plan,
+    Sample,
+    Table,
+    bytes_written,
+    medians,
+    ms,
+    percentile,
+    ratio,
+    resident,
+    run_alone,
+    spread,
+)
+from benchmarks.servers import FASTA2A, JS, OURS, SDK, Running, all_running, running
+
+WAYS = {"yield": "the agent yields to the loop after each chunk", "count": "chunks ready together"}
+GROWING = 1_000  # a2a-js's cost of a chunk grows with the task: it is asked for no more in one
+
+
+def most_chunks(name: str, plan: Plan) -> int:
+    if name == OURS.name:
+        return max(plan.chunks)
+    return min(plan.peer_chunks, GROWING) if name == JS.name else plan.peer_chunks
+
+
+def repeats(name: str, chunks: int, plan: Plan) -> int:
+    """Short streams are measured more often."""
+    most = 20 if name == OURS.name else 3
+    return max(1, min(most, plan.rounds * 10_000 // chunks))
+
+
+def measure_costs(word: str, plan: Plan, targets: Mapping[str, Running]) -> dict[int, dict[str, list[Sample]]]:
+    """Microseconds per chunk, by the length of the stream and by the server."""
+
+    def measure_at(chunks: int) -> dict[str, list[Sample]]:
+        def measure(target: Running) -> Sample:
+            times = repeats(target.name, chunks, plan)
+            return {"µs": streams.run(streams.measure_chunks(target, word, chunks, times))}
+
+        asked = {name: target for name, target in targets.items() if chunks <= most_chunks(name, plan)}
+        return interleave(asked, measure, plan.rounds)
+
+    return {chunks: measure_at(chunks) for chunks in plan.chunks}
+
+
+def bench_chunks(found: Findings, plan: Plan, targets: Mapping[str, Running]) -> None:
+    shared = min(1_000, plan.peer_chunks)
+    for word, way in WAYS.items():
+        costs = measure_costs(word, plan, targets)
+        middle = {n: {name: medians(taken)["µs"] for name, taken in one.items()} for n, one in costs.items()}
+        ours = middle[shared][OURS.name]
+        rows = []
+        for name in targets:
+            each = [f"{one[name]:,.1f}" if name in one else "-" for one in middle.values()]
+            apart = f"{spread(costs[shared][name], 'µs'):.0%}"
+            rows.append([name, ratio(middle[shared][name] / ours), *each, apart])
+        found.figures |= {f"chunk/{word}/{chunks}": one[OURS.name] for chunks, one in middle.items()}
+        columns = ("server", "ours is … times as fast", *(f"µs each of {chunks:,}" for chunks in costs), "spread")
+        note = f"One stream at a time; what a stream of one chunk costs is taken off. Ratio and spread at {shared:,}."
+        found.add(Table(f"message/stream, the cost of a chunk: {way}", columns, rows, note))
+        found.bars[f"A chunk of a stream, {way}: times as fast as"] = {
+            name: cost / ours for name, cost in middle[shared].items() if name != OURS.name
+        }
+
+
+def bench_first_event(found: Findings, plan: Plan, targets: Mapping[str, Running]) -> None:
+    rows = {name: [name] for name in targets}
+    for concurrent in (1, 50):
+
+        def measure(target: Running, concurrent: int = concurrent) -> Sample:
+            times = [streams.run(streams.measure_first_event(target, concurrent)) for _ in range(5)]
+            together = [one for taken in times for one in taken]
+            return {"p50": percentile(together, 0.5), "p99": percentile(together, 0.99)}
+
+        samples = interleave(targets, measure, plan.rounds)
+        ours = medians(samples[OURS.name])
+        found.figures |= {f"first/{concurrent}/{key}": value for key, value in ours.items()}
+        for name, taken in samples.items():
+            one = medians(taken)
+            found.figures[f"first/{name}/{concurrent}"] = one["p50"] / ours["p50"]
+            rows[name] += [ratio(one["p50"] / ours["p50"]), ms(one["p50"]), ms(one["p99"])]
+    columns = ["server"]
+    for concurrent in (1, 50):
+        columns += [f"ours is … times as fast ({concurrent})", f"p50 ms ({concurrent})", f"p99 ms ({concurrent})"]
+    note = "From the request to the first event, for 1 and for 50 streams begun at the same moment."
+    found.add(Table("message/stream, the first event", columns, list(rows.values()), note))
+
+
+def bench_subscribers(found: Findings, plan: Plan, targets: Mapping[str, Running]) -> None:
+    rows = []
+    for word in WAYS:
+        gate = "gate-yield" if word == "yield" else "gate"
+        for name, target in targets.items():
+            chunks = 1_000 if name == OURS.name else 50
+            costs = [streams.run(streams.measure_subscribers(target, gate, chunks, n)) for n in (1, 10, 100)]
+            rows.append([f"{name}, {WAYS[word]}", *(f"{cost:,.1f}" for cost in costs), f"{1e6 / costs[-1]:,.0f}"])
+            if name == OURS.name:
+                found.figures[f"subscribers/{word}/100"] = costs[-1]
+    columns = ("server", *(f"{n} subscribers: µs per subscriber and event" for n in (1, 10, 100)), "events/s to 100")
+    note = "All of them watch one task. fasta2a cannot: it runs one task at a time."
+    found.add(Table("Many subscribers of one task", columns, rows, note))
+
+
+def bench_flatness(found: Findings, plan: Plan) -> None:
+    """What a chunk leaves behind: in memory, on the wire, and in SQLite's files."""
+    rows = []
+    for server in (OURS, SDK):
+        for chunks in [n for n in plan.chunks if server is OURS or n <= plan.peer_writes]:
+            with tempfile.TemporaryDirectory() as folder:
+                with running(server) as target:
+                    warm_up(target, wire.send(server))
+                    before = resident(target.pid)
+                    reader = streams.run(streams.read(target, f"yield {chunks}", chunks))
+                    memory = resident(target.pid) - before
+                with running(server, "--sqlite", str(Path(folder) / "tasks.db")) as durable:
+                    warm_up(durable, wire.send(server))
+                    before = bytes_written(durable.pid)
+                    streams.run(streams.read(durable, f"yield {chunks}", chunks))
+                    written = bytes_written(durable.pid) - before - reader.size
+            each = [f"{amount / chunks:,.0f}" for amount in (memory, reader.size, written)]
+            rows.append([server.name, f"{chunks:,}", *each])
+            if server is OURS:
+                found.figures[f"written/{chunks}"] = written / chunks
+    columns = ("server", "chunks", "bytes of memory each", "bytes on the wire each", "bytes to SQLite's files each")
+    note = "One task, chunks of 50 characters; memory is what the process has grown by when the stream has ended."
+    found.add(Table("What a chunk leaves behind", columns, rows, note))
+
+
+def bench(found: Findings, plan: Plan) -> None:
+    with all_running(OURS, FASTA2A, JS, SDK) as targets:
+        for target in targets.values():
+            warm_up(target, wire.send(target.server))
+            streams.run(streams.read(target, "yield 50", 50))
+        bench_first_event(found, plan, targets)
+        bench_chunks(found, plan, targets)
+        bench_subscribers(found, plan, {name: targets[name] for name in (OURS.name, SDK.name)})
+    bench_flatness(found, plan)
+
+
+if __name__ == "__main__":
+    run_alone(bench, __doc__)

@@ -1,0 +1,94 @@
+"""Load from outside: wrk, on a core of its own, so that the client is not the limit.
+
+Rule: a wrong answer is no throughput. One answer is read and checked before each measurement; the sizes of all others
+must be the same, and none may fail.
+"""
+
+import http.client
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from benchmarks.measuring import ROOT, Sample, cpu_seconds
+from benchmarks.servers import Running, pinned
+
+WRONG = (b'"error"', b"failed", b"rejected")
+PATIENCE = 10.0  # seconds
+TOLERANCE = 0.05  # timestamps and cut-off answers
+
+
+def require_wrk() -> str:
+    path = shutil.which("wrk")
+    if path is None:
+        raise SystemExit("wrk is needed to make load: apt-get install wrk (or brew install wrk)")
+    return path
+
+
+class Answer(NamedTuple):
+    text: bytes
+    size: int
+    """With its headers, as it travels."""
+
+
+def ask(target: Running, body: str) -> Answer:
+    """One answer, read whole and checked: of a GET of the card when there is no body."""
+    connection = http.client.HTTPConnection("127.0.0.1", target.port, timeout=30)
+    headers = {"Content-Type": "application/json", "A2A-Version": target.server.version}
+    try:
+        if body:
+            connection.request("POST", target.server.path, body.replace("@", f"{0:012d}"), headers)
+        else:
+            connection.request("GET", target.server.card, headers=headers)
+        answer = connection.getresponse()
+        text = answer.read()
+    finally:
+        connection.close()
+    if answer.status != 200 or any(word in text.lower() for word in WRONG):
+        raise RuntimeError(f"{target.name} answered {answer.status}: {text[:500]!r}")
+    head = len("HTTP/1.1 200 OK\r\n\r\n") + sum(len(name) + len(value) + 4 for name, value in answer.getheaders())
+    return Answer(text, head + len(text))
+
+
+def wrk(target: Running, body: str, *, connections: int, seconds: float, stored: int = 0) -> dict[str, float]:
+    """Requests per second, latencies in microseconds, and processor time per request, from outside."""
+    size = ask(target, body).size
+    path = target.server.path if body else target.server.card
+    script = str(ROOT / "benchmarks/request.lua")
+    words = ["POST" if body else "GET", target.server.version, body, str(stored)]
+    options = ["-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s", "-s", script]
+    url = f"http://127.0.0.1:{target.port}{path}"
+    before = cpu_seconds(target.pid)
+    run = subprocess.run(
+        [*pinned(-1), require_wrk(), *options, url, "--", *words], capture_output=True, text=True, check=True
+    )
+    used = cpu_seconds(target.pid) - before
+    seen: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
+    if not seen["requests"] and seconds < PATIENCE:  # a slow server with many to answer
+        return wrk(target, body, connections=connections, seconds=PATIENCE, stored=stored)
+    if seen["failed"] or not seen["requests"]:
+        raise RuntimeError(f"{target.name}: {seen['failed']:.0f} of {seen['requests']:.0f} requests failed")
+    if target.server.steady and abs(seen["bytes"] / seen["requests"] / size - 1) > TOLERANCE:
+        raise RuntimeError(f"{target.name}: {seen['bytes'] / seen['requests']:.0f} bytes per answer, expected {size}")
+    return {**seen, "rate": seen["requests"] / seen["seconds"], "cpu": used / seen["requests"] * 1e6}
+
+
+def warm_up(target: Running, body: str, seconds: float = 0.5) -> None:
+    """Until caches are filled and code is compiled; at least ten answers, each checked."""
+    deadline, asked = time.monotonic() + seconds, 0
+    while asked < 10 or time.monotonic() < deadline:
+        ask(target, body)
+        asked += 1
+
+
+def interleave(
+    targets: Mapping[str, Running], measure: Callable[[Running], Sample], rounds: int
+) -> dict[str, list[Sample]]:
+    """Each target in turn, and all of them again: what slows the machine for a while slows everyone."""
+    samples: dict[str, list[Sample]] = {name: [] for name in targets}
+    for _ in range(rounds):
+        for name, target in targets.items():
+            samples[name].append(measure(target))
+    return samples

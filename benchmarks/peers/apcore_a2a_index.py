@@ -1,0 +1,18 @@
+# mypy: ignore-errors
+# It is typed against apcore-a2a 0.8.5, which is installed in an environment of its own.
+"""apcore-a2a 0.8.5 from the package index, serving the same module as we do."""
+
+import asyncio
+
+from apcore_a2a import async_serve
+from benchmarks.peers.modules import registry
+from benchmarks.peers.serving import arguments, serve
+
+
+def main() -> None:
+    given = arguments()
+    serve(asyncio.run(async_serve(registry(), url=f"http://127.0.0.1:{given.port}")), given.port)
+
+
+if __name__ == "__main__":
+    main()

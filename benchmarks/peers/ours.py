@@ -1,0 +1,79 @@
+"""Our server, as `serve()` runs it: an agent that obeys the words of `serving`, or one apcore module."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from apcore_a2a.agent import ANONYMOUS, Admission, AgentEvent, Call
+from apcore_a2a.app import Options, build, run
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.model import (
+    Artifact,
+    ArtifactUpdate,
+    Document,
+    Part,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+    decode_task,
+    encode,
+)
+from apcore_a2a.storage.memory import InMemoryTaskStore
+from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.task_store import Change, Store
+from benchmarks.peers.serving import CHUNK, arguments, finished, prepare
+
+MANY = 10_000_000
+
+
+class Obedient:
+    """Does as it is told."""
+
+    may_reply = False
+
+    async def admit(self, call: Call) -> Admission:
+        return Admission()
+
+    async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        work = await prepare(str(call.message.parts[0].text))
+        for number in range(work.chunks):
+            artifact = Artifact(artifact_id="answer", parts=[Part(text=CHUNK)])
+            yield ArtifactUpdate(artifact=artifact, append=number > 0, last_chunk=number == work.chunks - 1)
+            if work.yields:
+                await asyncio.sleep(0)
+        yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
+
+
+async def fill(store: Store, tasks: int) -> None:
+    """Store finished tasks as the engine would have left them, 200 at a time."""
+
+    async def create(first: int) -> None:
+        for number in range(first, tasks, 200):
+            body = encode(finished(number))
+            task = decode_task(body)
+            record = v1.encode_record(task)
+            await store.create(Change(task=task, owner=ANONYMOUS, version=1, events=[record], document=Document(body)))
+
+    async with asyncio.TaskGroup() as group:
+        for first in range(200):
+            group.create_task(create(first))
+
+
+def main() -> None:
+    given = arguments()
+    store: Store = SQLiteStore(given.sqlite, max_tasks=MANY) if given.sqlite else InMemoryTaskStore(max_capacity=MANY)
+    target: object = Obedient()
+    if given.kind == "apcore":
+        from benchmarks.peers.modules import registry
+
+        target = registry()
+    options = Options(
+        task_store=store,
+        on_startup=[lambda: fill(store, given.fill)],
+        max_active_tasks=20_000,
+        max_streams=20_000,
+    )
+    run(build(target, options, host="127.0.0.1", port=given.port), log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

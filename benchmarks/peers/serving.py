@@ -1,0 +1,67 @@
+"""What the Python servers here share. Plain standard library and uvicorn: it runs in every peer's environment.
+
+Every agent obeys the same words: `echo`, `count 100` (chunks ready together), `yield 100` (the loop gets its turn after
+each chunk), `gate 100` and `gate-yield 100` (the same, once another message says `open`), `sleep 0.1`, `hang`.
+"""
+
+import argparse
+import asyncio
+from typing import Any, NamedTuple
+
+CHUNK = "x" * 50
+FILLED = "00000000-0000-4000-8000-%012d"  # the id of a task that was stored before the server began
+_gates: list[asyncio.Event] = []
+
+
+class Work(NamedTuple):
+    chunks: int
+    yields: bool
+
+
+async def prepare(text: str) -> Work:
+    """Wait as the text says; then there is this much to do."""
+    word, _, rest = text.partition(" ")
+    match word:
+        case "hang":
+            await asyncio.Event().wait()
+        case "sleep":
+            await asyncio.sleep(float(rest))
+        case "open":
+            while _gates:
+                _gates.pop().set()
+        case "gate" | "gate-yield":
+            _gates.append(gate := asyncio.Event())
+            await gate.wait()
+    counts = word in ("count", "yield", "gate", "gate-yield")
+    return Work(int(rest) if counts else 1, word.endswith("yield"))
+
+
+def finished(number: int) -> dict[str, Any]:
+    """A finished small task, as A2A 1.0 writes it."""
+    id, context = FILLED % number, f"11111111-0000-4000-8000-{number:012d}"
+    said = {"messageId": f"m{number}", "role": "ROLE_USER", "parts": [{"text": "echo"}], "taskId": id}
+    return {
+        "id": id,
+        "contextId": context,
+        "status": {"state": "TASK_STATE_COMPLETED", "timestamp": "2026-01-01T00:00:00.000Z"},
+        "artifacts": [{"artifactId": "answer", "parts": [{"text": CHUNK}]}],
+        "history": [{**said, "contextId": context}],
+    }
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--fill", type=int, default=0, help="finished tasks to store before the start")
+    parser.add_argument("--sqlite", default="", help="keep tasks in this file")
+    parser.add_argument("--kind", default="")
+    parser.add_argument("--answer", type=int, default=500, help="size of a constant answer")
+    return parser.parse_args()
+
+
+def serve(app: Any, port: int) -> None:
+    import uvicorn
+
+    uvicorn.run(
+        app, host="127.0.0.1", port=port, log_level="warning", access_log=False, loop="uvloop", http="httptools"
+    )

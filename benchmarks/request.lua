@@ -1,0 +1,22 @@
+-- One request for wrk, sent over and over. Arguments: method, A2A version, body, and how many tasks are stored: if that
+-- is not 0, each "@" in the body becomes the number of one of them, another one each time. Prints what it saw as JSON.
+
+function init(args)
+  local method, version, body, stored = args[1], args[2], args[3], tonumber(args[4])
+  wrk.method, wrk.headers["Content-Type"] = method, "application/json"
+  if version ~= "" then wrk.headers["A2A-Version"] = version end
+  if body ~= "" then wrk.body = body end
+  if stored > 0 then
+    request = function()
+      return wrk.format(nil, nil, nil, (body:gsub("@", string.format("%012d", math.random(0, stored - 1)))))
+    end
+  end
+end
+
+function done(summary, latency)
+  local errors = summary.errors
+  io.write(string.format(
+    '\n{"requests":%d,"seconds":%f,"bytes":%d,"p50":%f,"p99":%f,"max":%f,"failed":%d}\n',
+    summary.requests, summary.duration / 1e6, summary.bytes, latency:percentile(50), latency:percentile(99), latency.max,
+    errors.connect + errors.read + errors.write + errors.status + errors.timeout))
+end

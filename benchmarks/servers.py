@@ -1,0 +1,151 @@
+"""The servers that are measured, each in an environment of its own; started on a core of its own, ended by its pid."""
+
+import http.client
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+from benchmarks.measuring import ROOT
+
+START_DEADLINE = 300.0  # a million tasks are stored before the first answer
+
+
+class Server(NamedTuple):
+    name: str
+    program: str
+    """A module of `benchmarks.peers`, or a script for Node."""
+    environment: str = ""
+    """One of benchmarks/peers/*.txt; without it, our own."""
+    kind: str = ""
+    version: str = "1.0"
+    path: str = "/"
+    card: str = "/.well-known/agent-card.json"
+    steady: bool = True
+    """Whether the same question gets answers of the same size."""
+
+
+OURS = Server("apcore-a2a", "ours")
+OURS_03 = OURS._replace(name="apcore-a2a, A2A 0.3", version="0.3")
+RAW = Server("raw ASGI, constant bytes", "limits", kind="raw")
+STARLETTE = Server("Starlette, constant bytes", "limits", kind="starlette")
+SDK = Server("a2a-sdk", "sdk", "sdk")
+SDK_03 = SDK._replace(name="a2a-sdk, A2A 0.3", version="0.3")
+FASTA2A = Server("fasta2a", "fasta", "fasta2a", steady=False)  # it answers while the work is being done
+JS = Server("@a2a-js/sdk", "js_sdk.cjs", "js", path="/rpc")
+OURS_APCORE = Server("apcore-a2a, apcore module", "ours", kind="apcore")
+BARE = Server("bare call_async in raw ASGI", "limits", kind="call_async")
+INDEX = Server("apcore-a2a 0.8.5", "apcore_a2a_index", "apcore-a2a", kind="apcore", version="0.3")
+
+
+class Running(NamedTuple):
+    server: Server
+    port: int
+    pid: int
+    started_in: float
+    """Seconds from the start of the process to its first answer."""
+
+    @property
+    def name(self) -> str:
+        return self.server.name
+
+
+def python_of(environment: str) -> str:
+    """The interpreter of an environment, which is made when it is not there."""
+    if not environment:
+        return sys.executable
+    subprocess.run(["make", "--silent", f".venvs/bench-{environment}/.stamp"], cwd=ROOT, check=True)
+    return str(ROOT / f".venvs/bench-{environment}/bin/python")
+
+
+def is_available(server: Server) -> bool:
+    """Node is the only thing that no environment of ours can bring."""
+    return server.environment != "js" or (shutil.which("node") is not None and shutil.which("npm") is not None)
+
+
+def command(server: Server, port: int) -> tuple[list[str], str]:
+    """What to run, and where."""
+    python = python_of(server.environment)
+    if server.environment == "js":
+        script = str(ROOT / "benchmarks/peers" / server.program)
+        return ["node", script, "--port", str(port)], str(ROOT / ".venvs/bench-js")
+    kind = ["--kind", server.kind] if server.kind else []
+    return [python, "-m", f"benchmarks.peers.{server.program}", "--port", str(port), *kind], str(ROOT)
+
+
+def pinned(core: int) -> list[str]:
+    """Servers run on the first core, load on the last, where the machine has two and can be told."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return ["taskset", "-c", str(cores[core])] if len(cores) > 1 and shutil.which("taskset") else []
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port: int = sock.getsockname()[1]
+    return port
+
+
+@contextmanager
+def running(server: Server, *extra: str) -> Iterator[Running]:
+    """The server, answering, as long as the block lasts."""
+    port = free_port()
+    words, cwd = command(server, port)
+    with tempfile.TemporaryFile() as log:
+        started = time.perf_counter()
+        process = subprocess.Popen([*pinned(0), *words, *extra], cwd=cwd, stdout=subprocess.DEVNULL, stderr=log)
+        try:
+            await_card(server, port, process)
+            yield Running(server, port, process.pid, time.perf_counter() - started)
+        except RuntimeError:
+            log.seek(0)
+            print(log.read()[-2000:].decode(errors="replace"), file=sys.stderr)
+            raise
+        finally:
+            end(process)
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def all_running(
+    *servers: Server, extra: Mapping[str, tuple[str, ...]] | None = None, default: tuple[str, ...] = ()
+) -> Iterator[dict[str, Running]]:
+    """Several servers side by side, those that can run here; `extra` arguments by name. Load is on one at a time."""
+    with ExitStack() as stack:
+        arguments = extra or {}
+        up = [
+            stack.enter_context(running(server, *arguments.get(server.name, default)))
+            for server in servers
+            if is_available(server)
+        ]
+        yield {one.name: one for one in up}
+
+
+def await_card(server: Server, port: int, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + START_DEADLINE
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"{server.name} ended with status {process.returncode} before it answered")
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("GET", server.card)
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            time.sleep(0.005)
+        finally:
+            connection.close()
+    raise RuntimeError(f"{server.name} did not answer in {START_DEADLINE:.0f} s")

@@ -1,0 +1,149 @@
+"""A light client for streams, where wrk is of no use: a protocol that counts events in the bytes as they come.
+
+Rule: it looks at nothing but the marks between events, so that it is never what is measured; the counts are checked.
+"""
+
+import asyncio
+import re
+import statistics
+import time
+from collections.abc import Sequence
+from typing import cast
+
+import uvloop
+
+from benchmarks import wire
+from benchmarks.load import ask
+from benchmarks.servers import Running
+
+MARK = b"data:"
+DEADLINE = 120.0
+TASK_ID = re.compile(rb'"id": ?"([^"]+)"')
+
+
+class Reader(asyncio.Protocol):
+    """One stream. Times are those of the arrival of the bytes."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.began, self.ended = loop.create_future(), loop.create_future()
+        self.events = self.size = 0
+        self.sent = self.first = self.last = 0.0
+        self.head = b""
+        self._tail = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its bases
+
+    def request(self, target: Running, body: str) -> None:
+        lines = [
+            f"POST {target.server.path} HTTP/1.1",
+            f"Host: 127.0.0.1:{target.port}",
+            "Content-Type: application/json",
+            "Accept: text/event-stream",
+            f"A2A-Version: {target.server.version}",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+        ]
+        self.sent = time.perf_counter()
+        self.transport.write("\r\n".join([*lines, "", body]).encode())
+
+    def data_received(self, data: bytes) -> None:
+        self.size += len(data)
+        window = self._tail + data
+        found = window.count(MARK)
+        if found:
+            self.last = time.perf_counter()
+            if not self.events:
+                self.first, self.head = self.last, window
+                self.began.set_result(None)
+            self.events += found
+        self._tail = window[1 - len(MARK) :]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.began.done():
+            self.began.set_exception(RuntimeError(f"no event came: {self._tail!r}"))
+            self.began.exception()
+        self.ended.set_result(None)
+
+    @property
+    def seconds(self) -> float:
+        """From the request to the last event."""
+        return self.last - self.sent
+
+
+async def connect(target: Running) -> Reader:
+    _, reader = await asyncio.get_running_loop().create_connection(Reader, "127.0.0.1", target.port)
+    return reader
+
+
+async def read(target: Running, text: str, chunks: int) -> Reader:
+    """One stream to its end, with all of its chunks."""
+    reader = await connect(target)
+    reader.request(target, wire.stream(target.server, text))
+    async with asyncio.timeout(DEADLINE):
+        await reader.ended
+    check(target, reader, chunks)
+    return reader
+
+
+def check(target: Running, reader: Reader, chunks: int) -> None:
+    """The chunks, and beside them no more than the task, its states, and a mark of the end."""
+    if not chunks <= reader.events <= chunks + 5:
+        raise RuntimeError(f"{target.name}: {reader.events} events for {chunks} chunks: {reader.head[:500]!r}")
+
+
+async def measure_chunks(target: Running, word: str, chunks: int, streams: int) -> float:
+    """Microseconds that each chunk adds to a stream, the median of several: what a stream of one costs is taken off."""
+    least = statistics.median([(await read(target, f"{word} 1", 1)).seconds for _ in range(max(streams, 5))])
+    whole = statistics.median([(await read(target, f"{word} {chunks}", chunks)).seconds for _ in range(streams)])
+    return (whole - least) / (chunks - 1) * 1e6
+
+
+async def measure_first_event(target: Running, concurrent: int) -> list[float]:
+    """Microseconds from the request to the first event, of streams begun together."""
+    readers = [await connect(target) for _ in range(concurrent)]
+    for reader in readers:
+        reader.request(target, wire.stream(target.server, "yield 3"))
+    async with asyncio.timeout(DEADLINE):
+        for reader in readers:
+            await reader.ended
+            check(target, reader, 3)
+    return [(reader.first - reader.sent) * 1e6 for reader in readers]
+
+
+async def measure_subscribers(target: Running, word: str, chunks: int, subscribers: int) -> float:
+    """Microseconds per subscriber and event, all of them watching one task."""
+    first = await connect(target)
+    first.request(target, wire.stream(target.server, f"{word} {chunks}"))
+    await first.began
+    task_id = TASK_ID.findall(first.head)[0].decode()
+    others = [await connect(target) for _ in range(subscribers - 1)]
+    for reader in others:
+        reader.request(target, wire.subscribe(target.server, task_id))
+        await reader.began
+    started = time.perf_counter()
+    await asyncio.to_thread(ask, target, wire.send(target.server, "open"))
+    async with asyncio.timeout(DEADLINE):
+        for reader in [first, *others]:
+            await reader.ended
+            check(target, reader, chunks)
+    last = max(reader.last for reader in [first, *others])
+    return (last - started) / (chunks * subscribers) * 1e6
+
+
+async def open_idle(target: Running, streams: int) -> Sequence[Reader]:
+    """Streams whose agent says nothing; they stay open until their readers are closed."""
+    readers: list[Reader] = []
+    for _ in range(0, streams, 100):
+        batch = [await connect(target) for _ in range(min(100, streams - len(readers)))]
+        for reader in batch:
+            reader.request(target, wire.stream(target.server, "hang"))
+        for reader in batch:
+            async with asyncio.timeout(DEADLINE):
+                await reader.began
+        readers += batch
+    return readers
+
+
+run = uvloop.run

@@ -173,12 +173,12 @@ def _read_card(path: str) -> LocalCard:
     try:
         body = Path(path).expanduser().read_bytes()
         card = v03.decode_card(body)
+        origins = tuple(origin(interface.url) for interface in card.supported_interfaces)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise A2ADiscoveryError(f"The agent card {path} cannot be read: {reason}", status=0) from error
-    except A2AError as error:
+    except (A2AError, ValueError) as error:
         raise A2ADiscoveryError(f"The agent card {path} is not an agent card: {error}") from error
-    origins = tuple(origin(interface.url) for interface in card.supported_interfaces)
     if not origins:
         raise A2ADiscoveryError(f"The agent card {path} names no interface")
     return LocalCard(f"{origins[0]}/agent-card.json", body, origins)

@@ -1,0 +1,105 @@
+"""Whom the commands trust: certificates, signatures; and what a person at a terminal sees."""
+
+import asyncio
+import datetime
+import json
+import os
+import pty
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.cli.conftest import Terminal, elsewhere
+from tests.client.scripted import card, respond
+
+
+def certificate(path: Path) -> None:
+    """A key and a certificate that nobody has signed but itself."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    now = datetime.datetime.now(datetime.UTC)
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path.write_bytes(private + signed.public_bytes(encoding))
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[str]:
+    """The address of an agent with a certificate of its own making; all it has is a card."""
+    certificate(tmp_path / "both.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "both.pem")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(respond(card("https://127.0.0.1:1")))
+        await writer.drain()
+        writer.close()
+
+    @asynccontextmanager
+    async def serving() -> AsyncIterator[str]:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:
+            yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    with elsewhere(serving()) as url:
+        yield url
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused_unless_the_caller_insists(
+    terminal: Terminal, secure: str
+) -> None:
+    refused = terminal("card", secure, "--json")
+    insisted = terminal("card", secure, "--insecure")
+
+    assert (refused.code, refused.json["error"]["code"]) == (3, "A2ACLI_ERR_UNREACHABLE")
+    assert (insisted.code, insisted.fields["Agent"]) == (0, "Scripted")
+    assert insisted.err.startswith("Warning: certificates are not verified")
+
+
+def test_signatures_are_verified_with_pinned_keys_and_never_claimed_without(
+    terminal: Terminal, peer: Callable[[str], str], tmp_path: Path
+) -> None:
+    url, path = peer("js"), tmp_path / "keys.json"
+    keys = httpx.get(f"{url}/jwks.json").json()
+    path.write_text(json.dumps(keys))
+
+    assert terminal("card", url).fields["Signatures"].startswith("1, not verified")
+    assert terminal("card", url, "--keys", str(path)).fields["Signatures"] == "1, verified"
+
+    keys["keys"][0]["kid"] = "another"
+    path.write_text(json.dumps(keys))
+    wrong = terminal("card", url, "--keys", str(path), "--json")
+    assert (wrong.code, wrong.json["error"]["code"]) == (1, "A2ACLI_ERR_CARD_INVALID")
+
+
+def test_keys_that_are_none_are_a_wrong_call(terminal: Terminal, url: str, tmp_path: Path) -> None:
+    (tmp_path / "keys.json").write_text("nonsense")
+
+    assert terminal("card", url, "--keys", str(tmp_path / "keys.json")).code == 2
+
+
+def test_a_person_sees_that_something_is_going_on_and_the_result_stays_plain(url: str) -> None:
+    mine, theirs = pty.openpty()
+    command = [sys.executable, "-m", "apcore_a2a", "send", url, "hello"]
+    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, timeout=20, check=True)
+    os.close(theirs)
+    shown = os.read(mine, 100_000).decode()
+    os.close(mine)
+
+    assert b"\x1b" not in run.stdout
+    assert b"State: COMPLETED" in run.stdout
+    assert " …" in shown

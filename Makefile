@@ -9,7 +9,7 @@ PYTEST := -m pytest --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-matrix check format core-lines lock clean
+.PHONY: help setup run test test-matrix chaos check format core-lines lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -65,6 +65,9 @@ test: setup  ## tests with coverage, the adapters on the oldest apcore, and the 
 run: .venv/.stamp  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/
 	.venv/bin/apcore-a2a serve --extensions-dir examples/extensions --host 127.0.0.1 --name demo \
 		--description "A demo agent: text, units, files, jobs, approvals" --explorer --metrics --reload
+
+chaos: setup  ## kill -9 in the middle of 200 running tasks on SQLite, twenty times, and random histories
+	.venv/bin/python -m tests.chaos --rounds 20 --tasks 200 --trials 500
 
 test-matrix:  ## every supported Python that is here, each with the oldest and the newest dependencies
 	scripts/test-matrix $(VERSIONS)

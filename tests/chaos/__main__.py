@@ -1,0 +1,37 @@
+"""`python -m tests.chaos`: rounds of kill -9 on SQLite, and random histories; the seed is printed, and can be given."""
+
+import argparse
+import asyncio
+import logging
+import random
+import tempfile
+from pathlib import Path
+
+from tests.chaos.rounds import run_round
+from tests.server.history import Trial
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--tasks", type=int, default=200)
+    parser.add_argument("--trials", type=int, default=100, help="random histories of 200 operations each")
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    chosen = parser.parse_args()
+    logging.disable()  # what goes wrong here, goes wrong on purpose
+    print(f"seed {chosen.seed}")
+    dice = random.Random(chosen.seed)
+    for number in range(1, chosen.rounds + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            outcome = run_round(Path(folder) / "tasks.db", dice, tasks=chosen.tasks)
+        print(f"round {number}: {outcome}", flush=True)
+    operations = 0
+    for _ in range(chosen.trials):
+        trial = Trial(dice.randrange(1_000_000_000), faults=dice.choice((0.0, 0.02, 0.2)))
+        asyncio.run(trial.run())
+        operations += trial.clients * trial.steps
+    print(f"{chosen.trials} histories of {operations} operations kept the rules")
+
+
+if __name__ == "__main__":
+    main()

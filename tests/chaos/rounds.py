@@ -1,0 +1,123 @@
+"""One round: start a worker, kill it at a random moment, let the next one go on, perhaps kill that too; then look.
+
+What must hold: every event that a reader was told is in the file, as it was told; every task has ended or waits for its
+user; a task that may be repeated is complete, unless it was tried three times; any other that ran has lost its worker.
+"""
+
+import asyncio
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.lifecycle import TERMINAL
+from apcore_a2a.protocol.model import Task, TaskState
+from apcore_a2a.server.intake import MAX_ATTEMPTS
+from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.task_store import Query
+from tests.chaos.worker import READY, digest
+from tests.server.driving import ALICE, chunks_of, text_of
+from tests.sources import ROOT
+
+PATIENCE = 60.0  # seconds for one life
+ENDLESS, SHORT = 1_000_000, 20  # chunks of a task in a life that is cut short, and in one that is not
+
+Told = dict[tuple[str, int], str]
+
+
+class Outcome(NamedTuple):
+    tasks: int
+    told: int
+    """Events that readers were told of."""
+    kills: int
+    repeated: int
+    lost: int
+
+
+def live(path: Path, *, tasks: int, chunks: int, kill_after: int | None) -> Iterator[str]:
+    """What one worker says until it ends, or is killed: so many lines after all its tasks have begun."""
+    command = [sys.executable, "-m", "tests.chaos.worker", str(path), str(tasks), str(chunks)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None and worker.stderr is not None
+        too_late = threading.Timer(PATIENCE, worker.kill)
+        too_late.start()
+        try:
+            left = None
+            for line in worker.stdout:
+                if line == READY:
+                    left = kill_after
+                elif line.endswith("\n"):  # a line cut short was told to nobody
+                    yield line
+                if left is not None:
+                    left -= 1
+                    if left < 0:
+                        worker.kill()
+            trouble, code = worker.stderr.read(), worker.wait()
+        finally:
+            too_late.cancel()
+    assert code == (0 if kill_after is None else -9), f"the worker ended with {code}: {trouble}"
+
+
+async def inspect(path: Path) -> dict[str, tuple[Task, list[bytes]]]:
+    """Every task in the file with its events; asserts that the one is what the others lead to."""
+    store, found = SQLiteStore(path), {}
+    await store.open()
+    try:
+        assert await store.orphans() == []
+        cursor = ""
+        while True:
+            page = await store.page(Query(owner=ALICE.owner, limit=100, cursor=cursor, by_creation=True))
+            for record in page.records:
+                task = record.document.task()
+                events = list(await store.events(task.id, ALICE.owner, 0) or [])
+                assert len(events) == record.version
+                found[task.id] = (task, events)
+            cursor = page.next_cursor
+            if not cursor:
+                return found
+    finally:
+        await store.close()
+
+
+def check_task(task: Task, events: list[bytes], lives: int) -> tuple[bool, bool]:
+    """Whether the task was repeated, and whether it lost its worker."""
+    first, _ = v1.decode_record(events[0])
+    assert isinstance(first, Task)
+    v1.replay(first, events[1:])
+    assert first == task
+    states = [getattr(v1.decode_record(event)[0], "status", None) for event in events]
+    ends = [index for index, status in enumerate(states) if status is not None and status.state in TERMINAL]
+    kind, state = task.history[0].parts[0].text, task.status.state
+    assert ends == ([] if state is TaskState.INPUT_REQUIRED else [len(events) - 1])
+    lost = state is TaskState.FAILED and "Worker lost" in text_of(task)
+    numbers = [str(number) for number in range(SHORT if kind in ("safe", "unsafe") else 3)]
+    if lost:
+        assert kind != "safe" or lives > MAX_ATTEMPTS
+    else:
+        assert state is (TaskState.INPUT_REQUIRED if kind == "asks" else TaskState.COMPLETED)
+        assert chunks_of(task) == numbers, "complete, in order, nothing of it twice"
+        assert kind != "unsafe", "what may not be repeated was not"
+    return kind == "safe" and not lost, lost
+
+
+def run_round(path: Path, dice: random.Random, *, tasks: int) -> Outcome:
+    kills = dice.choice((1, 1, 2, 3))
+    told: Told = {}
+    for life in range(kills + 1):
+        is_last = life == kills
+        new = tasks if life == 0 else 0 if is_last else 8  # without any, nobody would say when to kill
+        kill_after = None if is_last else dice.randrange(20 * tasks if life == 0 else 200)
+        for line in live(path, tasks=new, chunks=SHORT if is_last else ENDLESS, kill_after=kill_after):
+            task_id, seq, said = line.split()
+            assert told.setdefault((task_id, int(seq)), said) == said
+    found = asyncio.run(inspect(path))
+    for (task_id, number), said in told.items():
+        event, _ = v1.decode_record(found[task_id][1][number - 1])
+        assert digest(v1.encode_event(event)) == said, f"event {number} of {task_id} is not what was told"
+    outcomes = [check_task(task, events, kills + 1) for task, events in found.values()]
+    assert len(found) == tasks + 8 * (kills - 1)
+    return Outcome(len(found), len(told), kills, sum(again for again, _ in outcomes), sum(lost for _, lost in outcomes))

@@ -1,0 +1,71 @@
+"""A process to be killed: an engine on an SQLite file, and readers who say what they were told.
+
+`python -m tests.chaos.worker FILE TASKS CHUNKS`: goes on with what the file has, starts TASKS new tasks, and ends when
+nothing runs any more. Each event that a reader gets becomes a line "task seq digest" on the standard output, written at
+once: whoever reads it knows of an event that must never be lost. The line "ready" says that all tasks have begun.
+"""
+
+import asyncio
+import hashlib
+import os
+import sys
+from collections.abc import AsyncGenerator
+
+from apcore_a2a.agent import Admission, AgentEvent, Call
+from apcore_a2a.protocol import v1
+from apcore_a2a.server.engine import Engine
+from apcore_a2a.server.options import Options
+from apcore_a2a.storage.sqlite import SQLiteStore
+from tests.fakes import ASKS, COMPLETED, chunk
+from tests.server.driving import User, Watcher
+
+READY = "ready\n"
+KINDS = ("safe", "unsafe", "safe", "unsafe", "safe", "unsafe", "asks", "short")
+
+
+class Patient:
+    """Counts to `chunks`; the tasks called "asks" wait for their user, those called "short" end soon."""
+
+    may_reply = False
+
+    def __init__(self, chunks: int) -> None:
+        self.chunks = chunks
+
+    async def admit(self, call: Call) -> Admission:
+        return Admission(retry_safe=call.message.parts[0].text == "safe")
+
+    async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        kind = call.message.parts[0].text
+        for number in range(self.chunks if kind in ("safe", "unsafe") else 3):
+            yield chunk(str(number), append=True)
+            await asyncio.sleep(0.001)
+        yield ASKS if kind == "asks" else COMPLETED
+
+
+def digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:16]
+
+
+async def tell(watcher: Watcher) -> None:
+    told = 0
+    while await watcher.read():
+        news, told = watcher.entries[told:], len(watcher.entries)
+        lines = [f"{watcher.task.id} {item.seq} {digest(item.encode(v1))}\n" for item in news]
+        os.write(1, "".join(lines).encode())
+    watcher.stream.close()
+
+
+async def live(path: str, tasks: int, chunks: int) -> None:
+    engine = Engine(Patient(chunks), SQLiteStore(path), options=Options(shutdown_timeout=60))
+    await engine.open()
+    alice = User(engine)
+    async with asyncio.TaskGroup() as group:
+        begun = [group.create_task(alice.stream(KINDS[number % len(KINDS)])) for number in range(tasks)]
+        for each in begun:
+            group.create_task(tell(await each))
+        os.write(1, READY.encode())
+    await engine.close()  # waits for what runs again
+
+
+if __name__ == "__main__":
+    asyncio.run(live(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -20,6 +20,7 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.protocol.model import ArtifactUpdate, Message, StatusUpdate, Task, TaskState
 from apcore_a2a.testing import AppTransport, Gate, ScriptedAgent, app_client, chunk, says, status
+from apcore_a2a.testing.app_transport import BUFFER
 
 GET = HttpRequest("GET", "http://agent.test/a%20b?x=1", {"X-One": "1"})
 
@@ -152,6 +153,23 @@ async def test_an_app_that_sends_without_end_stops_when_nobody_reads() -> None:
     async with asyncio.timeout(5), AppTransport(app).stream(GET, 1) as response:
         assert await anext(response.chunks) == b"x"
     assert ended.is_set()
+
+
+async def test_an_app_does_not_run_ahead_of_its_reader_without_end() -> None:
+    sent = 0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal sent
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(10 * BUFFER):
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+            sent += 1
+
+    async with asyncio.timeout(5), AppTransport(app).stream(GET, 1) as response:
+        await anext(response.chunks)
+        for _ in range(20 * BUFFER):
+            await asyncio.sleep(0)  # every chance to run ahead
+        assert sent <= BUFFER + 2
 
 
 async def test_a_script_may_refuse_fail_and_reply() -> None:

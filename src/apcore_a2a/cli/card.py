@@ -19,18 +19,13 @@ def group() -> None:
     """An agent's card; `card AGENT` is `card get AGENT`."""
 
 
-@group.command("get")
+@group.command("get", epilog=options.example("apcore-a2a card http://localhost:8000"))
 @click.option("--extended", is_flag=True, help="The card that the agent shows to authenticated callers.")
 @click.option("--validate", is_flag=True, help="Check the card against the specification instead of showing it.")
 @options.common
 @click.argument("words", nargs=-1, metavar="AGENT")
 def get(extended: bool, validate: bool, **given: Any) -> int:
-    r"""Show an agent's card. AGENT is a host, the address of an agent or of its card, or a card in a file.
-
-    \b
-    Example:
-      apcore-a2a card http://localhost:8000
-    """
+    """Show an agent's card. AGENT is a host, the address of an agent or of its card, or a card in a file."""
     connection, _ = options.read(given)
     if validate:
         from apcore_a2a.cli.validate import validate_agent
@@ -51,17 +46,12 @@ def _signatures(card: AgentCard, connection: Connection) -> str:
     return f"{len(card.signatures)}, {'verified' if connection.keys else 'not verified (--keys FILE verifies them)'}"
 
 
-@click.command("skills")
+@click.command("skills", epilog=options.example("apcore-a2a skills http://localhost:8000"))
 @click.option("--extended", is_flag=True, help="From the card that the agent shows to authenticated callers.")
 @options.common
 @click.argument("words", nargs=-1, metavar="AGENT")
 def skills(extended: bool, **given: Any) -> int:
-    r"""List what an agent can do.
-
-    \b
-    Example:
-      apcore-a2a skills http://localhost:8000
-    """
+    """List what an agent can do."""
     connection, _ = options.read(given)
 
     async def work(client: A2AClient) -> None:

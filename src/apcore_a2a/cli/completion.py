@@ -3,21 +3,20 @@
 import click
 from click.shell_completion import get_completion_class
 
+from apcore_a2a.cli import options
 from apcore_a2a.cli.main import cli
 
 PROGRAM = "apcore-a2a"
 VARIABLE = "_APCORE_A2A_COMPLETE"  # click looks for the program's name in it
 
 
-@click.command("completion")
+@click.command(
+    "completion",
+    epilog=options.example("apcore-a2a completion bash > ~/.local/share/bash-completion/completions/apcore-a2a"),
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    r"""Print a completion script for a shell.
-
-    \b
-    Example:
-      apcore-a2a completion bash > ~/.local/share/bash-completion/completions/apcore-a2a
-    """
+    """Print a completion script for a shell."""
     kind = get_completion_class(shell)
     assert kind is not None  # the three are click's own
     click.echo(kind(cli, {}, PROGRAM, VARIABLE).source())

@@ -19,10 +19,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 PREFIX: Final = "A2ACLI_"
 TRANSPORTS: Final[dict[str, BindingName]] = {
     "jsonrpc": "JSONRPC",
-    "json-rpc": "JSONRPC",
     "rest": "HTTP+JSON",
     "http+json": "HTTP+JSON",
-    "http-json": "HTTP+JSON",
 }
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -73,6 +71,11 @@ def chain(*decorators: Callable[[Function], Function]) -> Callable[[Function], F
     return decorate
 
 
+def example(command: str) -> str:
+    """An example for the end of a help text; the control character keeps its lines apart."""
+    return f"\b\nExample:\n  {command}"
+
+
 printing: Final = chain(
     flag(
         "--output",
@@ -105,7 +108,7 @@ connecting: Final = chain(
         "--transport",
         "--binding",
         multiple=True,
-        type=click.Choice(sorted(TRANSPORTS), case_sensitive=False),
+        type=click.Choice(list(TRANSPORTS), case_sensitive=False),
         help="Preferred binding; several: in that order.  [default: the card's order]",
     ),
     flag("--timeout", type=duration, help="Give up after this long: 30, 500ms, 2m."),

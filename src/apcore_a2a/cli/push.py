@@ -16,19 +16,16 @@ def group() -> None:
     """The webhooks of a task."""
 
 
-@group.command("create")
+@group.command(
+    "create", epilog=options.example("apcore-a2a push create http://localhost:8000 TASK https://example.com/hook")
+)
 @click.option("--id", "config_id", default="", help="A name for it; else the agent chooses one.")
 @options.flag("--push-token", default="", help="The agent sends it along, so that you know who calls.")
 @options.flag("--push-bearer", help="The agent authenticates to the webhook with this bearer token.")
 @options.common
 @click.argument("words", nargs=-1, metavar="AGENT TASK WEBHOOK")
 def create(config_id: str, push_token: str, push_bearer: str | None, **given: Any) -> int:
-    r"""Have the events of a task sent to a webhook.
-
-    \b
-    Example:
-      apcore-a2a push create http://localhost:8000 TASK https://example.com/hook
-    """
+    """Have the events of a task sent to a webhook."""
     connection, (task_id, url) = options.read(given, "TASK", "WEBHOOK")
     shown = AuthenticationInfo(scheme="Bearer", credentials=push_bearer) if push_bearer else None
     config = PushConfig(url=url, id=config_id, token=push_token, authentication=shown)
@@ -40,16 +37,11 @@ def create(config_id: str, push_token: str, push_bearer: str | None, **given: An
     return run(connection, work)
 
 
-@group.command("get")
+@group.command("get", epilog=options.example("apcore-a2a push get http://localhost:8000 TASK CONFIG"))
 @options.common
 @click.argument("words", nargs=-1, metavar="AGENT TASK CONFIG")
 def get(**given: Any) -> int:
-    r"""Show one webhook of a task.
-
-    \b
-    Example:
-      apcore-a2a push get http://localhost:8000 TASK CONFIG
-    """
+    """Show one webhook of a task."""
     connection, (task_id, config_id) = options.read(given, "TASK", "CONFIG")
 
     async def work(client: A2AClient) -> None:
@@ -59,16 +51,11 @@ def get(**given: Any) -> int:
     return run(connection, work)
 
 
-@group.command("list")
+@group.command("list", epilog=options.example("apcore-a2a push list http://localhost:8000 TASK"))
 @options.common
 @click.argument("words", nargs=-1, metavar="AGENT TASK")
 def list_configs(**given: Any) -> int:
-    r"""List the webhooks of a task.
-
-    \b
-    Example:
-      apcore-a2a push list http://localhost:8000 TASK
-    """
+    """List the webhooks of a task."""
     connection, (task_id,) = options.read(given, "TASK")
 
     async def work(client: A2AClient) -> None:
@@ -80,16 +67,11 @@ def list_configs(**given: Any) -> int:
     return run(connection, work)
 
 
-@group.command("delete")
+@group.command("delete", epilog=options.example("apcore-a2a push delete http://localhost:8000 TASK CONFIG"))
 @options.common
 @click.argument("words", nargs=-1, metavar="AGENT TASK CONFIG")
 def delete(**given: Any) -> int:
-    r"""Delete a webhook of a task.
-
-    \b
-    Example:
-      apcore-a2a push delete http://localhost:8000 TASK CONFIG
-    """
+    """Delete a webhook of a task."""
     connection, (task_id, config_id) = options.read(given, "TASK", "CONFIG")
 
     async def work(client: A2AClient) -> None:

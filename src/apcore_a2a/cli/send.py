@@ -60,18 +60,17 @@ def _read(given: dict[str, Any], *, later: bool = False) -> Sending:
     return Sending(connection, read_parts(text, given), send, given["save"])
 
 
-@click.command("send", cls=OrderedCommand)
+@click.command(
+    "send",
+    cls=OrderedCommand,
+    epilog=options.example('apcore-a2a send http://localhost:8000 "Summarize this" --file report.pdf --save ./out'),
+)
 @message_options
 @options.flag("--async", "--no-wait", "--return-immediately", "later", is_flag=True, help="Do not wait for the task.")
 @click.option("--wait", is_flag=True, help="Wait for the task; this is the default.")
 @click.option("--stream", "streams", is_flag=True, help="Follow what happens; with --json, one object a line.")
 def send(later: bool, wait: bool, streams: bool, **given: Any) -> int:
-    r"""Send a message, to begin a task or to go on with one, and wait until it ends or asks for something.
-
-    \b
-    Example:
-      apcore-a2a send http://localhost:8000 "Summarize this" --file report.pdf --save ./out
-    """
+    """Send a message, to begin a task or to go on with one, and wait until it ends or asks for something."""
     if streams and later:
         raise click.UsageError("--stream and --async exclude each other.")
     if streams:
@@ -82,15 +81,12 @@ def send(later: bool, wait: bool, streams: bool, **given: Any) -> int:
     return run(sending.connection, lambda client: _conduct(client, sending), within=None)
 
 
-@click.command("stream", cls=OrderedCommand)
+@click.command(
+    "stream", cls=OrderedCommand, epilog=options.example('apcore-a2a stream http://localhost:8000 "Tell me a story"')
+)
 @message_options
 def stream(**given: Any) -> int:
-    r"""Send a message and print what happens as it happens; the same as send --stream.
-
-    \b
-    Example:
-      apcore-a2a stream http://localhost:8000 "Tell me a story"
-    """
+    """Send a message and print what happens as it happens; the same as send --stream."""
     return follow(_read(given))
 
 

@@ -31,7 +31,7 @@ def group() -> None:
     """An agent's tasks; `task AGENT TASK` is `task get AGENT TASK`."""
 
 
-@group.command("get")
+@group.command("get", epilog=options.example("apcore-a2a task get http://localhost:8000 TASK --wait"))
 @click.option("--history", type=click.IntRange(0), help="Messages of the history to show.")
 @click.option("--wait", "--watch", is_flag=True, help="Wait until the task ends or asks for something.")
 @saving
@@ -39,12 +39,7 @@ def group() -> None:
 @options.common
 @named
 def get(history: int | None, wait: bool, save: str | None, **given: Any) -> int:
-    r"""Show a task: its state, its artifacts and, with --history, what was said.
-
-    \b
-    Example:
-      apcore-a2a task get http://localhost:8000 TASK --wait
-    """
+    """Show a task: its state, its artifacts and, with --history, what was said."""
     connection, (task_id,) = options.read(given, "TASK")
 
     async def work(client: A2AClient) -> None:
@@ -58,7 +53,7 @@ def get(history: int | None, wait: bool, save: str | None, **given: Any) -> int:
     return run(connection, work, within=None if wait else QUICK)
 
 
-@group.command("list")
+@group.command("list", epilog=options.example("apcore-a2a tasks http://localhost:8000 --state working"))
 @click.option("--context-id", help="Only tasks of this conversation.")
 @click.option("--state", "--status", type=click.Choice(list(STATES)), help="Only tasks in this state.")
 @click.option("--after", metavar="TIME", default="", help="Only tasks whose state changed after this time (ISO 8601).")
@@ -68,12 +63,7 @@ def get(history: int | None, wait: bool, save: str | None, **given: Any) -> int:
 @options.common
 @click.argument("words", nargs=-1, metavar="AGENT")
 def list_tasks(**given: Any) -> int:
-    r"""List your tasks, the latest first.
-
-    \b
-    Example:
-      apcore-a2a tasks http://localhost:8000 --state working
-    """
+    """List your tasks, the latest first."""
     connection, _ = options.read(given)
     filters: ListOptions = {"page_size": given["limit"], "page_token": given["page_token"]}
     if given["state"]:
@@ -99,16 +89,11 @@ def _tell_page(connection: Connection, page: TaskPage) -> None:
     telling.say(connection, encode(page), lines)
 
 
-@group.command("cancel")
+@group.command("cancel", epilog=options.example("apcore-a2a cancel http://localhost:8000 TASK"))
 @options.common
 @named
 def cancel(**given: Any) -> int:
-    r"""Cancel a task that is under way.
-
-    \b
-    Example:
-      apcore-a2a cancel http://localhost:8000 TASK
-    """
+    """Cancel a task that is under way."""
     connection, (task_id,) = options.read(given, "TASK")
 
     async def work(client: A2AClient) -> None:
@@ -118,20 +103,16 @@ def cancel(**given: Any) -> int:
     return run(connection, work)
 
 
-@group.command("subscribe")
+@group.command("subscribe", epilog=options.example("apcore-a2a subscribe http://localhost:8000 TASK"))
 @click.option("--stream", "streams", is_flag=True, help="Print each event; with --json, one object a line.")
 @saving
 @polling
 @options.common
 @named
 def subscribe(streams: bool, save: str | None, **given: Any) -> int:
-    r"""Follow a task that is under way, until it ends or asks for something.
+    """Follow a task that is under way, until it ends or asks for something.
 
     With --json it prints the task once it has come to rest; with --json --stream, each event as it comes.
-
-    \b
-    Example:
-      apcore-a2a subscribe http://localhost:8000 TASK
     """
     connection, (task_id,) = options.read(given, "TASK")
 
@@ -145,17 +126,12 @@ def subscribe(streams: bool, save: str | None, **given: Any) -> int:
     return run(connection, work, within=None)
 
 
-@group.command("download")
+@group.command("download", epilog=options.example("apcore-a2a task download http://localhost:8000 TASK --save ./out"))
 @click.option("--save", metavar="DIR", type=click.Path(file_okay=False), default=".", show_default=True)
 @options.common
 @named
 def download(save: str, **given: Any) -> int:
-    r"""Save a task's artifacts. No file is replaced: names that are taken get a number.
-
-    \b
-    Example:
-      apcore-a2a task download http://localhost:8000 TASK --save ./out
-    """
+    """Save a task's artifacts. No file is replaced: names that are taken get a number."""
     connection, (task_id,) = options.read(given, "TASK")
 
     async def work(client: A2AClient) -> None:

@@ -24,19 +24,15 @@ WITHIN: Final = 60.0
 SPEAKS: Final = Rule("card.speaks", "5.2", "The agent can be tried")
 
 
-@click.command("validate")
+@click.command("validate", epilog=options.example("apcore-a2a validate http://localhost:8000 --message hello"))
 @click.option("--message", metavar="TEXT", help="Also send this message, plainly and as a stream: the agent will work.")
 @click.option("--skill", help="The skill that the message is for.")
 @options.common
 @click.argument("words", nargs=-1, metavar="AGENT")
 def command(message: str | None, skill: str | None, **given: Any) -> int:
-    r"""Check an agent against the A2A specification 1.0; exits with 1 if it breaks a rule.
+    """Check an agent against the A2A specification 1.0; exits with 1 if it breaks a rule.
 
     Its card is read, and on each of its interfaces requests are tried that cost the agent nothing.
-
-    \b
-    Example:
-      apcore-a2a validate http://localhost:8000 --message hello
     """
     connection, _ = options.read(given)
     return validate_agent(connection, message=message, skill=skill)

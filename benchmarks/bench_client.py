@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from benchmarks.measuring import FULL, Findings, Plan, Sample, Table, medians, ratio, run_alone, spread
+from benchmarks.servers import pinned
 
 CONCURRENT = 50
 EVENTS = 200
@@ -169,7 +170,8 @@ async def drive(name: str, url: str, calls: int, streams: bool) -> dict[str, flo
 
 
 def child(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.bench_client", *arguments]
+    core = 0 if arguments[0] == "serve" else -1
+    return [*pinned(core), sys.executable, "-m", "benchmarks.bench_client", *arguments]
 
 
 def measure(name: str, url: str, calls: int, kind: str) -> dict[str, float]:

@@ -1,13 +1,12 @@
 """What it costs to read a request and to write an answer, beside the official SDKs: protobuf JSON and pydantic.
 
-Usage: python -m benchmarks.bench_codec [--quick]
+python -m benchmarks.bench_codec [--quick]
 
 Every codec reads or writes the same message; rounds are interleaved and medians shown, the ratio to ours first. The
 SDK of the 0.3 generation (pydantic) runs in its own environment, .venvs/sdk03, if that is there. It is processor time,
 so other processes disturb it little; yet absolute figures differ by machine: compare within one run.
 """
 
-import argparse
 import gc
 import json
 import statistics
@@ -19,7 +18,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-SDK03 = Path(__file__).parents[1] / ".venvs" / "sdk03" / "bin" / "python"
+from benchmarks.measuring import FULL, ROOT, Findings, Plan, Table, ratio, run_alone
+
+SDK03 = ROOT / ".venvs/sdk03/bin/python"
 TARGETS = {"decode SendMessage": 5.0, "encode Task": 10.0}  # microseconds, envelope included
 Codec = Callable[[], object]
 
@@ -162,8 +163,9 @@ class Elsewhere:
     """The codecs of another environment, timed there, one line of JSON per question."""
 
     def __init__(self, python: Path) -> None:
-        command = [str(python), __file__, "--answer"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [str(python), "-m", "benchmarks.bench_codec", "answer"]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
 
     def time(self, case: str, seconds: float) -> float:
         assert self._process.stdin is not None
@@ -184,47 +186,40 @@ def answer() -> None:
         print(time_once(codecs[case], seconds), flush=True)
 
 
-def run(rounds: int, seconds: float) -> None:
+def measure(rounds: int, seconds: float) -> dict[str, dict[str, float]]:
+    """Microseconds, by the case and by the codec: medians of interleaved rounds."""
     here = {"apcore-a2a": ours(), "a2a-sdk 1.x, protobuf": protobuf()}
     elsewhere = Elsewhere(SDK03) if SDK03.exists() else None
     names = [*here, *(["a2a-sdk 0.3, pydantic"] if elsewhere else [])]
-    figures: dict[tuple[str, str], list[float]] = {}
+    figures: dict[str, dict[str, list[float]]] = {case: {name: [] for name in names} for case in here["apcore-a2a"]}
     try:
         for _ in range(rounds):
-            for case in here["apcore-a2a"]:
+            for case, taken in figures.items():
                 for name in names:
                     codec = here.get(name)
                     took = time_once(codec[case], seconds) if codec else elsewhere.time(case, seconds)  # type: ignore[union-attr]  # it is there
-                    figures.setdefault((case, name), []).append(took)
+                    taken[name].append(took)
     finally:
         if elsewhere:
             elsewhere.close()
-    report({key: statistics.median(values) for key, values in figures.items()}, names)
+    return {case: {name: statistics.median(each) for name, each in taken.items()} for case, taken in figures.items()}
 
 
-def report(medians: dict[tuple[str, str], float], names: list[str]) -> None:
+def bench(found: Findings, plan: Plan) -> None:
     sizes = {"decode SendMessage": len(request_10()), "encode Task": len(task_10()), "encode event": len(chunk_10())}
-    for case in dict.fromkeys(case for case, _ in medians):
+    rows = []
+    for case, taken in measure(*((15, 0.05) if plan == FULL else (3, 0.01))).items():
         size = f", {sizes[case]:,} bytes" if case in sizes else ""
-        target = f"   (target: under {TARGETS[case]:g} µs)" if case in TARGETS else ""
-        print(f"{case}{size}{target}")
-        for name in names:
-            took = medians[case, name]
-            print(f"  {took / medians[case, names[0]]:>7.1f} x  {took:>9.2f} µs  {name}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="three short rounds")
-    parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.answer:
-        answer()
-    elif options.quick:
-        run(3, 0.01)
-    else:
-        run(15, 0.05)
+        for name, took in taken.items():
+            limit = f"{TARGETS[case]:g}" if case in TARGETS and name == "apcore-a2a" else ""
+            rows.append([f"{case}{size}: {name}", ratio(took / taken["apcore-a2a"]), f"{took:.2f}", limit])
+        found.figures[f"codec/{case}"] = taken["apcore-a2a"]
+    columns = ("codec", "ours is … times as fast", "µs of processor time", "limit")
+    found.add(Table("Codecs: reading a request, writing an answer", columns, rows))
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["answer"]:
+        answer()
+    else:
+        run_alone(bench, __doc__)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from benchmarks.measuring import ROOT
 
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 START_DEADLINE = 300.0  # a million tasks are stored before the first answer
 
 
@@ -81,8 +82,13 @@ def command(server: Server, port: int) -> tuple[list[str], str]:
 
 def pinned(core: int) -> list[str]:
     """Servers run on the first core, load on the last, where the machine has two and can be told."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    return ["taskset", "-c", str(cores[core])] if len(cores) > 1 and shutil.which("taskset") else []
+    return ["taskset", "-c", str(CORES[core])] if len(CORES) > 1 and shutil.which("taskset") else []
+
+
+def pin_to_load() -> None:
+    """This process makes load from here on."""
+    if pinned(-1):
+        os.sched_setaffinity(0, {CORES[-1]})
 
 
 def free_port() -> int:

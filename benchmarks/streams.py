@@ -7,16 +7,18 @@ import asyncio
 import re
 import statistics
 import time
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar, cast
 
 import uvloop
 
 from benchmarks import wire
 from benchmarks.load import ask
-from benchmarks.servers import Running
+from benchmarks.servers import Running, pin_to_load
 
+T = TypeVar("T")
 MARK = b"data:"
+LAST_CHUNK = b"0\r\n\r\n"  # of the transfer coding
 DEADLINE = 120.0
 TASK_ID = re.compile(rb'"id": ?"([^"]+)"')
 
@@ -59,6 +61,8 @@ class Reader(asyncio.Protocol):
                 self.began.set_result(None)
             self.events += found
         self._tail = window[1 - len(MARK) :]
+        if data.endswith(LAST_CHUNK):  # some servers keep the connection, whatever they are asked
+            self.transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.began.done():
@@ -146,4 +150,6 @@ async def open_idle(target: Running, streams: int) -> Sequence[Reader]:
     return readers
 
 
-run = uvloop.run
+def run(measurement: Coroutine[Any, Any, T]) -> T:
+    pin_to_load()
+    return uvloop.run(measurement)

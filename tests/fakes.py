@@ -47,6 +47,8 @@ class Gate:
 
     async def stand(self) -> None:
         self._reached.set()
+        if self._opened.is_set():
+            await asyncio.sleep(0)  # even an open gate is a place where others pass
         while not self._opened.is_set():
             try:
                 await self._opened.wait()
@@ -56,6 +58,13 @@ class Gate:
 
 
 Step = AgentEvent | Gate | BaseException  # an exception is raised
+
+
+def pause() -> Gate:
+    """A gate that is open: what is yielded before it is not taken together with what comes after."""
+    gate = Gate()
+    gate.open()
+    return gate
 
 
 def says(text: str, role: Role = Role.AGENT, *, message_id: str = "") -> Message:

@@ -9,12 +9,16 @@ import pytest
 from apcore_a2a.server.batches import LIMIT, Batches
 
 
+def never(event: int) -> bool:
+    return False
+
+
 def lose() -> None:
     raise KeyError("lost")
 
 
 async def _all(events: AsyncGenerator[int, None]) -> list[list[int]]:
-    batches, seen = Batches(events), []
+    batches, seen = Batches(events, int, never), []
     while True:
         seen.append(batches.take())
         if batches.waits:
@@ -41,7 +45,7 @@ async def test_what_came_before_a_wait_is_there_while_the_agent_waits() -> None:
         await gate.wait()
         yield 2
 
-    batches = Batches(agent())
+    batches = Batches(agent(), int, never)
     assert batches.take() == [1]
     assert batches.waits
     await asyncio.sleep(0)  # others may run, and await, in between
@@ -64,7 +68,7 @@ async def test_an_error_comes_after_the_events_before_it() -> None:
         yield 1
         raise KeyError("lost")
 
-    batches = Batches(agent())
+    batches = Batches(agent(), int, never)
     assert batches.take() == [1]
     with pytest.raises(KeyError):
         batches.take()
@@ -76,7 +80,7 @@ async def test_an_error_at_once_is_raised_at_once() -> None:
         yield 1
 
     with pytest.raises(KeyError):
-        Batches(agent()).take()
+        Batches(agent(), int, never).take()
 
 
 async def test_an_error_after_a_wait_is_raised_there() -> None:
@@ -85,7 +89,7 @@ async def test_an_error_after_a_wait_is_raised_there() -> None:
         lose()
         yield 1
 
-    batches = Batches(agent())
+    batches = Batches(agent(), int, never)
     assert batches.take() == []
     with pytest.raises(KeyError):
         await batches.wait()
@@ -115,7 +119,7 @@ async def test_a_cancellation_reaches_the_agent_where_it_waits() -> None:
 
     async def drive() -> list[int]:
         async with aclosing(agent()) as events:
-            batches = Batches(events)
+            batches = Batches(events, int, never)
             batches.take()
             await batches.wait()
             return batches.take()
@@ -141,3 +145,86 @@ async def test_the_agent_runs_in_one_task_with_its_timeouts_working() -> None:
 
     assert await _all(agent()) == [[], [1]]
     assert tasks == [asyncio.current_task()] * 2
+
+
+async def test_nothing_is_taken_after_the_last_event() -> None:
+    seen: list[str] = []
+
+    async def agent() -> AsyncGenerator[int, None]:
+        yield 1
+        seen.append("went on")
+        await asyncio.sleep(0)
+        yield 2
+        seen.append("went on")
+        yield 3
+
+    first, second = Batches(agent(), int, lambda event: event == 1), Batches(agent(), int, lambda event: event == 2)
+    assert first.take() == [1]
+    assert (seen, first.waits, first.ended) == ([], False, False)
+    assert second.take() == [1]
+    await second.wait()
+    assert second.take() == [2]
+    assert (seen, second.waits, second.ended) == (["went on"], False, False)
+
+
+async def test_an_event_is_kept_where_it_is_yielded() -> None:
+    async def agent() -> AsyncGenerator[list[int], None]:
+        reused = [1]
+        yield reused
+        reused[0] = 2
+        yield reused
+        await asyncio.sleep(0)
+        reused[0] = 3
+        yield reused
+        reused[0] = 4
+
+    batches = Batches(agent(), list, lambda event: False)
+    assert batches.take() == [[1], [2]]
+    await batches.wait()
+    assert batches.take() == [[3]]
+
+
+async def test_an_event_that_cannot_be_kept_is_the_agents_error() -> None:
+    async def agent() -> AsyncGenerator[str, None]:
+        yield "1"
+        yield "x"
+        yield "3"
+
+    batches = Batches(agent(), int, lambda event: False)
+    assert batches.take() == [1]
+    with pytest.raises(ValueError, match="x"):
+        batches.take()
+
+
+async def test_an_agent_that_is_closed_in_its_wait_leaves_it_and_tidies_up() -> None:
+    seen: list[str] = []
+
+    async def agent() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+        finally:
+            await asyncio.sleep(0)
+            seen.append("closed")
+
+    batches = Batches(agent(), int, never)
+    assert batches.take() == [1]
+    await batches.close()
+    assert seen == ["closed"]
+
+
+async def test_an_agent_that_is_closed_at_its_event_ends_there() -> None:
+    seen: list[str] = []
+
+    async def agent() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+        finally:
+            seen.append("closed")
+
+    batches = Batches(agent(), int, lambda event: True)
+    assert batches.take() == [1]
+    await batches.close()
+    assert seen == ["closed"]

@@ -11,7 +11,7 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, pause
 from tests.requirements import requirement
 from tests.server.driving import User, Watcher, chunks_of, serving, settle, text_of, until
 from tests.server.fake_disk import FakeDisk
@@ -19,14 +19,14 @@ from tests.server.fake_disk import FakeDisk
 S = TaskState
 
 
-WRITES = 9  # of the conversation below, when nothing fails
+WRITES = 8  # of the conversation below, when nothing fails
 
 
 def talker(*, may_reply: bool = False) -> ScriptedAgent:
     return ScriptedAgent(
         {
-            "ask": (chunk("a"), chunk("b", append=True), ASKS),
-            "answer": (chunk("c", append=True), chunk("d", append=True), COMPLETED),
+            "ask": (chunk("a"), pause(), chunk("b", append=True), pause(), ASKS),
+            "answer": (chunk("c", append=True), pause(), chunk("d", append=True), pause(), COMPLETED),
         },
         may_reply=may_reply,
     )
@@ -195,7 +195,7 @@ async def test_nothing_is_left_behind_no_task_no_timer_no_future(monkeypatch: py
             await watcher.rest()
         await until(lambda: engine.live_tasks == 0)
         assert timers() == before
-        broken = disk.writes + 3
+        broken = disk.writes + 2
         disk.fault = lambda n: "before" if n == broken else ""
         assert (await alice.send("slow")).status.state is S.FAILED
     gc.collect()

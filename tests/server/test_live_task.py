@@ -8,7 +8,7 @@ from apcore_a2a.errors import StoreUnavailableError, TaskNotFoundError
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.server import live_task
 from apcore_a2a.server.live_task import MAX_UNSAVED
-from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, status
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, Step, chunk, pause, status
 from tests.requirements import requirement
 from tests.server.driving import V03, User, chunks_of, serving, settle, soon, until, words
 from tests.server.fake_disk import FakeDisk
@@ -19,7 +19,7 @@ S = TaskState
 @requirement("NFR-REL-003")
 async def test_nobody_sees_what_is_not_stored() -> None:
     disk, gate = FakeDisk(), Gate()
-    agent = ScriptedAgent(default=(gate, chunk("a"), chunk("b", append=True), COMPLETED))
+    agent = ScriptedAgent(default=(gate, chunk("a"), pause(), chunk("b", append=True), pause(), COMPLETED))
     async with serving(agent, disk) as engine:
         alice = User(engine)
         sending = asyncio.create_task(alice.send("go"))
@@ -75,7 +75,7 @@ async def test_a_task_whose_end_is_not_stored_has_not_ended() -> None:
 
 async def test_a_cancel_while_an_event_is_stored_leaves_no_gap() -> None:
     disk, gate = FakeDisk(), Gate()
-    agent = ScriptedAgent(default=(gate, chunk("a"), ASKS, COMPLETED))
+    agent = ScriptedAgent(default=(gate, chunk("a"), pause(), ASKS, pause(), COMPLETED))
     async with serving(agent, disk) as engine:
         alice = User(engine)
         watcher = await alice.stream("go")
@@ -88,7 +88,7 @@ async def test_a_cancel_while_an_event_is_stored_leaves_no_gap() -> None:
         await until(lambda: disk.waiting == 2)  # the run waits for the question to be stored
         everything = await alice.subscribe(task)
         canceling = asyncio.create_task(alice.cancel(task))
-        await until(lambda: disk.waiting == 3)
+        await settle()
         disk.let_go()
         canceled = await soon(canceling)
         await everything.rest()
@@ -102,7 +102,8 @@ async def test_a_cancel_while_an_event_is_stored_leaves_no_gap() -> None:
 
 async def test_an_agent_is_only_so_far_ahead_of_the_store() -> None:
     disk, gate = FakeDisk(), Gate()
-    agent = ScriptedAgent(default=(gate, *[chunk("x", append=True)] * (3 * MAX_UNSAVED), COMPLETED))
+    chunks: list[Step] = [chunk("x", append=True), pause()] * (3 * MAX_UNSAVED)
+    agent = ScriptedAgent(default=(gate, *chunks, COMPLETED))
     async with serving(agent, disk) as engine:
         sending = asyncio.create_task(User(engine).send("go"))
         await gate.reached()
@@ -121,7 +122,7 @@ async def test_an_agent_is_only_so_far_ahead_of_the_store() -> None:
 async def test_a_save_that_fails_while_the_agent_goes_on_ends_the_run_at_the_next_event() -> None:
     disk, gate = FakeDisk(), Gate()
     agent = ScriptedAgent(default=(chunk("lost"), chunk("lost", append=True), gate, chunk("too late"), COMPLETED))
-    disk.fault = lambda n: "before" if n == 3 else ""
+    disk.fault = lambda n: "before" if n == 2 else ""
     async with serving(agent, disk) as engine:
         alice = User(engine)
         watcher = await alice.stream("go")
@@ -137,8 +138,8 @@ async def test_a_save_that_fails_while_the_agent_goes_on_ends_the_run_at_the_nex
 async def test_writes_that_came_through_after_all_stand_and_are_seen_without_a_gap() -> None:
     """The store says of one write that it failed, but it did not, and the next one found it in place."""
     disk, gate = FakeDisk(), Gate()
-    agent = ScriptedAgent(default=(gate, chunk("there"), COMPLETED))
-    disk.fault = lambda n: "after" if n == 3 else ""
+    agent = ScriptedAgent(default=(gate, chunk("there"), pause(), COMPLETED))
+    disk.fault = lambda n: "after" if n == 2 else ""
     async with serving(agent, disk) as engine:
         alice = User(engine)
         watcher = await alice.stream("go")
@@ -154,7 +155,7 @@ async def test_writes_that_came_through_after_all_stand_and_are_seen_without_a_g
 async def test_a_write_that_came_through_after_all_is_not_written_twice() -> None:
     disk, gate, end = FakeDisk(), Gate(), Gate()
     agent = ScriptedAgent(default=(gate, chunk("there"), end, COMPLETED))
-    disk.fault = lambda n: "after" if n == 3 else ""
+    disk.fault = lambda n: "after" if n == 2 else ""
     async with serving(agent, disk) as engine:
         alice = User(engine)
         watcher = await alice.stream("go")
@@ -171,7 +172,7 @@ async def test_a_write_that_came_through_after_all_is_not_written_twice() -> Non
 
 async def test_an_end_that_came_through_after_all_stands() -> None:
     disk = FakeDisk()
-    disk.fault = lambda n: "after" if n == 3 else ""
+    disk.fault = lambda n: "after" if n == 2 else ""
     async with serving(ScriptedAgent(), disk) as engine:
         alice = User(engine)
         watcher = await alice.stream("go")

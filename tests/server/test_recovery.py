@@ -59,7 +59,7 @@ async def test_a_task_that_was_only_just_stored_is_not_forgotten() -> None:
         disk.commit()
         await settle()
         (await sending).stream.close()
-    assert [row.state for row in left[0].rows.values()] == [S.SUBMITTED]
+    assert [row.state for row in left[0].rows.values()] == [S.WORKING]
     async with serving(agent, left[0]) as engine:
         (task,) = (await User(engine).list()).tasks
         assert "Worker lost" in text_of(task)

@@ -6,7 +6,7 @@ import pytest
 
 from apcore_a2a.errors import OverloadedError, UnsupportedOperationError
 from apcore_a2a.protocol.model import TaskState
-from tests.fakes import COMPLETED, Gate, ScriptedAgent, chunk
+from tests.fakes import COMPLETED, Gate, ScriptedAgent, chunk, pause
 from tests.server.driving import (
     ALICE,
     BOB,
@@ -79,7 +79,7 @@ async def test_a_place_is_given_back_by_whatever_came_to_nothing() -> None:
 
 async def test_a_place_is_given_back_when_the_snapshot_cannot_be_read() -> None:
     gate, disk = Gate(), FakeDisk()
-    async with serving(ScriptedAgent(default=(gate, chunk("a"), COMPLETED)), disk, max_streams=1) as engine:
+    async with serving(ScriptedAgent(default=(gate, chunk("a"), pause(), COMPLETED)), disk, max_streams=1) as engine:
         alice = User(engine)
         task = await alice.start("go")
         await gate.reached()

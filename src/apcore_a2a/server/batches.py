@@ -5,20 +5,26 @@ stands, so that what came before it can be written first; then it is awaited as 
 """
 
 import types
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 LIMIT: Final = 64  # events; then others get a turn
 
 
-class Batches(Generic[T]):
-    """Takes from an async generator all that is ready: first `take`, then, if it waits, `wait`, and again."""
+class Batches(Generic[T, K]):
+    """Takes from an async generator all that is ready: first `take`, then, if it waits, `wait`, and again.
 
-    def __init__(self, events: AsyncGenerator[T, None]) -> None:
-        self._events = events
-        self._head: list[T] = []
+    `keep` is called with each event where it is yielded, before the agent can change it, and makes what is kept of it.
+    `last` says of an event whether none is wanted after it; the generator is then left standing where it yielded it.
+    """
+
+    def __init__(self, events: AsyncGenerator[T, None], keep: Callable[[T], K], last: Callable[[T], bool]) -> None:
+        self._events, self._keep, self._last = events, keep, last
+        self._head: list[K] = []
+        self._was_last = False
         self._step: Any = None  # Any: an async generator's step; it has send and throw
         self._yielded: Any = None
         self._error: BaseException | None = None
@@ -29,37 +35,57 @@ class Batches(Generic[T]):
         """Whether the agent waits for something before its next event."""
         return self._step is not None
 
-    def take(self) -> list[T]:
+    def take(self) -> list[K]:
         """All events up to the next wait, the end or an error, which the next call raises."""
         if self._error is not None:
             raise self._error
         batch, self._head = self._head, []
-        while len(batch) < LIMIT:
+        while len(batch) < LIMIT and not self._was_last:
             step: Any = self._events.__anext__()
             try:
                 self._yielded = step.send(None)
             except StopIteration as done:
-                batch.append(done.value)
+                try:
+                    batch.append(self._kept(done.value))
+                except Exception as error:
+                    return self._fail(error, batch)
             except StopAsyncIteration:
                 self.ended = True
                 break
             except BaseException as error:
-                if not batch:
-                    raise
-                self._error = error
-                break
+                return self._fail(error, batch)
             else:
                 self._step = step
                 break
+        return batch
+
+    def _kept(self, event: T) -> K:
+        self._was_last = self._last(event)
+        return self._keep(event)
+
+    def _fail(self, error: BaseException, batch: list[K]) -> list[K]:
+        if not batch:
+            raise error
+        self._error = error
         return batch
 
     async def wait(self) -> None:
         """Let the agent wait; its next event opens the next batch."""
         step, self._step = self._step, None
         try:
-            self._head.append(await _go_on(step, self._yielded))
+            self._head.append(self._kept(await _go_on(step, self._yielded)))
         except StopAsyncIteration:
             self.ended = True
+
+    async def close(self) -> None:
+        """Have the agent leave wherever it stands, in a wait or at an event: it is not wanted any more."""
+        step, self._step = self._step, None
+        if step is not None:
+            try:
+                await _go_on(step, step.throw(GeneratorExit()))
+            except (GeneratorExit, StopIteration, StopAsyncIteration):
+                pass  # it left; what it may have said in leaving comes too late
+        await self._events.aclose()
 
 
 @types.coroutine

@@ -9,7 +9,6 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 from enum import Enum
 from itertools import chain, repeat
 from typing import Final
@@ -25,7 +24,8 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Message, StatusUpdate, Task, TaskState, TaskStatus
-from apcore_a2a.server.live_task import LiveTask, says
+from apcore_a2a.server.batches import LIMIT, Batches
+from apcore_a2a.server.live_task import Kept, LiveTask, says
 from apcore_a2a.server.observer import Observer
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Execution:
         self._over = False  # nothing more is taken from the agent
         self._abandoned = False  # whoever stopped the run ends its task
         self._in_doubt = False  # the store failed to say whether it has the run's beginning
-        self._in_agent = False  # it has the word: only then may the driver be cancelled
+        self._in_agent = False  # it waits: only then may the driver be cancelled
         self._started: float | None = None
 
     async def drive(self) -> None:
@@ -114,48 +114,72 @@ class Execution:
                 await self._run()
         except BaseException as error:  # also SystemExit: an agent does not end the server
             return error
-        finally:
-            self._in_agent = False
         return None
 
     async def _run(self) -> None:
-        if self._stored:
-            await self.live.write(StatusUpdate(status=TaskStatus(state=TaskState.WORKING)))
         self.call.task, self.began = copy(self.live.task), self.live.version
-        self._in_agent = True
-        async with aclosing(self._agent.run(self.call)) as events:
-            async for event in events:
-                await self._take(event)
-                if self._over or self.live.state in TERMINAL:
+        batches = Batches(self._agent.run(self.call), self.live.keep, self._is_last)
+        try:
+            while not (self._over or self.live.state in TERMINAL or batches.ended):
+                if batch := batches.take():
+                    await self._take(batch)
+                elif not batches.waits:
                     return
+                if batches.waits and not self._over:
+                    await self._let_wait(batches)
+                elif len(batch) == LIMIT:
+                    await asyncio.sleep(0)  # an agent that never waits leaves others their turn
+        finally:
+            self._in_agent = True
+            await batches.close()
+            self._in_agent = False
 
-    async def _take(self, event: AgentEvent) -> None:
+    def _is_last(self, event: AgentEvent) -> bool:
+        """Whether nothing can follow: the task has ended, or a message is the whole answer."""
+        return _says(event, *TERMINAL) or (self._agent.may_reply and isinstance(event, Message))
+
+    async def _let_wait(self, batches: Batches[AgentEvent, Kept]) -> None:
+        # Only here may the driver be cancelled: in the agent's own wait, never in a save.
+        self._in_agent = True
+        try:
+            if self._stop is not None and self.driver is not None:  # said while something was saved
+                self.driver.cancel()
+            await batches.wait()
+        finally:
+            self._in_agent = False
+
+    async def _take(self, batch: list[Kept]) -> None:
+        if not self._stored:
+            batch = await self._take_first(batch)
+        if batch and self._agent.may_reply and isinstance(message := batch[-1][0], Message):  # the end of its task
+            end = StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=message))
+            batch = [*batch[:-1], self.live.keep(end)]
+        if self._stop in (Stop.TIMEOUT, Stop.SHUTDOWN):  # the agent was stopped, but not by its client
+            batch = [kept for kept in batch if not _says(kept[0], TaskState.CANCELED)]
         if self._over:
             return
-        if not self._stored and not isinstance(event, Remember):
+        if await self.live.save(batch):
+            self.rested.set()
+
+    async def _take_first(self, batch: list[Kept]) -> list[Kept]:
+        """Answer with a message, or begin a task: its own idea of a new task is taken as it is."""
+        for index, (event, _) in enumerate(batch):
+            if isinstance(event, Remember):
+                continue
             if isinstance(event, Message):
                 self.reply, self._over = self.live.address(event), True
                 self.opened.set()
-                return
+                return []
             adopted = isinstance(event, Task) and event.status.state is TaskState.SUBMITTED
-            await self._make_task(event if adopted else None)
-            if adopted or self._over:
-                return
-        elif isinstance(event, Message) and self._agent.may_reply:
-            event = StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=event))
-        await self.live.write(event)
-        if self.live.state in AT_REST:
-            self.rested.set()
-
-    async def _make_task(self, task: AgentEvent | None) -> None:
-        """The agent has begun a task, so store it; its own idea of a new task is taken as it is."""
-        if isinstance(task, Task):
-            self.live.adopt(task)
-        self._in_agent = False  # half a creation is none that could be ended
-        await self._open(self.live.create)
-        self._in_agent = True
-        if self._stop is not None:
-            raise asyncio.CancelledError
+            if isinstance(event, Task) and adopted:
+                self.live.adopt(event)
+            self.live.remember(batch[:index])
+            await self._open(self.live.create)
+            if self._stop is not None:  # said while the task was stored
+                return []
+            return batch[index + 1 :] if adopted else batch[index:]
+        self.live.remember(batch)
+        return []
 
     def _outcome(self, failure: BaseException | None) -> tuple[TaskState, str]:
         if self._stop is not None:
@@ -222,3 +246,7 @@ class Execution:
             self._started = None
         for event in (self.opened, self.rested, self.ended):
             event.set()
+
+
+def _says(event: AgentEvent, *states: TaskState) -> bool:
+    return isinstance(event, StatusUpdate | Task) and event.status.state in states

@@ -5,14 +5,14 @@ Rule: fold, save, publish, in this order. No reader sees what a restart would fo
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from msgspec import json
 from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
-from apcore_a2a.errors import InvalidAgentResponseError, TaskNotFoundError
+from apcore_a2a.errors import A2AError, InvalidAgentResponseError, TaskNotFoundError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, skips_working
 from apcore_a2a.protocol.model import (
@@ -32,9 +32,10 @@ from apcore_a2a.server.event_log import Entry, EventLog
 from apcore_a2a.server.stamps import new_id, utc_now
 from apcore_a2a.storage.task_store import Change, Store
 
-MAX_UNSAVED: Final = 64  # events an agent may be ahead of a durable store
+MAX_UNSAVED: Final = 64  # writes an agent may be ahead of a durable store
 
 E = TypeVar("E", bound=Event)
+Kept = tuple[AgentEvent, bytes]  # an event and its 1.0 JSON; a Remember has none
 _DECODERS: Final[dict[type, json.Decoder[Any]]] = {
     kind: json.Decoder(kind) for kind in (Task, Message, StatusUpdate, ArtifactUpdate)
 }
@@ -84,9 +85,14 @@ class LiveTask:
         """The events above a sequence number that the store has kept, if it keeps any."""
         return await self._store.events(self.task.id, self.owner, after)
 
-    async def create(self, *, key: str = "") -> str | None:
-        """Store a new task; the id of the earlier one if `key` was used before."""
-        entries, change = self._fold([copy(self.task)], None)
+    async def create(self, *, key: str = "", working: bool = False) -> str | None:
+        """Store a new task, and that it is worked on if it is; the id of the earlier one if `key` was used before."""
+        events: list[Event] = [copy(self.task)]
+        if working:
+            events.append(self._complete(StatusUpdate(status=TaskStatus(state=TaskState.WORKING))))
+        entries, change, failure = self._fold(map(_taken, events), None)
+        if failure is not None:
+            raise failure
         self._broken = True  # until the store says that it is not
         earlier = await self._store.create(change, key=key)
         self._broken = False
@@ -103,35 +109,71 @@ class LiveTask:
 
     async def start_anew(self) -> None:
         """Forget what an earlier attempt has made."""
-        await self.write(replace(self.task, artifacts=[], status=TaskStatus(state=TaskState.WORKING)))
+        status = TaskStatus(state=TaskState.WORKING, timestamp=utc_now())
+        await self.write(replace(self.task, artifacts=[], status=status))
         await self.flush()
 
-    async def write(self, event: AgentEvent, *, said: Message | None = None) -> None:
-        """Take one event of the agent: fold it, have it saved, publish it.
+    async def write(self, event: Event, *, said: Message | None = None) -> None:
+        """Fold one event of our own, have it saved, publish it."""
+        await self.save([self.keep(event)], said=said)
+
+    def keep(self, event: AgentEvent) -> Kept:
+        """An agent's event where it is yielded: complete, encoded, and out of the agent's reach."""
+        if isinstance(event, Remember):
+            return Remember(encode(event.memo)), b""
+        if isinstance(event, StatusUpdate | ArtifactUpdate):
+            event = self._complete(event)
+        elif isinstance(event, Task) and not event.status.timestamp:
+            event = replace(event, status=replace(event.status, timestamp=utc_now()))
+        elif isinstance(event, Message) and not event.message_id:
+            event = replace(event, message_id=new_id())
+        return _taken(event)
+
+    async def save(self, events: list[Kept], *, said: Message | None = None) -> bool:
+        """Take kept events: fold them, have them saved, publish them; together, for one save costs what many would.
+
+        Answers whether they brought the task to rest, if only for a moment.
 
         Raises:
-            A2AError: the event may not follow, or the store could not take it.
+            A2AError: an event may not follow (those before it are taken), or the store could not take them.
         """
-        if isinstance(event, Remember):
-            self.memo = encode(event.memo)
-            return
-        events = [self._complete(event)]
-        status = events[0].status if isinstance(events[0], StatusUpdate | Task) else None
-        if status is not None:
-            if isinstance(event, StatusUpdate) and said is None and self._says_nothing(event):
-                return
-            if skips_working(self.state, status.state):
-                events.insert(0, self._complete(StatusUpdate(status=TaskStatus(state=TaskState.WORKING))))
-        try:
-            entries, change = self._fold(events, said)
-            saved = self._store.append(change)
-            if saved is None:
-                self._publish(entries, change)
-            else:
-                await self._later(saved, entries, change)
-        except Exception:
-            self._broken = True
-            raise
+        entries, change, failure = self._fold(self._prepare(events, said), said)
+        if entries:
+            try:
+                saved = self._store.append(change)
+                if saved is None:
+                    self._publish(entries, change)
+                else:
+                    await self._later(saved, entries, change)
+            except Exception:
+                self._broken = True
+                raise
+        if failure is not None:
+            raise failure
+        return any(entry.state in AT_REST for entry in entries)
+
+    def _prepare(self, events: Iterable[Kept], said: Message | None) -> Iterator[tuple[Event, bytes]]:
+        """What is to be folded: with the step to WORKING that agents leave out, without what says nothing."""
+        state = self.state
+        for event, body in events:
+            if isinstance(event, Remember):
+                self.memo = event.memo
+                continue
+            if isinstance(event, Message):  # within a task, a message is what the agent says while it works
+                event, body = _taken(self._complete(StatusUpdate(status=TaskStatus(state=state, message=event))))
+            if isinstance(event, StatusUpdate | Task):
+                if said is None and state is TaskState.WORKING and _says_nothing(event):
+                    continue
+                if skips_working(state, event.status.state):
+                    yield _taken(self._complete(StatusUpdate(status=TaskStatus(state=TaskState.WORKING))))
+                state = event.status.state
+            yield event, body
+
+    def remember(self, events: Iterable[Kept]) -> None:
+        """Keep what an agent wants kept before there is a task."""
+        for event, _ in events:
+            if isinstance(event, Remember):
+                self.memo = event.memo
 
     async def _later(self, saved: "asyncio.Future[None]", entries: list[Entry], change: Change) -> None:
         def publish(done: "asyncio.Future[None]") -> None:
@@ -165,28 +207,17 @@ class LiveTask:
             self._broken = True
             raise
 
-    def _says_nothing(self, event: StatusUpdate) -> bool:
-        status = event.status
-        return status.state is self.state is TaskState.WORKING and status.message is None and not event.metadata
-
-    def _complete(self, event: Event) -> Event:
+    def _complete(self, event: StatusUpdate | ArtifactUpdate) -> StatusUpdate | ArtifactUpdate:
         """Fill in what an agent may leave out: ids and times."""
         task = self.task
-        match event:
-            case StatusUpdate(task_id=id) | ArtifactUpdate(task_id=id) if id not in ("", task.id):
-                raise InvalidAgentResponseError("The agent published an event that is not its task's")
-            case StatusUpdate():
-                status = event.status
-                if not status.timestamp or (status.message and not status.message.task_id):
-                    status = replace(status, timestamp=status.timestamp or utc_now(), message=self._own(status.message))
-                return replace(event, status=status, task_id=task.id, context_id=task.context_id)
-            case ArtifactUpdate():
-                return replace(event, task_id=task.id, context_id=task.context_id)
-            case Message():  # within a task, a message is what the agent says while it works
-                return self._complete(StatusUpdate(status=TaskStatus(state=self.state, message=event)))
-            case Task():
-                status = event.status
-                return event if status.timestamp else replace(event, status=replace(status, timestamp=utc_now()))
+        if event.task_id not in ("", task.id):
+            raise InvalidAgentResponseError("The agent published an event that is not its task's")
+        if isinstance(event, ArtifactUpdate):
+            return replace(event, task_id=task.id, context_id=task.context_id)
+        status = event.status
+        if not status.timestamp or (status.message and not status.message.task_id):
+            status = replace(status, timestamp=status.timestamp or utc_now(), message=self._own(status.message))
+        return replace(event, status=status, task_id=task.id, context_id=task.context_id)
 
     def _own(self, message: Message | None) -> Message | None:
         if message is None or message.task_id:
@@ -198,17 +229,23 @@ class LiveTask:
             message_id=message.message_id or new_id(),
         )
 
-    def _fold(self, events: list[Event], said: Message | None) -> tuple[list[Entry], Change]:
-        entries, records = [], []
-        for event, body in [_taken(event) for event in events]:  # all before the first fold: a bad one changes nothing
-            if self.version and (applied := fold(self.task, event)) is not event:
-                event, body = applied, v1.encode_event(applied)
-            self.version += 1
-            entries.append(Entry(self.version, event, self.state, {v1: body}))
-            records.append(body if said is None else v1.encode_record(event, said))
-            if said is not None:
-                fold(self.task, said)
-                said = None
+    def _fold(
+        self, events: Iterable[tuple[Event, bytes]], said: Message | None
+    ) -> tuple[list[Entry], Change, A2AError | None]:
+        """Fold events up to one that may not follow, which changes nothing; that is answered, too."""
+        entries, records, failure = [], [], None
+        try:
+            for event, body in events:
+                if self.version and (applied := fold(self.task, event)) is not event:
+                    event, body = applied, v1.encode_event(applied)
+                self.version += 1
+                entries.append(Entry(self.version, event, self.state, {v1: body}))
+                records.append(body if said is None else v1.encode_record(event, said))
+                if said is not None:
+                    fold(self.task, said)
+                    said = None
+        except A2AError as error:
+            failure = error
         self._document = None
         if self.state in AT_REST:  # one that waits for its user will change again, so its document keeps no hold of it
             self._document = Document(encode(self.task), self.task if self.state in TERMINAL else None)
@@ -222,7 +259,7 @@ class LiveTask:
             memo=self.memo,
             run=b"" if self._document else self.run,
         )
-        return entries, change
+        return entries, change, failure
 
     def _publish(self, entries: list[Entry], change: Change) -> None:
         if entries[0].seq != self.log.version + 1:
@@ -257,6 +294,16 @@ class LiveTask:
         """A reply that makes no task belongs to the conversation only."""
         reply = replace(reply, context_id=self.task.context_id, task_id="", message_id=reply.message_id or new_id())
         return _taken(reply)[0]
+
+
+def _says_nothing(event: Event) -> bool:
+    """Whether an agent only repeats that it works."""
+    return (
+        isinstance(event, StatusUpdate)
+        and event.status.state is TaskState.WORKING
+        and event.status.message is None
+        and not event.metadata
+    )
 
 
 def _taken(event: E) -> tuple[E, bytes]:

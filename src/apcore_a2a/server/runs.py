@@ -139,7 +139,7 @@ class Runs:
         self._live[call.task.id] = live
         stored = bool(key) or not self._agent.may_reply
         self._note(live, call, retry_safe)
-        return self._launch(live, call, partial(live.create, key=key) if stored else None)
+        return self._launch(live, call, partial(live.create, key=key, working=True) if stored else None)
 
     def join_queue(self, live: LiveTask) -> None:
         if live.queued >= MAX_QUEUED:

@@ -7,7 +7,6 @@ import pytest
 
 from apcore_a2a.agent import AgentEvent, Call
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.server import streams
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent
 from tests.requirements import requirement
 from tests.server.driving import (
@@ -69,19 +68,21 @@ async def test_a_task_goes_on_without_its_stream(case: str) -> None:
             assert (await sending).status.state is S.COMPLETED
 
 
-async def test_who_comes_back_in_time_starts_the_grace_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_grace")
+async def test_who_comes_back_in_time_keeps_the_task_and_has_the_whole_grace_again() -> None:
     gate = Gate()
     async with serving(ScriptedAgent(default=(gate, COMPLETED))) as engine:
         alice = User(engine, rules=V03)
         first = await alice.stream("go")
         await first.read()
         await gate.reached()
-        first.stream.close()  # five seconds from now
-        back = await alice.subscribe(first.task)
-        monkeypatch.setattr(streams, "DISCONNECT_GRACE", 0)
-        gate.open()
-        await back.rest()
-        assert back.states[-1] is S.COMPLETED
+        first.stream.close()
+        back = await alice.subscribe(first.task)  # before the loop turns, and with it the grace ends
+        await settle()
+        assert engine.active_tasks == 1
+        back.stream.close()
+        await until(lambda: engine.active_tasks == 0)
+        assert (await alice.get(first.task)).status.state is S.CANCELED
 
 
 @pytest.mark.usefixtures("no_grace")

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from apcore_a2a.agent import AgentEvent, Call
-from apcore_a2a.errors import StoreUnavailableError, TaskNotCancelableError
+from apcore_a2a.errors import StoreUnavailableError, TaskNotCancelableError, UnsupportedOperationError
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.server import execution
@@ -138,12 +138,16 @@ async def test_a_deaf_agent_that_yields_while_it_is_left_behind_writes_nothing(
         await deaf.reached()
         await settle()
         disk.hold()
+        (running,) = (await alice.list()).tasks
+        queued = asyncio.create_task(alice.send("more", task_id=running.id))
         await until(lambda: disk.waiting == 1)  # the end is on its way
         deaf.open()
         await settle()
-        assert disk.waiting == 1
+        assert (disk.waiting, queued.done(), sending.done()) == (1, False, False)
         disk.let_go()
         task = await sending
+        with pytest.raises(UnsupportedOperationError, match="has ended"):
+            await queued
     assert (task.status.state, text_of(task), chunks_of(task)) == (S.FAILED, "Execution timed out", ["a"])
 
 

@@ -16,7 +16,7 @@ from apcore_a2a.server.engine import Engine
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent
 from tests.requirements import requirement
-from tests.server.driving import User, serving, soon, text_of, until
+from tests.server.driving import User, serving, settle, soon, text_of, until
 
 S = TaskState
 
@@ -69,6 +69,25 @@ async def test_what_does_not_end_within_the_grace_fails_and_every_stream_is_told
             await late
         assert (await alice.get(parked)).status.state is S.INPUT_REQUIRED
     assert len(agent.calls) == 3
+
+
+async def test_a_message_whose_turn_comes_during_the_drain_is_refused_and_its_task_waits_on() -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, ASKS)})
+    async with serving(agent, shutdown_timeout=30) as engine:
+        alice = User(engine)
+        task = await alice.start("slow")
+        await gate.reached()
+        queued = asyncio.create_task(alice.send("answer", task_id=task.id))
+        await settle()
+        closing = asyncio.create_task(engine.close())
+        await settle()
+        gate.open()
+        with pytest.raises(OverloadedError, match="shutting down"):
+            await queued
+        await soon(closing)
+        assert (await alice.get(task)).status.state is S.INPUT_REQUIRED
+    assert len(agent.calls) == 1
 
 
 async def test_an_engine_that_was_never_used_closes() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.core_lines import PACKAGE, ROOT, count_code_lines, read_core
+from scripts.core_lines import PACKAGE, ROOT, core_files, count_code_lines
 from scripts.coverage_gate import find_gaps
 from tests.requirements import requirement
 
@@ -29,7 +29,7 @@ def test_a_code_line_holds_more_than_comment_and_docstring(source: str, lines: i
 
 
 def test_the_core_is_what_is_included_and_no_edge() -> None:
-    names = {str(path.relative_to(PACKAGE)) for path in read_core().files}
+    names = {str(path.relative_to(PACKAGE)) for path in core_files()}
     assert {"errors.py", "protocol/model.py"} <= names
     assert not {"__init__.py", "protocol/v03.py", "server/rest.py"} & names
 

@@ -10,8 +10,7 @@ from typing import Final
 
 import pytest
 
-from scripts.core_lines import count_code_lines, docstring_lines, read_core
-from tests.requirements import requirement
+from scripts.core_lines import Ring, docstring_lines, read_rings
 from tests.sources import ROOT, WRITTEN, python_files
 
 FILE_LINES: Final = 300
@@ -80,8 +79,6 @@ def test_no_code_is_hidden_from_coverage() -> None:
     assert hidden == []
 
 
-@requirement("NFR-MNT-004")
-def test_the_core_keeps_to_its_budget() -> None:
-    core = read_core()
-    lines = sum(count_code_lines(path.read_text(encoding="utf-8")) for path in core.files)
-    assert 0 < lines <= core.budget <= 1500
+@pytest.mark.parametrize("ring", read_rings(), ids=lambda ring: ring.name)
+def test_every_ring_of_the_core_keeps_to_its_limit(ring: Ring) -> None:
+    assert 0 < sum(ring.count().values()) <= ring.limit <= 1500

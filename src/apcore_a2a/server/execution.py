@@ -25,7 +25,8 @@ from apcore_a2a.errors import (
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Message, StatusUpdate, Task, TaskState, TaskStatus
 from apcore_a2a.server.batches import LIMIT, Batches
-from apcore_a2a.server.live_task import Kept, LiveTask, says
+from apcore_a2a.server.keeping import Kept, says
+from apcore_a2a.server.live_task import LiveTask
 from apcore_a2a.server.observer import Observer
 
 logger = logging.getLogger(__name__)

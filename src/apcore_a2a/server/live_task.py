@@ -6,9 +6,8 @@ Rule: fold, save, publish, in this order. No reader sees what a restart would fo
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from msgspec import json
 from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
@@ -16,12 +15,9 @@ from apcore_a2a.errors import A2AError, InvalidAgentResponseError, TaskNotFoundE
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, skips_working
 from apcore_a2a.protocol.model import (
-    ArtifactUpdate,
     Document,
     Event,
     Message,
-    Part,
-    Role,
     StatusUpdate,
     Task,
     TaskState,
@@ -29,16 +25,11 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 from apcore_a2a.server.event_log import Entry, EventLog
+from apcore_a2a.server.keeping import WORKING, Kept, complete, keep, says_nothing, taken
 from apcore_a2a.server.stamps import new_id, utc_now
 from apcore_a2a.storage.task_store import Change, Store
 
 MAX_UNSAVED: Final = 64  # writes an agent may be ahead of a durable store
-
-E = TypeVar("E", bound=Event)
-Kept = tuple[AgentEvent, bytes]  # an event and its 1.0 JSON; a Remember has none
-_DECODERS: Final[dict[type, json.Decoder[Any]]] = {
-    kind: json.Decoder(kind) for kind in (Task, Message, StatusUpdate, ArtifactUpdate)
-}
 
 
 class LiveTask:
@@ -89,8 +80,8 @@ class LiveTask:
         """Store a new task, and that it is worked on if it is; the id of the earlier one if `key` was used before."""
         events: list[Event] = [copy(self.task)]
         if working:
-            events.append(self._complete(StatusUpdate(status=TaskStatus(state=TaskState.WORKING))))
-        entries, change, failure = self._fold(map(_taken, events), None)
+            events.append(complete(WORKING, self.task))
+        entries, change, failure = self._fold(map(taken, events), None)
         if failure is not None:
             raise failure
         self._broken = True  # until the store says that it is not
@@ -104,7 +95,7 @@ class LiveTask:
         """Take the user's next message, with which the task works again."""
         task = self.task
         said = replace(said, task_id=task.id, context_id=task.context_id, message_id=said.message_id or new_id())
-        await self.write(StatusUpdate(status=TaskStatus(state=TaskState.WORKING)), said=said)
+        await self.write(WORKING, said=said)
         await self.flush()
 
     async def start_anew(self) -> None:
@@ -119,15 +110,7 @@ class LiveTask:
 
     def keep(self, event: AgentEvent) -> Kept:
         """An agent's event where it is yielded: complete, encoded, and out of the agent's reach."""
-        if isinstance(event, Remember):
-            return Remember(encode(event.memo)), b""
-        if isinstance(event, StatusUpdate | ArtifactUpdate):
-            event = self._complete(event)
-        elif isinstance(event, Task) and not event.status.timestamp:
-            event = replace(event, status=replace(event.status, timestamp=utc_now()))
-        elif isinstance(event, Message) and not event.message_id:
-            event = replace(event, message_id=new_id())
-        return _taken(event)
+        return keep(event, self.task)
 
     async def save(self, events: list[Kept], *, said: Message | None = None) -> bool:
         """Take kept events: fold them, have them saved, publish them; together, for one save costs what many would.
@@ -160,12 +143,12 @@ class LiveTask:
                 self.memo = event.memo
                 continue
             if isinstance(event, Message):  # within a task, a message is what the agent says while it works
-                event, body = _taken(self._complete(StatusUpdate(status=TaskStatus(state=state, message=event))))
+                event, body = taken(complete(StatusUpdate(status=TaskStatus(state=state, message=event)), self.task))
             if isinstance(event, StatusUpdate | Task):
-                if said is None and state is TaskState.WORKING and _says_nothing(event):
+                if said is None and state is TaskState.WORKING and says_nothing(event):
                     continue
                 if skips_working(state, event.status.state):
-                    yield _taken(self._complete(StatusUpdate(status=TaskStatus(state=TaskState.WORKING))))
+                    yield taken(complete(WORKING, self.task))
                 state = event.status.state
             yield event, body
 
@@ -206,28 +189,6 @@ class LiveTask:
         except Exception:
             self._broken = True
             raise
-
-    def _complete(self, event: StatusUpdate | ArtifactUpdate) -> StatusUpdate | ArtifactUpdate:
-        """Fill in what an agent may leave out: ids and times."""
-        task = self.task
-        if event.task_id not in ("", task.id):
-            raise InvalidAgentResponseError("The agent published an event that is not its task's")
-        if isinstance(event, ArtifactUpdate):
-            return replace(event, task_id=task.id, context_id=task.context_id)
-        status = event.status
-        if not status.timestamp or (status.message and not status.message.task_id):
-            status = replace(status, timestamp=status.timestamp or utc_now(), message=self._own(status.message))
-        return replace(event, status=status, task_id=task.id, context_id=task.context_id)
-
-    def _own(self, message: Message | None) -> Message | None:
-        if message is None or message.task_id:
-            return message
-        return replace(
-            message,
-            task_id=self.task.id,
-            context_id=self.task.context_id,
-            message_id=message.message_id or new_id(),
-        )
 
     def _fold(
         self, events: Iterable[tuple[Event, bytes]], said: Message | None
@@ -293,29 +254,4 @@ class LiveTask:
     def address(self, reply: Message) -> Message:
         """A reply that makes no task belongs to the conversation only."""
         reply = replace(reply, context_id=self.task.context_id, task_id="", message_id=reply.message_id or new_id())
-        return _taken(reply)[0]
-
-
-def _says_nothing(event: Event) -> bool:
-    """Whether an agent only repeats that it works."""
-    return (
-        isinstance(event, StatusUpdate)
-        and event.status.state is TaskState.WORKING
-        and event.status.message is None
-        and not event.metadata
-    )
-
-
-def _taken(event: E) -> tuple[E, bytes]:
-    """An agent's event as its JSON says it: checked, and out of reach for an agent that goes on changing its data."""
-    try:
-        body = v1.encode_event(event)
-        inner = memoryview(body)[body.index(b":") + 1 : -1]  # without the member's name around it
-        return _DECODERS[type(event)].decode(inner), body
-    except (TypeError, ValueError, LookupError, OverflowError, RecursionError) as error:
-        raise InvalidAgentResponseError("The agent's output is not valid A2A") from error
-
-
-def says(text: str, **metadata: object) -> Message:
-    """A message of the agent with one text; the task it belongs to is filled in when it is written."""
-    return Message(message_id=new_id(), role=Role.AGENT, parts=(Part(text=text),), metadata=metadata or None)
+        return taken(reply)[0]

@@ -20,7 +20,8 @@ from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import SendMessage, StatusUpdate, TaskState, TaskStatus, encode
 from apcore_a2a.server.crew import Crew
 from apcore_a2a.server.execution import CANCEL_GRACE, Execution, Stop
-from apcore_a2a.server.live_task import LiveTask, says
+from apcore_a2a.server.keeping import says
+from apcore_a2a.server.live_task import LiveTask
 from apcore_a2a.server.observer import Observer
 from apcore_a2a.server.options import Options
 from apcore_a2a.storage.task_store import Record, Store

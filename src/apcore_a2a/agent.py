@@ -109,6 +109,19 @@ class Agent(Protocol):
 
     `may_reply` says whether a run may answer with a bare `Message` and no task; the task is then made at the first
     other event. Otherwise the task exists, and its stream begins, before the agent runs.
+
+    Example:
+        >>> from apcore_a2a.protocol.model import StatusUpdate, TaskState, TaskStatus
+        >>> class Nothing:
+        ...     may_reply = False
+        ...
+        ...     async def admit(self, call):
+        ...         return Admission(retry_safe=True)
+        ...
+        ...     async def run(self, call):
+        ...         yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
+        >>> isinstance(Nothing(), Agent)
+        True
     """
 
     may_reply: bool

@@ -10,12 +10,13 @@ from apcore_a2a.app import Options, build, run
 from apcore_a2a.auth.jwt import JWTAuthenticator
 from apcore_a2a.cli import banner, logs
 from apcore_a2a.cli.extensions import Reloader, open_extensions
+from apcore_a2a.cli.options import example
 from apcore_a2a.storage.memory import InMemoryTaskStore
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 
-@click.command("serve")
+@click.command("serve", epilog=example("apcore-a2a serve --extensions-dir ./extensions --store sqlite:///tasks.db"))
 @click.option(
     "--extensions-dir",
     envvar="EXTENSIONS_DIR",
@@ -65,7 +66,9 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 @click.option("--auth-issuer", envvar="JWT_ISSUER", help="Issuer the token must name.")
 @click.option("--auth-audience", envvar="JWT_AUDIENCE", help="Audience the token must name.")
 @click.option("--cors-origins", envvar="CORS_ORIGINS", help="Origins browsers may call from, separated by commas.")
-@click.option("--push-notifications", envvar="PUSH_NOTIFICATIONS", is_flag=True, help="Offer webhooks.")
+@click.option(
+    "--push-notifications", envvar="PUSH_NOTIFICATIONS", is_flag=True, help="Offer webhooks (not available yet)."
+)
 @click.option("--explorer", envvar="A2A_EXPLORER", is_flag=True, help="Serve the Explorer page.")
 @click.option("--metrics", envvar="A2A_METRICS", is_flag=True, help="Serve GET /metrics.")
 @click.option(
@@ -104,11 +107,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     "--log-format", envvar="A2A_LOG_FORMAT", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
 def command(**given: Any) -> int:
-    r"""Serve the apcore modules in a directory as one A2A agent.
-
-    \b
-    Example:
-      apcore-a2a serve --extensions-dir ./extensions --store sqlite:///tasks.db
+    """Serve the apcore modules in a directory as one A2A agent.
 
     Every option can also be set in the environment; an option given here wins.
     """

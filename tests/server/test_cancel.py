@@ -158,3 +158,15 @@ async def test_a_task_canceled_again_is_not_cancelable_any_more() -> None:
         await alice.cancel(task)
         with pytest.raises(TaskNotCancelableError, match="canceled"):
             await alice.cancel(task)
+
+
+async def test_an_agent_that_never_waits_is_stopped_all_the_same() -> None:
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        while True:
+            yield chunk("more", append=True)
+
+    async with serving(Acts(play)) as engine:
+        alice = User(engine)
+        task = await alice.start("go")
+        assert (await alice.cancel(task)).status.state is S.CANCELED
+        assert engine.active_tasks == 0

@@ -2,18 +2,20 @@
 
 import asyncio
 import gc
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
-from apcore_a2a.errors import A2AError, OverloadedError, StoreUnavailableError
+from apcore_a2a.agent import AgentEvent, Call
+from apcore_a2a.errors import A2AError, AgentError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, pause
 from tests.requirements import requirement
-from tests.server.driving import User, Watcher, chunks_of, serving, settle, text_of, until
+from tests.server.driving import Acts, User, Watcher, chunks_of, serving, settle, text_of, until
 from tests.server.fake_disk import FakeDisk
 
 S = TaskState
@@ -122,6 +124,31 @@ async def test_a_store_that_is_down_delays_ends_until_it_is_back(nth: int, may_r
             assert "store is not available" in text_of(failed) or text_of(failed) == "Canceled by client"
             assert_seen_is_stored(watcher, disk)
         assert (await alice.send("ask")).status.state is S.INPUT_REQUIRED
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_cancel_does_not_cut_short_the_end_of_an_agent_that_fails_in_leaving() -> None:
+    disk = FakeDisk()
+
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        try:
+            yield chunk("a")
+            raise AgentError("No more")
+        finally:
+            await asyncio.sleep(0)
+            raise AgentError("Not even tidy")
+
+    async with serving(Acts(play), disk) as engine:
+        disk.fault = lambda n: "before" if n > 2 else ""
+        alice = User(engine)
+        with pytest.raises(StoreUnavailableError):
+            await alice.send("go")
+        ((_, row),) = disk.rows.items()
+        with pytest.raises(StoreUnavailableError):
+            await alice.cancel(row.task())
+        disk.fault = lambda n: ""
+        await until(lambda: engine.active_tasks == 0)
+        assert (row.state, text_of(row.task())) == (S.FAILED, "Not even tidy")
 
 
 @pytest.mark.usefixtures("quick")

@@ -6,7 +6,6 @@ import pytest
 
 from apcore_a2a.errors import StoreUnavailableError, TaskNotFoundError
 from apcore_a2a.protocol.model import Task, TaskState
-from apcore_a2a.server import live_task
 from apcore_a2a.server.live_task import MAX_UNSAVED
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, Step, chunk, pause, status
 from tests.requirements import requirement
@@ -252,6 +251,21 @@ async def test_a_task_that_another_process_has_taken_over_is_not_written_any_mor
     assert disk.rows[task.id].events == events
 
 
+async def test_a_sender_is_not_answered_before_the_rest_is_stored_however_short_it_is() -> None:
+    disk, gate = FakeDisk(), Gate()
+    script = (gate, status(S.AUTH_REQUIRED, "Log in"), status(S.WORKING), Gate())
+    async with serving(ScriptedAgent(default=script), disk) as engine:
+        sending = asyncio.create_task(User(engine).send("go"))
+        await gate.reached()
+        disk.hold()
+        gate.open()
+        await until(lambda: disk.waiting == 1)
+        await settle()
+        assert not sending.done()
+        disk.let_go()
+        assert words(await sending) == ["go", "Log in"]
+
+
 async def test_statuses_that_say_nothing_new_are_not_stored() -> None:
     disk = FakeDisk()
     script = (status(S.WORKING), status(S.WORKING), status(S.WORKING, "halfway"), COMPLETED)
@@ -259,7 +273,3 @@ async def test_statuses_that_say_nothing_new_are_not_stored() -> None:
         task = await User(engine).send("go")
     assert len(disk.rows[task.id].events) == 4  # the task, WORKING, what was said, COMPLETED
     assert words(task) == ["go", "halfway"]
-
-
-def test_the_bound_is_what_the_documentation_says() -> None:
-    assert live_task.MAX_UNSAVED == 64

@@ -115,6 +115,8 @@ class Execution:
                 await self._run()
         except BaseException as error:  # also SystemExit: an agent does not end the server
             return error
+        finally:
+            self._in_agent = False
         return None
 
     async def _run(self) -> None:
@@ -128,12 +130,13 @@ class Execution:
                     return
                 if batches.waits and not self._over:
                     await self._let_wait(batches)
+                elif self._stop is not None:  # said while something was saved, to an agent that does not wait
+                    return
                 elif len(batch) == LIMIT:
                     await asyncio.sleep(0)  # an agent that never waits leaves others their turn
         finally:
             self._in_agent = True
             await batches.close()
-            self._in_agent = False
 
     def _is_last(self, event: AgentEvent) -> bool:
         """Whether nothing can follow: the task has ended, or a message is the whole answer."""
@@ -160,6 +163,7 @@ class Execution:
         if self._over:
             return
         if await self.live.save(batch):
+            await self.live.flush()  # it may have gone on already
             self.rested.set()
 
     async def _take_first(self, batch: list[Kept]) -> list[Kept]:

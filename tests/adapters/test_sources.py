@@ -9,7 +9,7 @@ import pytest
 from apcore_a2a.adapters import sources
 from apcore_a2a.adapters.module_agent import ModuleAgent
 from apcore_a2a.adapters.registry import Modules
-from apcore_a2a.adapters.sources import open_modules
+from apcore_a2a.adapters.sources import FOREVER, open_modules, unhurried
 from apcore_a2a.errors import AgentError
 from tests.adapters.running import Add, Data, agent_of, call_of, registry_of, run
 
@@ -149,3 +149,12 @@ def test_peer_weakness_32_nothing_is_added_to_the_source() -> None:
     assert vars(executor) == before
     assert modules.registry is registry
     assert isinstance(modules.executor, apcore.Executor)
+
+
+def test_an_executor_from_before_the_pipeline_has_its_limits_eased_too() -> None:
+    """Until 0.16 an executor keeps its limits itself, and has no strategy."""
+    old = object.__new__(apcore.Executor)
+    old.__dict__ = {"_default_timeout": 30_000, "_global_timeout": 5_000}
+    eased = unhurried(old)
+    assert (eased._default_timeout, eased._global_timeout) == (FOREVER, 5_000)
+    assert old._default_timeout == 30_000

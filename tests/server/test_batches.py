@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from apcore_a2a.server.batches import LIMIT, Batches
+from apcore_a2a.server.batches import LIMIT, Batches, within
 
 
 def never(event: int) -> bool:
@@ -228,3 +228,17 @@ async def test_an_agent_that_is_closed_at_its_event_ends_there() -> None:
     assert batches.take() == [1]
     await batches.close()
     assert seen == ["closed"]
+
+
+async def test_what_is_ready_needs_no_deadline_and_what_is_not_has_one() -> None:
+    async def ready() -> int:
+        return 1
+
+    async def soon() -> int:
+        await asyncio.sleep(0)
+        return 2
+
+    assert await within(-1, ready()) == 1
+    assert await within(5, soon()) == 2
+    with pytest.raises(TimeoutError):
+        await within(0.01, asyncio.Event().wait())

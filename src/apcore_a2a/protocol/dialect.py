@@ -57,7 +57,9 @@ _VERSION: Final = re.compile(r"(\d{1,3}\.\d{1,3})(?:\.\d{1,3})?")
 
 def choose(version: str) -> Dialect:
     """The dialect of an A2A-Version header; none at all means 0.3, and the patch number does not matter (1.0 §3.6)."""
-    match = _VERSION.fullmatch(version or "0.3")
+    if (known := DIALECTS.get(version or "0.3")) is not None:
+        return known
+    match = _VERSION.fullmatch(version)
     if match is None or match[1] not in DIALECTS:
         raise VersionNotSupportedError(version[:64], DIALECTS)
     return DIALECTS[match[1]]

@@ -25,6 +25,7 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import VERSION_HEADER, Dialect, choose
 from apcore_a2a.protocol.sse import KEEP_ALIVE, frame
+from apcore_a2a.server.batches import within
 from apcore_a2a.server.event_log import Entry
 from apcore_a2a.server.origin import Origin
 from apcore_a2a.server.streams import Stream
@@ -134,23 +135,26 @@ async def read_body(request: Inbound, receive: Receive, *, limit: int = MAX_BODY
         raise too_large(limit)
     if request.headers.get(b"content-encoding", b"identity") != b"identity":
         raise wrong_media_type("Content-Encoding is not supported")
-    chunks: list[bytes] = []
-    size = 0
     try:
-        async with asyncio.timeout(BODY_DEADLINE):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise HTTPError(400, InvalidRequestError("The client disconnected"))
-                chunk = message.get("body", b"")
-                size += len(chunk)
-                if size > limit:
-                    raise too_large(limit)
-                if not message.get("more_body", False):
-                    return chunk if not chunks else b"".join([*chunks, chunk])
-                chunks.append(chunk)
+        return await within(BODY_DEADLINE, _collect(receive, limit))
     except TimeoutError as error:
         raise HTTPError(408, InvalidRequestError("The request body did not arrive in time"), CLOSE) from error
+
+
+async def _collect(receive: Receive, limit: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise HTTPError(400, InvalidRequestError("The client disconnected"))
+        chunk: bytes = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise too_large(limit)
+        if not message.get("more_body", False):
+            return chunk if not chunks else b"".join([*chunks, chunk])
+        chunks.append(chunk)
 
 
 def media_type(request: Inbound) -> bytes:

@@ -1,11 +1,12 @@
-"""What an agent yields without waiting in between, taken together.
+"""What an agent yields without waiting in between, taken together; and waits that are often none.
 
 Rule: the agent runs in the caller's own asyncio task and never notices. A step that would wait is held where it
 stands, so that what came before it can be written first; then it is awaited as if nothing had happened.
 """
 
+import asyncio
 import types
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -86,6 +87,23 @@ class Batches(Generic[T, K]):
             except (GeneratorExit, StopIteration, StopAsyncIteration):
                 pass  # it left; what it may have said in leaving comes too late
         await self._events.aclose()
+
+
+async def within(seconds: float, work: Awaitable[T]) -> T:
+    """Await with a deadline that costs nothing when there is no need to wait.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    step = work.__await__()
+    try:
+        yielded = step.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    async with asyncio.timeout(seconds):
+        result: T = await _go_on(step, yielded)
+        return result
 
 
 @types.coroutine

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from apcore_a2a.agent import AgentEvent, Call, Remember
+from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.model import (
     Artifact,
     ArtifactUpdate,
@@ -17,7 +18,7 @@ from apcore_a2a.protocol.model import (
     TaskState,
     TaskStatus,
 )
-from tests.fakes import ASKS, COMPLETED, WORKING, Gate, ScriptedAgent, chunk, says, status
+from tests.fakes import ASKS, COMPLETED, WORKING, Gate, ScriptedAgent, Step, chunk, pause, says, status
 from tests.requirements import requirement
 from tests.server.driving import Acts, User, chunks_of, serving, text_of, words
 
@@ -182,3 +183,33 @@ async def test_an_agent_may_replace_its_whole_task() -> None:
         task = await User(engine).send("hi")
     assert (task.status.state, task.artifacts, task.history) == (S.COMPLETED, [], [])
     assert task.status.timestamp
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
+async def test_what_an_agent_keeps_before_it_makes_a_task_is_kept_with_it(apart: bool) -> None:
+    script: tuple[Step, ...] = (Remember({"n": 1}), pause(), ASKS) if apart else (Remember({"n": 1}), ASKS)
+    agent = ScriptedAgent({"go": script}, may_reply=True)
+    async with serving(agent) as engine:
+        alice = User(engine)
+        task = await alice.send("go")
+        await alice.send("on", task_id=task.id)
+    assert [call.memo for call in agent.calls] == [None, {"n": 1}]
+
+
+async def test_an_agents_own_time_is_kept() -> None:
+    end = StatusUpdate(status=TaskStatus(state=S.COMPLETED, timestamp="2026-01-02T03:04:05.678Z"))
+    async with serving(ScriptedAgent(default=(end,))) as engine:
+        assert (await User(engine).send("go")).status.timestamp == "2026-01-02T03:04:05.678Z"
+
+
+async def test_a_message_that_is_not_valid_makes_no_task() -> None:
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        called.append(call)
+        yield COMPLETED
+
+    called: list[Call] = []
+    async with serving(Acts(play)) as engine:
+        alice = User(engine)
+        with pytest.raises(A2AError, match="not valid A2A"):
+            await alice.send("go", parts=())
+        assert ((await alice.list()).total_size, called) == (0, [])

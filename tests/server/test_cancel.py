@@ -7,6 +7,7 @@ import pytest
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Remember
 from apcore_a2a.errors import (
+    StoreUnavailableError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
@@ -27,6 +28,7 @@ from tests.server.driving import (
     text_of,
     words,
 )
+from tests.server.fake_disk import FakeDisk
 
 S = TaskState
 
@@ -170,3 +172,16 @@ async def test_an_agent_that_never_waits_is_stopped_all_the_same() -> None:
         task = await alice.start("go")
         assert (await alice.cancel(task)).status.state is S.CANCELED
         assert engine.active_tasks == 0
+
+
+async def test_a_cancel_of_a_waiting_task_that_cannot_be_stored_says_so_and_leaves_it_waiting() -> None:
+    disk = FakeDisk()
+    async with serving(ScriptedAgent(default=(ASKS,)), disk) as engine:
+        alice = User(engine)
+        task = await alice.send("go")
+        disk.fault = lambda n: "before"
+        with pytest.raises(StoreUnavailableError):
+            await alice.cancel(task)
+        assert (await alice.get(task)).status.state is S.INPUT_REQUIRED
+        disk.fault = lambda n: ""
+        assert (await alice.cancel(task)).status.state is S.CANCELED

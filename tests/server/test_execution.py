@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from apcore_a2a.agent import AgentEvent, Call
+from apcore_a2a.agent import AgentEvent, Call, CancelToken
 from apcore_a2a.errors import AgentError
 from apcore_a2a.protocol.model import (
     Task,
@@ -234,3 +234,11 @@ async def test_a_run_is_told_of_when_it_begins_and_when_it_ends() -> None:
         asked, done = await alice.send("ask"), await alice.send("go")
     assert ledger.started == [asked.id, done.id]
     assert ledger.ended == [(asked.id, S.INPUT_REQUIRED), (done.id, S.COMPLETED)]
+
+
+def test_a_token_calls_back_once() -> None:
+    token, calls = CancelToken(), list[str]()
+    token.on_cancel(lambda: calls.append("told"))
+    token.cancel()
+    token.cancel()
+    assert (calls, token.is_cancelled) == (["told"], True)

@@ -13,7 +13,7 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, pause
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, Step, chunk, pause
 from tests.requirements import requirement
 from tests.server.driving import Acts, User, Watcher, chunks_of, serving, settle, text_of, until
 from tests.server.fake_disk import FakeDisk
@@ -172,8 +172,11 @@ class Broken(InMemoryTaskStore):
 
 
 @pytest.mark.parametrize("may_reply", [False, True])
-async def test_a_bug_in_a_store_reaches_no_client(may_reply: bool, caplog: pytest.LogCaptureFixture) -> None:
-    agent = ScriptedAgent(default=(chunk("a"), COMPLETED), may_reply=may_reply)
+@pytest.mark.parametrize("step", [chunk("a"), ValueError("also secret")], ids=["yields", "raises"])
+async def test_a_bug_in_a_store_reaches_no_client(
+    may_reply: bool, step: Step, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = ScriptedAgent(default=(step, COMPLETED), may_reply=may_reply)
     async with serving(agent, Broken()) as engine:
         with pytest.raises(A2AError, match=r"^Internal error$"):
             await User(engine).send("go")

@@ -8,6 +8,7 @@ from apcore_a2a.agent import Admission, Call, Remember
 from apcore_a2a.errors import InvalidParamsError, OverloadedError, UnsupportedOperationError
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.server.runs import MAX_QUEUED
+from apcore_a2a.storage.task_store import Record
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, Step, chunk, status
 from tests.server.driving import User, chunks_of, serving, settle, soon, until, words
 from tests.server.fake_disk import FakeDisk
@@ -277,3 +278,20 @@ async def test_a_login_by_other_means_lets_messages_wait_for_the_run() -> None:
         done = await second
     assert isinstance(done, Task)
     assert (done.status.state, chunks_of(done)) == (S.COMPLETED, ["in"])
+
+
+async def test_two_who_come_at_once_share_one_live_task() -> None:
+    class SlowReads(FakeDisk):
+        async def load(self, task_id: str, owner: str) -> Record | None:
+            await asyncio.sleep(0)
+            return await super().load(task_id, owner)
+
+    async with serving(ScriptedAgent({"ask": asking()}), SlowReads()) as engine:
+        alice = User(engine)
+        task = await alice.send("ask")
+        comers = [asyncio.create_task(alice.subscribe(task)) for _ in range(3)]
+        watchers = [await soon(comer) for comer in comers]
+        assert engine.live_tasks == 1
+        await alice.send("on", task_id=task.id)
+        for watcher in watchers:
+            assert (await watcher.rest()).states == [S.INPUT_REQUIRED, S.WORKING, S.COMPLETED]

@@ -82,7 +82,8 @@ async def test_the_first_event_comes_before_the_agent_runs() -> None:
         await watcher.read()
         assert watcher.entries[0].state is S.SUBMITTED
         gate.open()
-        await watcher.rest()
+        assert [item.state async for batch in watcher.stream for item in batch] == [S.COMPLETED]
+        watcher.stream.close()
 
 
 async def test_a_stream_ends_when_the_user_is_asked_but_not_for_a_login() -> None:

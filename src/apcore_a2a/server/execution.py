@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from itertools import chain, repeat
 from typing import Final
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Remember
@@ -68,7 +67,7 @@ class Execution:
         self.earlier: str | None = None
         self.reply: Message | None = None
         self.error: A2AError | None = None
-        self.driver: asyncio.Task[None] | None = None
+        self.driver: asyncio.Task[None]  # whoever starts `drive` says in which
         self.stopping: asyncio.Task[None] | None = None  # a run is stopped once: `Runs.stop`
         self._agent, self._observer, self._begin = agent, observer, begin
         self._stored = False
@@ -81,7 +80,6 @@ class Execution:
 
     async def drive(self) -> None:
         """Run the agent to its end. Never raises."""
-        self.driver = asyncio.current_task()
         failure: BaseException | None = None
         try:
             if self._begin is not None:
@@ -146,7 +144,7 @@ class Execution:
         # Only here may the driver be cancelled: in the agent's own wait, never in a save.
         self._in_agent = True
         try:
-            if self._stop is not None and self.driver is not None:  # said while something was saved
+            if self._stop is not None:  # said while something was saved
                 self.driver.cancel()
             await batches.wait()
         finally:
@@ -170,6 +168,7 @@ class Execution:
         """Answer with a message, or begin a task: its own idea of a new task is taken as it is."""
         for index, (event, _) in enumerate(batch):
             if isinstance(event, Remember):
+                self.live.memo = event.memo
                 continue
             if isinstance(event, Message):
                 self.reply, self._over = self.live.address(event), True
@@ -178,12 +177,10 @@ class Execution:
             adopted = isinstance(event, Task) and event.status.state is TaskState.SUBMITTED
             if isinstance(event, Task) and adopted:
                 self.live.adopt(event)
-            self.live.remember(batch[:index])
             await self._open(self.live.create)
             if self._stop is not None:  # said while the task was stored
                 return []
             return batch[index + 1 :] if adopted else batch[index:]
-        self.live.remember(batch)
         return []
 
     def _outcome(self, failure: BaseException | None) -> tuple[TaskState, str]:
@@ -191,7 +188,7 @@ class Execution:
             return self._stop.value
         if failure is None:
             return TaskState.FAILED, "The agent ended without finishing the task"
-        if isinstance(failure, asyncio.CancelledError) and self.driver is not None and self.driver.cancelling():
+        if isinstance(failure, asyncio.CancelledError) and self.driver.cancelling():
             return Stop.SHUTDOWN.value
         if isinstance(failure, A2AError) and not isinstance(failure, InvalidStateTransitionError):
             return TaskState.FAILED, failure.message
@@ -203,7 +200,8 @@ class Execution:
         """Bring the task to rest, unless it is. An interrupted task whose agent has returned waits for its user."""
         state, text = self._outcome(failure)
         resting = TERMINAL if (self._stop or failure) and not self._in_doubt else AT_REST
-        for attempt, pause in enumerate(chain(SAVE_RETRIES, repeat(SAVE_RETRIES[-1]))):
+        attempt = 0
+        while True:
             try:
                 if not self._stored and not self._in_doubt:
                     await self._open(self.live.create)
@@ -221,7 +219,8 @@ class Execution:
                     logger.error("task end not stored yet", exc_info=error, extra={"task_id": self.live.task.id})
                     self.error = StoreUnavailableError()
                     self.rested.set()
-                await asyncio.sleep(pause)
+                await asyncio.sleep(SAVE_RETRIES[min(attempt, len(SAVE_RETRIES) - 1)])
+                attempt += 1
         self.error = StoreUnavailableError()
         self.live.log.close()  # whoever watches reads the store again
 
@@ -229,7 +228,7 @@ class Execution:
         """End the run: the token first, then asyncio's cancel, then without the agent. Called once; never raises."""
         self._stop = reason
         self.call.cancel.cancel()
-        if self._in_agent and self.driver is not None:  # else it will see that it is stopped
+        if self._in_agent:  # else it will see that it is stopped
             self.driver.cancel()
         try:
             async with asyncio.timeout(CANCEL_GRACE):

@@ -152,12 +152,6 @@ class LiveTask:
                 state = event.status.state
             yield event, body
 
-    def remember(self, events: Iterable[Kept]) -> None:
-        """Keep what an agent wants kept before there is a task."""
-        for event, _ in events:
-            if isinstance(event, Remember):
-                self.memo = event.memo
-
     async def _later(self, saved: "asyncio.Future[None]", entries: list[Entry], change: Change) -> None:
         def publish(done: "asyncio.Future[None]") -> None:
             if not done.cancelled() and done.exception() is None:
@@ -175,11 +169,8 @@ class LiveTask:
                 self._unsaved.popleft().result()
 
     async def _settle(self) -> None:
-        oldest = self._unsaved[0]
-        await asyncio.wait({oldest})  # not for the future itself: who is cancelled here must not cancel the save
-        if self._unsaved and self._unsaved[0] is oldest:
-            self._unsaved.popleft()
-        oldest.result()
+        await asyncio.wait({self._unsaved[0]})  # not for the future itself: cancelling this must not cancel the save
+        self._unsaved.popleft().result()
 
     async def flush(self) -> None:
         """Wait until all that was folded is saved."""

@@ -197,7 +197,7 @@ class Runs:
         execution = Execution(live, call, agent=self._agent, observer=self._observer, begin=begin)
         self._active[live.task.id] = execution
         self.hold(live)
-        self._crew.start(self._drive(execution), name=f"run {live.task.id}")
+        execution.driver = self._crew.start(self._drive(execution), name=f"run {live.task.id}")
         return execution
 
     def deadline(self) -> float | None:
@@ -233,8 +233,7 @@ class Runs:
     async def _stop(self, execution: Execution, reason: Stop) -> None:
         await execution.stop(reason)
         self._finished(execution)  # an abandoned agent holds no turn
-        if execution.driver is not None:
-            self._crew.disown(execution.driver)
+        self._crew.disown(execution.driver)
 
     def cancel(self, live: LiveTask) -> "asyncio.Task[None]":
         """End a task for its client. Never raises: whether it came to that is the task's state."""

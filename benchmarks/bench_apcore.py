@@ -59,8 +59,8 @@ def bench(found: Findings, plan: Plan) -> None:
 
     with all_running(OURS_APCORE, BARE) as targets:
         for target in targets.values():
-            warm_up(target, wire.send(target.server))
-        samples: dict[str, list[Sample]] = {DIRECT: direct, **interleave(targets, measure, max(plan.rounds, 3))}
+            warm_up(target, wire.send(target.server), plan)
+        samples: dict[str, list[Sample]] = {DIRECT: direct, **interleave(targets, measure, plan.rounds)}
     base = medians(direct)["p50"]
     rows = []
     for name, taken in samples.items():

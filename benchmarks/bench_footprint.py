@@ -58,7 +58,7 @@ def bench_idle(found: Findings, plan: Plan) -> None:
             continue
         count = min(plan.idle if server is OURS else plan.peer_idle, hard - FILES_BESIDES)
         with running(server) as target:
-            warm_up(target, wire.send(server))
+            warm_up(target, wire.send(server), plan)
             each = streams.run(measure_idle(target, count)) / 1024
         found.figures[f"idle/{server.name}"] = each
         rows.append([server.name, ratio(each / found.figures[f"idle/{OURS.name}"]), f"{count:,}", f"{each:,.1f}"])
@@ -72,13 +72,14 @@ def bench_stored(found: Findings, plan: Plan) -> None:
     """Ours are made by real requests; the peers' stores are filled through their own `save`, to save time."""
     rows = []
     with running(OURS) as target:
-        warm_up(target, wire.send(OURS))
+        warm_up(target, wire.send(OURS), plan)
         before = resident(target.pid)
-        made = sum(wrk(target, wire.send(OURS), connections=16, seconds=plan.seconds)["requests"] for _ in range(4))
+        sent = [wrk(target, wire.send(OURS), connections=16, seconds=plan.seconds) for _ in range(plan.rounds + 1)]
+        made = sum(one["requests"] for one in sent)
         ours = (resident(target.pid) - before) / made
     found.figures["stored"] = ours
     rows.append([f"{OURS.name}, by message/send", ratio(1), f"{made:,.0f}", f"{ours:,.0f}"])
-    for server in (OURS, FASTA2A, JS, SDK):
+    for server in (OURS, FASTA2A, JS, SDK) if plan.everyone else ():
         if not is_available(server):
             continue
         sizes = []
@@ -94,7 +95,8 @@ def bench_stored(found: Findings, plan: Plan) -> None:
 
 def bench_start(found: Findings, plan: Plan) -> None:
     rows = []
-    servers = [server for server in (OURS, OURS_APCORE, RAW, FASTA2A, JS, SDK, INDEX) if is_available(server)]
+    asked = (OURS, OURS_APCORE, SDK, *((RAW, FASTA2A, JS, INDEX) if plan.everyone else ()))
+    servers = [server for server in asked if is_available(server)]
     times: dict[str, list[float]] = {server.name: [] for server in servers}
     sizes: dict[str, float] = {}
     for _ in range(plan.rounds):
@@ -127,7 +129,7 @@ def bench_import(found: Findings, plan: Plan) -> None:
     rows = []
     for module, server in IMPORTS:
         python = python_of(server.environment)
-        taken: list[Sample] = [measure_import(module, python) for _ in range(max(plan.rounds, 3))]
+        taken: list[Sample] = [measure_import(module, python) for _ in range(plan.rounds)]
         one = medians(taken)
         where = "" if server is OURS else f" of {server.name}"
         rows.append([f"import {module}{where}", f"{one['ms']:,.0f}", f"{one['mb']:,.0f}"])
@@ -152,10 +154,10 @@ def bench_card_of_100(found: Findings, plan: Plan) -> None:
 def bench_waiting(found: Findings, plan: Plan) -> None:
     """Agents that wait, as real ones do: 100 at a time should take no longer than one."""
     with running(OURS) as target:
-        warm_up(target, wire.send(OURS))
+        warm_up(target, wire.send(OURS), plan)
 
         def measure(connections: int) -> Sample:
-            return wrk(target, wire.send(OURS, "sleep 0.1"), connections=connections, seconds=max(plan.seconds, 2))
+            return wrk(target, wire.send(OURS, "sleep 0.1"), connections=connections, seconds=plan.seconds)
 
         one, many = measure(1), measure(100)
     found.figures["waiting"] = many["p99"] / one["p50"]

@@ -33,7 +33,7 @@ NOTE = "Closed loop over kept-alive connections. Several figures: over {}; CPU a
 
 def measure_sends(targets: Mapping[str, Running], plan: Plan) -> dict[int, dict[str, list[Sample]]]:
     for target in targets.values():
-        warm_up(target, wire.send(target.server))
+        warm_up(target, wire.send(target.server), plan)
 
     def measure_at(connections: int) -> dict[str, list[Sample]]:
         def measure(target: Running) -> Sample:
@@ -79,7 +79,7 @@ def bench_trivial(found: Findings, plan: Plan) -> None:
     with running(OURS) as probe:
         size = len(ask(probe, wire.send(OURS)).text)
     extra = {RAW.name: ("--answer", str(size)), STARLETTE.name: ("--answer", str(size))}
-    servers = (OURS, RAW, STARLETTE, FASTA2A, JS, SDK, OURS_03, SDK_03)
+    servers = (OURS, RAW, FASTA2A, JS, SDK, *((STARLETTE, OURS_03, SDK_03) if plan.everyone else ()))
     with all_running(*servers, extra=extra) as targets:
         samples = measure_sends(targets, plan)
     note = f"The constant answers are as long as ours ({size} bytes). fasta2a answers before the work is done."
@@ -116,7 +116,7 @@ def bench_sqlite(found: Findings, plan: Plan) -> None:
 def bench_full_store(found: Findings, plan: Plan) -> None:
     """Many stored tasks are nothing to the garbage collector, or every answer waits for it now and then."""
     with running(OURS, "--fill", str(plan.kept)) as target:
-        warm_up(target, wire.send(OURS))
+        warm_up(target, wire.send(OURS), plan)
         taken = [wrk(target, wire.send(OURS), connections=16, seconds=plan.seconds) for _ in range(plan.rounds)]
     middle = medians(taken)
     found.figures["kept/p99"] = middle["p99"]

@@ -82,7 +82,7 @@ def bench_first_event(found: Findings, plan: Plan, targets: Mapping[str, Running
     for concurrent in (1, 50):
 
         def measure(target: Running, concurrent: int = concurrent) -> Sample:
-            times = [streams.run(streams.measure_first_event(target, concurrent)) for _ in range(5)]
+            times = [streams.run(streams.measure_first_event(target, concurrent)) for _ in range(5 + 25 // concurrent)]
             together = [one for taken in times for one in taken]
             return {"p50": percentile(together, 0.5), "p99": percentile(together, 0.99)}
 
@@ -119,15 +119,15 @@ def bench_flatness(found: Findings, plan: Plan) -> None:
     """What a chunk leaves behind: in memory, on the wire, and in SQLite's files."""
     rows = []
     for server in (OURS, SDK):
-        for chunks in [n for n in plan.chunks if server is OURS or n <= plan.peer_writes]:
+        for chunks in [n for n in plan.chunks if n <= (plan.writes if server is OURS else plan.peer_writes)]:
             with tempfile.TemporaryDirectory() as folder:
                 with running(server) as target:
-                    warm_up(target, wire.send(server))
+                    warm_up(target, wire.send(server), plan)
                     before = resident(target.pid)
                     reader = streams.run(streams.read(target, f"yield {chunks}", chunks))
                     memory = resident(target.pid) - before
                 with running(server, "--sqlite", str(Path(folder) / "tasks.db")) as durable:
-                    warm_up(durable, wire.send(server))
+                    warm_up(durable, wire.send(server), plan)
                     before = bytes_written(durable.pid)
                     streams.run(streams.read(durable, f"yield {chunks}", chunks))
                     written = bytes_written(durable.pid) - before - reader.size
@@ -143,7 +143,7 @@ def bench_flatness(found: Findings, plan: Plan) -> None:
 def bench(found: Findings, plan: Plan) -> None:
     with all_running(OURS, FASTA2A, JS, SDK) as targets:
         for target in targets.values():
-            warm_up(target, wire.send(target.server))
+            warm_up(target, wire.send(target.server), plan)
             streams.run(streams.read(target, "yield 50", 50))
         bench_first_event(found, plan, targets)
         bench_chunks(found, plan, targets)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from benchmarks.measuring import ROOT, Sample, cpu_seconds
+from benchmarks.measuring import ROOT, Plan, Sample, cpu_seconds
 from benchmarks.servers import Running, pinned
 
 WRONG = (b'"error"', b"failed", b"rejected")
@@ -75,9 +75,9 @@ def wrk(target: Running, body: str, *, connections: int, seconds: float, stored:
     return {**seen, "rate": seen["requests"] / seen["seconds"], "cpu": used / seen["requests"] * 1e6}
 
 
-def warm_up(target: Running, body: str, seconds: float = 0.5) -> None:
+def warm_up(target: Running, body: str, plan: Plan) -> None:
     """Until caches are filled and code is compiled; at least ten answers, each checked."""
-    deadline, asked = time.monotonic() + seconds, 0
+    deadline, asked = time.monotonic() + plan.warm_up, 0
     while asked < 10 or time.monotonic() < deadline:
         ask(target, body)
         asked += 1

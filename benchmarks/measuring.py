@@ -30,13 +30,18 @@ class Plan(NamedTuple):
     chunks: tuple[int, ...] = (100, 1_000, 10_000)
     peer_chunks: int = 10_000
     """No more than these in one stream of a peer."""
+    writes: int = 10_000
     peer_writes: int = 1_000
-    """And no more than these on a database."""
+    """On a database, ours and theirs."""
     stored: int = 10_000
     many: int = 1_000_000
     kept: int = 100_000
     idle: int = 10_000
     peer_idle: int = 1_000
+    warm_up: float = 0.5
+    """Seconds of each server."""
+    everyone: bool = True
+    """Whether to measure also what is there only for completeness."""
 
 
 FULL = Plan()
@@ -45,12 +50,15 @@ QUICK = Plan(
     seconds=1.0,
     concurrency=(16,),
     peer_chunks=100,
+    writes=1_000,
     peer_writes=100,
     stored=2_000,
-    many=20_000,
+    many=10_000,
     kept=10_000,
     idle=1_000,
-    peer_idle=200,
+    peer_idle=100,
+    warm_up=0.2,
+    everyone=False,
 )
 
 

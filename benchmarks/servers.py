@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import NamedTuple
 
 from benchmarks.measuring import ROOT
@@ -57,6 +58,7 @@ class Running(NamedTuple):
         return self.server.name
 
 
+@cache
 def python_of(environment: str) -> str:
     """The interpreter of an environment, which is made when it is not there."""
     if not environment:

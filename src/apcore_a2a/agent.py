@@ -110,6 +110,9 @@ class Agent(Protocol):
     `may_reply` says whether a run may answer with a bare `Message` and no task; the task is then made at the first
     other event. Otherwise the task exists, and its stream begins, before the agent runs.
 
+    A run is canceled as asyncio cancels. An agent that also wants to know when a task is canceled that waits for its
+    user may have a method `cancel(call)`, which yields events as `run` does.
+
     Example:
         >>> from apcore_a2a.protocol.model import StatusUpdate, TaskState, TaskStatus
         >>> class Nothing:

@@ -170,7 +170,7 @@ class Engine:
     async def cancel_task(self, request: model.CancelTask, origin: Origin) -> Document:
         async with self._intake.live(request.id, origin) as live:
             if not live.has_ended():
-                await asyncio.wait({self._runs.cancel(live)}, timeout=CANCEL_GRACE + 1)
+                await asyncio.wait({self._runs.cancel(live, origin.caller)}, timeout=CANCEL_GRACE + 1)
                 if not live.has_ended():
                     raise errors.StoreUnavailableError
                 if live.state is TaskState.CANCELED:

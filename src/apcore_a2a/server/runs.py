@@ -20,6 +20,7 @@ from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import SendMessage, StatusUpdate, TaskState, TaskStatus, encode
 from apcore_a2a.server.crew import Crew
 from apcore_a2a.server.execution import CANCEL_GRACE, Execution, Stop
+from apcore_a2a.server.farewell import farewell
 from apcore_a2a.server.keeping import says
 from apcore_a2a.server.live_task import LiveTask
 from apcore_a2a.server.observer import Observer
@@ -29,6 +30,7 @@ from apcore_a2a.storage.task_store import Record, Store
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED: Final = 32  # messages that may wait for one running task
+FAREWELL: Final = 4.0  # seconds an agent has to say something about a canceled task that waits
 SHUTTING_DOWN: Final = "The agent is shutting down"
 LOST: Final = "Worker lost: the process running this task ended"
 
@@ -235,11 +237,11 @@ class Runs:
         self._finished(execution)  # an abandoned agent holds no turn
         self._crew.disown(execution.driver)
 
-    def cancel(self, live: LiveTask) -> "asyncio.Task[None]":
+    def cancel(self, live: LiveTask, caller: Caller) -> "asyncio.Task[None]":
         """End a task for its client. Never raises: whether it came to that is the task's state."""
-        return self._crew.start(self._cancel(live), name=f"cancel {live.task.id}")
+        return self._crew.start(self._cancel(live, caller), name=f"cancel {live.task.id}")
 
-    async def _cancel(self, live: LiveTask) -> None:
+    async def _cancel(self, live: LiveTask, caller: Caller) -> None:
         live.canceling += 1  # a message whose turn it is now is refused, so the turn comes soon
         with self.holding(live):
             try:
@@ -247,6 +249,8 @@ class Runs:
                     await asyncio.wait({self.stop(running, Stop.CANCEL)})
                 async with live.turn:
                     await live.mend()
+                    if live.state not in TERMINAL:
+                        await farewell(self._agent, live, caller, seconds=FAREWELL)
                     if live.state not in TERMINAL:
                         state, text = Stop.CANCEL.value
                         await live.write(StatusUpdate(status=TaskStatus(state=state, message=says(text))))

@@ -54,9 +54,9 @@ class TextFormatter(logging.Formatter):
         level = record.levelname.lower()
         if self._color:
             level = f"\x1b[{_COLORS.get(record.levelname, '0')}m{level}\x1b[0m"
-        data = " ".join(f"{name}={value}" for name, value in extras(record).items())
-        text = str(clean(record.getMessage())).replace("\n", " ")
-        line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level} {text}{' ' if data else ''}{data}"
+        data = "".join(f" {name}={value}" for name, value in extras(record).items())
+        said = f"{clean(record.getMessage())}{data}".replace("\n", " ")  # a record is one line
+        line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level} {said}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

@@ -161,11 +161,38 @@ async def test_a_store_that_cannot_write_lets_no_engine_open() -> None:
         await soon(Engine(agent, left[0]).open())
 
 
-async def test_what_waits_for_a_login_waits_on() -> None:
-    agent = ScriptedAgent({"login": (status(S.AUTH_REQUIRED),)})
+async def test_a_task_that_waits_for_a_login_without_its_agent_waits_on() -> None:
+    agent = ScriptedAgent({"login": (status(S.AUTH_REQUIRED),)}, retry_safe=True)
     async with dying(agent, FakeDisk()) as (engine, left):
         task = await User(engine).send("login")
     async with serving(agent, left[0]) as engine:
         alice = User(engine)
         assert (await alice.get(task)).status.state is S.AUTH_REQUIRED
         assert (await alice.send("done", task_id=task.id)).status.state is S.COMPLETED
+    assert [call.message.parts[0].text for call in agent.calls] == ["login", "done"]
+
+
+@pytest.mark.parametrize("safe", [False, True])
+async def test_a_task_whose_agent_waited_for_the_login_is_not_left_waiting(safe: bool) -> None:
+    gate = Gate()
+    agent = ScriptedAgent(default=(status(S.AUTH_REQUIRED), gate, COMPLETED), retry_safe=safe)
+    async with dying(agent, FakeDisk()) as (engine, left):
+        task = await User(engine).send("login")
+    gate.open()
+    async with serving(agent, left[0]) as engine:
+        await until(lambda: engine.live_tasks == 0)
+        found = await User(engine).get(task)
+        assert found.status.state is (S.COMPLETED if safe else S.FAILED)
+    assert len(agent.calls) == (2 if safe else 1)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_that_a_task_waits_without_its_agent_is_stored_when_the_store_is_back() -> None:
+    disk = FakeDisk()
+    disk.fault = lambda n: "before" if 3 <= n <= 6 else ""
+    agent = ScriptedAgent(default=(status(S.AUTH_REQUIRED),), retry_safe=True)
+    async with dying(agent, disk) as (engine, left):
+        await User(engine).send("login")
+        await until(lambda: engine.live_tasks == 0)
+    ((_, row),) = left[0].rows.items()
+    assert (row.state, row.run) == (S.AUTH_REQUIRED, b"")

@@ -210,6 +210,8 @@ class Execution:
                     if self.live.state not in resting:
                         await self.live.write(StatusUpdate(status=TaskStatus(state=state, message=says(text))))
                     await self.live.flush()
+                    if self.live.state is TaskState.AUTH_REQUIRED and self.live.run:
+                        await self.live.park()
                 return
             except (StaleWriteError, TaskNotFoundError):
                 logger.warning("task is gone or taken over", extra={"task_id": self.live.task.id})

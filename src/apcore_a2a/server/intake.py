@@ -149,14 +149,7 @@ class Intake:
     # ---- what the agent may know ----------------------------------------------------------------------------------
 
     async def _call(self, request: SendMessage, task: Task, origin: Origin, *, new_context: bool) -> Call:
-        call = Call(
-            request=request,
-            task=task,
-            caller=origin.caller,
-            headers=origin.headers,
-            cancel=CancelToken(),
-            deadline=self._runs.deadline(),
-        )
+        call = Call(request=request, task=task, caller=origin.caller, headers=origin.headers, cancel=CancelToken())
         if not new_context and self._options.context_messages:
             call.history = await self._conversation(task.context_id, origin)
         if request.message.reference_task_ids:

@@ -209,7 +209,7 @@ class LiveTask:
             events=records,
             document=self._document,
             memo=self.memo,
-            run=b"" if self._document else self.run,
+            run=self.run if self._document is None or self.state is TaskState.AUTH_REQUIRED else b"",
         )
         return entries, change, failure
 
@@ -219,6 +219,14 @@ class LiveTask:
         self.log.append(entries, sum(map(len, change.events)))
         if entries[-1].state in TERMINAL:
             self.log.close()
+
+    async def park(self) -> None:
+        """Its agent has returned at AUTH_REQUIRED, instead of waiting for the login: a restart has nothing to run."""
+        _, change, _ = self._fold((), None)
+        change.run = b""
+        if (saved := self._store.append(change)) is not None:
+            await saved
+        self.run = b""
 
     async def mend(self) -> None:
         """After a failed save: go back to what the store has."""

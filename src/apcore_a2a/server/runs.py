@@ -195,15 +195,12 @@ class Runs:
             live.run = encode(Run(call.request, call.caller, retry_safe, call.resumed, call.memo))
 
     def _launch(self, live: LiveTask, call: Call, begin: Callable[[], Awaitable[str | None]] | None) -> Execution:
-        call.deadline = self.deadline()
+        call.deadline = None if self._timeout is None else time.monotonic() + self._timeout
         execution = Execution(live, call, agent=self._agent, observer=self._observer, begin=begin)
         self._active[live.task.id] = execution
         self.hold(live)
         execution.driver = self._crew.start(self._drive(execution), name=f"run {live.task.id}")
         return execution
-
-    def deadline(self) -> float | None:
-        return None if self._timeout is None else time.monotonic() + self._timeout
 
     async def _drive(self, execution: Execution) -> None:
         loop = asyncio.get_running_loop()

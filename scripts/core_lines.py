@@ -29,7 +29,7 @@ class Ring(NamedTuple):
     limit: int
     files: list[Path]
 
-    def count(self) -> dict[Path, int]:
+    def lines(self) -> dict[Path, int]:
         return {path: count_code_lines(path.read_text(encoding="utf-8")) for path in self.files}
 
 
@@ -70,7 +70,7 @@ def main() -> int:
     over = 0
     total = 0
     for ring in read_rings():
-        counted = ring.count()
+        counted = ring.lines()
         lines = sum(counted.values())
         for path, count in counted.items():
             print(f"{count:6}  {path.relative_to(PACKAGE)}")

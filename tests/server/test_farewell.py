@@ -6,10 +6,12 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from apcore_a2a.agent import AgentEvent, Call
+from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.server import runs
-from tests.fakes import ASKS, COMPLETED, ScriptedAgent, chunk, status
-from tests.server.driving import User, chunks_of, serving, text_of
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, status
+from tests.server.driving import User, chunks_of, serving, settle, text_of
+from tests.server.fake_disk import FakeDisk
 
 S = TaskState
 
@@ -42,7 +44,9 @@ async def test_what_the_agent_says_at_the_end_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    "last", [(), (chunk("notes"),), (RuntimeError("broken"),)], ids=["silent", "unfinished", "broken"]
+    "last",
+    [(), (chunk("notes"),), (RuntimeError("broken"),), (SystemExit(1),), (asyncio.CancelledError(),)],
+    ids=["silent", "unfinished", "broken", "leaving", "cancelled"],
 )
 async def test_the_task_is_canceled_whatever_the_agent_does(last: tuple[AgentEvent | BaseException, ...]) -> None:
     async with serving(Polite(*last)) as engine:
@@ -62,6 +66,38 @@ async def test_the_task_is_canceled_in_time(monkeypatch: pytest.MonkeyPatch) -> 
     async with serving(Slow()) as engine:
         alice = User(engine)
         assert (await alice.cancel(await alice.send("go"))).status.state is S.CANCELED
+
+
+async def test_a_deaf_agent_does_not_keep_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "FAREWELL", 0.01)
+    deaf = Gate(deaf=True)
+
+    class Deaf(Polite):
+        async def cancel(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+            await deaf.stand()
+            yield chunk("too late")
+
+    async with serving(Deaf()) as engine:
+        alice = User(engine)
+        task = await alice.send("go")
+        canceled = await alice.cancel(task)
+        assert (canceled.status.state, engine.live_tasks) == (S.CANCELED, 0)
+        deaf.open()
+        await settle()
+        assert await alice.get(task) == canceled
+
+
+async def test_what_the_agent_says_may_fail_to_be_stored_and_the_task_waits_on() -> None:
+    disk = FakeDisk()
+    async with serving(Polite(chunk("notes")), disk) as engine:
+        alice = User(engine)
+        task = await alice.send("go")
+        disk.fault = lambda n: "before"
+        with pytest.raises(StoreUnavailableError):
+            await alice.cancel(task)
+        disk.fault = lambda n: ""
+        canceled = await alice.cancel(task)
+    assert (canceled.status.state, chunks_of(canceled)) == (S.CANCELED, ["notes"])
 
 
 async def test_an_agent_that_does_not_want_to_know_is_not_told() -> None:

@@ -1,9 +1,8 @@
 """An agent that wants to know is told when a task of its is canceled while it waits for its user.
 
-Rule: what the agent says then is taken, in bounded time; the task is canceled with or without it.
+Rule: what the agent says then is taken; whoever calls this bounds its time, and cancels the task with or without it.
 """
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -18,8 +17,8 @@ from apcore_a2a.server.live_task import LiveTask
 logger = logging.getLogger(__name__)
 
 
-async def farewell(agent: Agent, live: LiveTask, caller: Caller, *, seconds: float) -> None:
-    """Call the agent's `cancel`, if it has one, and write the events it yields."""
+async def farewell(agent: Agent, live: LiveTask, caller: Caller) -> None:
+    """Call the agent's `cancel`, if it has one, and write the events it yields. Never raises."""
     cancel: Callable[[Call], AsyncGenerator[AgentEvent, None]] | None = getattr(agent, "cancel", None)
     said = next((message for message in reversed(live.task.history) if message.role is Role.USER), None)
     if cancel is None or said is None:
@@ -30,10 +29,10 @@ async def farewell(agent: Agent, live: LiveTask, caller: Caller, *, seconds: flo
     call = Call(request=SendMessage(message=said), task=copy(live.task), caller=caller, cancel=token, memo=memo)
     call.resumed = True
     try:
-        async with asyncio.timeout(seconds), aclosing(cancel(call)) as events:
+        async with aclosing(cancel(call)) as events:
             async for event in events:
                 await live.save([live.keep(event)])
                 if live.state in TERMINAL:
                     return
-    except Exception:  # an agent's code: whatever it does, its task is canceled
+    except BaseException:  # an agent's code, also when it calls sys.exit: whatever it does, its task is canceled
         logger.exception("agent's cancel failed", extra={"task_id": live.task.id})

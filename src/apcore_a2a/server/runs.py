@@ -247,7 +247,8 @@ class Runs:
                 async with live.turn:
                     await live.mend()
                     if live.state not in TERMINAL:
-                        await farewell(self._agent, live, caller, seconds=FAREWELL)
+                        await self._say_farewell(live, caller)
+                        await live.mend()
                     if live.state not in TERMINAL:
                         state, text = Stop.CANCEL.value
                         await live.write(StatusUpdate(status=TaskStatus(state=state, message=says(text))))
@@ -255,6 +256,14 @@ class Runs:
                 logger.warning("cancel not stored", extra={"task_id": live.task.id, "reason": error.message})
             finally:
                 live.canceling -= 1
+
+    async def _say_farewell(self, live: LiveTask, caller: Caller) -> None:
+        work = farewell(self._agent, live, caller)
+        saying = self._crew.start(work, name=f"farewell {live.task.id}")
+        _, late = await asyncio.wait({saying}, timeout=FAREWELL)
+        if late:
+            saying.cancel()
+            self._crew.disown(saying)  # it may not hear that
 
     async def drain(self, grace: float) -> None:
         """Take nothing new, let runs finish for `grace` seconds, then end the rest as failed, and every stream."""

@@ -53,6 +53,7 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
         (waits["a message to a running task"], f"{runs.MAX_QUEUED} may wait"),
         (waits["a cancel"], f"{execution.CANCEL_GRACE + 1:g} s, then"),
         (waits["a stopped agent's task"], grace),
+        (waits["a canceled task that waits for its user"], f"{runs.FAREWELL:g} s"),
         (waits["a reader"], f"every {streams.KEEP_ALIVE:g} s"),
         (waits["the agent"], f"{live_task.MAX_UNSAVED} writes"),
         (waits["the end of a task"], f"{pauses} s, then every {execution.SAVE_RETRIES[-1]:g} s"),

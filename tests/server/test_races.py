@@ -113,6 +113,24 @@ async def test_an_engine_whose_loop_is_torn_down_still_ends_its_tasks() -> None:
     assert (ended.status.state, text_of(ended)) == (S.FAILED, "Server shutdown")
 
 
+async def test_a_loop_that_is_torn_down_while_an_end_is_stored_does_not_lose_it() -> None:
+    disk, gate = FakeDisk(), Gate()
+    async with serving(ScriptedAgent(default=(gate, COMPLETED)), disk) as engine:
+        alice = User(engine)
+        watcher = await alice.stream("go")
+        await watcher.until_seq(2)
+        await gate.reached()
+        disk.hold()
+        gate.open()
+        await until(lambda: disk.waiting == 1)
+        for each in asyncio.all_tasks() - {asyncio.current_task()}:
+            each.cancel()
+        await settle()
+        disk.let_go()
+        assert (await watcher.rest()).states[-1] is S.COMPLETED
+        assert (await alice.get(watcher.task)).status.state is S.COMPLETED
+
+
 async def test_a_reply_agent_that_is_stopped_while_its_task_is_stored_ends_it() -> None:
     disk, agent = FakeDisk(), ScriptedAgent(default=(chunk("a"), COMPLETED), may_reply=True)
     disk.hold()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from apcore_a2a.client import A2AClient
+from apcore_a2a.client.address import TrustedOrigins
 from apcore_a2a.errors import A2ADiscoveryError, ExtensionSupportRequiredError
 from tests.client.conftest import Connect
 from tests.client.scripted import CARD, ScriptedServer, card, card_03, respond, result, task
@@ -188,3 +189,12 @@ async def test_declared_extensions_are_said_in_the_header_of_the_version(
     await connect(extensions=["https://example.com/ext", "https://example.com/b"]).get_task("t-1")
 
     assert server.asked("/")[0].headers[header] == "https://example.com/ext, https://example.com/b"
+
+
+@pytest.mark.parametrize("said", ["http://127.0.0.1:8000/", "http://[::1]:8000/", "http://localhost:8000/"])
+def test_the_names_of_this_machine_are_one_origin(said: str) -> None:
+    trusted = TrustedOrigins("http://localhost:8000")
+    assert said in trusted
+    assert "http://127.0.0.1:8001/" not in trusted
+    assert "https://127.0.0.1:8000/" not in trusted
+    assert "http://127.0.0.2:8000/" not in trusted

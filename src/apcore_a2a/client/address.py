@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 WELL_KNOWN: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")  # today's, and that of 0.2
 _PORTS: Final = {"http": 80, "https": 443}
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 def check_url(url: str) -> str:
@@ -24,9 +25,13 @@ def check_url(url: str) -> str:
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port of an http address in one spelling: of one origin are those for which it is equal."""
+    """Scheme, host and port of an http address in one spelling: of one origin are those for which it is equal.
+
+    The names of this machine are one: who calls `localhost` reaches a server that says it is at 127.0.0.1.
+    """
     parts = _split(url)
-    return f"{parts.scheme}://{parts.hostname}:{parts.port or _PORTS[parts.scheme]}"
+    host = "localhost" if parts.hostname in _LOOPBACK else parts.hostname
+    return f"{parts.scheme}://{host}:{parts.port or _PORTS[parts.scheme]}"
 
 
 def _split(url: str) -> SplitResult:

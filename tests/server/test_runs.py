@@ -8,7 +8,6 @@ from apcore_a2a.agent import Admission, Call, Remember
 from apcore_a2a.errors import InvalidParamsError, OverloadedError, UnsupportedOperationError
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.server.runs import MAX_QUEUED
-from apcore_a2a.storage.task_store import Record
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, Step, chunk, status
 from tests.server.driving import User, chunks_of, serving, settle, soon, until, words
 from tests.server.fake_disk import FakeDisk
@@ -45,6 +44,19 @@ async def test_messages_to_a_running_task_are_run_one_after_the_other_in_order()
     assert chunks_of(last) == list(gates)
     question = "What next?"
     assert words(last) == ["one", question, "two", question, "three", question, "four"]
+
+
+async def test_a_message_whose_sender_did_not_wait_keeps_its_place() -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"one": asking(gate)}, default=asking())
+    async with serving(agent) as engine:
+        alice = User(engine)
+        task = await alice.start("one")
+        await gate.reached()
+        await alice.start("two", task_id=task.id)
+        asyncio.get_running_loop().call_soon(gate.open)
+        await alice.send("three", task_id=task.id)  # without a turn of the loop in between
+    assert [call.message.parts[0].text for call in agent.calls] == ["one", "two", "three"]
 
 
 async def test_a_message_that_waited_knows_what_happened_meanwhile() -> None:
@@ -201,69 +213,6 @@ async def test_a_sender_who_gives_up_while_its_message_is_stored_leaves_a_task_t
         assert (await alice.get(task)).status.state is S.COMPLETED
 
 
-async def test_running_tasks_have_a_limit_and_the_next_fits_when_one_has_ended() -> None:
-    gate = Gate()
-    agent = ScriptedAgent({"slow": (gate, COMPLETED), "ask": asking()})
-    async with serving(agent, max_active_tasks=2) as engine:
-        alice = User(engine)
-        parked = await alice.send("ask")  # a task that waits is not running
-        await alice.start("slow")
-        await alice.start("slow")
-        for fields in ({}, {"task_id": parked.id}):
-            with pytest.raises(OverloadedError, match="limit of running tasks"):
-                await alice.send("one more", **fields)
-        assert (await alice.get(parked)).status.state is S.INPUT_REQUIRED
-        gate.open()
-        await until(lambda: engine.active_tasks == 0)
-        assert (await alice.send("one more")).status.state is S.COMPLETED
-
-
-async def test_senders_that_come_together_do_not_pass_the_limit_together() -> None:
-    gate, thinking = Gate(), Gate()
-
-    class Thoughtful(ScriptedAgent):
-        async def admit(self, call: Call) -> Admission:
-            await thinking.stand()
-            return await super().admit(call)
-
-    async with serving(Thoughtful(default=(gate, COMPLETED)), max_active_tasks=3) as engine:
-        alice = User(engine)
-        senders = [asyncio.create_task(alice.send("go")) for _ in range(10)]
-        await thinking.reached()
-        await settle()
-        thinking.open()
-        await gate.reached()
-        await until(lambda: sum(sender.done() for sender in senders) == 7)
-        assert engine.active_tasks == 3
-        gate.open()
-        await soon(asyncio.wait(senders))
-        assert sum(sender.exception() is None for sender in senders) == 3
-
-
-async def test_a_task_is_live_only_while_somebody_needs_it() -> None:
-    gate = Gate()
-    async with serving(ScriptedAgent({"slow": (gate, COMPLETED), "ask": asking()})) as engine:
-        alice = User(engine)
-        await alice.send("go")
-        parked = await alice.send("ask")
-        assert engine.live_tasks == 0
-        await alice.get(parked)
-        await alice.list()
-        assert engine.live_tasks == 0
-        watcher = await alice.subscribe(parked)
-        assert engine.live_tasks == 1
-        watcher.stream.close()
-        assert engine.live_tasks == 0
-        running = await alice.start("slow")
-        assert (engine.active_tasks, engine.live_tasks) == (1, 1)
-        other = await alice.subscribe(running)
-        gate.open()
-        await until(lambda: engine.active_tasks == 0)
-        assert engine.live_tasks == 1
-        await other.rest()
-        assert engine.live_tasks == 0
-
-
 async def test_a_login_by_other_means_lets_messages_wait_for_the_run() -> None:
     """AUTH_REQUIRED with a run that goes on by itself: the task is at rest, but it is not free."""
     gate = Gate()
@@ -278,20 +227,3 @@ async def test_a_login_by_other_means_lets_messages_wait_for_the_run() -> None:
         done = await second
     assert isinstance(done, Task)
     assert (done.status.state, chunks_of(done)) == (S.COMPLETED, ["in"])
-
-
-async def test_two_who_come_at_once_share_one_live_task() -> None:
-    class SlowReads(FakeDisk):
-        async def load(self, task_id: str, owner: str) -> Record | None:
-            await asyncio.sleep(0)
-            return await super().load(task_id, owner)
-
-    async with serving(ScriptedAgent({"ask": asking()}), SlowReads()) as engine:
-        alice = User(engine)
-        task = await alice.send("ask")
-        comers = [asyncio.create_task(alice.subscribe(task)) for _ in range(3)]
-        watchers = [await soon(comer) for comer in comers]
-        assert engine.live_tasks == 1
-        await alice.send("on", task_id=task.id)
-        for watcher in watchers:
-            assert (await watcher.rest()).states == [S.INPUT_REQUIRED, S.WORKING, S.COMPLETED]

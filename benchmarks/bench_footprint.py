@@ -63,9 +63,8 @@ def bench_idle(found: Findings, plan: Plan) -> None:
         found.figures[f"idle/{server.name}"] = each
         rows.append([server.name, ratio(each / found.figures[f"idle/{OURS.name}"]), f"{count:,}", f"{each:,.1f}"])
     columns = ("server", "times ours", "streams", "KiB each")
-    found.add(
-        Table("Idle streams: what each keeps in memory", columns, rows, "Of the whole process, connection and all.")
-    )
+    note = "Of the whole process, connection and all. fasta2a cannot: it runs one task at a time."
+    found.add(Table("Idle streams: what each keeps in memory", columns, rows, note))
 
 
 def bench_stored(found: Findings, plan: Plan) -> None:

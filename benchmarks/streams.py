@@ -137,12 +137,16 @@ async def measure_subscribers(target: Running, word: str, chunks: int, subscribe
 
 
 async def open_idle(target: Running, streams: int) -> Sequence[Reader]:
-    """Streams whose agent says nothing; they stay open until their readers are closed."""
+    """Streams whose agent says nothing; they stay open until their readers are closed.
+
+    Each thousand is a tenant of its own: we let no caller have more.
+    """
     readers: list[Reader] = []
     for _ in range(0, streams, 100):
         batch = [await connect(target) for _ in range(min(100, streams - len(readers)))]
+        tenant = f"tenant-{len(readers) // 1000}" if len(readers) >= 1000 else ""
         for reader in batch:
-            reader.request(target, wire.stream(target.server, "hang"))
+            reader.request(target, wire.stream(target.server, "hang", tenant))
         for reader in batch:
             async with asyncio.timeout(DEADLINE):
                 await reader.began

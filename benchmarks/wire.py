@@ -34,12 +34,13 @@ def body(server: Server, operation: str, params: dict[str, Any]) -> str:
     return json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, separators=(",", ":"))
 
 
-def send(server: Server, text: str = "echo", operation: str = "send") -> str:
-    return body(server, operation, {"message": message(server, text)})
+def send(server: Server, text: str = "echo") -> str:
+    return body(server, "send", {"message": message(server, text)})
 
 
-def stream(server: Server, text: str) -> str:
-    return send(server, text, "stream")
+def stream(server: Server, text: str, tenant: str = "") -> str:
+    params: dict[str, Any] = {"message": message(server, text)}
+    return body(server, "stream", {**params, "tenant": tenant} if tenant else params)
 
 
 def get(server: Server, task_id: str = TASK_ID) -> str:

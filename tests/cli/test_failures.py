@@ -99,11 +99,11 @@ def test_an_api_key_goes_where_the_card_says(terminal: Terminal) -> None:
 def test_headers_reach_the_agent(terminal: Terminal) -> None:
     with scripted() as server:
         server.on(CARD, respond(card_of(server.url)))
-        ran = terminal("task", server.url, "t-1", "-H", "X-Trace: abc", "--header", "x-two:2", "--debug")
+        ran = terminal("task", server.url, "t-1", "-H", "X-Trace: my-secret", "--header", "x-two:2", "--debug")
         (asked,) = server.asked("/")
 
-    assert (asked.headers["x-trace"], asked.headers["x-two"]) == ("abc", "2")
-    assert "X-Trace: …" in ran.err and "abc" not in ran.err
+    assert (asked.headers["x-trace"], asked.headers["x-two"]) == ("my-secret", "2")
+    assert "X-Trace: …" in ran.err and "my-secret" not in ran.err
 
 
 def test_a_card_that_points_elsewhere_is_not_followed(terminal: Terminal) -> None:

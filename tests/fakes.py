@@ -30,7 +30,8 @@ PATIENCE: Final = 5.0  # seconds that any test waits for anything
 class Gate:
     """A place in a script where a run stands until the test lets it pass; an opened gate stays open.
 
-    Whoever stands at a deaf gate does not hear that they are cancelled.
+    Whoever stands at a deaf gate does not hear that they are cancelled, as the engine cancels: once. The second time is
+    a test that failed before it opened the gate, and wants to end.
     """
 
     def __init__(self, *, deaf: bool = False) -> None:
@@ -55,6 +56,7 @@ class Gate:
             except asyncio.CancelledError:
                 if not self._deaf:
                     raise
+                self._deaf = False
 
 
 Step = AgentEvent | Gate | BaseException  # an exception is raised

@@ -7,6 +7,7 @@ import random
 import tempfile
 from pathlib import Path
 
+from apcore_a2a.server import execution
 from tests.chaos.rounds import run_round
 from tests.server.history import Trial
 
@@ -25,10 +26,16 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             outcome = run_round(Path(folder) / "tasks.db", dice, tasks=chosen.tasks)
         print(f"round {number}: {outcome}", flush=True)
+    execution.SAVE_RETRIES = (0.0, 0.0, 0.0, 0.001)  # type: ignore[misc]  # a trial has no time to wait
     operations = 0
     for _ in range(chosen.trials):
-        trial = Trial(dice.randrange(1_000_000_000), faults=dice.choice((0.0, 0.02, 0.2)))
-        asyncio.run(trial.run())
+        seed, faults = dice.randrange(1_000_000_000), dice.choice((0.0, 0.02, 0.2))
+        trial = Trial(seed, faults=faults)
+        try:
+            asyncio.run(trial.run())
+        except BaseException:
+            print(f"failed: Trial({seed}, faults={faults})")
+            raise
         operations += trial.clients * trial.steps
     print(f"{chosen.trials} histories of {operations} operations kept the rules")
 

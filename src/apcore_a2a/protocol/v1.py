@@ -39,7 +39,7 @@ _REQUESTS: Final[dict[Operation, tuple[msgspec.json.Decoder[Any], inspect.Type]]
     operation: (msgspec.json.Decoder(shape.request), inspect.type_info(shape.request))
     for operation, shape in SHAPES.items()
 }
-_MEMBERS: Final[dict[type, bytes]] = {
+MEMBERS: Final[dict[type, bytes]] = {
     Task: b'{"task":',
     Document: b'{"task":',
     Message: b'{"message":',
@@ -68,19 +68,23 @@ def _checked(request: Value) -> Value:
 
 def encode_result(operation: Operation, result: Result) -> bytes:
     body = EMPTY if result is None else result.body if isinstance(result, Document) else encode(result)
-    return _MEMBERS[type(result)] + body + b"}" if operation is Operation.SEND else body
+    return MEMBERS[type(result)] + body + b"}" if operation is Operation.SEND else body
 
 
 def encode_event(event: Event) -> bytes:
     """A StreamResponse: one member, named for the kind of event."""
-    return _MEMBERS[type(event)] + encode(event) + b"}"
+    return MEMBERS[type(event)] + encode(event) + b"}"
 
 
 def encode_record(event: Event, said: Message | None = None) -> bytes:
     """An event as stores keep it: a StreamResponse, and with it the message that caused the event, if one did."""
-    if said is None:
-        return encode_event(event)
-    return _MEMBERS[Message] + encode(said) + b"," + encode_event(event)[1:]
+    body = encode_event(event)
+    return body if said is None else encode_heard(said, body)
+
+
+def encode_heard(said: Message, body: bytes) -> bytes:
+    """The record of an event that a message caused."""
+    return MEMBERS[Message] + encode(said) + b"," + body[1:]
 
 
 def decode_record(data: bytes) -> tuple[Event, Message | None]:

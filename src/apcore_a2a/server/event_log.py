@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.dialect import Dialect
 from apcore_a2a.protocol.model import Event, TaskState
 
@@ -21,19 +22,30 @@ class Lagged(Exception):
 
 
 class Entry(Struct, gc=False):
-    """One event of a task, encoded once per dialect however many read it."""
+    """One event of a task as its 1.0 JSON, and as another dialect's once somebody reads it in that."""
 
     seq: int
-    event: Event
     state: TaskState
     """The task's state after this event."""
-    encoded: dict[Dialect, bytes]
+    body: bytes
+    others: dict[Dialect, bytes] | None = None
+
+    @property
+    def event(self) -> Event:
+        return v1.decode_event(self.body)
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + (sum(map(len, self.others.values())) if self.others else 0)
 
     def encode(self, dialect: Dialect) -> bytes:
-        body = self.encoded.get(dialect)
-        if body is None:
-            body = self.encoded[dialect] = dialect.encode_event(self.event)
-        return body
+        if dialect is v1:
+            return self.body
+        if self.others is None:
+            self.others = {}
+        if dialect not in self.others:
+            self.others[dialect] = dialect.encode_event(self.event)
+        return self.others[dialect]
 
 
 class EventLog:
@@ -60,7 +72,7 @@ class EventLog:
         dropped = max(len(self._entries) // 2, 1)
         del self._entries[:dropped]
         self._first += dropped
-        self._bytes = sum(len(body) for entry in self._entries for body in entry.encoded.values())
+        self._bytes = sum(entry.size for entry in self._entries)
 
     def restart(self, version: int) -> None:
         """Go on from a version whose events were not all published: readers begin again from a snapshot."""

@@ -118,7 +118,11 @@ class Execution:
         return None
 
     async def _run(self) -> None:
-        self.call.task, self.began = copy(self.live.task), self.live.version
+        self.began = self.live.version
+        if self.call.resumed or self.call.task is self.live.task:
+            self.call.task = copy(self.live.task)
+        else:  # a new task was stored as another object: the one that the call came with is the agent's own
+            self.call.task.status = self.live.task.status
         batches = Batches(self._agent.run(self.call), self.live.keep, self._is_last)
         try:
             while not (self._over or self.live.state in TERMINAL or batches.ended):

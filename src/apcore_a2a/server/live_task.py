@@ -5,7 +5,7 @@ Rule: fold, save, publish, in this order. No reader sees what a restart would fo
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from apcore_a2a.errors import A2AError, InvalidAgentResponseError, TaskNotFoundE
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, skips_working
 from apcore_a2a.protocol.model import (
+    ArtifactUpdate,
     Document,
     Event,
     Message,
@@ -25,7 +26,7 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 from apcore_a2a.server.event_log import Entry, EventLog
-from apcore_a2a.server.keeping import WORKING, Kept, complete, keep, says_nothing, taken
+from apcore_a2a.server.keeping import Kept, complete, keep, says_nothing, status, taken
 from apcore_a2a.server.stamps import new_id, utc_now
 from apcore_a2a.storage.task_store import Change, Store
 
@@ -78,12 +79,11 @@ class LiveTask:
 
     async def create(self, *, key: str = "", working: bool = False) -> str | None:
         """Store a new task, and that it is worked on if it is; the id of the earlier one if `key` was used before."""
-        events: list[Event] = [copy(self.task)]
+        self.task, body = taken(self.task)  # what was given stays with the agent
+        self.version, entries = 1, [Entry(1, self.state, body)]
         if working:
-            events.append(complete(WORKING, self.task))
-        entries, change, failure = self._fold(map(taken, events), None)
-        if failure is not None:
-            raise failure
+            self._fold_one(*status(TaskState.WORKING, self.task), entries)
+        change = self._change([entry.body for entry in entries])
         self._broken = True  # until the store says that it is not
         earlier = await self._store.create(change, key=key)
         self._broken = False
@@ -95,18 +95,18 @@ class LiveTask:
         """Take the user's next message, with which the task works again."""
         task = self.task
         said = replace(said, task_id=task.id, context_id=task.context_id, message_id=said.message_id or new_id())
-        await self.write(WORKING, said=said)
+        await self.save([status(TaskState.WORKING, task)], said=said)
         await self.flush()
 
     async def start_anew(self) -> None:
         """Forget what an earlier attempt has made."""
-        status = TaskStatus(state=TaskState.WORKING, timestamp=utc_now())
-        await self.write(replace(self.task, artifacts=[], status=status))
+        working = TaskStatus(state=TaskState.WORKING, timestamp=utc_now())
+        await self.write(replace(self.task, artifacts=[], status=working))
         await self.flush()
 
-    async def write(self, event: Event, *, said: Message | None = None) -> None:
+    async def write(self, event: Event) -> None:
         """Fold one event of our own, have it saved, publish it."""
-        await self.save([self.keep(event)], said=said)
+        await self.save([keep(event, self.task)])
 
     def keep(self, event: AgentEvent) -> Kept:
         """An agent's event where it is yielded: complete, encoded, and out of the agent's reach."""
@@ -120,7 +120,7 @@ class LiveTask:
         Raises:
             A2AError: an event may not follow (those before it are taken), or the store could not take them.
         """
-        entries, change, failure = self._fold(self._prepare(events, said), said)
+        entries, change, failure = self._fold(events, said)
         if entries:
             try:
                 saved = self._store.append(change)
@@ -133,24 +133,10 @@ class LiveTask:
                 raise
         if failure is not None:
             raise failure
-        return any(entry.state in AT_REST for entry in entries)
-
-    def _prepare(self, events: Iterable[Kept], said: Message | None) -> Iterator[tuple[Event, bytes]]:
-        """What is to be folded: with the step to WORKING that agents leave out, without what says nothing."""
-        state = self.state
-        for event, body in events:
-            if isinstance(event, Remember):
-                self.memo = event.memo
-                continue
-            if isinstance(event, Message):  # within a task, a message is what the agent says while it works
-                event, body = taken(complete(StatusUpdate(status=TaskStatus(state=state, message=event)), self.task))
-            if isinstance(event, StatusUpdate | Task):
-                if said is None and state is TaskState.WORKING and says_nothing(event):
-                    continue
-                if skips_working(state, event.status.state):
-                    yield taken(complete(WORKING, self.task))
-                state = event.status.state
-            yield event, body
+        for entry in entries:
+            if entry.state in AT_REST:
+                return True
+        return False
 
     async def _later(self, saved: "asyncio.Future[None]", entries: list[Entry], change: Change) -> None:
         def publish(done: "asyncio.Future[None]") -> None:
@@ -181,37 +167,57 @@ class LiveTask:
             self._broken = True
             raise
 
-    def _fold(
-        self, events: Iterable[tuple[Event, bytes]], said: Message | None
-    ) -> tuple[list[Entry], Change, A2AError | None]:
+    def _fold(self, events: Iterable[Kept], said: Message | None) -> tuple[list[Entry], Change, A2AError | None]:
         """Fold events up to one that may not follow, which changes nothing; that is answered, too."""
-        entries, records, failure = [], [], None
+        entries: list[Entry] = []
+        failure = None
         try:
             for event, body in events:
-                if self.version and (applied := fold(self.task, event)) is not event:
-                    event, body = applied, v1.encode_event(applied)
-                self.version += 1
-                entries.append(Entry(self.version, event, self.state, {v1: body}))
-                records.append(body if said is None else v1.encode_record(event, said))
-                if said is not None:
-                    fold(self.task, said)
-                    said = None
+                self._fold_one(event, body, entries, heard=said is not None)
         except A2AError as error:
             failure = error
-        self._document = None
-        if self.state in AT_REST:  # one that waits for its user will change again, so its document keeps no hold of it
-            self._document = Document(encode(self.task), self.task if self.state in TERMINAL else None)
-        change = Change(
-            task=self.task,
+        records = [entry.body for entry in entries]
+        if said is not None and entries:
+            records[0] = v1.encode_heard(said, records[0])
+            fold(self.task, said)
+        return entries, self._change(records), failure
+
+    def _fold_one(self, event: AgentEvent, body: bytes, entries: list[Entry], *, heard: bool = False) -> None:
+        """One event: with the step to WORKING that agents leave out, and not at all if it says nothing."""
+        task = self.task
+        if isinstance(event, Remember):
+            self.memo = event.memo
+            return
+        if not isinstance(event, ArtifactUpdate):
+            state = task.status.state
+            if isinstance(event, Message):  # within a task, a message is what the agent says while it works
+                event, body = taken(complete(StatusUpdate(status=TaskStatus(state=state, message=event)), task))
+            if state is TaskState.WORKING and not heard and says_nothing(event):
+                return
+            if skips_working(state, event.status.state):
+                self._fold_one(*status(TaskState.WORKING, task), entries)
+        if (applied := fold(task, event)) is not event:
+            body = v1.encode_event(applied)
+        self.version += 1
+        entries.append(Entry(self.version, task.status.state, body))
+
+    def _change(self, records: list[bytes]) -> Change:
+        """All that was folded, to be stored; a task at rest goes with its document."""
+        task, document = self.task, None
+        state = task.status.state
+        if state in AT_REST:  # one that waits for its user will change again, so its document keeps no hold of it
+            document = Document(encode(task), task if state in TERMINAL else None)
+        self._document = document
+        return Change(
+            task=task,
             owner=self.owner,
             version=self.version,
             epoch=self.epoch,
             events=records,
-            document=self._document,
+            document=document,
             memo=self.memo,
-            run=self.run if self._document is None or self.state is TaskState.AUTH_REQUIRED else b"",
+            run=self.run if document is None or state is TaskState.AUTH_REQUIRED else b"",
         )
-        return entries, change, failure
 
     def _publish(self, entries: list[Entry], change: Change) -> None:
         if entries[0].seq != self.log.version + 1:

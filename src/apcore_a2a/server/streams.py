@@ -134,12 +134,12 @@ class Streams:
 def snapshot(document: Document, version: int) -> Entry:
     """The task itself as an event, with the sequence number of the last event in it."""
     task = document.task()
-    return Entry(version, task, task.status.state, {v1: b'{"task":' + document.body + b"}"})
+    return Entry(version, task.status.state, b'{"task":' + document.body + b"}")
 
 
 def reply(event: Event) -> Stream:
     """A stream of one event."""
-    return Stream([Entry(1, event, TaskState.COMPLETED, {})])
+    return Stream([Entry(1, TaskState.COMPLETED, v1.encode_event(event))])
 
 
 async def replay(live: LiveTask, origin: Origin) -> Stream:
@@ -150,6 +150,7 @@ async def replay(live: LiveTask, origin: Origin) -> Stream:
         if kept is None:
             return Stream([snapshot(live.snapshot(), version)])
         events = enumerate(kept, version - len(kept) + 1)
-        return Stream([Entry(seq, v1.decode_record(body)[0], TaskState.WORKING, {}) for seq, body in events])
+        told = [(seq, v1.encode_event(v1.decode_record(body)[0])) for seq, body in events]  # without what was said
+        return Stream([Entry(seq, TaskState.WORKING, body) for seq, body in told])
     status = StatusUpdate(status=task.status, task_id=task.id, context_id=task.context_id)
-    return Stream([Entry(version, status, task.status.state, {})])
+    return Stream([Entry(version, task.status.state, v1.encode_event(status))])

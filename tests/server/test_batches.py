@@ -6,11 +6,11 @@ from contextlib import aclosing
 
 import pytest
 
-from apcore_a2a.server.batches import LIMIT, Batches, within
+from apcore_a2a.server.batches import LIMIT, Batches
 
 
-def never(event: int) -> bool:
-    return False
+def keep(event: int) -> tuple[int, bool]:
+    return event, False
 
 
 def lose() -> None:
@@ -18,7 +18,7 @@ def lose() -> None:
 
 
 async def _all(events: AsyncGenerator[int, None]) -> list[list[int]]:
-    batches, seen = Batches(events, int, never), []
+    batches, seen = Batches(events, keep), []
     while True:
         seen.append(batches.take())
         if batches.waits:
@@ -45,7 +45,7 @@ async def test_what_came_before_a_wait_is_there_while_the_agent_waits() -> None:
         await gate.wait()
         yield 2
 
-    batches = Batches(agent(), int, never)
+    batches = Batches(agent(), keep)
     assert batches.take() == [1]
     assert batches.waits
     await asyncio.sleep(0)  # others may run, and await, in between
@@ -68,7 +68,7 @@ async def test_an_error_comes_after_the_events_before_it() -> None:
         yield 1
         raise KeyError("lost")
 
-    batches = Batches(agent(), int, never)
+    batches = Batches(agent(), keep)
     assert batches.take() == [1]
     with pytest.raises(KeyError):
         batches.take()
@@ -80,7 +80,7 @@ async def test_an_error_at_once_is_raised_at_once() -> None:
         yield 1
 
     with pytest.raises(KeyError):
-        Batches(agent(), int, never).take()
+        Batches(agent(), keep).take()
 
 
 async def test_an_error_after_a_wait_is_raised_there() -> None:
@@ -89,7 +89,7 @@ async def test_an_error_after_a_wait_is_raised_there() -> None:
         lose()
         yield 1
 
-    batches = Batches(agent(), int, never)
+    batches = Batches(agent(), keep)
     assert batches.take() == []
     with pytest.raises(KeyError):
         await batches.wait()
@@ -119,7 +119,7 @@ async def test_a_cancellation_reaches_the_agent_where_it_waits() -> None:
 
     async def drive() -> list[int]:
         async with aclosing(agent()) as events:
-            batches = Batches(events, int, never)
+            batches = Batches(events, keep)
             batches.take()
             await batches.wait()
             return batches.take()
@@ -158,7 +158,10 @@ async def test_nothing_is_taken_after_the_last_event() -> None:
         seen.append("went on")
         yield 3
 
-    first, second = Batches(agent(), int, lambda event: event == 1), Batches(agent(), int, lambda event: event == 2)
+    first, second = (
+        Batches(agent(), lambda event: (event, event == 1)),
+        Batches(agent(), lambda event: (event, event == 2)),
+    )
     assert first.take() == [1]
     assert (seen, first.waits, first.ended) == ([], False, False)
     assert second.take() == [1]
@@ -178,7 +181,7 @@ async def test_an_event_is_kept_where_it_is_yielded() -> None:
         yield reused
         reused[0] = 4
 
-    batches = Batches(agent(), list, lambda event: False)
+    batches = Batches(agent(), lambda event: (list(event), False))
     assert batches.take() == [[1], [2]]
     await batches.wait()
     assert batches.take() == [[3]]
@@ -190,7 +193,7 @@ async def test_an_event_that_cannot_be_kept_is_the_agents_error() -> None:
         yield "x"
         yield "3"
 
-    batches = Batches(agent(), int, lambda event: False)
+    batches = Batches(agent(), lambda event: (int(event), False))
     assert batches.take() == [1]
     with pytest.raises(ValueError, match="x"):
         batches.take()
@@ -209,7 +212,7 @@ async def test_an_agent_that_is_closed_in_its_wait_leaves_it_and_tidies_up() -> 
             await asyncio.sleep(0)
             seen.append("closed")
 
-    batches = Batches(agent(), int, never)
+    batches = Batches(agent(), keep)
     assert batches.take() == [1]
     await batches.close()
     assert seen == ["closed"]
@@ -224,21 +227,28 @@ async def test_an_agent_that_is_closed_at_its_event_ends_there() -> None:
         finally:
             seen.append("closed")
 
-    batches = Batches(agent(), int, lambda event: True)
+    batches = Batches(agent(), lambda event: (event, True))
     assert batches.take() == [1]
     await batches.close()
     assert seen == ["closed"]
 
 
-async def test_what_is_ready_needs_no_deadline_and_what_is_not_has_one() -> None:
-    async def ready() -> int:
-        return 1
+async def test_two_agents_may_wait_for_the_same_future() -> None:
+    shared: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    async def soon() -> int:
-        await asyncio.sleep(0)
-        return 2
+    async def agent() -> AsyncGenerator[int, None]:
+        yield 1
+        yield await shared
 
-    assert await within(-1, ready()) == 1
-    assert await within(5, soon()) == 2
-    with pytest.raises(TimeoutError):
-        await within(0.01, asyncio.Event().wait())
+    async def drive() -> list[int]:
+        batches = Batches(agent(), keep)
+        first = batches.take()
+        await asyncio.sleep(0)  # what came first is being saved, and the other agent begins to wait, too
+        await batches.wait()
+        return first + batches.take()
+
+    drivers = [asyncio.create_task(drive()) for _ in range(2)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    shared.set_result(2)
+    assert await asyncio.wait_for(asyncio.gather(*drivers), 5) == [[1, 2], [1, 2]]

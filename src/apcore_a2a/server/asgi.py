@@ -25,10 +25,10 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import VERSION_HEADER, Dialect, choose
 from apcore_a2a.protocol.sse import KEEP_ALIVE, frame
-from apcore_a2a.server.batches import within
 from apcore_a2a.server.event_log import Entry
 from apcore_a2a.server.origin import Origin
 from apcore_a2a.server.streams import Stream
+from apcore_a2a.server.waiting import within
 
 logger = logging.getLogger(__name__)
 

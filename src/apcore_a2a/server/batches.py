@@ -1,13 +1,13 @@
-"""What an agent yields without waiting in between, taken together; and waits that are often none.
+"""What an agent yields without waiting in between, taken together.
 
 Rule: the agent runs in the caller's own asyncio task and never notices. A step that would wait is held where it
 stands, so that what came before it can be written first; then it is awaited as if nothing had happened.
 """
 
-import asyncio
-import types
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final, Generic, TypeVar
+
+from apcore_a2a.server.waiting import begin, go_on
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -18,12 +18,12 @@ LIMIT: Final = 64  # events; then others get a turn
 class Batches(Generic[T, K]):
     """Takes from an async generator all that is ready: first `take`, then, if it waits, `wait`, and again.
 
-    `keep` is called with each event where it is yielded, before the agent can change it, and makes what is kept of it.
-    `last` says of an event whether none is wanted after it; the generator is then left standing where it yielded it.
+    `keep` is called with each event where it is yielded, before the agent can change it, and makes what is kept of it;
+    it also says whether no event is wanted after it: then the generator is left standing where it yielded it.
     """
 
-    def __init__(self, events: AsyncGenerator[T, None], keep: Callable[[T], K], last: Callable[[T], bool]) -> None:
-        self._events, self._keep, self._last = events, keep, last
+    def __init__(self, events: AsyncGenerator[T, None], keep: Callable[[T], tuple[K, bool]]) -> None:
+        self._events, self._keep = events, keep
         self._head: list[K] = []
         self._was_last = False
         self._step: Any = None  # Any: an async generator's step; it has send and throw
@@ -44,12 +44,13 @@ class Batches(Generic[T, K]):
         while len(batch) < LIMIT and not self._was_last:
             step: Any = self._events.__anext__()
             try:
-                self._yielded = step.send(None)
+                self._yielded = begin(step)
             except StopIteration as done:
                 try:
-                    batch.append(self._kept(done.value))
+                    kept, self._was_last = self._keep(done.value)
                 except Exception as error:
                     return self._fail(error, batch)
+                batch.append(kept)
             except StopAsyncIteration:
                 self.ended = True
                 break
@@ -59,10 +60,6 @@ class Batches(Generic[T, K]):
                 self._step = step
                 break
         return batch
-
-    def _kept(self, event: T) -> K:
-        self._was_last = self._last(event)
-        return self._keep(event)
 
     def _fail(self, error: BaseException, batch: list[K]) -> list[K]:
         if not batch:
@@ -74,7 +71,8 @@ class Batches(Generic[T, K]):
         """Let the agent wait; its next event opens the next batch."""
         step, self._step = self._step, None
         try:
-            self._head.append(self._kept(await _go_on(step, self._yielded)))
+            kept, self._was_last = self._keep(await go_on(step, self._yielded))
+            self._head.append(kept)
         except StopAsyncIteration:
             self.ended = True
 
@@ -83,39 +81,7 @@ class Batches(Generic[T, K]):
         step, self._step = self._step, None
         if step is not None:
             try:
-                await _go_on(step, step.throw(GeneratorExit()))
+                await go_on(step, step.throw(GeneratorExit()))
             except (GeneratorExit, StopIteration, StopAsyncIteration):
                 pass  # it left; what it may have said in leaving comes too late
         await self._events.aclose()
-
-
-async def within(seconds: float, work: Awaitable[T]) -> T:
-    """Await with a deadline that costs nothing when there is no need to wait.
-
-    Raises:
-        TimeoutError: it took longer.
-    """
-    step = work.__await__()
-    try:
-        yielded = step.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    async with asyncio.timeout(seconds):
-        result: T = await _go_on(step, yielded)
-        return result
-
-
-@types.coroutine
-def _go_on(step: Any, yielded: Any) -> Generator[Any, Any, Any]:
-    """Await a step that has begun: what `await` does, from the second move on."""
-    try:
-        while True:
-            try:
-                sent = yield yielded
-            except BaseException as error:  # a cancellation is the agent's to see
-                yielded = step.throw(error)
-            else:
-                yielded = step.send(sent)
-    except StopIteration as done:
-        return done.value

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Final
+from typing import Final, cast
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Remember
 from apcore_a2a.errors import (
@@ -24,9 +24,10 @@ from apcore_a2a.errors import (
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Message, StatusUpdate, Task, TaskState, TaskStatus
 from apcore_a2a.server.batches import LIMIT, Batches
-from apcore_a2a.server.keeping import Kept, says
+from apcore_a2a.server.keeping import Kept, keep, says
 from apcore_a2a.server.live_task import LiveTask
 from apcore_a2a.server.observer import Observer
+from apcore_a2a.server.waiting import Moment
 
 logger = logging.getLogger(__name__)
 
@@ -60,16 +61,18 @@ class Execution:
         agent: Agent,
         observer: Observer,
         begin: Callable[[], Awaitable[str | None]] | None,
+        on_end: "Callable[[Execution], None]",
     ) -> None:
         self.live, self.call = live, call
-        self.opened, self.rested, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.opened, self.rested, self.ended = Moment(), Moment(), Moment()
         self.began = 0  # the version of `call.task`, where the agent takes over
         self.earlier: str | None = None
         self.reply: Message | None = None
         self.error: A2AError | None = None
-        self.driver: asyncio.Task[None]  # whoever starts `drive` says in which
+        self.driver: asyncio.Task[None]
+        self.timer: asyncio.TimerHandle | None = None  # for its deadline
         self.stopping: asyncio.Task[None] | None = None  # a run is stopped once: `Runs.stop`
-        self._agent, self._observer, self._begin = agent, observer, begin
+        self._agent, self._observer, self._begin, self._on_end = agent, observer, begin, on_end
         self._stored = False
         self._stop: Stop | None = None
         self._over = False  # nothing more is taken from the agent
@@ -79,14 +82,15 @@ class Execution:
         self._started: float | None = None
 
     async def drive(self) -> None:
-        """Run the agent to its end. Never raises."""
+        """Run the agent to its end, in a task of its own. Never raises."""
+        self.driver = cast("asyncio.Task[None]", asyncio.current_task())
         failure: BaseException | None = None
         try:
             if self._begin is not None:
                 await self._open(self._begin)
             if not self._over:
                 failure = await self._perform()
-            if not self._over or self._in_doubt:
+            if self._in_doubt or not (self._over or (failure is None and self.live.has_ended())):
                 await self._end(failure or self.error)
         finally:
             if not self._abandoned:
@@ -103,7 +107,7 @@ class Execution:
         else:
             self._stored = True
             self._over = self._over or self.earlier is not None
-        self.opened.set()
+        self.opened.come()
 
     async def _perform(self) -> BaseException | None:
         self._started = time.monotonic()
@@ -123,9 +127,9 @@ class Execution:
             self.call.task = copy(self.live.task)
         else:  # a new task was stored as another object: the one that the call came with is the agent's own
             self.call.task.status = self.live.task.status
-        batches = Batches(self._agent.run(self.call), self.live.keep, self._is_last)
+        batches = Batches(self._agent.run(self.call), self._keep)
         try:
-            while not (self._over or self.live.state in TERMINAL or batches.ended):
+            while not (self._over or batches.ended or self.live.task.status.state in TERMINAL):
                 if batch := batches.take():
                     await self._take(batch)
                 elif not batches.waits:
@@ -140,9 +144,12 @@ class Execution:
             self._in_agent = True
             await batches.close()
 
-    def _is_last(self, event: AgentEvent) -> bool:
-        """Whether nothing can follow: the task has ended, or a message is the whole answer."""
-        return _says(event, *TERMINAL) or (self._agent.may_reply and isinstance(event, Message))
+    def _keep(self, event: AgentEvent) -> tuple[Kept, bool]:
+        """What is kept of an event, and whether nothing can follow: the task ends, or a message is the whole answer."""
+        kept = keep(event, self.live.task)
+        if isinstance(event, Message):
+            return kept, self._agent.may_reply
+        return kept, isinstance(event, StatusUpdate | Task) and event.status.state in TERMINAL
 
     async def _let_wait(self, batches: Batches[AgentEvent, Kept]) -> None:
         # Only here may the driver be cancelled: in the agent's own wait, never in a save.
@@ -159,14 +166,14 @@ class Execution:
             batch = await self._take_first(batch)
         if batch and self._agent.may_reply and isinstance(message := batch[-1][0], Message):  # the end of its task
             end = StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=message))
-            batch = [*batch[:-1], self.live.keep(end)]
+            batch = [*batch[:-1], keep(end, self.live.task)]
         if self._stop in (Stop.TIMEOUT, Stop.SHUTDOWN):  # the agent was stopped, but not by its client
             batch = [kept for kept in batch if not _says(kept[0], TaskState.CANCELED)]
         if self._over:
             return
         if await self.live.save(batch):
             await self.live.flush()  # it may have gone on already
-            self.rested.set()
+            self.rested.come()
 
     async def _take_first(self, batch: list[Kept]) -> list[Kept]:
         """Answer with a message, or begin a task: its own idea of a new task is taken as it is."""
@@ -176,7 +183,7 @@ class Execution:
                 continue
             if isinstance(event, Message):
                 self.reply, self._over = self.live.address(event), True
-                self.opened.set()
+                self.opened.come()
                 return []
             adopted = isinstance(event, Task) and event.status.state is TaskState.SUBMITTED
             if isinstance(event, Task) and adopted:
@@ -224,7 +231,7 @@ class Execution:
                 if attempt == len(SAVE_RETRIES):  # its sender need not wait any longer
                     logger.error("task end not stored yet", exc_info=error, extra={"task_id": self.live.task.id})
                     self.error = StoreUnavailableError()
-                    self.rested.set()
+                    self.rested.come()
                 await asyncio.sleep(SAVE_RETRIES[min(attempt, len(SAVE_RETRIES) - 1)])
                 attempt += 1
         self.error = StoreUnavailableError()
@@ -254,8 +261,10 @@ class Execution:
         if self._started is not None:
             self._observer.run_ended(self.live.task.id, self.live.state, time.monotonic() - self._started)
             self._started = None
-        for event in (self.opened, self.rested, self.ended):
-            event.set()
+        self.opened.come()
+        self.rested.come()
+        self.ended.come()
+        self._on_end(self)
 
 
 def _says(event: AgentEvent, *states: TaskState) -> bool:

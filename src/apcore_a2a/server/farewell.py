@@ -12,6 +12,7 @@ from msgspec import json
 from apcore_a2a.agent import Agent, AgentEvent, Call, Caller, CancelToken
 from apcore_a2a.protocol.lifecycle import TERMINAL, copy
 from apcore_a2a.protocol.model import Role, SendMessage
+from apcore_a2a.server.keeping import keep
 from apcore_a2a.server.live_task import LiveTask
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ async def farewell(agent: Agent, live: LiveTask, caller: Caller) -> None:
     try:
         async with aclosing(cancel(call)) as events:
             async for event in events:
-                await live.save([live.keep(event)])
+                await live.save([keep(event, live.task)])
                 if live.state in TERMINAL:
                     return
     except BaseException:  # an agent's code, also when it calls sys.exit: whatever it does, its task is canceled

@@ -108,10 +108,6 @@ class LiveTask:
         """Fold one event of our own, have it saved, publish it."""
         await self.save([keep(event, self.task)])
 
-    def keep(self, event: AgentEvent) -> Kept:
-        """An agent's event where it is yielded: complete, encoded, and out of the agent's reach."""
-        return keep(event, self.task)
-
     async def save(self, events: list[Kept], *, said: Message | None = None) -> bool:
         """Take kept events: fold them, have them saved, publish them; together, for one save costs what many would.
 

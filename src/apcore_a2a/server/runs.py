@@ -196,29 +196,24 @@ class Runs:
 
     def _launch(self, live: LiveTask, call: Call, begin: Callable[[], Awaitable[str | None]] | None) -> Execution:
         call.deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        execution = Execution(live, call, agent=self._agent, observer=self._observer, begin=begin)
+        execution = Execution(
+            live, call, agent=self._agent, observer=self._observer, begin=begin, on_end=self._finished
+        )
         self._active[live.task.id] = execution
         self.hold(live)
-        execution.driver = self._crew.start(self._drive(execution), name=f"run {live.task.id}")
+        self._crew.start_now(execution.drive(), name=f"run {live.task.id}")
+        if self._timeout is not None and not execution.ended.has_come:
+            loop = asyncio.get_running_loop()
+            execution.timer = loop.call_later(self._timeout, self.stop, execution, Stop.TIMEOUT)
         return execution
 
-    async def _drive(self, execution: Execution) -> None:
-        loop = asyncio.get_running_loop()
-        timer = None if self._timeout is None else loop.call_later(self._timeout, self.stop, execution, Stop.TIMEOUT)
-        try:
-            await execution.drive()
-        finally:
-            if timer is not None:
-                timer.cancel()
-            if execution.ended.is_set():  # else it was abandoned, and whoever stopped it is about to end its task
-                self._finished(execution)
-
     def _finished(self, execution: Execution) -> None:
+        if execution.timer is not None:
+            execution.timer.cancel()
         live = execution.live
-        if self._active.get(live.task.id) is execution:
-            del self._active[live.task.id]
-            live.turn.release()
-            self.release(live)
+        del self._active[live.task.id]
+        live.turn.release()
+        self.release(live)
 
     # ---- ends -----------------------------------------------------------------------------------------------------
 
@@ -231,7 +226,6 @@ class Runs:
 
     async def _stop(self, execution: Execution, reason: Stop) -> None:
         await execution.stop(reason)
-        self._finished(execution)  # an abandoned agent holds no turn
         self._crew.disown(execution.driver)
 
     def cancel(self, live: LiveTask, caller: Caller) -> "asyncio.Task[None]":

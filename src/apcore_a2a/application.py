@@ -135,11 +135,11 @@ class _Dispatch:
     def __init__(self, routes: Mapping[tuple[str, str], ASGIApp], rest: ASGIApp, metrics: Metrics | None) -> None:
         self._routes, self._rest, self._metrics = routes, rest, metrics
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if self._metrics is not None:
             self._metrics.request_received()
         path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
-        await self._routes.get((scope["method"], path), self._rest)(scope, receive, send)
+        return self._routes.get((scope["method"], path), self._rest)(scope, receive, send)
 
 
 def _pipeline(engine: Engine, desk: CardDesk, metrics: Metrics | None, parts: Parts, settings: Settings) -> ASGIApp:

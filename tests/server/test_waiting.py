@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a.server.waiting import Moment, start_now, within
+from apcore_a2a.server.waiting import Progress, start_now, within
 from tests.server.driving import settle, soon
 
 VARIABLE: ContextVar[str] = ContextVar("variable", default="outside")
@@ -27,18 +27,22 @@ async def test_what_is_ready_needs_no_deadline_and_what_is_not_has_one() -> None
         await within(0.01, asyncio.Event().wait())
 
 
-async def test_a_moment_that_has_come_keeps_nobody_waiting() -> None:
-    moment = Moment()
-    waiting = [asyncio.create_task(moment.wait()) for _ in range(2)]
-    gone = asyncio.create_task(moment.wait())
+async def test_a_stage_that_is_reached_keeps_nobody_waiting() -> None:
+    progress = Progress()
+    waiting = [asyncio.create_task(progress.until(stage)) for stage in (1, 2, 3)]
+    gone = asyncio.create_task(progress.until(1))
     await settle()
     gone.cancel()
     await settle()
-    assert [task.done() for task in (*waiting, gone)] == [False, False, True]
-    moment.come()
-    await soon(asyncio.gather(*waiting))
-    await soon(moment.wait())
-    assert moment.has_come
+    assert [task.done() for task in (*waiting, gone)] == [False, False, False, True]
+    progress.reach(2)
+    await settle()
+    assert [task.done() for task in waiting] == [True, True, False]
+    progress.reach(1)  # too late
+    assert progress.stage == 2
+    await soon(progress.until(1))
+    progress.reach(3)
+    await soon(waiting[2])
 
 
 # ---- a task that takes its first step at once ---------------------------------------------------------------------

@@ -84,13 +84,13 @@ def convert(value: object, kind: type[T], *, strict: bool = True) -> T:
 
 
 def decode_loosely(body: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T], shape: inspect.Type) -> T:
-    """Decode as ProtoJSON allows: snake_case names too, and null for "not given". The usual request never gets here."""
+    """Decode as ProtoJSON allows: snake_case names too, and null for "not given"."""
     if not _SNAKE_KEY.search(body):
         try:
-            return decode(body, decoder)
-        except InvalidParamsError:
+            return decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             if b"null" not in bytes(body):
-                raise
+                return decode(body, decoder)  # for the error it raises
     value = decode(body, _ANY)
     return convert(_loosen({} if value is None else value, shape), decoder.type)
 

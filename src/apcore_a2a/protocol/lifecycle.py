@@ -13,6 +13,7 @@ from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Event, Message, 
 TERMINAL: Final = frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED})
 INTERRUPTED: Final = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
 AT_REST: Final = TERMINAL | INTERRUPTED
+FEW: Final = 8  # artifacts that are looked through faster than a table of them is made
 
 _S: Final = TaskState
 TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
@@ -53,7 +54,8 @@ def fold(task: Task, event: Event) -> Event:
         case ArtifactUpdate():
             return _extend(task, event)
         case Message():
-            _check_open(task, "message")
+            if task.status.state in TERMINAL:
+                raise InvalidStateTransitionError(task.status.state, "message")
             task.history.append(event)
         case Task():
             _replace(task, event)
@@ -67,26 +69,36 @@ def _check(task: Task, state: TaskState) -> None:
         raise InvalidStateTransitionError(task.status.state, state)
 
 
-def _check_open(task: Task, what: str) -> None:
-    if task.status.state in TERMINAL:
-        raise InvalidStateTransitionError(task.status.state, what)
-
-
 def _extend(task: Task, update: ArtifactUpdate) -> ArtifactUpdate:
-    _check_open(task, "artifact update")
-    new = update.artifact
-    index = task.positions.setdefault(new.artifact_id, len(task.artifacts))
-    if index == len(task.artifacts):
-        task.artifacts.append(_own(new))
+    if task.status.state in TERMINAL:
+        raise InvalidStateTransitionError(task.status.state, "artifact update")
+    new, artifacts = update.artifact, task.artifacts
+    index = _position(task, new.artifact_id)
+    if index == len(artifacts):
+        artifacts.append(_own(new))
         return replace(update, append=False) if update.append else update
     if not update.append:
-        task.artifacts[index] = _own(new)
+        artifacts[index] = _own(new)
         return update
-    old = task.artifacts[index]
+    old = artifacts[index]
     old.parts.extend(new.parts)
     if new.metadata:
-        task.artifacts[index] = replace(old, metadata=_merge(old.metadata, new.metadata))
+        artifacts[index] = replace(old, metadata=_merge(old.metadata, new.metadata))
     return update
+
+
+def _position(task: Task, artifact_id: str) -> int:
+    """Where an artifact is, or is to be. It is mostly the last one; among many, a table knows."""
+    artifacts = task.artifacts
+    size = len(artifacts)
+    if size and artifacts[-1].artifact_id == artifact_id:
+        return size - 1
+    if size > FEW:
+        return task.positions.setdefault(artifact_id, size)
+    for index in range(size - 2, -1, -1):
+        if artifacts[index].artifact_id == artifact_id:
+            return index
+    return size
 
 
 def _merge(old: Metadata | None, new: Metadata) -> Metadata:
@@ -97,8 +109,9 @@ def _merge(old: Metadata | None, new: Metadata) -> Metadata:
 
 
 def _own(artifact: Artifact) -> Artifact:
-    # The event stays in the log, so it keeps its own list and its own metadata.
-    return replace(artifact, parts=list(artifact.parts), metadata=_copied(artifact.metadata))
+    # The event keeps its own list and its own metadata.
+    metadata = artifact.metadata
+    return replace(artifact, parts=list(artifact.parts), metadata=None if metadata is None else dict(metadata))
 
 
 def _copied(metadata: Metadata | None) -> Metadata | None:

@@ -23,7 +23,7 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.protocol.dialect import VERSION_HEADER, Dialect, choose
+from apcore_a2a.protocol.dialect import DIALECTS, VERSION_HEADER, Dialect, choose
 from apcore_a2a.protocol.sse import KEEP_ALIVE, frame
 from apcore_a2a.server.event_log import Entry
 from apcore_a2a.server.origin import Origin
@@ -87,7 +87,8 @@ class Inbound(Struct, gc=False):
         return version.strip()
 
     def dialect(self) -> Dialect:
-        return choose(self.version())
+        known = _DIALECTS.get(self.headers.get(b"a2a-version"))
+        return choose(self.version()) if known is None else known
 
     def error_dialect(self) -> Dialect:
         """What to refuse a request in; a version that is not known is probably newer than those that are."""
@@ -100,7 +101,7 @@ class Inbound(Struct, gc=False):
         """What the engine may know of this request."""
         headers = self.headers
         caller = replace(self.caller, tenant=tenant) if tenant else self.caller
-        if not headers.keys() & _CARRIED:
+        if _CARRIED.isdisjoint(headers):
             return Origin(caller=caller, rules=dialect.RULES)
         last = self.text(b"last-event-id")
         asked = self.text(dialect.EXTENSIONS_HEADER.lower().encode())
@@ -114,6 +115,7 @@ class Inbound(Struct, gc=False):
         )
 
 
+_DIALECTS: Final[dict[bytes | None, Dialect]] = {version.encode(): dialect for version, dialect in DIALECTS.items()}
 _CARRIED: Final = frozenset(
     {b"traceparent", b"tracestate", b"a2a-extensions", b"x-a2a-extensions", b"idempotency-key", b"last-event-id"}
 )
@@ -153,7 +155,7 @@ async def _collect(receive: Receive, limit: int) -> bytes:
         if size > limit:
             raise too_large(limit)
         if not message.get("more_body", False):
-            return chunk if not chunks else b"".join([*chunks, chunk])
+            return b"".join([*chunks, chunk]) if chunks else chunk
         chunks.append(chunk)
 
 

@@ -20,7 +20,7 @@ from apcore_a2a.protocol.model import Document, Message, SendMessage, Task, Task
 from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.server.crew import Crew
 from apcore_a2a.server.event_log import Entry
-from apcore_a2a.server.execution import CANCEL_GRACE, Execution
+from apcore_a2a.server.execution import CANCEL_GRACE, RESTED, Execution
 from apcore_a2a.server.intake import Intake
 from apcore_a2a.server.observer import Observer, Silent
 from apcore_a2a.server.options import DEFAULTS, Options
@@ -28,6 +28,8 @@ from apcore_a2a.server.origin import Interceptor, Origin
 from apcore_a2a.server.runs import Runs
 from apcore_a2a.server.streams import UNTIL_ENDED, UNTIL_USER_IS_ASKED, Stream, Streams, replay, reply, snapshot
 from apcore_a2a.storage.task_store import Query, Store
+
+Perform = Callable[[Any, Origin], Awaitable[Any]]
 
 
 class Engine:
@@ -53,7 +55,7 @@ class Engine:
         self._intake = Intake(agent, store, self._runs, options)
         self._streams = Streams(self._runs, observer=observer, options=options)
         self._closing = Crew()
-        self._operations: dict[Operation, Callable[[Any, Origin], Awaitable[Any]]] = {
+        self._operations: dict[Operation, Perform] = {
             Operation.SEND: self.send_message,
             Operation.STREAM: self.stream_message,
             Operation.GET: self.get_task,
@@ -93,18 +95,20 @@ class Engine:
         await self._closing.join(self.options.shutdown_timeout + 15)
         await self.store.close()
 
-    async def handle(self, operation: Operation, request: Value, origin: Origin) -> Any:
-        """Any operation by name, through the interceptors: what the bindings call."""
+    def handle(self, operation: Operation, request: Value, origin: Origin) -> Awaitable[Any]:
+        """Any operation by name, through the interceptors: what the bindings await."""
         if missing := self.options.required_extensions - origin.extensions:
             raise errors.ExtensionSupportRequiredError(min(missing))
         if SHAPES[operation].streams and not self.options.streaming:
             raise UnsupportedOperationError("This agent does not stream")
+        if self._interceptors:
+            return self._intercepted(operation, request, origin)
+        return self._operations.get(operation, _no_push)(request, origin)
+
+    async def _intercepted(self, operation: Operation, request: Value, origin: Origin) -> Any:
         for interceptor in self._interceptors:
             await interceptor.before(operation, request, origin)
-        perform = self._operations.get(operation)
-        if perform is None:
-            raise errors.PushNotificationNotSupportedError
-        result = await perform(request, origin)
+        result = await self._operations.get(operation, _no_push)(request, origin)
         try:
             for interceptor in self._interceptors:
                 await interceptor.after(operation, request, origin, result)
@@ -124,8 +128,9 @@ class Engine:
         if begun.reply is not None:
             return begun.reply
         if wait:
-            with self._runs.holding(begun.live):
-                await begun.rested.wait()
+            if begun.progress.stage < RESTED:
+                with self._runs.holding(begun.live):
+                    await begun.progress.until(RESTED)
             if begun.error is not None:
                 raise begun.error
         document, _ = await begun.live.latest()
@@ -193,6 +198,10 @@ class Engine:
         if self._extended_card is None:
             raise origin.rules.without_extended_card
         return self._extended_card(origin.caller)
+
+
+def _no_push(request: Any, origin: Origin) -> Awaitable[Any]:
+    raise errors.PushNotificationNotSupportedError
 
 
 def _trim(document: Document, history_length: int | None) -> Task | Document:

@@ -65,7 +65,8 @@ class EventLog:
         self._bytes += size
         if len(self._entries) > WINDOW_EVENTS or self._bytes > WINDOW_BYTES:
             self._trim()
-        self._wake()
+        if self._waiting:
+            self._wake()
 
     def _trim(self) -> None:
         # Half at a time: each entry is moved, and measured anew with what dialects made of it, once on average.
@@ -83,7 +84,8 @@ class EventLog:
     def close(self) -> None:
         """No event will follow."""
         self.closed = True
-        self._wake()
+        if self._waiting:
+            self._wake()
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, {}

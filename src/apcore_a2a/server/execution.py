@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Final, cast
+from typing import Final
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Remember
 from apcore_a2a.errors import (
@@ -27,12 +27,15 @@ from apcore_a2a.server.batches import LIMIT, Batches
 from apcore_a2a.server.keeping import Kept, keep, says
 from apcore_a2a.server.live_task import LiveTask
 from apcore_a2a.server.observer import Observer
-from apcore_a2a.server.waiting import Moment
+from apcore_a2a.server.waiting import Progress
 
 logger = logging.getLogger(__name__)
 
 CANCEL_GRACE: Final = 5.0  # seconds an agent has to stop before its task is ended without it
 SAVE_RETRIES: Final = (0.05, 0.2, 1.0, 4.0)  # pauses between attempts to store a task's end; the last one repeats
+
+
+OPENED, RESTED, ENDED = 1, 2, 3  # the stages of a run
 
 
 class Stop(Enum):
@@ -47,9 +50,9 @@ class Stop(Enum):
 class Execution:
     """Drives one call. `begin` stores the task or the message that starts the run; without it, the first event does.
 
-    `opened` is set when the sender can be answered: there is a task, or the `earlier` one that has the same key, or a
-    `reply` instead of a task, or an `error` because nothing could be stored. `rested` is set when the task has come to
-    rest, stored and published, or when that could not be stored in time, with an `error`; `ended` when the agent is
+    It is OPENED when the sender can be answered: there is a task, or the `earlier` one that has the same key, or a
+    `reply` instead of a task, or an `error` because nothing could be stored. It is RESTED when the task has come to
+    rest, stored and published, or when that could not be stored in time, with an `error`; ENDED when the agent is
     done with, too.
     """
 
@@ -64,7 +67,7 @@ class Execution:
         on_end: "Callable[[Execution], None]",
     ) -> None:
         self.live, self.call = live, call
-        self.opened, self.rested, self.ended = Moment(), Moment(), Moment()
+        self.progress = Progress()
         self.began = 0  # the version of `call.task`, where the agent takes over
         self.earlier: str | None = None
         self.reply: Message | None = None
@@ -83,7 +86,7 @@ class Execution:
 
     async def drive(self) -> None:
         """Run the agent to its end, in a task of its own. Never raises."""
-        self.driver = cast("asyncio.Task[None]", asyncio.current_task())
+        self.driver = asyncio.current_task()  # type: ignore[assignment]  # there is one
         failure: BaseException | None = None
         try:
             if self._begin is not None:
@@ -107,7 +110,7 @@ class Execution:
         else:
             self._stored = True
             self._over = self._over or self.earlier is not None
-        self.opened.come()
+        self.progress.reach(OPENED)
 
     async def _perform(self) -> BaseException | None:
         self._started = time.monotonic()
@@ -172,8 +175,9 @@ class Execution:
         if self._over:
             return
         if await self.live.save(batch):
-            await self.live.flush()  # it may have gone on already
-            self.rested.come()
+            if self.live.version != self.live.log.version:
+                await self.live.flush()  # it may have gone on already
+            self.progress.reach(RESTED)
 
     async def _take_first(self, batch: list[Kept]) -> list[Kept]:
         """Answer with a message, or begin a task: its own idea of a new task is taken as it is."""
@@ -183,7 +187,7 @@ class Execution:
                 continue
             if isinstance(event, Message):
                 self.reply, self._over = self.live.address(event), True
-                self.opened.come()
+                self.progress.reach(OPENED)
                 return []
             adopted = isinstance(event, Task) and event.status.state is TaskState.SUBMITTED
             if isinstance(event, Task) and adopted:
@@ -231,7 +235,7 @@ class Execution:
                 if attempt == len(SAVE_RETRIES):  # its sender need not wait any longer
                     logger.error("task end not stored yet", exc_info=error, extra={"task_id": self.live.task.id})
                     self.error = StoreUnavailableError()
-                    self.rested.come()
+                    self.progress.reach(RESTED)
                 await asyncio.sleep(SAVE_RETRIES[min(attempt, len(SAVE_RETRIES) - 1)])
                 attempt += 1
         self.error = StoreUnavailableError()
@@ -245,10 +249,10 @@ class Execution:
             self.driver.cancel()
         try:
             async with asyncio.timeout(CANCEL_GRACE):
-                await self.ended.wait()
+                await self.progress.until(ENDED)
         except TimeoutError:
             if not self._in_agent:  # but in the store
-                await self.ended.wait()
+                await self.progress.until(ENDED)
                 return
             logger.warning("agent ignored its cancellation", extra={"task_id": self.live.task.id})
             self._over = self._abandoned = True
@@ -261,9 +265,7 @@ class Execution:
         if self._started is not None:
             self._observer.run_ended(self.live.task.id, self.live.state, time.monotonic() - self._started)
             self._started = None
-        self.opened.come()
-        self.rested.come()
-        self.ended.come()
+        self.progress.reach(ENDED)
         self._on_end(self)
 
 

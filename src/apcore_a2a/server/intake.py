@@ -20,7 +20,7 @@ from apcore_a2a.errors import (
     Violation,
 )
 from apcore_a2a.protocol.model import Document, Message, Role, SendMessage, Task, TaskState, TaskStatus
-from apcore_a2a.server.execution import Execution
+from apcore_a2a.server.execution import OPENED, Execution
 from apcore_a2a.server.live_task import LiveTask
 from apcore_a2a.server.options import Options
 from apcore_a2a.server.origin import Origin
@@ -51,24 +51,29 @@ class Intake:
         if request.configuration.task_push_notification_config is not None:
             raise PushNotificationNotSupportedError
         self._runs.check_room()
-        task_id = message.task_id or await self._waiting(message, origin)
+        task_id = message.task_id
+        if not task_id and message.context_id and origin.rules.resume_by_context:
+            task_id = await self._waiting(message, origin)
+        begun: Execution | Snapshot
         if task_id:
             async with self.live(task_id, origin) as live:
                 begun = await self._continue(live, request, origin, wait=wait)
+            if not isinstance(begun, Execution):
+                return begun
         else:
             begun = await self._start(request, origin)
-        return await self._opened(begun, origin) if isinstance(begun, Execution) else begun
-
-    async def _opened(self, begun: Execution, origin: Origin) -> Execution | Snapshot:
-        await begun.opened.wait()
+        if begun.progress.stage < OPENED:
+            await begun.progress.until(OPENED)
         if begun.error is not None:
             raise begun.error
-        if begun.earlier is None:
-            return begun
-        running = self._runs.running(begun.earlier)
+        return begun if begun.earlier is None else await self._earlier(begun.earlier, origin)
+
+    async def _earlier(self, task_id: str, origin: Origin) -> Execution | Snapshot:
+        """What came of a send that is the same as this one."""
+        running = self._runs.running(task_id)
         if running is not None:
             return running
-        record = await self.load(begun.earlier, origin)
+        record = await self.load(task_id, origin)
         return record.document, record.version
 
     async def _start(self, request: SendMessage, origin: Origin) -> Execution:
@@ -81,7 +86,9 @@ class Intake:
         )
         said = replace(message, message_id=message.message_id or new_id(), task_id=task.id, context_id=task.context_id)
         task.history = [said]
-        call = await self._call(replace(request, message=said), task, origin, new_context=not message.context_id)
+        call = self._new_call(replace(request, message=said), task, origin)
+        if message.context_id or message.reference_task_ids:
+            await self._inform(call, origin)
         admission = await self._agent.admit(call)
         return await self._runs.begin(call, retry_safe=admission.retry_safe, key=self._key(said, origin))
 
@@ -93,8 +100,6 @@ class Intake:
 
     async def _waiting(self, message: Message, origin: Origin) -> str:
         """The task that a message without taskId goes on with: the only one of its context that waits for input."""
-        if not (origin.rules.resume_by_context and message.context_id):
-            return ""
         query = Query(owner=origin.owner, limit=2, context_id=message.context_id, state=TaskState.INPUT_REQUIRED)
         waiting = (await self._store.page(query)).records
         return waiting[0].document.task().id if len(waiting) == 1 else ""
@@ -125,7 +130,8 @@ class Intake:
         }
 
     async def _admit(self, live: LiveTask, request: SendMessage, origin: Origin) -> tuple[Call, bool]:
-        call = await self._call(request, live.task, origin, new_context=False)
+        call = self._new_call(request, live.task, origin)
+        await self._inform(call, origin)
         call.resumed, call.memo = True, json.decode(live.memo) if live.memo else None
         return call, (await self._agent.admit(call)).retry_safe
 
@@ -148,16 +154,16 @@ class Intake:
 
     # ---- what the agent may know ----------------------------------------------------------------------------------
 
-    async def _call(self, request: SendMessage, task: Task, origin: Origin, *, new_context: bool) -> Call:
-        call = Call(request=request, task=task, caller=origin.caller, headers=origin.headers, cancel=CancelToken())
-        if not new_context and self._options.context_messages:
-            call.history = await self._conversation(task.context_id, origin)
-        if request.message.reference_task_ids:
-            found = [
-                await self._store.load(id, origin.owner) for id in request.message.reference_task_ids[:MAX_REFERENCES]
-            ]
+    def _new_call(self, request: SendMessage, task: Task, origin: Origin) -> Call:
+        return Call(request=request, task=task, caller=origin.caller, headers=origin.headers, cancel=CancelToken())
+
+    async def _inform(self, call: Call, origin: Origin) -> None:
+        """Tell the agent what was said before in the context, and of the tasks that the message refers to."""
+        if self._options.context_messages:
+            call.history = await self._conversation(call.task.context_id, origin)
+        if references := call.message.reference_task_ids[:MAX_REFERENCES]:
+            found = [await self._store.load(id, origin.owner) for id in references]
             call.references = tuple(record.document.task() for record in found if record is not None)
-        return call
 
     async def _conversation(self, context_id: str, origin: Origin) -> tuple[Message, ...]:
         """The latest messages of the caller's tasks in a context: what was said, and what the agent last answered."""
@@ -194,7 +200,9 @@ class Intake:
             if run is None or not run.retry_safe or run.attempt >= MAX_ATTEMPTS:
                 await self._runs.give_up(live)
                 continue
-            call = await self._call(run.request, live.task, Origin(caller=run.caller), new_context=False)
+            origin = Origin(caller=run.caller)
+            call = self._new_call(run.request, live.task, origin)
+            await self._inform(call, origin)
             call.history = tuple(said for said in call.history if said.message_id != call.message.message_id)
             call.resumed, call.memo = run.resumed, run.memo
             await self._runs.rerun(live, call, run)

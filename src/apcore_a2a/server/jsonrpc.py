@@ -12,13 +12,12 @@ from apcore_a2a.errors import (
 from apcore_a2a.protocol import jsonrpc, v03
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import DIALECTS, Dialect
-from apcore_a2a.protocol.operations import SHAPES, Operation
+from apcore_a2a.protocol.operations import SHAPES
 from apcore_a2a.protocol.sse import only
 from apcore_a2a.server.asgi import (
     EVENT_STREAM,
     JSON,
     HTTPError,
-    Inbound,
     Locate,
     as_it_is,
     error_headers,
@@ -41,32 +40,29 @@ class JSONRPCBinding:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
+        id, dialect, operation = jsonrpc.NULL, None, None
         try:
             if media_type(request) != JSON:
                 raise wrong_media_type("Content-Type must be application/json")
             body = await read_body(request, receive)
-        except HTTPError as refused:
-            answer = jsonrpc.format_error(jsonrpc.NULL, request.error_dialect().encode_error(refused.error))
-            await respond(send, refused.status, answer, headers=refused.headers)
-            return
-        await self._answer(request, body, scope, receive, send)
-
-    async def _answer(self, request: Inbound, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        id, dialect, operation = jsonrpc.NULL, None, None
-        try:
             try:
                 envelope = jsonrpc.parse(body)
             except InvalidRequestError:
                 id = jsonrpc.recover_id(body)
                 raise
-            id = jsonrpc.NULL if envelope.id is None else envelope.id
+            id = envelope.id or jsonrpc.NULL
             dialect = request.dialect()
-            operation = _operation(dialect, envelope.method, versioned=bool(request.version()))
+            operation = dialect.METHODS.get(envelope.method)
+            if operation is None:
+                raise _unknown(envelope.method, dialect, versioned=bool(request.version()))
             params = dialect.decode_request(operation, envelope.params)
             if envelope.id is None:
                 raise InvalidRequestError("Invalid JSON-RPC request: id is missing or wrong")
             origin = request.origin(dialect, params.tenant)  # type: ignore[attr-defined]  # every request has one
             result = await self._engine.handle(operation, params, origin)
+        except HTTPError as refused:
+            reply = jsonrpc.format_error(id, request.error_dialect().encode_error(refused.error))
+            await respond(send, refused.status, reply, headers=refused.headers)
         except Exception as error:
             known = error if isinstance(error, A2AError) else internal(error)
             reply = jsonrpc.format_error(id, (dialect or request.error_dialect()).encode_error(known))
@@ -84,11 +80,8 @@ class JSONRPCBinding:
                 await respond(send, 200, jsonrpc.format_result(id, dialect.encode_result(operation, result)))
 
 
-def _operation(dialect: Dialect, method: str, *, versioned: bool) -> Operation:
-    operation = dialect.METHODS.get(method)
-    if operation is not None:
-        return operation
+def _unknown(method: str, dialect: Dialect, *, versioned: bool) -> A2AError:
     newer = next((version for version, other in DIALECTS.items() if method in other.METHODS), None)
     if newer is not None and not versioned:  # no header means 0.3 (1.0 §3.6.2)
-        raise VersionNotSupportedError(dialect.VERSION, DIALECTS, f"{method} needs the header A2A-Version: {newer}")
-    raise MethodNotFoundError(f"Method not found: {method[:100]}")
+        return VersionNotSupportedError(dialect.VERSION, DIALECTS, f"{method} needs the header A2A-Version: {newer}")
+    return MethodNotFoundError(f"Method not found: {method[:100]}")

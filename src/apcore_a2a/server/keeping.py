@@ -38,11 +38,11 @@ _DECODE: Final[dict[type, Callable[[bytes], Any]]] = {
 def keep(event: AgentEvent, task: Task) -> Kept:
     """An event of this task's agent, to be folded when its turn comes."""
     match event:
+        case StatusUpdate() | ArtifactUpdate() if event.task_id not in ("", task.id):
+            raise InvalidAgentResponseError("The agent published an event that is not its task's")
         case ArtifactUpdate():
-            _check_task(event, task)
             event = replace(event, task_id=task.id, context_id=task.context_id)
         case StatusUpdate():
-            _check_task(event, task)
             if event.metadata is None and (state := _bare_state(event.status)) is not None:
                 return status(state, task)
             event = complete(event, task)
@@ -53,11 +53,6 @@ def keep(event: AgentEvent, task: Task) -> Kept:
         case Message() if not event.message_id:
             event = replace(event, message_id=new_id())
     return taken(event)
-
-
-def _check_task(event: StatusUpdate | ArtifactUpdate, task: Task) -> None:
-    if event.task_id not in ("", task.id):
-        raise InvalidAgentResponseError("The agent published an event that is not its task's")
 
 
 def _bare_state(status: TaskStatus) -> TaskState | None:

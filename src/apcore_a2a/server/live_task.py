@@ -39,18 +39,19 @@ class LiveTask:
     def __init__(self, task: Task, *, owner: str, store: Store, version: int = 0) -> None:
         self.task, self.owner = task, owner
         self.version = version
-        self.epoch = 1
-        self.memo = b""
-        self.run = b""
         self.log = EventLog(version)
         self.turn = asyncio.Lock()  # held by the run; the next message waits for it
-        self.users = 0  # runs, streams, messages and requests that need it kept; see `Runs.hold`
-        self.queued = self.canceling = 0
-        self.unwatched: asyncio.TimerHandle | None = None
         self._store = store
         self._unsaved: deque[asyncio.Future[None]] = deque()
-        self._broken = False
-        self._document: Document | None = None
+
+    epoch = 1
+    memo = b""
+    run = b""
+    users = 0  # runs, streams, messages and requests that need it kept; see `Runs.hold`
+    queued = canceling = 0
+    unwatched: asyncio.TimerHandle | None = None
+    _broken = False
+    _document: Document | None = None
 
     @property
     def state(self) -> TaskState:
@@ -58,7 +59,7 @@ class LiveTask:
 
     def has_ended(self) -> bool:
         """Whether the task is over, as a restart would find it, too."""
-        return self.state in TERMINAL and self.version == self.log.version
+        return self.version == self.log.version and self.task.status.state in TERMINAL
 
     def snapshot(self) -> Document:
         """The task as of now; encoded once if it is at rest."""
@@ -80,10 +81,14 @@ class LiveTask:
     async def create(self, *, key: str = "", working: bool = False) -> str | None:
         """Store a new task, and that it is worked on if it is; the id of the earlier one if `key` was used before."""
         self.task, body = taken(self.task)  # what was given stays with the agent
-        self.version, entries = 1, [Entry(1, self.state, body)]
+        self.version, entries, records = 1, [Entry(1, self.task.status.state, body)], [body]
         if working:
-            self._fold_one(*status(TaskState.WORKING, self.task), entries)
-        change = self._change([entry.body for entry in entries])
+            event, body = status(TaskState.WORKING, self.task)
+            fold(self.task, event)
+            self.version = 2
+            entries.append(Entry(2, TaskState.WORKING, body))
+            records.append(body)
+        change = self._change(records)
         self._broken = True  # until the store says that it is not
         earlier = await self._store.create(change, key=key)
         self._broken = False
@@ -218,7 +223,7 @@ class LiveTask:
     def _publish(self, entries: list[Entry], change: Change) -> None:
         if entries[0].seq != self.log.version + 1:
             return  # a save before this one failed, or only seemed to; `mend` finds out, and nobody sees a gap
-        self.log.append(entries, sum(map(len, change.events)))
+        self.log.append(entries, sum([len(record) for record in change.events]))
         if entries[-1].state in TERMINAL:
             self.log.close()
 

@@ -19,7 +19,7 @@ from apcore_a2a.errors import A2AError, OverloadedError, UnsupportedOperationErr
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import SendMessage, StatusUpdate, TaskState, TaskStatus, encode
 from apcore_a2a.server.crew import Crew
-from apcore_a2a.server.execution import CANCEL_GRACE, Execution, Stop
+from apcore_a2a.server.execution import CANCEL_GRACE, ENDED, Execution, Stop
 from apcore_a2a.server.farewell import farewell
 from apcore_a2a.server.keeping import says
 from apcore_a2a.server.live_task import LiveTask
@@ -202,7 +202,7 @@ class Runs:
         self._active[live.task.id] = execution
         self.hold(live)
         self._crew.start_now(execution.drive(), name=f"run {live.task.id}")
-        if self._timeout is not None and not execution.ended.has_come:
+        if self._timeout is not None and execution.progress.stage < ENDED:
             loop = asyncio.get_running_loop()
             execution.timer = loop.call_later(self._timeout, self.stop, execution, Stop.TIMEOUT)
         return execution

@@ -14,29 +14,29 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Moment:
-    """Something that happens once. It has mostly happened when somebody asks."""
+class Progress:
+    """Something that goes from stage to stage, one greater than the other; it is mostly there when somebody asks."""
 
-    __slots__ = ("_waiters", "has_come")
+    __slots__ = ("_waiters", "stage")
 
     def __init__(self) -> None:
-        self.has_come = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self.stage = 0
+        self._waiters: dict[asyncio.Future[None], int] = {}
 
-    def come(self) -> None:
-        self.has_come = True
-        for waiter in self._waiters:
-            if not waiter.done():
+    def reach(self, stage: int) -> None:
+        self.stage = max(self.stage, stage)
+        for waiter, wanted in self._waiters.items():
+            if wanted <= stage and not waiter.done():
                 waiter.set_result(None)
 
-    async def wait(self) -> None:
-        if not self.has_come:
+    async def until(self, stage: int) -> None:
+        if self.stage < stage:
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            self._waiters[waiter] = stage
             try:
                 await waiter
             finally:
-                self._waiters.remove(waiter)
+                del self._waiters[waiter]
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
@@ -93,22 +93,14 @@ else:
     from asyncio.tasks import _enter_task, _leave_task
 
     class _First:
-        def __init__(self, work: Coroutine[Any, Any, None]) -> None:
-            self.work = work
-            self.yielded: Any = None
-            self.error: BaseException | None = None
-            self.is_all = False
+        """What came of the first step."""
 
-        def step(self) -> None:
-            try:
-                self.yielded = begin(self.work)
-            except StopIteration:
-                self.is_all = True
-            except BaseException as error:
-                self.is_all, self.error = True, error
+        yielded: Any = None
+        error: BaseException | None = None
+        is_all = False
 
     @types.coroutine
-    def _rest(first: _First) -> Generator[Any, Any, None]:
+    def _rest(work: Coroutine[Any, Any, None], first: _First) -> Generator[Any, Any, None]:
         cancelled = None
         try:
             yield  # it stands here when the task is made: a task canceled before its turn is canceled here
@@ -121,22 +113,27 @@ else:
         yielded = first.yielded
         if cancelled is not None and (yielded is None or not yielded.cancel()):  # as Task.cancel does
             try:
-                yielded = first.work.throw(cancelled)
+                yielded = work.throw(cancelled)
             except StopIteration:
                 return
-        yield from go_on(first.work, yielded)
+        yield from go_on(work, yielded)
 
     def start_now(work: Coroutine[Any, Any, None], *, name: str) -> "tuple[asyncio.Task[None], bool]":
         """A task that takes its first step here and now, and whether that was all."""
-        loop, me, context, first = asyncio.get_running_loop(), asyncio.current_task(), copy_context(), _First(work)
-        rest: Any = _rest(first)
+        loop, context, first = asyncio.get_running_loop(), copy_context(), _First()
+        me = asyncio.current_task(loop)
+        rest: Any = _rest(work, first)
         rest.send(None)
-        task: asyncio.Task[None] = loop.create_task(rest, name=name, context=context)
+        task: asyncio.Task[None] = asyncio.Task(rest, loop=loop, name=name, context=context)
         if me is not None:
             _leave_task(loop, me)
         _enter_task(loop, task)
         try:
-            context.run(first.step)
+            first.yielded = context.run(begin, work)
+        except StopIteration:
+            first.is_all = True
+        except BaseException as error:
+            first.is_all, first.error = True, error
         finally:
             _leave_task(loop, task)
             if me is not None:

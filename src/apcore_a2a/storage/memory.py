@@ -1,14 +1,17 @@
-"""Tasks in memory: the default. Rule: no operation but a listing looks at more than one task.
+"""Tasks in memory: the default. Rule: but for listings, no operation costs more the more tasks there are.
 
 A task that is running is kept as the engine's live object; one at rest as its encoded bytes, which the garbage
 collector never scans. Events are not kept: a running task's are in its log, and a finished task supersedes them.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from apcore_a2a.errors import OverloadedError, StaleWriteError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
@@ -17,11 +20,14 @@ from apcore_a2a.storage.cursor import Place, cut_page
 from apcore_a2a.storage.task_store import Change, Page, Query, Record, TaskListResult
 
 NOBODY: Final = "anonymous"  # who owns what is put in by `save`
+MAX_EXPIRED: Final = 16  # tasks that one call lets go: however many have expired, nobody waits for all of them
 
 
-class _Entry(Struct, gc=False):
+class _Entry(Struct, gc=False, eq=False):
+    id: str
     owner: str
     context_id: str
+    key: str
     created: int
     state: TaskState = TaskState.UNSPECIFIED
     changed_at: str = ""
@@ -31,10 +37,18 @@ class _Entry(Struct, gc=False):
     body: bytes = b""
     memo: bytes = b""
     run: bytes = b""
-    key: str = ""
+    expires: float = inf
 
-    def document(self) -> Document:
-        return Document(self.body) if self.task is None else Document(encode(self.task))
+
+class _Owned(Struct):
+    """The tasks of one owner. Nearly every context has one task, so only one with more costs a dictionary."""
+
+    tasks: dict[str, _Entry]
+    contexts: dict[str, _Entry | dict[str, _Entry]]
+
+    def within(self, context_id: str) -> dict[str, _Entry]:
+        same = self.contexts.get(context_id, {})
+        return same if isinstance(same, dict) else {same.id: same}
 
 
 class InMemoryTaskStore:
@@ -56,9 +70,10 @@ class InMemoryTaskStore:
             raise ValueError("ttl and max_capacity must be positive")
         self._ttl, self._capacity, self._clock = ttl, max_capacity, clock
         self._tasks: dict[str, _Entry] = {}
-        self._ended: dict[str, float] = {}  # id -> when it expires; oldest first, because the ttl is one for all
-        self._by_owner: dict[str, dict[str, _Entry]] = {}
-        self._by_context: dict[tuple[str, str], dict[str, _Entry]] = {}
+        self._owners: dict[str, _Owned] = {}
+        # The first to end is the first to expire: the ttl is one for all. Not a dictionary: to find its first key, it
+        # passes all that were removed before it, which took 93 µs for each `load` in a full store of 100,000.
+        self._ended: deque[_Entry] = deque()
         self._keys: dict[tuple[str, str], str] = {}
         self._push: dict[str, PushConfig] = {}
         self._created = 0
@@ -74,20 +89,18 @@ class InMemoryTaskStore:
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
         self._expire()
-        if key and (earlier := self._keys.get((change.owner, key))) is not None:
-            return earlier
         task, owner = change.task, change.owner
-        if task.id in self._tasks:
+        if key and (earlier := self._find(self._keys.get((owner, key), ""))) is not None:
+            return earlier.id
+        if self._find(task.id) is not None:
             raise StaleWriteError
         if len(self._tasks) >= self._capacity:
             self._evict()
         self._created += 1
-        entry = _Entry(owner=owner, context_id=task.context_id, created=self._created, key=key)
-        self._tasks[task.id] = entry
-        self._by_owner.setdefault(owner, {})[task.id] = entry
-        self._by_context.setdefault((owner, task.context_id), {})[task.id] = entry
+        entry = _Entry(task.id, owner, task.context_id, key, self._created)
+        self._put(entry)
         if key:
-            self._keys[change.owner, key] = task.id
+            self._keys[owner, key] = task.id
         self._write(entry, change)
         return None
 
@@ -95,46 +108,79 @@ class InMemoryTaskStore:
         entry = self._tasks.get(change.task.id)
         if entry is None or entry.owner != change.owner or entry.state in TERMINAL:
             raise StaleWriteError
-        if entry.version != change.expected or change.epoch < entry.epoch:
+        if entry.version != change.version - len(change.events) or change.epoch < entry.epoch:
             raise StaleWriteError
         self._write(entry, change)
 
+    def _put(self, entry: _Entry) -> None:
+        self._tasks[entry.id] = entry
+        owned = self._owners.get(entry.owner)
+        if owned is None:
+            owned = self._owners[entry.owner] = _Owned({}, {})
+        owned.tasks[entry.id] = entry
+        same = owned.contexts.setdefault(entry.context_id, entry)
+        if isinstance(same, dict):
+            same[entry.id] = entry
+        elif same is not entry:
+            owned.contexts[entry.context_id] = {same.id: same, entry.id: entry}
+
     def _write(self, entry: _Entry, change: Change) -> None:
-        task, status = change.task, change.task.status
+        task, document = change.task, change.document
+        status = task.status
         entry.version, entry.epoch, entry.memo, entry.run = change.version, change.epoch, change.memo, change.run
-        if change.document is not None:
-            entry.body, entry.task = change.document.body, None
-        else:
-            entry.body, entry.task = b"", task
+        entry.task, entry.body = (task, b"") if document is None else (None, document.body)
         entry.state, entry.changed_at = status.state, status.timestamp
         if status.state in TERMINAL:
-            self._ended[task.id] = self._clock() + self._ttl
+            entry.expires = self._clock() + self._ttl
+            self._ended.append(entry)
+
+    # ---- what leaves -------------------------------------------------------------------------------------------------
 
     def _expire(self) -> None:
-        now = self._clock()
-        while self._ended and self._ended[oldest := next(iter(self._ended))] <= now:
-            self._drop(oldest)
+        ended, now = self._ended, self._clock()
+        for _ in range(MAX_EXPIRED):
+            if not ended or ended[0].expires > now:
+                return
+            self._drop(ended.popleft())
 
     def _evict(self) -> None:
-        if not self._ended:
-            raise OverloadedError("The agent is at its limit of unfinished tasks; try again later", retry_after=5)
-        self._drop(next(iter(self._ended)))
+        while self._ended:
+            if self._drop(self._ended.popleft()):
+                return
+        raise OverloadedError("The agent is at its limit of unfinished tasks; try again later", retry_after=5)
 
-    def _drop(self, task_id: str) -> None:
-        entry = self._tasks.pop(task_id)
-        self._ended.pop(task_id, None)
-        self._push.pop(task_id, None)
+    def _drop(self, entry: _Entry) -> bool:
+        """Let a task go; false when its entry is an empty place among the ended."""
+        if self._tasks.get(entry.id) is not entry:
+            return False
+        del self._tasks[entry.id]
+        self._push.pop(entry.id, None)
         self._keys.pop((entry.owner, entry.key), None)
-        owned, siblings = self._by_owner[entry.owner], self._by_context[entry.owner, entry.context_id]
-        del owned[task_id], siblings[task_id]
-        if not owned:
-            del self._by_owner[entry.owner]
-        if not siblings:
-            del self._by_context[entry.owner, entry.context_id]
+        owned = self._owners[entry.owner]
+        del owned.tasks[entry.id]
+        same = owned.contexts[entry.context_id]
+        if isinstance(same, dict) and len(same) > 1:
+            del same[entry.id]
+        else:
+            del owned.contexts[entry.context_id]
+        if not owned.tasks:
+            del self._owners[entry.owner]
+        return True
+
+    def _vacate(self, entry: _Entry) -> None:
+        """An entry that is no task's any more leaves an empty place among the ended, until those are the majority."""
+        entry.body = entry.memo = b""
+        if len(self._ended) > 2 * len(self._tasks):
+            self._ended = deque(each for each in self._ended if self._tasks.get(each.id) is each)
+
+    # ---- reads -------------------------------------------------------------------------------------------------------
 
     def _find(self, task_id: str) -> _Entry | None:
-        self._expire()
-        return self._tasks.get(task_id)
+        entry = self._tasks.get(task_id)
+        if entry is None or entry.expires > self._clock():
+            return entry
+        self._drop(entry)
+        return None
 
     async def load(self, task_id: str, owner: str) -> Record | None:
         entry = self._find(task_id)
@@ -144,13 +190,14 @@ class InMemoryTaskStore:
         return None
 
     async def page(self, query: Query) -> Page:
-        self._expire()
-        if query.context_id:
-            found = self._by_context.get((query.owner, query.context_id), {})
-        else:
-            found = self._by_owner.get(query.owner, {})
+        owned, now = self._owners.get(query.owner) or _Owned({}, {}), self._clock()
+        found = owned.within(query.context_id) if query.context_id else owned.tasks
         # The newest first: once the page is full, an older task costs one comparison.
-        matching = [entry for entry in reversed(found.values()) if _matches(entry, query)]
+        matching = [
+            entry
+            for entry in reversed(found.values())
+            if entry.expires > now and query.state in (None, entry.state) and entry.changed_at >= query.changed_since
+        ]
         shown, cursor = cut_page(matching, _by_creation if query.by_creation else _by_status, query)
         return Page([_record(entry) for entry in shown], cursor, len(matching))
 
@@ -161,7 +208,8 @@ class InMemoryTaskStore:
         entry = self._find(task_id)
         if entry is None or entry.owner != owner:
             return False
-        self._drop(task_id)
+        self._drop(entry)
+        self._vacate(entry)
         return True
 
     # ---- the small contract, for code that uses the store directly ------------------------------------------------
@@ -180,12 +228,14 @@ class InMemoryTaskStore:
         if old is None:
             await self.create(change)
         else:
-            self._ended.pop(task.id, None)  # it may run again, or end anew
-            self._write(old, change)
+            entry = replace(old, expires=inf)  # it may run again, or end anew
+            self._put(entry)
+            self._write(entry, change)
+            self._vacate(old)
 
     async def get(self, task_id: str) -> Task | None:
         entry = self._find(task_id)
-        return None if entry is None else entry.document().task()
+        return None if entry is None else _document(entry).task()
 
     async def list(self, context_id: str | None = None, cursor: str | None = None, limit: int = 50) -> TaskListResult:
         query = Query(owner=NOBODY, limit=limit, cursor=cursor or "", context_id=context_id or "", by_creation=True)
@@ -206,9 +256,13 @@ class InMemoryTaskStore:
         return self._push.pop(task_id, None) is not None
 
 
+def _document(entry: _Entry) -> Document:
+    return Document(entry.body if entry.task is None else encode(entry.task))
+
+
 def _record(entry: _Entry) -> Record:
     return Record(
-        document=entry.document(),
+        document=_document(entry),
         owner=entry.owner,
         state=entry.state,
         version=entry.version,
@@ -216,10 +270,6 @@ def _record(entry: _Entry) -> Record:
         memo=entry.memo,
         run=entry.run,
     )
-
-
-def _matches(entry: _Entry, query: Query) -> bool:
-    return query.state in (None, entry.state) and entry.changed_at >= query.changed_since
 
 
 def _by_creation(entry: _Entry) -> Place:

@@ -1,0 +1,100 @@
+"""What the memory store keeps and for how long: bytes are counted, time is the test's own."""
+
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from uuid import uuid4
+
+from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
+from apcore_a2a.storage.memory import MAX_EXPIRED, InMemoryTaskStore
+from apcore_a2a.storage.task_store import Query
+from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
+
+MANY = 3 * MAX_EXPIRED
+
+
+async def finish(store: InMemoryTaskStore, author: Author, *, key: str = "") -> None:
+    assert await store.create(author.create(), key=key) is None
+    await append(store, author.work())
+    await append(store, author.chunk("x" * 50))
+    await append(store, author.complete())
+
+
+async def grown(work: Callable[[int], Awaitable[None]], times: int) -> float:
+    """Bytes that are kept of each piece of work."""
+    tracemalloc.start()
+    try:
+        for n in range(times):
+            await work(n)
+        return tracemalloc.get_traced_memory()[0] / times
+    finally:
+        tracemalloc.stop()
+
+
+async def test_of_many_tasks_that_expire_together_none_is_seen_again() -> None:
+    clock = Clock()
+    store = InMemoryTaskStore(ttl=TTL, clock=clock)
+    for n in range(MANY):
+        await finish(store, Author(f"t{n}"), key=f"k{n}")
+    running = await tell(store, Author("running"), TaskState.WORKING)
+    clock.now += TTL
+    await tell(store, Author("new"))  # lets only a few of them go
+    assert (await store.page(Query(owner=ALICE, limit=10))).total == 2
+    assert [await store.load(f"t{n}", ALICE) for n in range(MANY)] == [None] * MANY
+    await assert_holds(store, running)
+
+
+async def test_keys_and_ids_of_many_tasks_that_expire_together_are_free_at_once() -> None:
+    clock = Clock()
+    store = InMemoryTaskStore(ttl=TTL, max_capacity=MANY, clock=clock)
+    for n in range(MANY):
+        await finish(store, Author(f"t{n}"), key=f"k{n}")
+    clock.now += TTL
+    assert await store.create(Author("new").create(), key=f"k{MANY - 1}") is None
+    assert await store.create(Author(f"t{MANY - 2}").create()) is None
+    assert await store.create(Author("newer").create(), key=f"k{MANY - 1}") == "new"
+    for n in range(MANY - 2):  # all of them make room, the one that had made it already but once
+        assert await store.create(Author(f"more{n}").create()) is None
+    assert (await store.page(Query(owner=ALICE, limit=1))).total == MANY
+
+
+async def test_a_context_is_found_whether_it_has_one_task_or_more() -> None:
+    store = InMemoryTaskStore()
+    in_context = Query(owner=ALICE, limit=10, context_id="c")
+    for n in range(3):
+        await tell(store, Author(f"t{n}", context_id="c"))
+        assert await ids(store, in_context) == [f"t{each}" for each in reversed(range(n + 1))]
+    for n in range(3):
+        await store.remove(f"t{n}", ALICE)
+        assert await ids(store, in_context) == [f"t{each}" for each in reversed(range(n + 1, 3))]
+    await tell(store, Author("again", context_id="c"))
+    assert await ids(store, in_context) == ["again"]
+
+
+async def test_a_finished_small_task_takes_little_more_than_its_json() -> None:
+    store = InMemoryTaskStore()
+
+    async def work(n: int) -> None:
+        await finish(store, Author(str(uuid4()), context_id=str(uuid4())))
+
+    each = await grown(work, 1_000)
+    record = (await store.page(Query(owner=ALICE, limit=1))).records[0]
+    assert each - len(record.document.body) < 700
+
+
+async def test_removed_tasks_and_those_saved_anew_leave_nothing_behind() -> None:
+    store = InMemoryTaskStore()
+    for n in range(100):
+        await tell(store, Author(f"kept{n}"))
+    status = TaskStatus(state=TaskState.COMPLETED, timestamp=timestamp())
+
+    async def work(n: int) -> None:
+        author = Author("t", context_id=f"c{n}")
+        author.memo = b"x" * 10_000
+        await finish(store, author, key=f"k{n}")
+        for name in ("t", "beside"):
+            task = Task(id=name, context_id=f"c{n}", status=status, metadata={"large": "x" * 10_000})
+            await store.save(task)
+        for name in ("t", "beside"):
+            assert await store.delete(name)
+
+    assert await grown(work, 1_000) < 100

@@ -40,16 +40,15 @@ class Caller(Struct, frozen=True, kw_only=True):
 class CancelToken:
     """Tells a run that it is no longer wanted. Asked by polling, or told by a callback."""
 
-    def __init__(self) -> None:
-        self._callbacks: list[Callable[[], object]] = []
-        self.is_cancelled = False
+    is_cancelled = False
+    _callbacks: tuple[Callable[[], object], ...] = ()
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """Call `callback` when the token is cancelled; at once if it is already."""
         if self.is_cancelled:
             callback()
         else:
-            self._callbacks.append(callback)
+            self._callbacks += (callback,)
 
     def cancel(self) -> None:
         if not self.is_cancelled:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a.server.waiting import Progress, start_now, within
+from apcore_a2a.server.waiting import Progress, Turn, start_now, within
 from tests.server.driving import settle, soon
 
 VARIABLE: ContextVar[str] = ContextVar("variable", default="outside")
@@ -43,6 +43,41 @@ async def test_a_stage_that_is_reached_keeps_nobody_waiting() -> None:
     await soon(progress.until(1))
     progress.reach(3)
     await soon(waiting[2])
+
+
+async def take_turns(turn: Turn, seen: list[str], name: str) -> None:
+    await turn.take()
+    seen.append(name)
+    await asyncio.sleep(0)
+    turn.give()
+
+
+async def test_turns_come_in_the_order_of_asking() -> None:
+    turn, seen = Turn(is_taken=True), list[str]()
+    waiting = [asyncio.create_task(take_turns(turn, seen, name)) for name in "abc"]
+    await settle()
+    assert seen == []
+    turn.give()
+    await soon(take_turns(turn, seen, "late"))
+    await soon(asyncio.gather(*waiting))
+    assert (seen, turn.is_taken) == (["a", "b", "c", "late"], False)
+
+
+@pytest.mark.parametrize("given", ["not yet", "before", "after"])
+async def test_who_is_cancelled_while_waiting_passes_the_turn_on(given: str) -> None:
+    turn, seen = Turn(is_taken=True), list[str]()
+    gone, other = [asyncio.create_task(take_turns(turn, seen, name)) for name in ("gone", "other")]
+    await settle()
+    if given == "before":
+        turn.give()
+    gone.cancel()
+    if given == "after":
+        turn.give()
+    await settle()
+    if given == "not yet":
+        turn.give()
+    await soon(other)
+    assert (seen, gone.cancelled(), turn.is_taken) == (["other"], True, False)
 
 
 # ---- a task that takes its first step at once ---------------------------------------------------------------------

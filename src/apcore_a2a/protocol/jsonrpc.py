@@ -49,7 +49,8 @@ def parse(body: bytes) -> Request:
         field = error.violations[0].field
         wrong = f"{field} is missing or wrong" if field else "expected one request object"
         raise InvalidRequestError(f"Invalid JSON-RPC request: {wrong}") from error
-    return Request(envelope.method, envelope.params, None if envelope.id is UNSET else _checked(bytes(envelope.id)))
+    # An id is added to nothing: bytes(…) would ask it first whether it is a number.
+    return Request(envelope.method, envelope.params, None if envelope.id is UNSET else _checked(b"" + envelope.id))
 
 
 def _checked(id: bytes) -> bytes:
@@ -80,7 +81,7 @@ def result_head(id: bytes) -> bytes:
 
 
 def format_result(id: bytes, result: bytes) -> bytes:
-    return result_head(id) + result + b"}"
+    return b'{"jsonrpc":"2.0","id":' + id + b',"result":' + result + b"}"
 
 
 def format_error(id: bytes, error: object) -> bytes:

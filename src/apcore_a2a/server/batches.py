@@ -25,11 +25,12 @@ class Batches(Generic[T, K]):
     def __init__(self, events: AsyncGenerator[T, None], keep: Callable[[T], tuple[K, bool]]) -> None:
         self._events, self._keep = events, keep
         self._head: list[K] = []
-        self._was_last = False
-        self._step: Any = None  # Any: an async generator's step; it has send and throw
-        self._yielded: Any = None
-        self._error: BaseException | None = None
-        self.ended = False
+
+    ended = False
+    _was_last = False
+    _step: Any = None  # Any: an async generator's step; it has send and throw
+    _yielded: Any = None
+    _error: BaseException | None = None
 
     @property
     def waits(self) -> bool:

@@ -68,21 +68,22 @@ class Execution:
     ) -> None:
         self.live, self.call = live, call
         self.progress = Progress()
-        self.began = 0  # the version of `call.task`, where the agent takes over
-        self.earlier: str | None = None
-        self.reply: Message | None = None
-        self.error: A2AError | None = None
-        self.driver: asyncio.Task[None]
-        self.timer: asyncio.TimerHandle | None = None  # for its deadline
-        self.stopping: asyncio.Task[None] | None = None  # a run is stopped once: `Runs.stop`
         self._agent, self._observer, self._begin, self._on_end = agent, observer, begin, on_end
-        self._stored = False
-        self._stop: Stop | None = None
-        self._over = False  # nothing more is taken from the agent
-        self._abandoned = False  # whoever stopped the run ends its task
-        self._in_doubt = False  # the store failed to say whether it has the run's beginning
-        self._in_agent = False  # it waits: only then may the driver be cancelled
-        self._started: float | None = None
+
+    began = 0  # the version of `call.task`, where the agent takes over
+    earlier: str | None = None
+    reply: Message | None = None
+    error: A2AError | None = None
+    driver: asyncio.Task[None]
+    timer: asyncio.TimerHandle | None = None  # for its deadline
+    stopping: asyncio.Task[None] | None = None  # a run is stopped once: `Runs.stop`
+    _stored = False
+    _stop: Stop | None = None
+    _over = False  # nothing more is taken from the agent
+    _abandoned = False  # whoever stopped the run ends its task
+    _in_doubt = False  # the store failed to say whether it has the run's beginning
+    _in_agent = False  # it waits: only then may the driver be cancelled
+    _started: float | None = None
 
     async def drive(self) -> None:
         """Run the agent to its end, in a task of its own. Never raises."""

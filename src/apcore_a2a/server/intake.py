@@ -90,7 +90,7 @@ class Intake:
         if message.context_id or message.reference_task_ids:
             await self._inform(call, origin)
         admission = await self._agent.admit(call)
-        return await self._runs.begin(call, retry_safe=admission.retry_safe, key=self._key(said, origin))
+        return self._runs.begin(call, retry_safe=admission.retry_safe, key=self._key(said, origin))
 
     def _key(self, message: Message, origin: Origin) -> str:
         """What makes a send the same as an earlier one; empty when nothing does."""
@@ -118,7 +118,7 @@ class Intake:
         version, admitted = live.version, await self._admit(live, request, origin)
         self._runs.join_queue(live)
         turn = self._take_turn(live, request, origin, admitted, version)
-        if wait or not live.turn.locked():
+        if wait or not live.turn.is_taken:
             return await turn
         self._runs.later(turn, live)
         await asyncio.sleep(0)  # so that it stands in the queue before whatever its sender says next
@@ -149,7 +149,7 @@ class Intake:
                 execution = self._runs.resume(live, *admitted)
         finally:
             if execution is None:
-                live.turn.release()
+                live.turn.give()
         return execution or await live.latest()
 
     # ---- what the agent may know ----------------------------------------------------------------------------------

@@ -93,13 +93,8 @@ def taken(event: E) -> tuple[E, bytes]:
 
 
 def says_nothing(event: Event) -> bool:
-    """Whether an agent only repeats that it works."""
-    return (
-        isinstance(event, StatusUpdate)
-        and event.status.state is TaskState.WORKING
-        and event.status.message is None
-        and not event.metadata
-    )
+    """Whether an event is a status and nothing else: one that repeats the state need not be told."""
+    return isinstance(event, StatusUpdate) and event.status.message is None and not event.metadata
 
 
 def says(text: str, **metadata: object) -> Message:

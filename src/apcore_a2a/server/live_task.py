@@ -6,6 +6,7 @@ Rule: fold, save, publish, in this order. No reader sees what a restart would fo
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
@@ -28,19 +29,21 @@ from apcore_a2a.protocol.model import (
 from apcore_a2a.server.event_log import Entry, EventLog
 from apcore_a2a.server.keeping import Kept, complete, keep, says_nothing, status, taken
 from apcore_a2a.server.stamps import new_id, utc_now
+from apcore_a2a.server.waiting import Turn
 from apcore_a2a.storage.task_store import Change, Store
 
 MAX_UNSAVED: Final = 64  # writes an agent may be ahead of a durable store
+_BODY: Final = attrgetter("body")
 
 
 class LiveTask:
     """A task in memory with its log. `version` counts what is folded, `log.version` what is saved and published."""
 
-    def __init__(self, task: Task, *, owner: str, store: Store, version: int = 0) -> None:
+    def __init__(self, task: Task, *, owner: str, store: Store, version: int = 0, running: bool = False) -> None:
         self.task, self.owner = task, owner
         self.version = version
         self.log = EventLog(version)
-        self.turn = asyncio.Lock()  # held by the run; the next message waits for it
+        self.turn = Turn(is_taken=running)  # the run's; the next message waits for it
         self._store = store
         self._unsaved: deque[asyncio.Future[None]] = deque()
 
@@ -177,7 +180,7 @@ class LiveTask:
                 self._fold_one(event, body, entries, heard=said is not None)
         except A2AError as error:
             failure = error
-        records = [entry.body for entry in entries]
+        records = list(map(_BODY, entries))
         if said is not None and entries:
             records[0] = v1.encode_heard(said, records[0])
             fold(self.task, said)
@@ -193,9 +196,10 @@ class LiveTask:
             state = task.status.state
             if isinstance(event, Message):  # within a task, a message is what the agent says while it works
                 event, body = taken(complete(StatusUpdate(status=TaskStatus(state=state, message=event)), task))
-            if state is TaskState.WORKING and not heard and says_nothing(event):
+            new = event.status.state
+            if new is state is TaskState.WORKING and not heard and says_nothing(event):
                 return
-            if skips_working(state, event.status.state):
+            if state is not TaskState.WORKING and skips_working(state, new):
                 self._fold_one(*status(TaskState.WORKING, task), entries)
         if (applied := fold(task, event)) is not event:
             body = v1.encode_event(applied)
@@ -223,7 +227,7 @@ class LiveTask:
     def _publish(self, entries: list[Entry], change: Change) -> None:
         if entries[0].seq != self.log.version + 1:
             return  # a save before this one failed, or only seemed to; `mend` finds out, and nobody sees a gap
-        self.log.append(entries, sum([len(record) for record in change.events]))
+        self.log.append(entries, sum(map(len, change.events)))
         if entries[-1].state in TERMINAL:
             self.log.close()
 

@@ -100,12 +100,14 @@ class Runs:
     def hold(self, live: LiveTask) -> None:
         """Keep a live task. Two for one task would be two writers, so none is forgotten while anybody has it."""
         live.users += 1
-        self._watch(live, None)
+        if live.unwatched is not None:
+            self._watch(live, None)
 
     def release(self, live: LiveTask) -> None:
         live.users -= 1
         if not live.users:
-            self._watch(live, None)
+            if live.unwatched is not None:
+                self._watch(live, None)
             if self._live.get(live.task.id) is live:
                 del self._live[live.task.id]
 
@@ -134,11 +136,10 @@ class Runs:
     def running(self, task_id: str) -> Execution | None:
         return self._active.get(task_id)
 
-    async def begin(self, call: Call, *, retry_safe: bool, key: str) -> Execution:
+    def begin(self, call: Call, *, retry_safe: bool, key: str) -> Execution:
         """Start the run of a new task."""
-        live = LiveTask(call.task, owner=call.caller.owner, store=self._store)
-        await live.turn.acquire()  # at once: nobody else has it
         self.check_room()
+        live = LiveTask(call.task, owner=call.caller.owner, store=self._store, running=True)
         self._live[call.task.id] = live
         stored = bool(key) or not self._agent.may_reply
         self._note(live, call, retry_safe)
@@ -151,7 +152,7 @@ class Runs:
 
     async def wait_turn(self, live: LiveTask) -> None:
         try:
-            await live.turn.acquire()
+            await live.turn.take()
         finally:
             live.queued -= 1
 
@@ -170,7 +171,7 @@ class Runs:
 
     async def rerun(self, live: LiveTask, call: Call, run: Run) -> None:
         """Run again from the start what a dead process left; what it had made by then is made anew."""
-        await live.turn.acquire()  # at once: nobody else has it
+        await live.turn.take()  # at once: nobody else has it
         live.run = encode(replace(run, attempt=run.attempt + 1))
         self._launch(live, call, live.start_anew)
 
@@ -212,7 +213,7 @@ class Runs:
             execution.timer.cancel()
         live = execution.live
         del self._active[live.task.id]
-        live.turn.release()
+        live.turn.give()
         self.release(live)
 
     # ---- ends -----------------------------------------------------------------------------------------------------
@@ -238,18 +239,24 @@ class Runs:
             try:
                 if (running := self.running(live.task.id)) is not None:
                     await asyncio.wait({self.stop(running, Stop.CANCEL)})
-                async with live.turn:
-                    await live.mend()
-                    if live.state not in TERMINAL:
-                        await self._say_farewell(live, caller)
-                        await live.mend()
-                    if live.state not in TERMINAL:
-                        state, text = Stop.CANCEL.value
-                        await live.write(StatusUpdate(status=TaskStatus(state=state, message=says(text))))
+                await live.turn.take()
+                try:
+                    await self._end_parked(live, caller)
+                finally:
+                    live.turn.give()
             except A2AError as error:
                 logger.warning("cancel not stored", extra={"task_id": live.task.id, "reason": error.message})
             finally:
                 live.canceling -= 1
+
+    async def _end_parked(self, live: LiveTask, caller: Caller) -> None:
+        await live.mend()
+        if live.state not in TERMINAL:
+            await self._say_farewell(live, caller)
+            await live.mend()
+        if live.state not in TERMINAL:
+            state, text = Stop.CANCEL.value
+            await live.write(StatusUpdate(status=TaskStatus(state=state, message=says(text))))
 
     async def _say_farewell(self, live: LiveTask, caller: Caller) -> None:
         work = farewell(self._agent, live, caller)

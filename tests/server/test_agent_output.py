@@ -1,5 +1,6 @@
 """What an agent yields is checked, taken as it is at that moment, and poisons nothing."""
 
+import copy
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -213,3 +214,26 @@ async def test_a_message_that_is_not_valid_makes_no_task() -> None:
         with pytest.raises(A2AError, match="not valid A2A"):
             await alice.send("go", parts=())
         assert ((await alice.list()).total_size, called) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"metadata": {"n": 1}}, {"parts": (Part(data={"n": 1}),)}, {"parts": (Part(text="x", metadata={"n": 1}),)}],
+    ids=["text", "metadata", "data", "part with metadata"],
+)
+async def test_what_an_agent_does_to_its_call_changes_nothing_that_is_kept(fields: dict[str, Any]) -> None:
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        for values in (call.message.metadata, call.message.parts[0].metadata, call.message.parts[0].data):
+            if isinstance(values, dict):
+                values["n"] = 2
+        call.task.history.clear()
+        call.task.artifacts.append(chunk("wrong").artifact)
+        yield chunk("right")
+        call.task.artifacts.clear()
+        yield COMPLETED
+
+    async with serving(Acts(play)) as engine:
+        task = await User(engine).send("go", **copy.deepcopy(fields))
+    said = task.history[0]
+    assert [part.text for artifact in task.artifacts for part in artifact.parts] == ["right"]
+    assert (said.metadata, said.parts) == (fields.get("metadata"), fields.get("parts", (Part(text="go"),)))

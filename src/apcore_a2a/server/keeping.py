@@ -61,6 +61,19 @@ def _bare_state(status: TaskStatus) -> TaskState | None:
     return status.state if bare else None
 
 
+def own(task: Task) -> tuple[Task, bytes]:
+    """A new task and its JSON, out of the reach of the agent, who has what the task was made of."""
+    is_bare = task.metadata is None and task.status.message is None and not task.artifacts and len(task.history) == 1
+    if is_bare and _is_text(task.history[0]):  # values that nobody can change: no need to read them anew (2 µs)
+        return replace(task, history=[*task.history], artifacts=[]), v1.encode_event(task)
+    return taken(task)
+
+
+def _is_text(message: Message) -> bool:
+    parts = message.parts
+    return message.metadata is None and len(parts) == 1 and type(parts[0].text) is str and parts[0].metadata is None
+
+
 def status(state: TaskState, task: Task) -> tuple[StatusUpdate, bytes]:
     """A bare status, kept: made of nothing that anybody could change, so it costs no second look (2.5 µs less)."""
     event = StatusUpdate(

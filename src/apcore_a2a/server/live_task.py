@@ -27,7 +27,7 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 from apcore_a2a.server.event_log import Entry, EventLog
-from apcore_a2a.server.keeping import Kept, complete, keep, says_nothing, status, taken
+from apcore_a2a.server.keeping import Kept, complete, keep, own, says_nothing, status, taken
 from apcore_a2a.server.stamps import new_id, utc_now
 from apcore_a2a.server.waiting import Turn
 from apcore_a2a.storage.task_store import Change, Store
@@ -83,7 +83,7 @@ class LiveTask:
 
     async def create(self, *, key: str = "", working: bool = False) -> str | None:
         """Store a new task, and that it is worked on if it is; the id of the earlier one if `key` was used before."""
-        self.task, body = taken(self.task)  # what was given stays with the agent
+        self.task, body = own(self.task)
         self.version, entries, records = 1, [Entry(1, self.task.status.state, body)], [body]
         if working:
             event, body = status(TaskState.WORKING, self.task)

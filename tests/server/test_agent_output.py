@@ -227,9 +227,8 @@ async def test_what_an_agent_does_to_its_call_changes_nothing_that_is_kept(field
             if isinstance(values, dict):
                 values["n"] = 2
         call.task.history.clear()
-        call.task.artifacts.append(chunk("wrong").artifact)
         yield chunk("right")
-        call.task.artifacts.clear()
+        call.task.artifacts.append(Artifact(artifact_id="wrong", parts=[Part(text="wrong")]))
         yield COMPLETED
 
     async with serving(Acts(play)) as engine:

@@ -72,11 +72,29 @@ async def test_a_listing_is_newest_first_by_status_time_or_by_creation(store: St
     assert await ids(store, replace(ALL, by_creation=True)) == ["fourth", "third", "second", "first"]
 
 
-async def test_status_times_count_even_when_they_arrive_out_of_order(store: Store) -> None:
-    for name, tick in (("b", 20), ("c", 30), ("a", 10)):
-        await tell(store, Author(name, at=timestamp(tick)))
+async def at_times(store: Store, ended: bool, **times: int) -> None:
+    """Tasks whose statuses are of these times, reported in this order."""
+    for name, tick in times.items():
+        author = await tell(store, Author(name, at=timestamp(tick)))
+        if ended:
+            await append(store, author.status(TaskState.CANCELED, at=timestamp(tick)))
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_status_times_count_even_when_they_arrive_out_of_order(store: Store, ended: bool) -> None:
+    await at_times(store, ended, b=20, c=30, a=10)
     assert await ids(store, ALL) == ["c", "b", "a"]
     assert await ids(store, replace(ALL, limit=1)) == ["c", "b", "a"]
+    assert await ids(store, replace(ALL, changed_since=timestamp(15))) == ["c", "b"]
+
+
+async def test_a_listing_is_by_status_time_whatever_has_ended_and_whatever_has_not(store: Store) -> None:
+    await at_times(store, True, b=20, d=40, f=60)
+    await at_times(store, False, a=10, e=50)
+    await at_times(store, True, g=70)
+    for limit in range(1, 7):
+        assert await ids(store, replace(ALL, limit=limit)) == ["g", "f", "e", "d", "b", "a"]
+    assert await ids(store, replace(ALL, changed_since=timestamp(45))) == ["g", "f", "e"]
 
 
 async def test_filters_select_what_matches_all_of_them(store: Store) -> None:
@@ -95,9 +113,9 @@ async def test_filters_select_what_matches_all_of_them(store: Store) -> None:
     assert [(await store.page(query)).total for query in (ALL, in_x, completed)] == [4, 2, 2]
 
 
-async def test_changed_since_includes_its_own_moment(store: Store) -> None:
-    for tick in (1, 2, 3):
-        await tell(store, Author(f"t{tick}", at=timestamp(tick)))
+@pytest.mark.parametrize("ended", [False, True])
+async def test_changed_since_includes_its_own_moment(store: Store, ended: bool) -> None:
+    await at_times(store, ended, t1=1, t2=2, t3=3)
     since = replace(ALL, changed_since=timestamp(2))
     assert await ids(store, since) == ["t3", "t2"]
     assert (await store.page(since)).total == 2
@@ -106,11 +124,12 @@ async def test_changed_since_includes_its_own_moment(store: Store) -> None:
 
 @pytest.mark.parametrize("by_creation", [False, True])
 @pytest.mark.parametrize("context_id", ["", "talk"])
+@pytest.mark.parametrize("ended", [False, True])
 async def test_pages_show_every_task_once_also_when_status_times_are_equal(
-    store: Store, by_creation: bool, context_id: str
+    store: Store, by_creation: bool, context_id: str, ended: bool
 ) -> None:
     for n in range(7):
-        await tell(store, Author(f"t{n}", at=timestamp(n // 3)))
+        await at_times(store, ended, **{f"t{n}": n // 3})
         await tell(store, Author(f"of-bob-{n}", owner=BOB, at=timestamp(n // 3)))
     query = Query(owner=ALICE, limit=2, by_creation=by_creation, context_id=context_id)
     found = await pages(store, query)
@@ -119,6 +138,14 @@ async def test_pages_show_every_task_once_also_when_status_times_are_equal(
     shown = await ids(store, query)
     assert sorted(shown) == [f"t{n}" for n in range(7)]
     assert shown == await ids(store, replace(query, limit=100))
+
+
+async def test_of_tasks_that_ended_at_one_time_the_last_created_is_the_newest(store: Store) -> None:
+    authors = [await tell(store, Author(f"t{n}")) for n in range(6)]
+    for n in (2, 5, 0, 4, 1, 3):
+        await append(store, authors[n].status(TaskState.CANCELED, at=timestamp(10**6)))
+    for limit in (1, 2, 6):
+        assert await ids(store, replace(ALL, limit=limit)) == ["t5", "t4", "t3", "t2", "t1", "t0"]
 
 
 async def test_a_full_last_page_is_the_last(store: Store) -> None:

@@ -1,8 +1,13 @@
-"""What the memory store keeps and for how long: bytes are counted, time is the test's own."""
+"""What the memory store keeps, for how long and at what cost: bytes and calls are counted, time is the test's own."""
 
+import sys
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from types import FrameType
+from typing import TypeVar
 from uuid import uuid4
+
+from msgspec.structs import replace
 
 from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
 from apcore_a2a.storage.memory import MAX_EXPIRED, InMemoryTaskStore
@@ -10,6 +15,7 @@ from apcore_a2a.storage.task_store import Query
 from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
 
 MANY = 3 * MAX_EXPIRED
+T = TypeVar("T")
 
 
 async def finish(store: InMemoryTaskStore, author: Author, *, key: str = "") -> None:
@@ -28,6 +34,22 @@ async def grown(work: Callable[[int], Awaitable[None]], times: int) -> float:
         return tracemalloc.get_traced_memory()[0] / times
     finally:
         tracemalloc.stop()
+
+
+async def count_calls(work: Awaitable[T]) -> tuple[int, T]:
+    """How many Python functions were called, and what came of it."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        result = await work
+    finally:
+        sys.setprofile(None)
+    return calls, result
 
 
 async def test_of_many_tasks_that_expire_together_none_is_seen_again() -> None:
@@ -68,6 +90,26 @@ async def test_a_context_is_found_whether_it_has_one_task_or_more() -> None:
         assert await ids(store, in_context) == [f"t{each}" for each in reversed(range(n + 1, 3))]
     await tell(store, Author("again", context_id="c"))
     assert await ids(store, in_context) == ["again"]
+
+
+class Moment(str):
+    """A text whose comparisons are calls that can be counted."""
+
+    def __le__(self, other: str) -> bool:
+        return super().__le__(other)
+
+
+async def test_a_listing_looks_at_what_it_shows_and_little_more() -> None:
+    store = InMemoryTaskStore()
+    for n in range(1_000):
+        await finish(store, Author(f"t{n}"))
+    newest = Query(owner=ALICE, limit=10)
+    since = Moment((await store.page(newest)).records[-1].document.task().status.timestamp)
+    cursor = (await store.page(newest)).next_cursor
+    for query in (newest, replace(newest, cursor=cursor), replace(newest, changed_since=since)):
+        calls, page = await count_calls(store.page(query))
+        assert len(page.records) == 10
+        assert calls < 300
 
 
 async def test_a_finished_small_task_takes_little_more_than_its_json() -> None:

@@ -48,7 +48,7 @@ const padded = (number) => String(number).padStart(12, "0");
 async function fill(store, tasks) {
   for (let number = 0; number < tasks; number++) {
     const [id, contextId] = [`00000000-0000-4000-8000-${padded(number)}`, `11111111-0000-4000-8000-${padded(number)}`];
-    const status = { state: "TASK_STATE_COMPLETED", timestamp: "2026-01-01T00:00:00.000Z" };
+    const status = { state: "TASK_STATE_COMPLETED", timestamp: new Date().toISOString() };
     const artifacts = [{ artifactId: "answer", parts: [{ text }] }];
     const history = [{ messageId: `m${number}`, role: "ROLE_USER", parts: [{ text: "echo" }], taskId: id, contextId }];
     await store.save(Task.fromJSON({ id, contextId, status, artifacts, history }), new ServerCallContext());

@@ -6,6 +6,7 @@ each chunk), `gate 100` and `gate-yield 100` (the same, once another message say
 
 import argparse
 import asyncio
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 CHUNK = "x" * 50
@@ -37,13 +38,14 @@ async def prepare(text: str) -> Work:
 
 
 def finished(number: int) -> dict[str, Any]:
-    """A finished small task, as A2A 1.0 writes it."""
+    """A finished small task, as A2A 1.0 writes it, that ended now."""
     id, context = FILLED % number, f"11111111-0000-4000-8000-{number:012d}"
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
     said = {"messageId": f"m{number}", "role": "ROLE_USER", "parts": [{"text": "echo"}], "taskId": id}
     return {
         "id": id,
         "contextId": context,
-        "status": {"state": "TASK_STATE_COMPLETED", "timestamp": "2026-01-01T00:00:00.000Z"},
+        "status": {"state": "TASK_STATE_COMPLETED", "timestamp": now.replace("+00:00", "Z")},
         "artifacts": [{"artifactId": "answer", "parts": [{"text": CHUNK}]}],
         "history": [{**said, "contextId": context}],
     }

@@ -4,7 +4,7 @@ Rule: the agent runs in the caller's own asyncio task and never notices. A step 
 stands, so that what came before it can be written first; then it is awaited as if nothing had happened.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
 from apcore_a2a.server.waiting import begin, go_on
@@ -77,12 +77,14 @@ class Batches(Generic[T, K]):
         except StopAsyncIteration:
             self.ended = True
 
-    async def close(self) -> None:
+    def close(self) -> Awaitable[None]:
         """Have the agent leave wherever it stands, in a wait or at an event: it is not wanted any more."""
+        return self._events.aclose() if self._step is None else self._leave()
+
+    async def _leave(self) -> None:
         step, self._step = self._step, None
-        if step is not None:
-            try:
-                await go_on(step, step.throw(GeneratorExit()))
-            except (GeneratorExit, StopIteration, StopAsyncIteration):
-                pass  # it left; what it may have said in leaving comes too late
+        try:
+            await go_on(step, step.throw(GeneratorExit()))
+        except (GeneratorExit, StopIteration, StopAsyncIteration):
+            pass  # it left; what it may have said in leaving comes too late
         await self._events.aclose()

@@ -8,9 +8,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Remember
 from apcore_a2a.errors import (
@@ -93,7 +93,7 @@ class Execution:
             if self._begin is not None:
                 await self._open(self._begin)
             if not self._over:
-                failure = await self._perform()
+                failure = await self._run()
             if self._in_doubt or not (self._over or (failure is None and self.live.has_ended())):
                 await self._end(failure or self.error)
         finally:
@@ -113,40 +113,46 @@ class Execution:
             self._over = self._over or self.earlier is not None
         self.progress.reach(OPENED)
 
-    async def _perform(self) -> BaseException | None:
+    async def _run(self) -> BaseException | None:
+        """Have the agent run; what it failed with, if it did."""
         self._started = time.monotonic()
         self._observer.run_started(self.live.task.id)
         try:
             if self._stop is None:
-                await self._run()
+                self._prepare()
+                batches = Batches(self._agent.run(self.call), self._keep)
+                try:
+                    await self._take_all(batches)
+                finally:
+                    self._in_agent = True
+                    await batches.close()
         except BaseException as error:  # also SystemExit: an agent does not end the server
             return error
         finally:
             self._in_agent = False
         return None
 
-    async def _run(self) -> None:
-        self.began = self.live.version
-        if self.call.resumed or self.call.task is self.live.task:
-            self.call.task = copy(self.live.task)
+    def _prepare(self) -> None:
+        call, live = self.call, self.live
+        self.began, live.rested = live.version, False
+        if call.resumed or call.task is live.task:
+            call.task = copy(live.task)
         else:  # a new task was stored as another object: the one that the call came with is the agent's own
-            self.call.task.status = self.live.task.status
-        batches = Batches(self._agent.run(self.call), self._keep)
-        try:
-            while not (self._over or batches.ended or self.live.task.status.state in TERMINAL):
-                if batch := batches.take():
-                    await self._take(batch)
-                elif not batches.waits:
-                    return
-                if batches.waits and not self._over:
-                    await self._let_wait(batches)
-                elif self._stop is not None:  # said while something was saved, to an agent that does not wait
-                    return
-                elif len(batch) == LIMIT:
-                    await asyncio.sleep(0)  # an agent that never waits leaves others their turn
-        finally:
-            self._in_agent = True
-            await batches.close()
+            call.task.status = live.task.status
+
+    async def _take_all(self, batches: Batches[AgentEvent, Kept]) -> None:
+        while not (self._over or batches.ended or self.live.task.status.state in TERMINAL):
+            if batch := batches.take():
+                if (taking := self._take(batch) if self._stored else self._take_first(batch)) is not None:
+                    await taking
+            elif not batches.waits:
+                return
+            if batches.waits and not self._over:
+                await self._let_wait(batches)
+            elif self._stop is not None:  # said while something was saved, to an agent that does not wait
+                return
+            elif len(batch) == LIMIT:
+                await asyncio.sleep(0)  # an agent that never waits leaves others their turn
 
     def _keep(self, event: AgentEvent) -> tuple[Kept, bool]:
         """What is kept of an event, and whether nothing can follow: the task ends, or a message is the whole answer."""
@@ -165,22 +171,31 @@ class Execution:
         finally:
             self._in_agent = False
 
-    async def _take(self, batch: list[Kept]) -> None:
-        if not self._stored:
-            batch = await self._take_first(batch)
-        if batch and self._agent.may_reply and isinstance(message := batch[-1][0], Message):  # the end of its task
+    def _take(self, batch: list[Kept]) -> Coroutine[Any, Any, None] | None:
+        """Have events saved: that is done, or it answers what to await."""
+        if self._agent.may_reply and batch and isinstance(message := batch[-1][0], Message):  # the end of its task
             end = StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=message))
             batch = [*batch[:-1], keep(end, self.live.task)]
         if self._stop in (Stop.TIMEOUT, Stop.SHUTDOWN):  # the agent was stopped, but not by its client
             batch = [kept for kept in batch if not _says(kept[0], TaskState.CANCELED)]
-        if self._over:
-            return
-        if await self.live.save(batch):
-            if self.live.version != self.live.log.version:
-                await self.live.flush()  # it may have gone on already
+        if (saving := self.live.save_now(batch)) is not None:
+            return self._rest(saving)
+        if self.live.rested:
+            self.progress.reach(RESTED)
+        return None
+
+    async def _rest(self, saving: Coroutine[Any, Any, None]) -> None:
+        await saving
+        if self.live.rested:
+            await self.live.flush()  # it may have gone on already
             self.progress.reach(RESTED)
 
-    async def _take_first(self, batch: list[Kept]) -> list[Kept]:
+    async def _take_first(self, batch: list[Kept]) -> None:
+        batch = await self._begin_task(batch)
+        if batch and not self._over and (taking := self._take(batch)) is not None:
+            await taking
+
+    async def _begin_task(self, batch: list[Kept]) -> list[Kept]:
         """Answer with a message, or begin a task: its own idea of a new task is taken as it is."""
         for index, (event, _) in enumerate(batch):
             if isinstance(event, Remember):

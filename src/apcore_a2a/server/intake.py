@@ -61,7 +61,11 @@ class Intake:
             if not isinstance(begun, Execution):
                 return begun
         else:
-            begun = await self._start(request, origin)
+            call = self._new_task(request, origin)
+            if message.context_id or message.reference_task_ids:
+                await self._inform(call, origin)
+            admission = await self._agent.admit(call)
+            begun = self._runs.begin(call, retry_safe=admission.retry_safe, key=self._key(call.message, origin))
         if begun.progress.stage < OPENED:
             await begun.progress.until(OPENED)
         if begun.error is not None:
@@ -76,7 +80,7 @@ class Intake:
         record = await self.load(task_id, origin)
         return record.document, record.version
 
-    async def _start(self, request: SendMessage, origin: Origin) -> Execution:
+    def _new_task(self, request: SendMessage, origin: Origin) -> Call:
         message = request.message
         task = Task(
             id=new_id(),
@@ -86,11 +90,7 @@ class Intake:
         )
         said = replace(message, message_id=message.message_id or new_id(), task_id=task.id, context_id=task.context_id)
         task.history = [said]
-        call = self._new_call(replace(request, message=said), task, origin)
-        if message.context_id or message.reference_task_ids:
-            await self._inform(call, origin)
-        admission = await self._agent.admit(call)
-        return self._runs.begin(call, retry_safe=admission.retry_safe, key=self._key(said, origin))
+        return self._new_call(replace(request, message=said), task, origin)
 
     def _key(self, message: Message, origin: Origin) -> str:
         """What makes a send the same as an earlier one; empty when nothing does."""

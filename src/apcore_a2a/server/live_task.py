@@ -5,9 +5,9 @@ Rule: fold, save, publish, in this order. No reader sees what a restart would fo
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -50,6 +50,7 @@ class LiveTask:
     epoch = 1
     memo = b""
     run = b""
+    rested = False  # whether this run has brought the task to rest, if only for a moment
     users = 0  # runs, streams, messages and requests that need it kept; see `Runs.hold`
     queued = canceling = 0
     unwatched: asyncio.TimerHandle | None = None
@@ -116,33 +117,34 @@ class LiveTask:
         """Fold one event of our own, have it saved, publish it."""
         await self.save([keep(event, self.task)])
 
-    async def save(self, events: list[Kept], *, said: Message | None = None) -> bool:
+    async def save(self, events: list[Kept], *, said: Message | None = None) -> None:
         """Take kept events: fold them, have them saved, publish them; together, for one save costs what many would.
-
-        Answers whether they brought the task to rest, if only for a moment.
 
         Raises:
             A2AError: an event may not follow (those before it are taken), or the store could not take them.
         """
+        if (saving := self.save_now(events, said=said)) is not None:
+            await saving
+
+    def save_now(self, events: list[Kept], *, said: Message | None = None) -> Coroutine[Any, Any, None] | None:
+        """The same, done when this returns, unless it answers what to await."""
         entries, change, failure = self._fold(events, said)
         if entries:
             try:
                 saved = self._store.append(change)
-                if saved is None:
-                    self._publish(entries, change)
-                else:
-                    await self._later(saved, entries, change)
             except Exception:
                 self._broken = True
                 raise
+            if saved is not None:
+                return self._save_later(saved, entries, change, failure)
+            self._publish(entries, change)
         if failure is not None:
             raise failure
-        for entry in entries:
-            if entry.state in AT_REST:
-                return True
-        return False
+        return None
 
-    async def _later(self, saved: "asyncio.Future[None]", entries: list[Entry], change: Change) -> None:
+    async def _save_later(
+        self, saved: "asyncio.Future[None]", entries: list[Entry], change: Change, failure: A2AError | None
+    ) -> None:
         def publish(done: "asyncio.Future[None]") -> None:
             if not done.cancelled() and done.exception() is None:
                 self._publish(entries, change)
@@ -150,13 +152,19 @@ class LiveTask:
         # The agent goes on while a durable store commits; saves finish in the order they were begun.
         saved.add_done_callback(publish)
         self._unsaved.append(saved)
-        if change.document is not None:
-            await self.flush()
-        elif len(self._unsaved) > MAX_UNSAVED:
-            await self._settle()
-        else:
-            while self._unsaved and self._unsaved[0].done():
-                self._unsaved.popleft().result()
+        try:
+            if change.document is not None:
+                await self.flush()
+            elif len(self._unsaved) > MAX_UNSAVED:
+                await self._settle()
+            else:
+                while self._unsaved and self._unsaved[0].done():
+                    self._unsaved.popleft().result()
+        except Exception:
+            self._broken = True
+            raise
+        if failure is not None:
+            raise failure
 
     async def _settle(self) -> None:
         await asyncio.wait({self._unsaved[0]})  # not for the future itself: cancelling this must not cancel the save
@@ -204,7 +212,9 @@ class LiveTask:
         if (applied := fold(task, event)) is not event:
             body = v1.encode_event(applied)
         self.version += 1
-        entries.append(Entry(self.version, task.status.state, body))
+        state = task.status.state
+        self.rested = self.rested or state in AT_REST
+        entries.append(Entry(self.version, state, body))
 
     def _change(self, records: list[bytes]) -> Change:
         """All that was folded, to be stored; a task at rest goes with its document."""

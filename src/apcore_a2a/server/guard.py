@@ -15,38 +15,33 @@ STALLED: Final = 60.0  # seconds in which a client must have read the better par
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with a limit on the headers; a request that arrives whole costs two comparisons."""
+    """uvicorn's HTTP protocol with a limit on the headers; a request that arrives whole costs three comparisons."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: uvicorn's business
         super().__init__(*args, **kwargs)
         self._guard_timer: asyncio.TimerHandle | None = None
         self._guard_stalled: asyncio.TimerHandle | None = None
         self._guard_bytes = 0
-        self._guard_waits = True  # for the end of the headers
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._guard_waits = True
-
-    def on_headers_complete(self) -> None:
-        self._guard_waits = False
-        self._guard_bytes = 0
-        self._guard_stop()
-        super().on_headers_complete()
-
     def data_received(self, data: bytes) -> None:
-        waited = self._guard_waits
-        super().data_received(data)
-        if self._guard_waits:
-            self._guard_bytes += len(data) if waited else 0  # else most of it was the request before
-            if self._guard_bytes > MAX_HEADERS:
-                self.transport.close()
-            elif self._guard_timer is None:
-                self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
+        before: Any = self.scope  # Any: it is None before the first request, and so is the cycle
+        HttpToolsProtocol.data_received(self, data)
+        cycle: Any = self.cycle
+        if cycle is not None and cycle.scope is self.scope:  # the headers are all there: only then is there a cycle
+            if self._guard_timer is not None:
+                self._guard_stop()
+            self._guard_bytes = 0
+            return
+        if before is None or before is self.scope:  # else most of it was the request before
+            self._guard_bytes += len(data)
+        if self._guard_bytes > MAX_HEADERS:
+            self.transport.close()
+        elif self._guard_timer is None:
+            self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apcore_a2a.errors import OverloadedError
+from apcore_a2a.errors import OverloadedError, StaleWriteError
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.task_store import Query, Store
@@ -99,6 +99,14 @@ async def test_a_store_full_of_unfinished_tasks_takes_no_new_one_until_one_ends(
     await append(store, authors[2].complete())
     await tell(store, Author("d"))
     assert await ids(store, ALL) == ["d", "a", "b"]
+
+
+async def test_for_a_task_that_is_refused_no_room_is_made(store: Store) -> None:
+    authors = [await tell(store, Author(name), TaskState.WORKING, TaskState.COMPLETED) for name in ("a", "b", "c")]
+    with pytest.raises(StaleWriteError):
+        await store.create(Author("c").create())
+    for author in authors:
+        await assert_holds(store, author)
 
 
 async def test_a_full_store_still_knows_its_keys(store: Store) -> None:

@@ -109,7 +109,7 @@ class SQLiteStore:
         await self._database.submit(Tables.check)
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
-        return await self._database.submit(Tables.create, freeze(change, new=True), key)
+        return await self._database.submit(Tables.create, freeze(change), key)
 
     def append(self, change: Change) -> "asyncio.Future[None]":
         return self._database.submit(Tables.append, freeze(change))

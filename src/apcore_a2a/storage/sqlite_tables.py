@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from apcore_a2a.errors import OverloadedError, StaleWriteError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
-from apcore_a2a.protocol.model import TaskState, encode
+from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.sqlite_schema import CODES, MIGRATIONS, event_key
 from apcore_a2a.storage.task_store import Change
 
@@ -37,10 +37,9 @@ class Write(Struct, frozen=True, kw_only=True, gc=False):
     run: bytes
 
 
-def freeze(change: Change, *, new: bool = False) -> Write:
-    """Take from a change what will be written; a new task needs its document even if it is not at rest."""
+def freeze(change: Change) -> Write:
+    """Take from a change what will be written."""
     task, document = change.task, change.document
-    body = document.body if document is not None else encode(task) if new else None
     return Write(
         id=task.id,
         owner=change.owner,
@@ -51,7 +50,7 @@ def freeze(change: Change, *, new: bool = False) -> Write:
         version=change.version,
         epoch=change.epoch,
         events=tuple(change.events),
-        document=body if new or body is None or len(body) <= MAX_DOCUMENT else None,
+        document=None if document is None or len(document.body) > MAX_DOCUMENT else document.body,
         memo=change.memo,
         run=change.run,
     )
@@ -91,16 +90,17 @@ class Tables:
             earlier = execute("SELECT id FROM task WHERE owner = ? AND key = ?", (write.owner, key)).fetchone()
             if earlier is not None:
                 return str(earlier[0])
-        if execute("SELECT 1 FROM task WHERE id = ?", (write.id,)).fetchone() is not None:
-            raise StaleWriteError
-        self._make_room()
+        self._make_room(write.id)
         code = CODES[write.state]
         values = (write.id, write.owner, write.context_id, key, code, write.status_time, write.version, write.epoch)
-        number = execute(
-            "INSERT INTO task (id, owner, context_id, key, state, status_time, version, epoch, ended)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*values, self._end(write)),
-        ).lastrowid
+        try:
+            number = execute(
+                "INSERT INTO task (id, owner, context_id, key, state, status_time, version, epoch, ended)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, self._end(write)),
+            ).lastrowid
+        except sqlite3.IntegrityError as error:
+            raise StaleWriteError from error  # the id is in use
         assert number is not None  # an INSERT has one
         self._count = self._tasks() + 1
         self._fill(write, _Head(number, code, write.status_time, b"", b""))
@@ -169,10 +169,12 @@ class Tables:
             self._count = int(self.database.execute("SELECT count(*) FROM task").fetchone()[0])
         return self._count
 
-    def _make_room(self) -> None:
+    def _make_room(self, task_id: str) -> None:
         excess = self._tasks() - self._max_tasks + 1
         if excess <= 0:
             return
+        if self.database.execute("SELECT 1 FROM task WHERE id = ?", (task_id,)).fetchone() is not None:
+            raise StaleWriteError
         # Two at most: a store that was opened with a lower limit comes down to it task by task, not in one long write.
         oldest = "SELECT number FROM task WHERE ended IS NOT NULL ORDER BY ended, number LIMIT ?"
         if not self._remove_ended(oldest, min(excess, 2)):

@@ -73,6 +73,20 @@ class Returns:
         return self.value
 
 
+class Echo:
+    """Answers with a copy of its inputs, and spoils the original."""
+
+    description = "Echo"
+
+    def __init__(self, schema: Any) -> None:
+        self.input_schema = self.output_schema = schema
+
+    async def execute(self, inputs: Data, context: Any) -> Data:
+        copy = {**inputs}
+        inputs.clear()
+        return copy
+
+
 class Raises:
     """Fails with an exception; no schemas."""
 

@@ -1,6 +1,6 @@
 """From what users hold (a Registry, an Executor, an APCore client) to `Modules`.
 
-Rule: nothing of the user's is changed. Time limits that nobody chose are left out by a view; other users keep them.
+Rule: nothing of the user's is changed. What we have otherwise, such as no time limits that nobody chose, is in a view.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import apcore
 
 from apcore_a2a.adapters.asking import asking
 from apcore_a2a.adapters.registry import Modules
-from apcore_a2a.adapters.schema_memo import remember_schemas
+from apcore_a2a.adapters.schema_memo import STEPS, remember_schemas, spare_names
 
 LIMITS: Final = {"_default_timeout": 30_000, "_global_timeout": 60_000}  # apcore's defaults, in ms
 FOREVER: Final = 10**9  # ms
@@ -53,13 +53,23 @@ def unhurried(executor: Any) -> Any:
     changes = _without_limits(executor, FOREVER)  # until 0.16; there, 0 would be logged with every call
     strategy = getattr(executor, "_strategy", None)
     if strategy is not None:  # from 0.17 on; here, 0 also lets a canceled run cancel its module
-        eased = [(step, _view(step, changed)) for step in strategy.steps if (changed := _without_limits(step, 0))]
+        eased = {id(step): (step, _view(step, changed)) for step in strategy.steps if (changed := _ease(step))}
 
         def steps(view: Any) -> list[Any]:
-            return [next((new for old, new in eased if old is step), step) for step in vars(view)["steps"]]
+            return [eased[id(step)][1] if id(step) in eased else step for step in vars(view)["steps"]]
 
         changes["_strategy"] = _view(strategy, {"steps": steps})
     return _view(executor, changes)
+
+
+def _ease(step: Any) -> dict[str, Any]:
+    """What is different in the view of a step: no limits nobody chose, and redaction that does not look in vain."""
+    changes = _without_limits(step, 0)
+    rules = vars(step).get("_redaction")
+    if rules is not None and type(step).__module__ == STEPS:
+        execute = spare_names(step, _view(step, {"_redaction": _view(rules, {"sensitive_keys": []})}))
+        changes["execute"] = lambda _: execute
+    return changes
 
 
 def _without_limits(thing: Any, instead: int) -> dict[str, Any]:

@@ -24,7 +24,13 @@ def append(log: EventLog, number: int = 1) -> None:
 
 
 async def read(reader: Reader) -> list[int]:
-    return [item.seq for item in await soon(anext(reader))]
+    batch = reader.take()
+    if batch is not None and not batch:
+        await soon(reader.wait())
+        batch = reader.take()
+    if batch is None:
+        raise EOFError
+    return [item.seq for item in batch]
 
 
 async def test_a_reader_gets_what_follows_its_cursor_and_waits_for_more() -> None:
@@ -43,7 +49,9 @@ async def test_a_closed_log_is_read_to_its_end() -> None:
     log = EventLog()
     append(log, 2)
     log.close()
-    assert [[item.seq for item in batch] async for batch in Reader(log, 0)] == [[1, 2]]
+    reader = Reader(log, 0)
+    assert await read(reader) == [1, 2]
+    assert reader.take() is None
 
 
 async def test_a_reader_that_waits_learns_that_the_log_is_closed() -> None:
@@ -51,7 +59,7 @@ async def test_a_reader_that_waits_learns_that_the_log_is_closed() -> None:
     waiting = asyncio.create_task(read(Reader(log, 0)))
     await settle()
     log.close()
-    with pytest.raises(StopAsyncIteration):
+    with pytest.raises(EOFError):
         await soon(waiting)
 
 
@@ -125,8 +133,34 @@ async def test_closing_a_reader_ends_whoever_waits_on_it_and_its_timer() -> None
     await settle()
     reader.close()
     reader.close()
-    with pytest.raises(StopAsyncIteration):
+    with pytest.raises(EOFError):
         await soon(waiting)
+
+
+async def test_a_crowd_is_told_of_several_events_at_once_and_soon() -> None:
+    log = EventLog()
+    crowd = [asyncio.create_task(read(Reader(log, 0))) for _ in range(event_log.CROWD)]
+    await settle()
+    append(log)
+    await settle()
+    append(log)
+    assert not any(reading.done() for reading in crowd)
+    assert await soon(asyncio.gather(*crowd)) == [[1, 2]] * event_log.CROWD
+
+
+@pytest.mark.parametrize("end", ["close", "restart"])
+async def test_a_crowd_is_told_of_the_end_at_once(end: str) -> None:
+    log = EventLog()
+    crowd = [asyncio.create_task(read(Reader(log, 0))) for _ in range(event_log.CROWD)]
+    await settle()
+    append(log)
+    log.close() if end == "close" else log.restart(7)
+    await settle()
+    assert all(reading.done() for reading in crowd)
+    outcomes = await asyncio.gather(*crowd, return_exceptions=True)
+    assert {str(outcome) if isinstance(outcome, list) else type(outcome).__name__ for outcome in outcomes} == (
+        {"[1]"} if end == "close" else {"Lagged"}
+    )
 
 
 def waiters() -> int:
@@ -147,7 +181,7 @@ async def test_who_came_and_went_leaves_nothing_behind_in_a_silent_log(how: str)
             reader.close()
         await asyncio.wait({waiting}, timeout=5)
         assert waiting.cancelled() if how == "cancel" else waiting.done()
-        assert how == "cancel" or isinstance(waiting.exception(), StopAsyncIteration if how == "close" else type(None))
+        assert how == "cancel" or isinstance(waiting.exception(), EOFError if how == "close" else type(None))
         reader.close()
     del reader, waiting
     assert waiters() < before + 5  # asyncio may still have one of its own

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
@@ -39,6 +39,11 @@ A2A_JSON: Final = b"application/a2a+json"
 EVENT_STREAM: Final = b"text/event-stream"
 CLOSE: Final = ((b"connection", b"close"),)  # what is left of the request is not worth reading
 TRACE: Final = ("traceparent", "tracestate")
+_STREAM_HEADERS: Final = (
+    (b"content-type", EVENT_STREAM),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+)
 
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -195,18 +200,22 @@ async def _until_disconnect(receive: Receive) -> None:
 
 
 async def send_stream(
-    stream: Stream,
-    receive: Receive,
-    send: Send,
-    *,
-    encode: Callable[[Entry], bytes],
-    headers: Mapping[bytes, bytes] = {},
+    stream: Stream, receive: Receive, send: Send, dialect: Dialect, *, head: bytes = b"", tail: bytes = b""
 ) -> None:
     """Write a stream as server-sent events until it ends or the client leaves; events ready together leave together."""
     try:
+        await send({"type": "http.response.start", "status": 200, "headers": [*_STREAM_HEADERS]})
+        if ready := stream.take():  # before anybody listens for the client: the first event is urgent
+            await _send_batch(send, ready, dialect, head, tail)
         async with asyncio.TaskGroup() as group:
             listener = group.create_task(_until_disconnect(receive))
-            await _write(stream, send, encode, headers)
+            while (batch := stream.take()) is not None:
+                if not batch:
+                    await stream.wait()
+                    batch = stream.take()
+                if batch is not None:
+                    await _send_batch(send, batch, dialect, head, tail)
+            await send({"type": "http.response.body", "body": b""})
             listener.cancel()
     except* _Disconnected:
         logger.debug("stream closed by its client")
@@ -214,15 +223,6 @@ async def send_stream(
         stream.close()
 
 
-async def _write(stream: Stream, send: Send, encode: Callable[[Entry], bytes], headers: Mapping[bytes, bytes]) -> None:
-    start = [
-        (b"content-type", EVENT_STREAM),
-        (b"cache-control", b"no-store"),
-        (b"x-accel-buffering", b"no"),
-        *headers.items(),
-    ]
-    await send({"type": "http.response.start", "status": 200, "headers": start})
-    async for batch in stream:
-        body = b"".join([frame(encode(item), item.seq) for item in batch]) if batch else KEEP_ALIVE
-        await send({"type": "http.response.body", "body": body, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+async def _send_batch(send: Send, batch: list[Entry], dialect: Dialect, head: bytes, tail: bytes) -> None:
+    body = b"".join([frame(head + item.encode(dialect) + tail, item.seq) for item in batch]) if batch else KEEP_ALIVE
+    await send({"type": "http.response.body", "body": body, "more_body": True})

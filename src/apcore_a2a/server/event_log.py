@@ -15,6 +15,9 @@ from apcore_a2a.protocol.model import Event, TaskState
 
 WINDOW_EVENTS: Final = 20_000
 WINDOW_BYTES: Final = 32 * 1024 * 1024
+CROWD: Final = 32  # readers; fewer are told at once
+WRITE: Final = 2e-5  # seconds that writing to one of them takes
+MAX_PAUSE: Final = 0.02
 
 
 class Lagged(Exception):
@@ -58,6 +61,7 @@ class EventLog:
         self._entries: list[Entry] = []
         self._bytes = 0
         self._waiting: dict[asyncio.Future[None], None] = {}
+        self._waking: asyncio.TimerHandle | None = None
 
     def append(self, entries: list[Entry], size: int) -> None:
         self._entries += entries
@@ -66,7 +70,7 @@ class EventLog:
         if len(self._entries) > WINDOW_EVENTS or self._bytes > WINDOW_BYTES:
             self._trim()
         if self._waiting:
-            self._wake()
+            self._wake_soon()
 
     def _trim(self) -> None:
         # Half at a time: each entry is moved, and measured anew with what dialects made of it, once on average.
@@ -87,7 +91,18 @@ class EventLog:
         if self._waiting:
             self._wake()
 
+    def _wake_soon(self) -> None:
+        # Writing to a crowd takes longer than an agent's next event: those that come in the meantime leave together.
+        crowd = len(self._waiting)
+        if crowd < CROWD:
+            self._wake()
+        elif self._waking is None:
+            self._waking = asyncio.get_running_loop().call_later(min(crowd * WRITE, MAX_PAUSE), self._wake)
+
     def _wake(self) -> None:
+        if self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             wake(waiter)
@@ -98,22 +113,21 @@ class EventLog:
             raise Lagged
         return self._entries[seq + 1 - self._first :]
 
-    async def wait(self, waiter: "asyncio.Future[None]") -> None:
-        """Until the next append or close, or until whoever has the waiter wakes it."""
+    def wait(self, waiter: "asyncio.Future[None]") -> None:
+        """Wake somebody at the next append or close."""
         self._waiting[waiter] = None
-        try:
-            await waiter
-        finally:
-            self._waiting.pop(waiter, None)  # a log that is silent for days keeps no trace of those who came and went
+
+    def forget(self, waiter: "asyncio.Future[None]") -> None:
+        self._waiting.pop(waiter, None)
 
 
-def wake(waiter: "asyncio.Future[None] | None") -> None:
-    if waiter is not None and not waiter.done():
+def wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
         waiter.set_result(None)
 
 
 class Reader:
-    """Follows a log from a cursor: an iterator over batches of entries, empty when `idle` seconds pass without any."""
+    """Follows a log from a cursor: `take` what is there, then `wait` for more; not longer than `idle` seconds."""
 
     def __init__(self, log: EventLog, after: int, *, idle: float | None = None) -> None:
         self._log, self._after, self._idle = log, after, idle
@@ -121,30 +135,43 @@ class Reader:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def __aiter__(self) -> "Reader":
-        return self
+    def take(self) -> list[Entry] | None:
+        """What has come, perhaps nothing; None when nothing more can come.
 
-    async def __anext__(self) -> list[Entry]:
-        batch = self._log.after(self._after)
-        if not batch and not self._log.closed and not self._closed:
-            loop = asyncio.get_running_loop()
-            if self._idle and self._timer is None:
-                # One timer a stream, not one an event: it is set anew only after it fired.
-                self._timer = loop.call_later(self._idle, self._tick)
-            self._waiter = loop.create_future()
-            await self._log.wait(self._waiter)
-            batch = self._log.after(self._after)
-        if self._closed or (self._log.closed and not batch):
-            raise StopAsyncIteration
+        Raises:
+            Lagged: what has come has gone already.
+        """
+        log = self._log
+        if self._closed:
+            return None
+        if self._after == log.version:
+            return None if log.closed else []
+        batch = log.after(self._after)
         self._after += len(batch)
         return batch
 
+    def wait(self) -> "asyncio.Future[None]":
+        """Done when there is something to take, or nothing for a while."""
+        loop = asyncio.get_running_loop()
+        if self._idle and self._timer is None:
+            # One timer a stream, not one an event: it is set anew only after it fired.
+            self._timer = loop.call_later(self._idle, self._tick)
+        self._waiter = loop.create_future()
+        self._log.wait(self._waiter)
+        return self._waiter
+
     def _tick(self) -> None:
         self._timer = None
-        wake(self._waiter)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Wait no longer. A log that is silent for days keeps no trace of those who came and went."""
+        if self._waiter is not None:
+            self._log.forget(self._waiter)
+            wake(self._waiter)
 
     def close(self) -> None:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        wake(self._waiter)
+        self._leave()

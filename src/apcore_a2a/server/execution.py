@@ -148,7 +148,12 @@ class Execution:
             elif not batches.waits:
                 return
             if batches.waits and not self._over:
-                await self._let_wait(batches)
+                # Only here may the driver be cancelled: in the agent's own wait, never in a save.
+                self._in_agent = True
+                if self._stop is not None:  # said while something was saved
+                    self.driver.cancel()
+                await batches.wait()
+                self._in_agent = False
             elif self._stop is not None:  # said while something was saved, to an agent that does not wait
                 return
             elif len(batch) == LIMIT:
@@ -160,16 +165,6 @@ class Execution:
         if isinstance(event, Message):
             return kept, self._agent.may_reply
         return kept, isinstance(event, StatusUpdate | Task) and event.status.state in TERMINAL
-
-    async def _let_wait(self, batches: Batches[AgentEvent, Kept]) -> None:
-        # Only here may the driver be cancelled: in the agent's own wait, never in a save.
-        self._in_agent = True
-        try:
-            if self._stop is not None:  # said while something was saved
-                self.driver.cancel()
-            await batches.wait()
-        finally:
-            self._in_agent = False
 
     def _take(self, batch: list[Kept]) -> Coroutine[Any, Any, None] | None:
         """Have events saved: that is done, or it answers what to await."""

@@ -73,8 +73,7 @@ class JSONRPCBinding:
             await respond(send, status, reply, headers=error_headers(known))
         else:
             if SHAPES[operation].streams:
-                head = jsonrpc.result_head(id)
-                await send_stream(result, receive, send, encode=lambda entry: head + entry.encode(dialect) + b"}")
+                await send_stream(result, receive, send, dialect, head=jsonrpc.result_head(id), tail=b"}")
             else:
                 result = self._locate(result, scope) if isinstance(result, AgentCard) else result
                 await respond(send, 200, jsonrpc.format_result(id, dialect.encode_result(operation, result)))

@@ -93,7 +93,7 @@ class RESTBinding:
             await self._refuse(internal(error), dialect, send, media)
         else:
             if SHAPES[operation].streams:
-                await send_stream(result, receive, send, encode=lambda entry: entry.encode(dialect))
+                await send_stream(result, receive, send, dialect)
             else:
                 result = self._locate(result, scope) if isinstance(result, AgentCard) else result
                 await respond(send, 200, dialect.encode_result(operation, result), media=media)

@@ -5,7 +5,7 @@ clients no longer watch, and then not before the grace is over.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Final
 
@@ -27,7 +27,7 @@ UNTIL_USER_IS_ASKED: Final = TERMINAL | {TaskState.INPUT_REQUIRED}  # not AUTH_R
 
 
 class Stream:
-    """Iterates over batches of entries; an empty batch means that nothing happened for a while.
+    """Batches of entries: `take` what is there, then `wait`; or iterate, an empty batch meaning that nothing happened.
 
     `close` must be called, and may be called twice.
     """
@@ -43,34 +43,53 @@ class Stream:
     ) -> None:
         self._first, self._live, self._until, self._on_close = first, live, until, on_close
         self._reader = None if live is None else Reader(live.log, after, idle=KEEP_ALIVE)
-        self._ended = False
+        self._ended = self._lagged = False
 
     def __aiter__(self) -> "Stream":
         return self
 
     async def __anext__(self) -> list[Entry]:
-        if self._first:
-            batch, self._first = self._first, []
-        elif self._ended or self._reader is None:
+        batch = self.take()
+        if batch is not None and not batch:
+            await self.wait()
+            batch = self.take()
+        if batch is None:
             raise StopAsyncIteration
+        return batch
+
+    def take(self) -> list[Entry] | None:
+        """What has come, perhaps nothing; None at the end."""
+        batch: list[Entry] | None = self._first
+        if batch:
+            self._first = []
+        elif self._ended or self._reader is None:
+            return None
         else:
             try:
-                batch = await self._reader.__anext__()
+                batch = self._reader.take()
             except Lagged:
-                batch = await self._start_again()
+                self._lagged = True
+                return []
+            if batch is None:
+                return None
         for index, item in enumerate(batch):
             if item.state in self._until:
                 self._ended = True
                 return batch[: index + 1]
         return batch
 
-    async def _start_again(self) -> list[Entry]:
+    def wait(self) -> Awaitable[None]:
+        """Until there is something to take, or nothing has come for a while."""
+        assert self._reader is not None  # else it has ended
+        return self._start_again() if self._lagged else self._reader.wait()
+
+    async def _start_again(self) -> None:
         """A reader that fell out of the log's window goes on from the task as it is now."""
         assert self._live is not None and self._reader is not None  # only a log lags
         self._reader.close()
         document, version = await self._live.latest()
-        self._reader = Reader(self._live.log, version, idle=KEEP_ALIVE)
-        return [snapshot(document, version)]
+        self._reader, self._lagged = Reader(self._live.log, version, idle=KEEP_ALIVE), False
+        self._first = [snapshot(document, version)]
 
     def close(self) -> None:
         if self._reader is not None:

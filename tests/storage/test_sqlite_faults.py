@@ -40,6 +40,8 @@ async def test_a_value_that_sqlite_refuses_fails_its_own_write_alone(braked: tup
     assert isinstance(refused, UnicodeEncodeError)
     await assert_holds(store, first)
     await assert_holds(store, second)
+    assert (await store.page(Query(owner=ALICE, limit=1))).total == 2
+    assert (await store.page(Query(owner=ALICE, limit=1, state=TaskState.WORKING))).total == 1
     # Nor was what the failed batch had begun taken for done: there is room for a third when the first has ended.
     await append(store, first.status(TaskState.CANCELED))
     await tell(store, Author("third"))

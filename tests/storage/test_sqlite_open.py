@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.sqlite import SQLiteStore
 from apcore_a2a.storage.sqlite_schema import APPLICATION_ID, MIGRATIONS, connect_writer, migrate
+from apcore_a2a.storage.task_store import Query
+from tests.storage.contract import ALICE, BOB, Author, tell
 
 
 @pytest.fixture
@@ -119,6 +122,26 @@ def test_a_schema_of_the_past_is_brought_up_to_date_whole_or_not_at_all(tmp_path
     migrate(database, bad[:-1])
     assert _header(database) == (known + 1, APPLICATION_ID, ["one"])
     database.close()
+
+
+async def test_a_file_that_was_written_before_tasks_were_counted_is_counted(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "tasks.db")
+    await store.open()
+    for name, owner in (("a", ALICE), ("b", ALICE), ("c", BOB)):
+        await tell(store, Author(name, owner=owner), TaskState.WORKING)
+    await store.close()
+    database = sqlite3.connect(store.path, isolation_level=None)
+    database.execute("DROP TABLE tally")
+    database.execute("PRAGMA user_version=1")
+    database.close()
+    await store.open()
+    await tell(store, Author("d"))
+    totals = [
+        (await store.page(Query(owner=owner, limit=1, state=state))).total
+        for owner, state in ((ALICE, None), (ALICE, TaskState.WORKING), (BOB, None), (BOB, TaskState.SUBMITTED))
+    ]
+    assert totals == [3, 2, 1, 0]
+    await store.close()
 
 
 def _header(database: sqlite3.Connection) -> tuple[int, int, list[str]]:

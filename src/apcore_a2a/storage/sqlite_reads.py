@@ -71,8 +71,12 @@ def page(database: sqlite3.Connection, query: Query) -> Page:
     source = f"FROM task INDEXED BY {'task_context' if query.context_id else 'task_status'}"
     # The page is chosen by numbers alone, so that no document is read for a task that is not shown.
     chosen = f"SELECT number {source} WHERE {matching} AND {place} ORDER BY {order} LIMIT ?"
+    if query.context_id or query.changed_since:
+        count = f"SELECT count(*) {source} WHERE {matching}"
+    else:
+        count = f"SELECT coalesce(sum(tasks), 0) FROM tally WHERE {matching}"
     with Snapshot(database):
-        total: int = database.execute(f"SELECT count(*) {source} WHERE {matching}", parameters).fetchone()[0]
+        total: int = database.execute(count, parameters).fetchone()[0]
         rows = database.execute(
             f"SELECT {_COLUMNS}, status_time FROM task {_TABLES} WHERE number IN ({chosen}) ORDER BY {order}",
             (*parameters, *position, query.limit + 1),

@@ -63,6 +63,14 @@ MIGRATIONS: Final = (
         DELETE FROM push_outbox WHERE task = OLD.number;
     END;
     """,
+    # How many tasks an owner has in each state: to count a million of them takes a listing 60 ms.
+    """
+    CREATE TABLE tally (owner TEXT, state INTEGER, tasks INTEGER NOT NULL, PRIMARY KEY (owner, state)) WITHOUT ROWID;
+    CREATE TRIGGER tally_empty AFTER UPDATE ON tally WHEN NEW.tasks = 0 BEGIN
+        DELETE FROM tally WHERE owner = NEW.owner AND state = NEW.state;
+    END;
+    INSERT INTO tally SELECT owner, state, count(*) FROM task GROUP BY owner, state;
+    """,
 )
 
 

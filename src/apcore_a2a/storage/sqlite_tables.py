@@ -74,11 +74,25 @@ class Tables:
         self._ttl, self._max_tasks, self._clock = ttl, max_tasks, clock
         self._heads: dict[tuple[str, str], _Head] = {}  # by id and owner: another owner finds nothing
         self._count: int | None = None
+        self._moves: dict[tuple[str, int], int] = {}  # by owner and state: what the tally does not say yet
 
     def forget(self) -> None:
         """The transaction came to nothing: what was learnt in it may be wrong."""
         self._heads.clear()
         self._count = None
+        self._moves.clear()
+
+    def settle(self) -> None:
+        """Before the commit: bring the tally up to date, once for all writes of the transaction."""
+        self.database.executemany(
+            "INSERT INTO tally VALUES (?, ?, ?)"
+            " ON CONFLICT (owner, state) DO UPDATE SET tasks = tasks + excluded.tasks",
+            [(*place, tasks) for place, tasks in self._moves.items() if tasks],
+        )
+        self._moves.clear()
+
+    def _move(self, owner: str, state: int, tasks: int) -> None:
+        self._moves[owner, state] = self._moves.get((owner, state), 0) + tasks
 
     def check(self) -> None:
         """Write something that changes nothing."""
@@ -103,6 +117,7 @@ class Tables:
             raise StaleWriteError from error  # the id is in use
         assert number is not None  # an INSERT has one
         self._count = self._tasks() + 1
+        self._move(write.owner, code, 1)
         self._fill(write, _Head(number, code, write.status_time, b"", b""))
         return None
 
@@ -120,6 +135,9 @@ class Tables:
         )
         if updated.rowcount != 1:
             raise StaleWriteError
+        if code != head.state:
+            self._move(write.owner, head.state, -1)
+            self._move(write.owner, code, 1)
         head.state, head.status_time = code, write.status_time
         self._fill(write, head)
 
@@ -176,35 +194,38 @@ class Tables:
         if self.database.execute("SELECT 1 FROM task WHERE id = ?", (task_id,)).fetchone() is not None:
             raise StaleWriteError
         # Two at most: a store that was opened with a lower limit comes down to it task by task, not in one long write.
-        oldest = "SELECT number FROM task WHERE ended IS NOT NULL ORDER BY ended, number LIMIT ?"
+        oldest = "SELECT number, owner, state FROM task WHERE ended IS NOT NULL ORDER BY ended, number LIMIT ?"
         if not self._remove_ended(oldest, min(excess, 2)):
             raise OverloadedError("The agent is at its limit of unfinished tasks; try again later", retry_after=5)
 
     def sweep(self, limit: int) -> bool:
         """Remove tasks that ended longer than the TTL ago, the oldest first; answer whether more may be left."""
         removed = self._remove_ended(
-            "SELECT number FROM task WHERE ended <= ? ORDER BY ended, number LIMIT ?",
+            "SELECT number, owner, state FROM task WHERE ended <= ? ORDER BY ended, number LIMIT ?",
             self._clock() - self._ttl,
             limit,
         )
         return removed == limit
 
     def _remove_ended(self, query: str, *parameters: float) -> int:
-        numbers = self.database.execute(query, parameters).fetchall()
-        for (number,) in numbers:
-            self._remove(number)
-        return len(numbers)
+        ended = self.database.execute(query, parameters).fetchall()
+        for row in ended:
+            self._remove(*row)
+        return len(ended)
 
     def remove(self, task_id: str, owner: str) -> bool:
-        found = self.database.execute("SELECT number FROM task WHERE id = ? AND owner = ?", (task_id, owner)).fetchone()
+        found = self.database.execute(
+            "SELECT number, owner, state FROM task WHERE id = ? AND owner = ?", (task_id, owner)
+        ).fetchone()
         if found is None:
             return False
         self._heads.pop((task_id, owner), None)
-        self._remove(found[0])
+        self._remove(*found)
         return True
 
-    def _remove(self, number: int) -> None:
+    def _remove(self, number: int, owner: str, state: int) -> None:
         self.database.execute("DELETE FROM task WHERE number = ?", (number,))
+        self._move(owner, state, -1)
         if self._count is not None:
             self._count -= 1
 

@@ -96,6 +96,7 @@ class Writer:
         try:
             results = [_attempt(write) for write in writes]
             more = self._tables.sweep(2 * len(writes) or SWEEP_IDLE)
+            self._tables.settle()
             self._database.execute("COMMIT")
         except Exception as error:
             self._undo()
@@ -108,6 +109,7 @@ class Writer:
         try:
             self._database.execute("BEGIN IMMEDIATE")
             result = _attempt(write)
+            self._tables.settle()
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
             self._undo()

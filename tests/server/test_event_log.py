@@ -137,30 +137,58 @@ async def test_closing_a_reader_ends_whoever_waits_on_it_and_its_timer() -> None
         await soon(waiting)
 
 
-async def test_a_crowd_is_told_of_several_events_at_once_and_soon() -> None:
+async def test_readers_are_told_at_once_and_then_of_several_events_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "PACE", 0.01)
     log = EventLog()
-    crowd = [asyncio.create_task(read(Reader(log, 0))) for _ in range(event_log.CROWD)]
+    reader = Reader(log, 0)
+    first = asyncio.create_task(read(reader))
+    await settle()
+    append(log)
+    await settle()
+    assert first.result() == [1]
+    second = asyncio.create_task(read(reader))
     await settle()
     append(log)
     await settle()
     append(log)
-    assert not any(reading.done() for reading in crowd)
-    assert await soon(asyncio.gather(*crowd)) == [[1, 2]] * event_log.CROWD
+    assert not second.done()
+    assert await soon(second) == [2, 3]
+
+
+async def test_a_crowd_is_told_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "PACE", 0.0)
+    monkeypatch.setattr(event_log, "WRITE", 0.01)
+    log = EventLog()
+    append(log)
+    readers = [Reader(log, 1) for _ in range(3)]
+    for seqs in ([2], [3, 4]):
+        crowd = [asyncio.create_task(read(reader)) for reader in readers]
+        await settle()
+        for _ in seqs:
+            append(log)
+            await settle()
+        assert await soon(asyncio.gather(*crowd)) == [seqs] * 3
 
 
 @pytest.mark.parametrize("end", ["close", "restart"])
-async def test_a_crowd_is_told_of_the_end_at_once(end: str) -> None:
+async def test_readers_are_told_of_the_end_at_once(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "PACE", 60.0)
     log = EventLog()
-    crowd = [asyncio.create_task(read(Reader(log, 0))) for _ in range(event_log.CROWD)]
+    reader = Reader(log, 0)
+    append(log)
+    assert await read(reader) == [1]
+    log._wake()  # the readers were told of it just now
+    waiting = asyncio.create_task(read(reader))
     await settle()
     append(log)
+    await settle()
+    assert not waiting.done()
     log.close() if end == "close" else log.restart(7)
     await settle()
-    assert all(reading.done() for reading in crowd)
-    outcomes = await asyncio.gather(*crowd, return_exceptions=True)
-    assert {str(outcome) if isinstance(outcome, list) else type(outcome).__name__ for outcome in outcomes} == (
-        {"[1]"} if end == "close" else {"Lagged"}
-    )
+    if end == "close":
+        assert waiting.result() == [2]
+    else:
+        assert isinstance(waiting.exception(), Lagged)
 
 
 def waiters() -> int:

@@ -191,6 +191,7 @@ async def test_a_slow_reader_delays_nobody_and_misses_nothing() -> None:
 async def test_a_reader_out_of_the_window_goes_on_from_a_snapshot(
     monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
+    monkeypatch.setattr(event_log, "PACE", 0.0)  # every event is told: the window is small
     monkeypatch.setattr(event_log, "WINDOW_EVENTS", 10)
     walk = Walk()
     async with serving(walk.agent, FakeDisk() if durable else None) as engine:

@@ -5,6 +5,7 @@ told so (`Lagged`) and starts again from a snapshot.
 """
 
 import asyncio
+import time
 from typing import Final
 
 from msgspec import Struct
@@ -15,9 +16,9 @@ from apcore_a2a.protocol.model import Event, TaskState
 
 WINDOW_EVENTS: Final = 20_000
 WINDOW_BYTES: Final = 32 * 1024 * 1024
-CROWD: Final = 32  # readers; fewer are told at once
-WRITE: Final = 2e-5  # seconds that writing to one of them takes
-MAX_PAUSE: Final = 0.02
+PACE: Final = 0.001  # seconds after which readers are told again, at the earliest
+WRITE: Final = 2e-5  # seconds that writing to one of them takes: many are told less often
+MAX_PACE: Final = 0.02
 
 
 class Lagged(Exception):
@@ -62,6 +63,7 @@ class EventLog:
         self._bytes = 0
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._waking: asyncio.TimerHandle | None = None
+        self._told = 0.0
 
     def append(self, entries: list[Entry], size: int) -> None:
         self._entries += entries
@@ -92,17 +94,19 @@ class EventLog:
             self._wake()
 
     def _wake_soon(self) -> None:
-        # Writing to a crowd takes longer than an agent's next event: those that come in the meantime leave together.
-        crowd = len(self._waiting)
-        if crowd < CROWD:
-            self._wake()
-        elif self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(min(crowd * WRITE, MAX_PAUSE), self._wake)
+        # A write costs more than an event: what comes faster than once a millisecond leaves once a millisecond.
+        if self._waking is None:
+            pause = self._told + min(max(PACE, len(self._waiting) * WRITE), MAX_PACE) - time.monotonic()
+            if pause > 0:
+                self._waking = asyncio.get_running_loop().call_later(pause, self._wake)
+            else:
+                self._wake()
 
     def _wake(self) -> None:
         if self._waking is not None:
             self._waking.cancel()
             self._waking = None
+        self._told = time.monotonic()
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             wake(waiter)

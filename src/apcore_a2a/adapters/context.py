@@ -29,28 +29,25 @@ def make_context(call: Call, executor: Any, rest: Sequence[Part] = (), approval:
     """A new Context for one call of a module."""
     token = apcore.CancelToken()
     call.cancel.on_cancel(token.cancel)
+    data = {
+        TASK_ID: call.task.id,
+        CONTEXT_ID: call.task.context_id,
+        MESSAGE: call.message,
+        PARTS: rest,
+        HISTORY: call.history,
+        DEADLINE: None if call.deadline is None else time.time() + call.deadline - time.monotonic(),
+        APPROVAL: approval,
+    }
     given = {
         "identity": _identity(call.caller),
         "trace_parent": apcore.TraceContext.extract(dict(call.headers)),
         "cancel_token": token,
         "executor": executor,
-        "data": {
-            TASK_ID: call.task.id,
-            CONTEXT_ID: call.task.context_id,
-            MESSAGE: _plain(call.message),
-            PARTS: _plain(rest),
-            HISTORY: _plain(call.history),
-            DEADLINE: None if call.deadline is None else time.time() + call.deadline - time.monotonic(),
-            APPROVAL: _plain(approval),
-        },
+        "data": msgspec.json.decode(encode(data)),  # shared with nobody: modules may change what they find
     }
     context = apcore.Context.create(**{name: value for name, value in given.items() if name in _CREATE})
     context.cancel_token = token
     return context
-
-
-def _plain(value: object) -> Any:
-    return msgspec.json.decode(encode(value))  # shared with nobody: modules may change what they find
 
 
 def _identity(caller: Caller) -> Any:

@@ -1,7 +1,9 @@
 """Modules as they are described, found, and watched."""
 
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,3 +174,15 @@ def test_each_module_is_prepared_once() -> None:
     modules = type(opened)(opened.registry, opened.executor, prepare=prepared.append)
     assert list(modules) == list(modules)
     assert prepared == [module]
+
+
+def test_a_module_that_was_removed_is_not_kept() -> None:
+    module = Add()
+    registry, kept = registry_of(math__add=module), weakref.ref(module)
+    modules = open_modules(registry)
+    modules.watch(list)
+    assert modules.find("math.add") is not None
+    del module
+    registry.unregister("math.add")
+    gc.collect()
+    assert kept() is None

@@ -55,7 +55,7 @@ def _project(modules: Modules) -> Callable[[str], str]:
 
 def is_open(module: ModuleInfo, modules: Modules) -> bool:
     """Whether the ACL lets anybody call the module."""
-    return not modules.denies(module.id, apcore.Context.create())
+    return not modules.denies(module.id, apcore.Context.create)
 
 
 def is_free(module: ModuleInfo) -> bool:

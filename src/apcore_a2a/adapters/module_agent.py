@@ -5,6 +5,7 @@ Rule: whatever can be refused is refused in `admit`, before a task exists. A run
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -42,7 +43,7 @@ class ModuleAgent:
 
     async def admit(self, call: Call) -> Admission:
         job = self.read(call)
-        context = make_context(call, self.modules.executor, job.rest)
+        context = partial(make_context, call, self.modules.executor, job.rest)
         if failed := await self.modules.preflight(job.module, job.inputs, context):
             raise failures.refuse(failed, job.module, job.inputs)
         return Admission(retry_safe=job.module.is_repeatable)
@@ -69,7 +70,7 @@ class ModuleAgent:
                 raise SkillNotFoundError(skill[:MAX_SHOWN])
             return Job(module, *to_inputs(call.message.parts, module))
         except A2AError as error:
-            if self.modules.denies(skill, make_context(call, self.modules.executor)):
+            if self.modules.denies(skill, partial(make_context, call, self.modules.executor)):
                 raise failures.mask(skill, error) from error
             raise
 

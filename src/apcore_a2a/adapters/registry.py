@@ -47,6 +47,8 @@ class ModuleInfo(Struct, frozen=True, kw_only=True):
     output_schema: Schema
     display: Mapping[str, Any]
     streams: bool
+    previews: bool
+    """Whether the module wants to be asked before a call is made."""
     hidden: bool
     source: Any
     """The module itself."""
@@ -61,12 +63,22 @@ class ModuleInfo(Struct, frozen=True, kw_only=True):
         return self.annotations is not None and (self.annotations.idempotent or self.annotations.readonly)
 
 
-class Modules:
-    """The modules of a registry, and the executor that runs them; `prepare` gets each module as it is taken in."""
+Fits = Callable[[Any, ModuleInfo, Any], bool]  # executor, module, inputs
 
-    def __init__(self, registry: Any, executor: Any, *, prepare: Callable[[Any], object] = id) -> None:
+
+class Modules:
+    """The modules of a registry, and the executor that runs them.
+
+    Args:
+        prepare: Gets each module as it is taken in.
+        fits: Whether inputs are sure to pass apcore's checks of a call, the ACL's aside; where not, apcore is asked.
+    """
+
+    def __init__(
+        self, registry: Any, executor: Any, *, prepare: Callable[[Any], object] = id, fits: Fits = lambda *_: False
+    ) -> None:
         self.registry, self.executor = registry, executor
-        self._prepare = prepare
+        self._prepare, self._fits = prepare, fits
         self._known: dict[str, tuple[Any, ModuleInfo | None]] = {}
         # Hidden modules are listed on request from 0.21 on; `validate` looks at the ACL from 0.9 on.
         listing = inspect.signature(registry.list).parameters
@@ -80,7 +92,7 @@ class Modules:
     def find(self, module_id: str) -> ModuleInfo | None:
         source = self.registry.get(module_id) if module_id and not module_id.startswith(SYSTEM) else None
         if source is None:
-            self._known.pop(module_id, None)
+            pass
             return None
         known = self._known.get(module_id)
         if known is None or known[0] is not source:  # what is registered anew is another object
@@ -97,30 +109,38 @@ class Modules:
 
     def watch(self, changed: Callable[[], object]) -> None:
         """Have `changed` called after each registration and removal, on the thread that made it."""
-        for event in ("register", "unregister"):
-            self.registry.on(event, lambda *_: changed())
 
-    def denies(self, module_id: str, context: Any) -> bool:
+        def forget(module_id: str, _: Any) -> None:
+            self._known.pop(module_id, None)
+            changed()
+
+        for event in ("register", "unregister"):
+            self.registry.on(event, forget)
+
+    def denies(self, module_id: str, make_context: Callable[[], Any]) -> bool:
         """Whether the ACL refuses a call, be the module known or not."""
         acl: Any = getattr(self.executor, "_acl", None)
-        inner = context.child(module_id)
+        if acl is None:
+            return False
+        context = make_context().child(module_id)
         if hasattr(acl, "check_access"):  # tells "ask a human" from "no"
-            return bool(acl.check_access(inner.caller_id, module_id, inner).access != "allow")
-        return acl is not None and not acl.check(inner.caller_id, module_id, inner)
+            return bool(acl.check_access(context.caller_id, module_id, context).access != "allow")
+        return not acl.check(context.caller_id, module_id, context)
 
-    async def preflight(self, module: ModuleInfo, inputs: Any, context: Any) -> dict[str, Any]:
+    async def preflight(self, module: ModuleInfo, inputs: Any, make_context: Callable[[], Any]) -> dict[str, Any]:
         """The checks of apcore before a call, without blocking the loop: the failed ones, and what each says."""
         if not self._validates_access:
-            if self.denies(module.id, context):
+            if self.denies(module.id, make_context):
                 return {"acl": {}}
             errors = self.executor.validate(module.id, inputs).errors
             return {"schema": {"errors": errors}} if errors else {}
         if not hasattr(self.executor, "_validate_async"):
-            result = self.executor.validate(module.id, inputs, context)
+            result = self.executor.validate(module.id, inputs, make_context())
+        elif self._fits(self.executor, module, inputs) and not self.denies(module.id, make_context):
+            return {}
         else:  # here `validate` would start a thread and wait for it; only what the module brings along may block
-            checking = self.executor._validate_async(module.id, inputs, context)
-            blocks = hasattr(module.source, "preflight") or hasattr(module.source, "preview")
-            result = await (asyncio.to_thread(asyncio.run, checking) if blocks else checking)
+            checking = self.executor._validate_async(module.id, inputs, make_context())
+            result = await (asyncio.to_thread(asyncio.run, checking) if module.previews else checking)
         return {check.check: check.error or {} for check in result.checks if not check.passed}
 
 
@@ -148,6 +168,7 @@ def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
         output_schema=inline(read("output_schema", {})),
         display=read("metadata", {}).get("display") or getattr(source, "display", None) or {},
         streams=inspect.isasyncgenfunction(getattr(source, "stream", None)),
+        previews=hasattr(source, "preflight") or hasattr(source, "preview"),
         hidden=flags.get("discoverable") is False,
         source=source,
     )

@@ -10,7 +10,7 @@ import apcore
 
 from apcore_a2a.adapters.asking import asking
 from apcore_a2a.adapters.registry import Modules
-from apcore_a2a.adapters.schema_memo import STEPS, remember_schemas, spare_names
+from apcore_a2a.adapters.schema_memo import STEPS, fits, remember_schemas, spare_names
 
 LIMITS: Final = {"_default_timeout": 30_000, "_global_timeout": 60_000}  # apcore's defaults, in ms
 FOREVER: Final = 10**9  # ms
@@ -26,7 +26,7 @@ def open_modules(source: Any, *, cache_schemas: bool = True) -> Modules:
         TypeError: `source` is none of these.
     """
     registry, executor = _resolve(source)
-    return Modules(registry, unhurried(executor), prepare=remember_schemas if cache_schemas else id)
+    return Modules(registry, unhurried(executor), prepare=remember_schemas if cache_schemas else id, fits=fits)
 
 
 def _resolve(source: Any) -> tuple[Any, Any]:
@@ -80,7 +80,7 @@ def _view(thing: Any, changes: Mapping[str, Any]) -> Any:
     """The same object, but for some attributes; where a function is given, it is asked each time."""
     read = {name: property(new if callable(new) else _constant(new)) for name, new in changes.items()}
     kind = type(thing)
-    view: Any = object.__new__(type(kind.__name__, (kind,), read))
+    view: Any = object.__new__(type(kind.__name__, (kind,), {"__module__": kind.__module__, **read}))
     view.__dict__ = thing.__dict__
     return view
 

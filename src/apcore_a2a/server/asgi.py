@@ -165,7 +165,8 @@ async def _collect(receive: Receive, limit: int) -> bytes:
 
 
 def media_type(request: Inbound) -> bytes:
-    return request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    given = request.headers.get(b"content-type", b"")
+    return given if given == JSON else given.partition(b";")[0].strip().lower()
 
 
 async def respond(send: Send, status: int, body: bytes, *, media: bytes = JSON, headers: Headers = ()) -> None:

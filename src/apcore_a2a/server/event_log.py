@@ -57,13 +57,14 @@ class EventLog:
 
     def __init__(self, version: int = 0) -> None:
         self.version = version
-        self.closed = False
         self._first = version + 1
         self._entries: list[Entry] = []
-        self._bytes = 0
         self._waiting: dict[asyncio.Future[None], None] = {}
-        self._waking: asyncio.TimerHandle | None = None
-        self._told = 0.0
+
+    closed = False
+    _bytes = 0
+    _told = 0.0
+    _waking: asyncio.TimerHandle | None = None
 
     def append(self, entries: list[Entry], size: int) -> None:
         self._entries += entries

@@ -141,8 +141,9 @@ class Runs:
         self.check_room()
         live = LiveTask(call.task, owner=call.caller.owner, store=self._store, running=True)
         self._live[call.task.id] = live
+        if self._store.durable:
+            self._note(live, call, retry_safe)
         stored = bool(key) or not self._agent.may_reply
-        self._note(live, call, retry_safe)
         return self._launch(live, call, partial(live.create, key=key, working=True) if stored else None)
 
     def join_queue(self, live: LiveTask) -> None:
@@ -166,7 +167,8 @@ class Runs:
     def resume(self, live: LiveTask, call: Call, retry_safe: bool) -> Execution:
         """Run the next message of a task whose turn it is."""
         self.check_turn(live)
-        self._note(live, call, retry_safe)
+        if self._store.durable:
+            self._note(live, call, retry_safe)
         return self._launch(live, call, partial(live.hear, call.message))
 
     async def rerun(self, live: LiveTask, call: Call, run: Run) -> None:
@@ -192,8 +194,7 @@ class Runs:
                 logger.warning("queued message not taken", extra={"task_id": live.task.id, "reason": error.message})
 
     def _note(self, live: LiveTask, call: Call, retry_safe: bool) -> None:
-        if self._store.durable:
-            live.run = encode(Run(call.request, call.caller, retry_safe, call.resumed, call.memo))
+        live.run = encode(Run(call.request, call.caller, retry_safe, call.resumed, call.memo))
 
     def _launch(self, live: LiveTask, call: Call, begin: Callable[[], Awaitable[str | None]] | None) -> Execution:
         call.deadline = None if self._timeout is None else time.monotonic() + self._timeout

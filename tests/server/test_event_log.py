@@ -138,7 +138,7 @@ async def test_closing_a_reader_ends_whoever_waits_on_it_and_its_timer() -> None
 
 
 async def test_readers_are_told_at_once_and_then_of_several_events_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "PACE", 0.01)
+    monkeypatch.setattr(event_log, "PACE", 0.3)
     log = EventLog()
     reader = Reader(log, 0)
     first = asyncio.create_task(read(reader))
@@ -157,7 +157,8 @@ async def test_readers_are_told_at_once_and_then_of_several_events_together(monk
 
 async def test_a_crowd_is_told_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "PACE", 0.0)
-    monkeypatch.setattr(event_log, "WRITE", 0.01)
+    monkeypatch.setattr(event_log, "WRITE", 0.1)
+    monkeypatch.setattr(event_log, "MAX_PACE", 0.3)
     log = EventLog()
     append(log)
     readers = [Reader(log, 1) for _ in range(3)]

@@ -97,7 +97,7 @@ class EventLog:
     def _wake_soon(self) -> None:
         # A write costs more than an event: what comes faster than once a millisecond leaves once a millisecond.
         if self._waking is None:
-            pause = self._told + min(max(PACE, len(self._waiting) * WRITE), MAX_PACE) - time.monotonic()
+            pause = self._told + max(PACE, min(len(self._waiting) * WRITE, MAX_PACE)) - time.monotonic()
             if pause > 0:
                 self._waking = asyncio.get_running_loop().call_later(pause, self._wake)
             else:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.errors import StaleWriteError
 from apcore_a2a.protocol.model import PushConfig, TaskState, encode
-from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.sqlite import READER_THREADS, SQLiteStore
 from apcore_a2a.storage.task_store import Query
 from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, tell, timestamp
 from tests.storage.sqlite_spy import Spy
@@ -132,3 +132,19 @@ async def test_a_read_looks_at_what_it_answers_with_and_no_more(sqlite: SQLiteSt
     await sqlite.load("t500", ALICE)
     costs.append(next(work) - before)
     assert max(costs) < 150
+
+
+async def test_a_store_that_is_opened_looks_at_no_task_that_has_ended(
+    sqlite: SQLiteStore, connections: list[Spy]
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        for n in range(1000):
+            group.create_task(tell(sqlite, Author(f"t{n}"), TaskState.CANCELED))
+    await sqlite.close()
+    await sqlite.open()
+    work = count()
+    for connection in connections[-READER_THREADS - 2 :]:  # those that were opened last, without the lock
+        connection.set_progress_handler(lambda: next(work) < 0, 10)
+    assert await sqlite.orphans() == []
+    await tell(sqlite, Author("new"))
+    assert next(work) < 150

@@ -184,7 +184,7 @@ class Tables:
 
     def _tasks(self) -> int:
         if self._count is None:
-            self._count = int(self.database.execute("SELECT count(*) FROM task").fetchone()[0])
+            self._count = int(self.database.execute("SELECT coalesce(sum(tasks), 0) FROM tally").fetchone()[0])
         return self._count
 
     def _make_room(self, task_id: str) -> None:
@@ -233,8 +233,8 @@ class Tables:
         """Id and owner of each task that was running, which whoever ran it can now no longer write to."""
         orphans = self.database.execute(
             "SELECT number, id, owner FROM task LEFT JOIN private ON private.task = number"
-            " WHERE ended IS NULL AND (state IN (?, ?) OR state = ? AND run <> x'') ORDER BY number",
-            _RUNNING,
+            " WHERE ended IS NULL AND state IN (?, ?, ?) AND (state <> ? OR run <> x'') ORDER BY number",
+            (*_RUNNING, CODES[TaskState.AUTH_REQUIRED]),
         ).fetchall()
         self.database.executemany("UPDATE task SET epoch = epoch + 1 WHERE number = ?", [row[:1] for row in orphans])
         return [(task_id, owner) for _, task_id, owner in orphans]

@@ -1,7 +1,8 @@
 """Where the instructions of a message/send go, counted by valgrind: the same on every run, however busy the machine.
 
 Each part runs by itself, twice, with different numbers of repetitions; the difference is what one costs. The server's
-protocol runs on a transport that goes nowhere, so the kernel is not in it. Not a part of `make bench`: it takes minutes of its own.
+protocol runs on a transport that goes nowhere, so the kernel is not in it. Not a part of `make bench`: it takes minutes
+of its own.
 
 python -m benchmarks.bench_parts
 """
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 import uvloop
@@ -24,6 +25,7 @@ from uvicorn.server import ServerState
 from apcore_a2a.agent import Call, Caller, CancelToken
 from apcore_a2a.app import build_app
 from apcore_a2a.protocol import jsonrpc, v1
+from apcore_a2a.protocol.model import Document
 from apcore_a2a.protocol.operations import Operation
 from apcore_a2a.server.guard import GuardedProtocol
 from apcore_a2a.server.keeping import keep
@@ -97,7 +99,7 @@ class Parts:
 
     async def open(self) -> None:
         await self.app.open()
-        self.document: Any = await self.engine.send_message(self.asked, self.origin)
+        self.document = cast(Document, await self.engine.send_message(self.asked, self.origin))
         task = self.document.task()
         self.call = Call(request=self.asked, task=task, caller=Caller(), cancel=CancelToken())
         self.events = [event async for event in self.agent.run(self.call)]

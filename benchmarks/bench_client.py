@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from benchmarks.measuring import FULL, Findings, Plan, Sample, Table, medians, ratio, run_alone, spread
+from benchmarks.measuring import FULL, Findings, Plan, Sample, Table, medians, ratio, run_alone, spread, versus
 from benchmarks.servers import pinned
 
 CONCURRENT = 50
@@ -180,18 +180,20 @@ def measure(name: str, url: str, calls: int, kind: str) -> dict[str, float]:
     return measured
 
 
-def compare(kind: str, unit: str, url: str, calls: dict[str, int], rounds: int) -> Table:
+def compare(found: Findings, kind: str, unit: str, url: str, calls: dict[str, int], rounds: int) -> Table:
     samples: dict[str, list[Sample]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, count in calls.items():
             samples[name].append(measure(name, url, count, kind))
-    ours = medians(samples["ours"])["rate"]
-    rows = []
+    ours, rows = samples["ours"], []
     for name, taken in samples.items():
         one = medians(taken)
+        found.figures[f"client/{kind}/{name}"] = times = versus(ours, taken)
+        found.figures[f"client/{kind}/{name}/cpu"] = times_by_cpu = versus(taken, ours, "cpu")
         figures = [f"{one['rate']:,.0f}", f"{one['cpu']:,.0f}", f"{spread(taken, 'rate'):.0%}"]
-        rows.append([name, ratio(ours / one["rate"]), *figures])
-    columns = ("client", "ours is … times as fast", f"{unit}/s", f"CPU µs per {unit.removesuffix('s')}", "spread")
+        rows.append([name, ratio(times), ratio(times_by_cpu), *figures])
+    each = f"CPU µs per {unit.removesuffix('s')}"
+    columns = ("client", "ours is … times as fast", "by CPU", f"{unit}/s", each, "spread")
     title = f"Clients: streams of {EVENTS} chunks" if kind == "streams" else "Clients: message/send"
     return Table(title, columns, rows, f"{CONCURRENT} calls at a time to a server that answers with constant bytes.")
 
@@ -204,9 +206,9 @@ def bench(found: Findings, plan: Plan) -> None:
             url = server.stdout.readline().strip().rstrip("/")
             few = max(CONCURRENT, calls // 8)  # the slow ones need no more to be measured
             counts = {"ours": calls, "ours over httpx": few, "a2a-sdk": few}
-            found.add(compare("sends", "calls", url, counts, plan.rounds))
+            found.add(compare(found, "sends", "calls", url, counts, plan.rounds))
             counts = {"ours": calls // 8, "a2a-sdk": max(CONCURRENT, calls // 40)}
-            found.add(compare("streams", "events", url, counts, plan.rounds))
+            found.add(compare(found, "streams", "events", url, counts, plan.rounds))
         finally:
             server.terminate()
 

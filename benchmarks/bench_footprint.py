@@ -1,4 +1,4 @@
-"""Memory of an idle stream and of a stored task, time to the first answer, cost of an import, a card of 100 modules.
+"""Memory of streams and of stored tasks, time to the first answer, imports, a card of 100 modules, agents that wait.
 
 python -m benchmarks.bench_footprint [--quick]
 """
@@ -17,9 +17,13 @@ from benchmarks.measuring import (
     Table,
     measure_import,
     medians,
+    peak,
+    percentile,
     ratio,
+    reset_peak,
     resident,
     run_alone,
+    spread,
 )
 from benchmarks.servers import (
     FASTA2A,
@@ -37,6 +41,7 @@ from benchmarks.servers import (
 )
 
 FILES_BESIDES = 500  # that this process has open besides the streams
+AGENT_TIME = 100  # milliseconds
 
 
 async def measure_idle(target: Running, count: int) -> float:
@@ -53,7 +58,7 @@ def bench_idle(found: Findings, plan: Plan) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     rows = []
-    for server in (OURS, JS, SDK):
+    for server in (OURS, JS, SDK) if plan.everyone else (OURS,):
         if not is_available(server):
             continue
         count = min(plan.idle if server is OURS else plan.peer_idle, hard - FILES_BESIDES)
@@ -65,6 +70,38 @@ def bench_idle(found: Findings, plan: Plan) -> None:
     columns = ("server", "times ours", "streams", "KiB each")
     note = "Of the whole process, connection and all. fasta2a cannot: it runs one task at a time."
     found.add(Table("Idle streams: what each keeps in memory", columns, rows, note))
+
+
+async def measure_buffers(target: Running, chunks: int, subscribers: int) -> int:
+    """Bytes that a process grows by, at the worst moment, while events pass to those who watch a task already."""
+    readers = await streams.subscribe(target, "gate-yield", chunks, subscribers)
+    before = resident(target.pid)
+    reset_peak(target.pid)
+    await streams.open_gate(target, readers, chunks)
+    return peak(target.pid) - before
+
+
+def bench_buffers(found: Findings, plan: Plan) -> None:
+    """What is on its way for each of many streams of one task: what one stream takes is the task's log."""
+    chunks, many = 200, 500
+    taken: list[Sample] = []
+    for _ in range(max(plan.rounds, 3)):
+        with running(OURS) as target:  # a new one each time: what the last round made room for would hide this one's
+            warm_up(target, wire.send(OURS), plan)
+            one, all_of_them = (streams.run(measure_buffers(target, chunks, number)) for number in (1, many))
+        taken.append({"one": one, "all": all_of_them, "each": (all_of_them - one) / (many - 1)})
+    middle = medians(taken)
+    found.figures["buffers"] = each = middle["each"]
+    sizes = [
+        f"{middle['one'] / 1e3:,.0f}",
+        f"{middle['all'] / 1e3:,.0f}",
+        f"{each:,.0f}",
+        f"{spread(taken, 'each'):.0%}",
+    ]
+    row = [OURS.name, f"{chunks:,}", *sizes]
+    columns = ("server", "events", "kB, 1 stream", f"kB, {many} streams", "bytes a stream", "spread")
+    note = "What the process grows by while the events pass, at the worst moment; the streams are open before."
+    found.add(Table("Streams: what is buffered for each", columns, [row], note))
 
 
 def bench_stored(found: Findings, plan: Plan) -> None:
@@ -126,12 +163,13 @@ IMPORTS: tuple[tuple[str, Server], ...] = (
 
 def bench_import(found: Findings, plan: Plan) -> None:
     rows = []
-    for module, server in IMPORTS:
+    for module, server in IMPORTS if plan.everyone else IMPORTS[:3]:
         python = python_of(server.environment)
         taken: list[Sample] = [measure_import(module, python) for _ in range(plan.rounds)]
         one = medians(taken)
         where = "" if server is OURS else f" of {server.name}"
-        rows.append([f"import {module}{where}", f"{one['ms']:,.0f}", f"{one['mb']:,.0f}"])
+        rows.append([f"import {module}{where}", f"{one['ms']:,.0f}", f"{one['mb']:,.1f}"])
+        found.figures |= {f"import/{module}{where}/{key}": value for key, value in one.items()}
     found.add(Table("Imports in a fresh process", ("import", "ms", "MB resident"), rows))
 
 
@@ -150,25 +188,50 @@ def bench_card_of_100(found: Findings, plan: Plan) -> None:
     found.add(Table("An application with a card of 100 modules", ("server", "ms to build", "spread ms"), [row]))
 
 
+async def measure_waits(target: Running, text: str, at_a_time: int, times: int) -> list[float]:
+    """Milliseconds of messages to agents that wait, begun one after the other: an agent's time has room for all."""
+    body, taken = wire.send(target.server, text), list[float]()
+    size = ask(target, body).size
+    head = f"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nA2A-Version: {target.server.version}\r\n"
+    request = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+
+    async def work(start: float) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
+        await asyncio.sleep(start)
+        for _ in range(times):
+            began = time.perf_counter()
+            writer.write(request)
+            await reader.readexactly(size)
+            taken.append((time.perf_counter() - began) * 1e3)
+        writer.close()
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(at_a_time):
+            group.create_task(work(number * AGENT_TIME / at_a_time / 1e3))
+    return taken
+
+
 def bench_waiting(found: Findings, plan: Plan) -> None:
-    """Agents that wait, as real ones do: 100 at a time should take no longer than one."""
+    """Agents that wait, as real ones do: with 100 at a time, each should take no longer than alone."""
+    rows, p99 = [], {}
     with running(OURS) as target:
         warm_up(target, wire.send(OURS), plan)
-
-        def measure(connections: int) -> Sample:
-            return wrk(target, wire.send(OURS, "sleep 0.1"), connections=connections, seconds=plan.seconds)
-
-        one, many = measure(1), measure(100)
-    found.figures["waiting"] = many["p99"] / one["p50"]
-    row = [OURS.name, f"{one['p50'] / 1e3:.1f}", f"{many['p50'] / 1e3:.1f}", f"{many['p99'] / 1e3:.1f}"]
-    columns = ("server", "p50 ms alone", "p50 ms, 100 at a time", "p99 ms, 100 at a time")
-    found.add(Table("message/send to an agent that waits 100 ms", columns, [row]))
+        for at_a_time, times in ((1, 4 * plan.rounds), (100, 2 * plan.rounds)):
+            taken = streams.run(measure_waits(target, f"sleep {AGENT_TIME / 1e3}", at_a_time, times))
+            p99[at_a_time] = percentile(taken, 0.99)
+            rows.append([f"{at_a_time}", f"{percentile(taken, 0.5):.2f}", f"{p99[at_a_time]:.2f}"])
+    found.figures["waiting"] = p99[100] / p99[1]
+    found.figures["waiting/net"] = (p99[100] - AGENT_TIME) / (p99[1] - AGENT_TIME)
+    columns = ("messages at a time", "p50 ms", "p99 ms")
+    note = "Begun evenly over the agent's time, from a Python client."
+    found.add(Table(f"message/send to an agent that waits {AGENT_TIME} ms", columns, rows, note))
 
 
 def bench(found: Findings, plan: Plan) -> None:
     bench_start(found, plan)
     bench_import(found, plan)
     bench_idle(found, plan)
+    bench_buffers(found, plan)
     bench_stored(found, plan)
     bench_card_of_100(found, plan)
     bench_waiting(found, plan)

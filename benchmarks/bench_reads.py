@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks import wire
 from benchmarks.load import ask, interleave, warm_up, wrk
-from benchmarks.measuring import Findings, Plan, Sample, Table, medians, ms, ratio, run_alone, spread
+from benchmarks.measuring import Findings, Plan, Sample, Table, medians, ms, ratio, run_alone, spread, versus
 from benchmarks.servers import FASTA2A, JS, OURS, RAW, SDK, STARLETTE, Running, Server, all_running, running
 
 COLUMNS = (
@@ -38,15 +38,25 @@ def measure_reads(
     return interleave(targets, measure, plan.rounds)
 
 
+def measure_one(target: Running, plan: Plan) -> Sample:
+    """One connection: what a request takes when it need not wait for others."""
+    return wrk(target, wire.get(target.server), connections=1, seconds=plan.seconds, stored=plan.stored)
+
+
 def tabulate(title: str, samples: Mapping[str, Sequence[Sample]], note: str) -> Table:
-    ours = medians(samples[OURS.name])
-    rows = []
+    ours, rows = samples[OURS.name], []
     for name, taken in samples.items():
         one = medians(taken)
         latencies = [ms(one["p50"]), ms(one["p99"]), f"{one['cpu']:,.0f}", f"{spread(taken, 'rate'):.0%}"]
-        ratios = [ratio(ours["rate"] / one["rate"]), ratio(one["cpu"] / ours["cpu"])]
+        ratios = [ratio(versus(ours, taken)), ratio(versus(taken, ours, "cpu"))]
         rows.append([name, *ratios, f"{one['rate']:,.0f}", *latencies])
     return Table(title, COLUMNS, rows, note)
+
+
+def compare(found: Findings, samples: Mapping[str, Sequence[Sample]], prefix: str) -> None:
+    for name, taken in samples.items():
+        found.figures[f"{prefix}/{name}"] = versus(samples[OURS.name], taken)
+        found.figures[f"{prefix}/{name}/cpu"] = versus(taken, samples[OURS.name], "cpu")
 
 
 def bench_get(found: Findings, plan: Plan) -> None:
@@ -61,19 +71,18 @@ def bench_get(found: Findings, plan: Plan) -> None:
         with all_running(*servers, extra=extra, default=fill) as targets:
             stored = dict.fromkeys(targets, plan.stored) | {ON_SQLITE.name: plan.many}
             samples = measure_reads(targets, wire.get, plan, stored)
-            single = wrk(targets[OURS.name], wire.get(OURS), connections=1, seconds=plan.seconds, stored=plan.stored)
-            listing = {
-                name: targets[name] for name in (OURS.name, ON_SQLITE.name, SDK.name, JS.name) if name in targets
-            }
-            listed = measure_reads(listing, wire.list_tasks, plan, {})
+            single = [measure_one(targets[OURS.name], plan) for _ in range(plan.rounds)]
+            names = (OURS.name, ON_SQLITE.name, *((SDK.name, JS.name) if plan.everyone else ()))
+            listed = measure_reads(
+                {name: targets[name] for name in names if name in targets}, wire.list_tasks, plan, {}
+            )
     note = f"A random one of {plan.stored:,} stored tasks ({plan.many:,} on SQLite), another one each time."
     found.add(tabulate("tasks/get", samples, note))
     found.add(tabulate("tasks/list, the newest 50", listed, f"Of {plan.stored:,} tasks ({plan.many:,} on SQLite)."))
-    rates = {name: medians(taken)["rate"] for name, taken in samples.items()}
-    found.figures |= {f"get/{name}": rates[OURS.name] / rate for name, rate in rates.items()}
-    found.figures |= {"get/p50": single["p50"], "get/p99": single["p99"]}
+    compare(found, samples, "get")
+    found.figures |= {"get/p50": medians(single)["p50"], "get/p99": medians(single)["p99"]}
     found.bars[f"tasks/get of {plan.stored:,} tasks: times as fast as"] = {
-        name: rates[OURS.name] / rates[name] for name in rates if name not in (OURS.name, ON_SQLITE.name)
+        name: found.figures[f"get/{name}"] for name in samples if name not in (OURS.name, ON_SQLITE.name)
     }
 
 
@@ -86,8 +95,7 @@ def bench_card(found: Findings, plan: Plan) -> None:
         samples = measure_reads(targets, lambda server: "", plan, {})
         crowd = {name: wrk(targets[name], "", connections=1000, seconds=plan.seconds) for name in (OURS.name, RAW.name)}
     found.add(tabulate("Agent card", samples, f"The constant answers are as long as our card ({size} bytes)."))
-    rates = {name: medians(taken)["rate"] for name, taken in samples.items()}
-    found.figures |= {f"card/{name}": rates[OURS.name] / rate for name, rate in rates.items()}
+    compare(found, samples, "card")
     found.figures |= {f"card/p99/1000/{name}": taken["p99"] for name, taken in crowd.items()}
     found.figures["card/p99"] = medians(samples[OURS.name])["p99"]
 

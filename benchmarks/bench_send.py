@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks import wire
 from benchmarks.load import ask, interleave, warm_up, wrk
-from benchmarks.measuring import Findings, Plan, Sample, Table, medians, ms, ratio, run_alone, spread
+from benchmarks.measuring import Findings, Plan, Sample, Table, medians, ms, ratio, run_alone, spread, versus
 from benchmarks.servers import (
     BARE,
     FASTA2A,
@@ -37,7 +37,8 @@ def measure_sends(targets: Mapping[str, Running], plan: Plan) -> dict[int, dict[
 
     def measure_at(connections: int) -> dict[str, list[Sample]]:
         def measure(target: Running) -> Sample:
-            return wrk(target, wire.send(target.server), connections=connections, seconds=plan.seconds)
+            seconds = plan.seconds * (2 if connections >= 100 else 1)
+            return wrk(target, wire.send(target.server), connections=connections, seconds=seconds)
 
         return interleave(targets, measure, plan.rounds)
 
@@ -49,13 +50,12 @@ def tabulate(title: str, note: str, samples: Mapping[int, Mapping[str, Sequence[
     rows = []
     for name in samples[16]:
         middle = [medians(one[name]) for one in samples.values()]
-        ours = [medians(one[base])["rate"] for one in samples.values()]
         at_16, cpu = samples[16][name], medians(samples[16][name])["cpu"]
         rows.append(
             [
                 name,
-                " / ".join(ratio(mine / one["rate"]) for mine, one in zip(ours, middle, strict=True)),
-                ratio(cpu / medians(samples[16][base])["cpu"]),
+                " / ".join(ratio(versus(one[base], one[name])) for one in samples.values()),
+                ratio(versus(at_16, samples[16][base], "cpu")),
                 " / ".join(f"{one['rate']:,.0f}" for one in middle),
                 " / ".join(ms(one["p50"]) for one in middle),
                 " / ".join(ms(one["p99"]) for one in middle),
@@ -73,26 +73,31 @@ def compare(found: Findings, samples: Mapping[int, Mapping[str, Sequence[Sample]
         for measure in ("rate", "p50", "p99"):
             found.figures[f"{prefix}/{measure}/{connections}"] = ours[measure]
         for name, taken in taken_by.items():
-            found.figures[f"{prefix}/{name}/{connections}"] = ours["rate"] / medians(taken)["rate"]
+            figure = f"{prefix}/{name}/{connections}"
+            found.figures[figure] = versus(taken_by[base], taken)
+            found.figures[f"{figure}/cpu"] = versus(taken, taken_by[base], "cpu")
 
 
 def bench_trivial(found: Findings, plan: Plan) -> None:
     with running(OURS) as probe:
         size = len(ask(probe, wire.send(OURS)).text)
     extra = {RAW.name: ("--answer", str(size)), STARLETTE.name: ("--answer", str(size))}
-    servers = (OURS, RAW, FASTA2A, JS, SDK, *((STARLETTE, OURS_03, SDK_03) if plan.everyone else ()))
-    with all_running(*servers, extra=extra) as targets:
+    with all_running(OURS, RAW, FASTA2A, JS, SDK, extra=extra) as targets:
         samples = measure_sends(targets, plan)
     note = f"The constant answers are as long as ours ({size} bytes). fasta2a answers before the work is done."
     found.add(tabulate("message/send, an agent that answers at once, tasks in memory", note, samples, OURS.name))
     compare(found, samples, OURS.name, "send")
     shown = {name: found.figures[f"send/{name}/16"] for name in samples[16] if name != OURS.name}
     found.bars["message/send, 16 connections: times as fast as"] = shown
+    if plan.everyone:
+        with all_running(OURS, STARLETTE, OURS_03, SDK_03, extra=extra) as targets:
+            samples = measure_sends(targets, plan._replace(concurrency=(16,)))
+        found.add(tabulate("message/send, A2A 0.3 and Starlette", "", samples, OURS.name))
 
 
 def bench_module(found: Findings, plan: Plan) -> None:
-    with all_running(OURS_APCORE, BARE, INDEX) as targets:
-        samples = measure_sends(targets, plan)
+    with all_running(OURS_APCORE, BARE, INDEX) as targets:  # one connection is bench_apcore's
+        samples = measure_sends(targets, plan._replace(concurrency=plan.concurrency[-2:]))
     title = "message/send, an apcore module that adds two numbers, every check of its pipeline run"
     found.add(tabulate(title, "", samples, OURS_APCORE.name))
     compare(found, samples, OURS_APCORE.name, "module")

@@ -1,6 +1,7 @@
 """What every benchmark here shares: samples and their medians, tables with the ratio first, the machine.
 
-Rule: a figure is the median of interleaved rounds, and its spread stands beside it.
+Rule: a figure is the median of interleaved rounds, and its spread stands beside it. A ratio is the median of the ratios
+of each round, whose halves were measured one after the other: what slows the machine for a while slows both.
 """
 
 import argparse
@@ -23,9 +24,9 @@ Sample = Mapping[str, float]
 class Plan(NamedTuple):
     """How thoroughly to measure."""
 
-    rounds: int = 3
-    seconds: float = 2.0
-    """Of each measurement of a throughput."""
+    rounds: int = 5
+    seconds: float = 1.0
+    """Of each measurement of a throughput; twice that with 100 connections, for the sake of slow servers."""
     concurrency: tuple[int, ...] = (1, 16, 100)
     chunks: tuple[int, ...] = (100, 1_000, 10_000)
     peer_chunks: int = 10_000
@@ -47,16 +48,14 @@ class Plan(NamedTuple):
 FULL = Plan()
 QUICK = Plan(
     rounds=1,
-    seconds=1.0,
     concurrency=(16,),
     peer_chunks=100,
     writes=1_000,
-    peer_writes=100,
+    peer_writes=0,
     stored=2_000,
     many=10_000,
     kept=10_000,
     idle=1_000,
-    peer_idle=100,
     warm_up=0.2,
     everyone=False,
 )
@@ -102,6 +101,11 @@ def medians(samples: Sequence[Sample]) -> dict[str, float]:
     return {key: statistics.median(sample[key] for sample in samples) for key in samples[0]}
 
 
+def versus(ours: Sequence[Sample], theirs: Sequence[Sample], key: str = "rate") -> float:
+    """How many times theirs ours is: of each round, and the median of them."""
+    return statistics.median(one[key] / other[key] for one, other in zip(ours, theirs, strict=True))
+
+
 def spread(samples: Sequence[Sample], key: str) -> float:
     """How far the rounds are apart, as a share of their median."""
     values = [sample[key] for sample in samples]
@@ -127,6 +131,15 @@ def ms(microseconds: float) -> str:
 def resident(pid: int | str = "self") -> int:
     """Bytes of memory that a process has in use."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+
+
+def peak(pid: int) -> int:
+    """The most memory that a process has had in use since `reset_peak`, in bytes."""
+    return int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+
+
+def reset_peak(pid: int) -> None:
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def cpu_seconds(pid: int) -> float:

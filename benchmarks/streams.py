@@ -116,8 +116,8 @@ async def measure_first_event(target: Running, concurrent: int) -> list[float]:
     return [(reader.first - reader.sent) * 1e6 for reader in readers]
 
 
-async def measure_subscribers(target: Running, word: str, chunks: int, subscribers: int) -> float:
-    """Microseconds per subscriber and event, all of them watching one task."""
+async def subscribe(target: Running, word: str, chunks: int, subscribers: int) -> list[Reader]:
+    """All of them watch one task, whose agent waits at its gate."""
     first = await connect(target)
     first.request(target, wire.stream(target.server, f"{word} {chunks}"))
     await first.began
@@ -126,14 +126,24 @@ async def measure_subscribers(target: Running, word: str, chunks: int, subscribe
     for reader in others:
         reader.request(target, wire.subscribe(target.server, task_id))
         await reader.began
+    return [first, *others]
+
+
+async def open_gate(target: Running, readers: Sequence[Reader], chunks: int) -> float:
+    """Seconds until the last of them has the last chunk."""
     started = time.perf_counter()
     await asyncio.to_thread(ask, target, wire.send(target.server, "open"))
     async with asyncio.timeout(DEADLINE):
-        for reader in [first, *others]:
+        for reader in readers:
             await reader.ended
             check(target, reader, chunks)
-    last = max(reader.last for reader in [first, *others])
-    return (last - started) / (chunks * subscribers) * 1e6
+    return max(reader.last for reader in readers) - started
+
+
+async def measure_subscribers(target: Running, word: str, chunks: int, subscribers: int) -> float:
+    """Microseconds per subscriber and event, all of them watching one task."""
+    readers = await subscribe(target, word, chunks, subscribers)
+    return await open_gate(target, readers, chunks) / (chunks * subscribers) * 1e6
 
 
 async def open_idle(target: Running, streams: int) -> Sequence[Reader]:

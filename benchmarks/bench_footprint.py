@@ -9,6 +9,7 @@ import statistics
 import time
 
 from benchmarks import streams, wire
+from benchmarks.buffers import CHUNKS, measure_kept
 from benchmarks.load import ask, warm_up, wrk
 from benchmarks.measuring import (
     Findings,
@@ -17,13 +18,10 @@ from benchmarks.measuring import (
     Table,
     measure_import,
     medians,
-    peak,
     percentile,
     ratio,
-    reset_peak,
     resident,
     run_alone,
-    spread,
 )
 from benchmarks.servers import (
     FASTA2A,
@@ -72,35 +70,16 @@ def bench_idle(found: Findings, plan: Plan) -> None:
     found.add(Table("Idle streams: what each keeps in memory", columns, rows, note))
 
 
-async def measure_buffers(target: Running, chunks: int, subscribers: int) -> int:
-    """Bytes that a process grows by, at the worst moment, while events pass to those who watch a task already."""
-    readers = await streams.subscribe(target, "gate-yield", chunks, subscribers)
-    before = resident(target.pid)
-    reset_peak(target.pid)
-    await streams.open_gate(target, readers, chunks)
-    return peak(target.pid) - before
-
-
 def bench_buffers(found: Findings, plan: Plan) -> None:
-    """What is on its way for each of many streams of one task: what one stream takes is the task's log."""
-    chunks, many = 200, 500
-    taken: list[Sample] = []
-    for _ in range(max(plan.rounds, 3)):
-        with running(OURS) as target:  # a new one each time: what the last round made room for would hide this one's
-            warm_up(target, wire.send(OURS), plan)
-            one, all_of_them = (streams.run(measure_buffers(target, chunks, number)) for number in (1, many))
-        taken.append({"one": one, "all": all_of_them, "each": (all_of_them - one) / (many - 1)})
-    middle = medians(taken)
-    found.figures["buffers"] = each = middle["each"]
-    sizes = [
-        f"{middle['one'] / 1e3:,.0f}",
-        f"{middle['all'] / 1e3:,.0f}",
-        f"{each:,.0f}",
-        f"{spread(taken, 'each'):.0%}",
-    ]
-    row = [OURS.name, f"{chunks:,}", *sizes]
-    columns = ("server", "events", "kB, 1 stream", f"kB, {many} streams", "bytes a stream", "spread")
-    note = "What the process grows by while the events pass, at the worst moment; the streams are open before."
+    """What is kept for a stream of the events that have passed: what one stream keeps is the task's log."""
+    few, many = 1, 100
+    kept = {number: asyncio.run(measure_kept(number)) for number in (few, many)}
+    found.figures["buffers"] = each = (kept[many] - kept[few]) / (many - few)
+    row = [OURS.name, f"{CHUNKS:,}", *(f"{size / 1e3:,.1f}" for size in kept.values()), f"{each:,.0f}"]
+    columns = ("server", "events", "kB kept, 1 stream", f"kB kept, {many} streams", "bytes a stream")
+    note = (
+        "Counted by tracemalloc in the process of the application, when all streams have all events and wait for more."
+    )
     found.add(Table("Streams: what is buffered for each", columns, [row], note))
 
 

@@ -133,15 +133,6 @@ def resident(pid: int | str = "self") -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
 
 
-def peak(pid: int) -> int:
-    """The most memory that a process has had in use since `reset_peak`, in bytes."""
-    return int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
-
-
-def reset_peak(pid: int) -> None:
-    Path(f"/proc/{pid}/clear_refs").write_text("5")
-
-
 def cpu_seconds(pid: int) -> float:
     """Processor time of all threads of a process: steadier than the clock on a busy machine."""
     threads = Path(f"/proc/{pid}/task").iterdir()

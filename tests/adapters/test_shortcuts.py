@@ -32,13 +32,16 @@ def test_the_steps_of_this_apcore_have_been_read() -> None:
     assert STEPS == apcore.BuiltinInputValidation.__module__
 
 
-async def test_a_message_takes_fewer_steps_than_the_bare_call_of_a_module_whose_schemas_are_remembered() -> None:
-    """A guard for speed that is not a clock: it counts calls of functions, those of the checks at the door included."""
+async def test_a_message_costs_less_than_the_bare_call_even_of_a_module_whose_schemas_are_remembered() -> None:
+    """A guard for speed that is not a clock: it counts calls of functions, those of the checks at the door included.
+
+    320 and 616 of them, and 1,874 where schemas are not remembered; each search for secrets would add 90.
+    """
     executor = apcore.Executor(registry_of(math__add=Add()))
     agent, inputs = agent_of(math__add=Add()), {"a": 1, "b": 2}
     await run(agent, call_of(inputs))  # what is made once is made
     ours = await count_calls(run(agent, call_of(inputs)))
-    assert ours < await count_calls(executor.call_async("math.add", inputs))
+    assert ours < 0.6 * await count_calls(executor.call_async("math.add", inputs))
 
 
 async def count_calls(work: Awaitable[object]) -> int:

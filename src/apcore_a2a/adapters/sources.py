@@ -10,7 +10,7 @@ import apcore
 
 from apcore_a2a.adapters.asking import asking
 from apcore_a2a.adapters.registry import Modules
-from apcore_a2a.adapters.schema_memo import STEPS, fits, remember_schemas, spare_names
+from apcore_a2a.adapters.schema_memo import REDACTS, STEPS, fits, remember_schemas, spare_redaction
 
 LIMITS: Final = {"_default_timeout": 30_000, "_global_timeout": 60_000}  # apcore's defaults, in ms
 FOREVER: Final = 10**9  # ms
@@ -63,11 +63,10 @@ def unhurried(executor: Any) -> Any:
 
 
 def _ease(step: Any) -> dict[str, Any]:
-    """What is different in the view of a step: no limits nobody chose, and redaction that does not look in vain."""
-    changes = _without_limits(step, 0)
-    rules = vars(step).get("_redaction")
-    if rules is not None and type(step).__module__ == STEPS:
-        execute = spare_names(step, _view(step, {"_redaction": _view(rules, {"sensitive_keys": []})}))
+    """What is different in the view of a step: no limits nobody chose, no search for secrets where there are none."""
+    changes: dict[str, Any] = _without_limits(step, 0)
+    if type(step).__module__ == STEPS and step.name in REDACTS:
+        execute = spare_redaction(step)
         changes["execute"] = lambda _: execute
     return changes
 

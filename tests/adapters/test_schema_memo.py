@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from apcore_a2a.adapters.schema_memo import SchemaMemo, remember_schemas
+from apcore_a2a.adapters.shortcuts import SchemaMemo, remember_schemas
 from apcore_a2a.adapters.sources import open_modules
 from apcore_a2a.errors import InvalidParamsError
 from tests.adapters.running import Data, Returns, agent_of, call_of, registry_of, run

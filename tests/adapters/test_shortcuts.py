@@ -9,7 +9,7 @@ import apcore
 import pytest
 from pydantic import BaseModel, RootModel, field_validator
 
-from apcore_a2a.adapters.schema_memo import STEPS
+from apcore_a2a.adapters.shortcuts import STEPS
 from apcore_a2a.errors import A2AError
 from tests.adapters.running import Add, Data, Echo, Returns, agent_of, call_of, registry_of, run
 

@@ -92,7 +92,7 @@ class Modules:
     def find(self, module_id: str) -> ModuleInfo | None:
         source = self.registry.get(module_id) if module_id and not module_id.startswith(SYSTEM) else None
         if source is None:
-            pass
+            self._known.pop(module_id, None)
             return None
         known = self._known.get(module_id)
         if known is None or known[0] is not source:  # what is registered anew is another object

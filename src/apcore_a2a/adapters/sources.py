@@ -10,7 +10,7 @@ import apcore
 
 from apcore_a2a.adapters.asking import asking
 from apcore_a2a.adapters.registry import Modules
-from apcore_a2a.adapters.schema_memo import REDACTS, STEPS, fits, remember_schemas, spare_redaction
+from apcore_a2a.adapters.shortcuts import REDACTS, STEPS, fits, remember_schemas, spare_redaction
 
 LIMITS: Final = {"_default_timeout": 30_000, "_global_timeout": 60_000}  # apcore's defaults, in ms
 FOREVER: Final = 10**9  # ms

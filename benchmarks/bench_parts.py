@@ -24,6 +24,7 @@ from uvicorn.server import ServerState
 
 from apcore_a2a.agent import Call, Caller, CancelToken
 from apcore_a2a.app import build_app
+from apcore_a2a.loop.waiting import start_now
 from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.model import Document
 from apcore_a2a.protocol.operations import Operation
@@ -31,7 +32,6 @@ from apcore_a2a.server.guard import GuardedProtocol
 from apcore_a2a.server.keeping import keep
 from apcore_a2a.server.live_task import LiveTask
 from apcore_a2a.server.origin import Origin
-from apcore_a2a.server.waiting import start_now
 from benchmarks import wire
 from benchmarks.measuring import ROOT, Table
 from benchmarks.peers.ours import Obedient

@@ -13,7 +13,6 @@ import pytest
 from apcore_a2a.errors import InvalidAgentResponseError, InvalidStateTransitionError, wire
 from apcore_a2a.protocol.lifecycle import (
     AT_REST,
-    FEW,
     INTERRUPTED,
     TERMINAL,
     TRANSITIONS,
@@ -255,17 +254,16 @@ EVENTS_OF_ONE_SIZE = [
 @pytest.mark.parametrize("event", EVENTS_OF_ONE_SIZE)
 def test_folding_an_event_touches_as_much_of_a_long_task_as_of_a_short_one(event: Event) -> None:
     touched = {}
-    for size in (1, FEW, 1_000):
+    for size in (1, 1_000):
         counter = Touched()
         task = counted_task(size, counter)
         counter.count = 0
         fold(task, event)
         touched[size] = counter.count
-    assert touched[1_000] == touched[FEW] <= 3
-    assert touched[1] <= 3
+    assert touched[1_000] == touched[1] <= 3
 
 
-@pytest.mark.parametrize("size", [1, FEW, FEW + 1, FEW + 2])
+@pytest.mark.parametrize("size", [0, 1, 2, 9])
 def test_a_chunk_finds_its_artifact_among_few_and_among_many(size: int) -> None:
     ids = [f"a{index}" for index in range(size)]
     task = new_task(artifacts=[Artifact(artifact_id=id, parts=[]) for id in ids])

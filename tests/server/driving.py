@@ -107,11 +107,17 @@ class Watcher:
 
     async def read(self) -> bool:
         """One batch; whether there was one."""
-        try:
-            self.entries += await soon(anext(self.stream))
-        except StopAsyncIteration:
-            return False
-        return True
+        batch = await soon(self.next())
+        self.entries += batch or []
+        return batch is not None
+
+    async def next(self) -> list[Entry] | None:
+        """The next batch, an empty one if nothing happened for a while; None at the end."""
+        batch = self.stream.take()
+        if batch is not None and not batch:
+            await self.stream.wait()
+            batch = self.stream.take()
+        return batch
 
     async def rest(self) -> "Watcher":
         """All that is left; then the stream is closed."""

@@ -3,9 +3,10 @@
 import re
 
 from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.loop import batches
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, TRANSITIONS
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.server import batches, event_log, execution, intake, live_task, runs, streams
+from apcore_a2a.server import event_log, execution, intake, live_task, runs, streams
 from apcore_a2a.server.options import DEFAULTS
 from tests.sources import ROOT
 

@@ -82,8 +82,7 @@ async def test_the_first_event_comes_before_the_agent_runs() -> None:
         await watcher.read()
         assert watcher.entries[0].state is S.SUBMITTED
         gate.open()
-        assert [item.state async for batch in watcher.stream for item in batch] == [S.COMPLETED]
-        watcher.stream.close()
+        assert (await watcher.rest()).states == [S.SUBMITTED, S.WORKING, S.COMPLETED]
 
 
 async def test_a_stream_ends_when_the_user_is_asked_but_not_for_a_login() -> None:
@@ -249,8 +248,8 @@ async def test_a_silent_stream_says_now_and_then_that_it_is_alive(monkeypatch: p
     async with serving(ScriptedAgent(default=(gate, COMPLETED))) as engine:
         watcher = await User(engine).stream("go")
         await watcher.until_seq(2)
-        assert await soon(anext(watcher.stream)) == []
-        assert await soon(anext(watcher.stream)) == []
+        assert await soon(watcher.next()) == []
+        assert await soon(watcher.next()) == []
         gate.open()
         await watcher.rest()
 

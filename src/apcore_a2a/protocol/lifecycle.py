@@ -13,7 +13,6 @@ from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Event, Message, 
 TERMINAL: Final = frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED})
 INTERRUPTED: Final = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
 AT_REST: Final = TERMINAL | INTERRUPTED
-FEW: Final = 8  # artifacts that are looked through faster than a table of them is made
 
 _S: Final = TaskState
 TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
@@ -88,17 +87,11 @@ def _extend(task: Task, update: ArtifactUpdate) -> ArtifactUpdate:
 
 
 def _position(task: Task, artifact_id: str) -> int:
-    """Where an artifact is, or is to be. It is mostly the last one; among many, a table knows."""
-    artifacts = task.artifacts
-    size = len(artifacts)
-    if size and artifacts[-1].artifact_id == artifact_id:
-        return size - 1
-    if size > FEW:
-        return task.positions.setdefault(artifact_id, size)
-    for index in range(size - 2, -1, -1):
-        if artifacts[index].artifact_id == artifact_id:
-            return index
-    return size
+    """Where an artifact is, or is to be: mostly it is the last one, or the first; else a table knows."""
+    last = len(task.artifacts) - 1
+    if last < 0 or task.artifacts[last].artifact_id == artifact_id:
+        return max(last, 0)
+    return task.positions.setdefault(artifact_id, last + 1)
 
 
 def _merge(old: Metadata | None, new: Metadata) -> Metadata:

@@ -21,6 +21,7 @@ from apcore_a2a.errors import (
     VersionNotSupportedError,
     wire,
 )
+from apcore_a2a.loop.waiting import within
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import DIALECTS, VERSION_HEADER, Dialect, choose
@@ -28,7 +29,6 @@ from apcore_a2a.protocol.sse import KEEP_ALIVE, frame
 from apcore_a2a.server.event_log import Entry
 from apcore_a2a.server.origin import Origin
 from apcore_a2a.server.streams import Stream
-from apcore_a2a.server.waiting import within
 
 logger = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from apcore_a2a import errors
 from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.errors import InvalidParamsError, UnsupportedOperationError, Violation
+from apcore_a2a.loop.crew import Crew
 from apcore_a2a.protocol import model
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Document, Message, SendMessage, Task, TaskState, Value
 from apcore_a2a.protocol.operations import SHAPES, Operation
-from apcore_a2a.server.crew import Crew
 from apcore_a2a.server.event_log import Entry
 from apcore_a2a.server.execution import CANCEL_GRACE, RESTED, Execution
 from apcore_a2a.server.intake import Intake

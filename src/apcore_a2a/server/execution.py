@@ -21,13 +21,13 @@ from apcore_a2a.errors import (
     StoreUnavailableError,
     TaskNotFoundError,
 )
+from apcore_a2a.loop.batches import LIMIT, Batches
+from apcore_a2a.loop.waiting import Progress
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Message, StatusUpdate, Task, TaskState, TaskStatus
-from apcore_a2a.server.batches import LIMIT, Batches
 from apcore_a2a.server.keeping import Kept, keep, says
 from apcore_a2a.server.live_task import LiveTask
 from apcore_a2a.server.observer import Observer
-from apcore_a2a.server.waiting import Progress
 
 logger = logging.getLogger(__name__)
 

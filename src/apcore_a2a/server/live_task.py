@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, TaskNotFoundError
+from apcore_a2a.loop.waiting import Turn
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, skips_working
 from apcore_a2a.protocol.model import (
@@ -29,7 +30,6 @@ from apcore_a2a.protocol.model import (
 from apcore_a2a.server.event_log import Entry, EventLog
 from apcore_a2a.server.keeping import Kept, complete, keep, own, says_nothing, status, taken
 from apcore_a2a.server.stamps import new_id, utc_now
-from apcore_a2a.server.waiting import Turn
 from apcore_a2a.storage.task_store import Change, Store
 
 MAX_UNSAVED: Final = 64  # writes an agent may be ahead of a durable store

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import Agent, Call, Caller
 from apcore_a2a.errors import A2AError, OverloadedError, UnsupportedOperationError
+from apcore_a2a.loop.crew import Crew
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import SendMessage, StatusUpdate, TaskState, TaskStatus, encode
-from apcore_a2a.server.crew import Crew
 from apcore_a2a.server.execution import CANCEL_GRACE, ENDED, Execution, Stop
 from apcore_a2a.server.farewell import farewell
 from apcore_a2a.server.keeping import says

@@ -27,7 +27,7 @@ UNTIL_USER_IS_ASKED: Final = TERMINAL | {TaskState.INPUT_REQUIRED}  # not AUTH_R
 
 
 class Stream:
-    """Batches of entries: `take` what is there, then `wait`; or iterate, an empty batch meaning that nothing happened.
+    """Batches of entries: `take` what is there; if that is nothing, `wait`, and take what came, if anything did.
 
     `close` must be called, and may be called twice.
     """
@@ -44,18 +44,6 @@ class Stream:
         self._first, self._live, self._until, self._on_close = first, live, until, on_close
         self._reader = None if live is None else Reader(live.log, after, idle=KEEP_ALIVE)
         self._ended = self._lagged = False
-
-    def __aiter__(self) -> "Stream":
-        return self
-
-    async def __anext__(self) -> list[Entry]:
-        batch = self.take()
-        if batch is not None and not batch:
-            await self.wait()
-            batch = self.take()
-        if batch is None:
-            raise StopAsyncIteration
-        return batch
 
     def take(self) -> list[Entry] | None:
         """What has come, perhaps nothing; None at the end."""

@@ -7,7 +7,7 @@ stands, so that what came before it can be written first; then it is awaited as 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
-from apcore_a2a.server.waiting import begin, go_on
+from apcore_a2a.loop.waiting import begin, go_on
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from apcore_a2a.server.waiting import start_now
+from apcore_a2a.loop.waiting import start_now
 
 logger = logging.getLogger(__name__)
 

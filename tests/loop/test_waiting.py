@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a.server.waiting import Progress, Turn, start_now, within
+from apcore_a2a.loop.waiting import Progress, Turn, start_now, within
 from tests.server.driving import settle, soon
 
 VARIABLE: ContextVar[str] = ContextVar("variable", default="outside")

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from apcore_a2a.server.batches import LIMIT, Batches
+from apcore_a2a.loop.batches import LIMIT, Batches
 
 
 def keep(event: int) -> tuple[int, bool]:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from apcore_a2a.server.crew import Crew
+from apcore_a2a.loop.crew import Crew
 from tests.fakes import Gate
 from tests.server.driving import soon
 

@@ -24,6 +24,7 @@ from benchmarks.measuring import (
     resident,
     run_alone,
     spread,
+    versus,
 )
 from benchmarks.servers import FASTA2A, JS, OURS, SDK, Running, all_running, running
 
@@ -44,39 +45,36 @@ def repeats(name: str, chunks: int, plan: Plan) -> int:
 
 
 def measure_costs(word: str, plan: Plan, targets: Mapping[str, Running]) -> dict[int, dict[str, list[Sample]]]:
-    """Microseconds per chunk, by the length of the stream and by the server."""
-
-    def measure_at(chunks: int) -> dict[str, list[Sample]]:
-        def measure(target: Running) -> Sample:
-            times = repeats(target.name, chunks, plan)
-            return {"µs": streams.run(streams.measure_chunks(target, word, chunks, times))}
-
-        asked = {name: target for name, target in targets.items() if chunks <= most_chunks(name, plan)}
-        if chunks <= GROWING:
-            return interleave(asked, measure, plan.rounds)
-        ours = {OURS.name: asked.pop(OURS.name)}  # the others take seconds for each: once is enough
-        return interleave(ours, measure, plan.rounds) | interleave(asked, measure, 1)
-
-    return {chunks: measure_at(chunks) for chunks in plan.chunks}
+    """Microseconds per chunk, by the length of the stream and by the server; lengths are interleaved, too."""
+    taken: dict[int, dict[str, list[Sample]]] = {chunks: {} for chunks in plan.chunks}
+    for number in range(plan.rounds):
+        for chunks in plan.chunks:
+            for name, target in targets.items():
+                once = name != OURS.name and chunks > GROWING  # the others take seconds for each
+                if chunks <= most_chunks(name, plan) and not (once and number):
+                    times = repeats(name, chunks, plan)
+                    cost = streams.run(streams.measure_chunks(target, word, chunks, times))
+                    taken[chunks].setdefault(name, []).append({"µs": cost})
+    return taken
 
 
 def bench_chunks(found: Findings, plan: Plan, targets: Mapping[str, Running]) -> None:
     shared = min(1_000, plan.peer_chunks)
     for word, way in WAYS.items():
         costs = measure_costs(word, plan, targets)
-        middle = {n: {name: medians(taken)["µs"] for name, taken in one.items()} for n, one in costs.items()}
-        ours = middle[shared][OURS.name]
-        rows = []
+        ours, rows = costs[shared][OURS.name], []
+        times = {name: versus(taken, ours, "µs") for name, taken in costs[shared].items()}
         for name in targets:
-            each = [f"{one[name]:,.1f}" if name in one else "-" for one in middle.values()]
-            apart = f"{spread(costs[shared][name], 'µs'):.0%}"
-            rows.append([name, ratio(middle[shared][name] / ours), *each, apart])
-        found.figures |= {f"chunk/{word}/{chunks}": one[OURS.name] for chunks, one in middle.items()}
+            each = [f"{medians(one[name])['µs']:,.1f}" if name in one else "-" for one in costs.values()]
+            rows.append([name, ratio(times[name]), *each, f"{spread(costs[shared][name], 'µs'):.0%}"])
+        for chunks, one in costs.items():
+            found.figures[f"chunk/{word}/{chunks}"] = medians(one[OURS.name])["µs"]
+            found.figures[f"flat/{word}/{chunks}"] = versus(one[OURS.name], costs[1_000][OURS.name], "µs")
         columns = ("server", "ours is … times as fast", *(f"µs each of {chunks:,}" for chunks in costs), "spread")
         note = f"One stream at a time; what a stream of one chunk costs is taken off. Ratio and spread at {shared:,}."
         found.add(Table(f"message/stream, the cost of a chunk: {way}", columns, rows, note))
         found.bars[f"A chunk of a stream, {way}: times as fast as"] = {
-            name: cost / ours for name, cost in middle[shared].items() if name != OURS.name
+            name: value for name, value in times.items() if name != OURS.name
         }
 
 
@@ -90,12 +88,12 @@ def bench_first_event(found: Findings, plan: Plan, targets: Mapping[str, Running
             return {"p50": percentile(together, 0.5), "p99": percentile(together, 0.99)}
 
         samples = interleave(targets, measure, plan.rounds)
-        ours = medians(samples[OURS.name])
-        found.figures |= {f"first/{concurrent}/{key}": value for key, value in ours.items()}
+        ours = samples[OURS.name]
+        found.figures |= {f"first/{concurrent}/{key}": value for key, value in medians(ours).items()}
         for name, taken in samples.items():
             one = medians(taken)
-            found.figures[f"first/{name}/{concurrent}"] = one["p50"] / ours["p50"]
-            rows[name] += [ratio(one["p50"] / ours["p50"]), ms(one["p50"]), ms(one["p99"])]
+            found.figures[f"first/{name}/{concurrent}"] = times = versus(taken, ours, "p50")
+            rows[name] += [ratio(times), ms(one["p50"]), ms(one["p99"])]
     columns = ["server"]
     for concurrent in (1, 50):
         columns += [f"ours is … times as fast ({concurrent})", f"p50 ms ({concurrent})", f"p99 ms ({concurrent})"]
@@ -107,13 +105,19 @@ def bench_subscribers(found: Findings, plan: Plan, targets: Mapping[str, Running
     rows = []
     for word in WAYS:
         gate = "gate-yield" if word == "yield" else "gate"
-        for name, target in targets.items():
-            chunks = 1_000 if name == OURS.name else 50
-            costs = [streams.run(streams.measure_subscribers(target, gate, chunks, n)) for n in (1, 10, 100)]
-            rows.append([f"{name}, {WAYS[word]}", *(f"{cost:,.1f}" for cost in costs), f"{1e6 / costs[-1]:,.0f}"])
+
+        def measure(target: Running, gate: str = gate) -> Sample:
+            chunks = 1_000 if target.name == OURS.name else 50
+            return {str(n): streams.run(streams.measure_subscribers(target, gate, chunks, n)) for n in (1, 10, 100)}
+
+        for name, taken in interleave(targets, measure, plan.rounds).items():
+            costs = medians(taken)
+            shown = [*(f"{cost:,.1f}" for cost in costs.values()), f"{1e6 / costs['100']:,.0f}"]
+            rows.append([f"{name}, {WAYS[word]}", *shown, f"{spread(taken, '100'):.0%}"])
             if name == OURS.name:
-                found.figures[f"subscribers/{word}/100"] = costs[-1]
-    columns = ("server", *(f"{n} subscribers: µs per subscriber and event" for n in (1, 10, 100)), "events/s to 100")
+                found.figures[f"subscribers/{word}/100"] = costs["100"]
+    each = (f"{n} subscribers: µs per subscriber and event" for n in (1, 10, 100))
+    columns = ("server", *each, "events/s to 100", "spread")
     note = "All of them watch one task. fasta2a cannot: it runs one task at a time."
     found.add(Table("Many subscribers of one task", columns, rows, note))
 

@@ -67,12 +67,12 @@ def bench_get(found: Findings, plan: Plan) -> None:
     with tempfile.TemporaryDirectory() as folder:
         many = ("--sqlite", str(Path(folder) / "many.db"), "--fill", str(plan.many))
         extra = {RAW.name: ("--answer", str(size)), ON_SQLITE.name: many}
-        servers = (OURS, ON_SQLITE, RAW, FASTA2A, JS, SDK)
+        servers = (OURS, ON_SQLITE, RAW, *((FASTA2A, JS, SDK) if plan.everyone else ()))
         with all_running(*servers, extra=extra, default=fill) as targets:
             stored = dict.fromkeys(targets, plan.stored) | {ON_SQLITE.name: plan.many}
             samples = measure_reads(targets, wire.get, plan, stored)
             single = [measure_one(targets[OURS.name], plan) for _ in range(plan.rounds)]
-            names = (OURS.name, ON_SQLITE.name, *((SDK.name, JS.name) if plan.everyone else ()))
+            names = (OURS.name, ON_SQLITE.name, SDK.name, JS.name)
             listed = measure_reads(
                 {name: targets[name] for name in names if name in targets}, wire.list_tasks, plan, {}
             )

@@ -148,7 +148,7 @@ def bench_flatness(found: Findings, plan: Plan) -> None:
 
 
 def bench(found: Findings, plan: Plan) -> None:
-    with all_running(OURS, FASTA2A, JS, SDK) as targets:
+    with all_running(OURS, *((FASTA2A, JS) if plan.everyone else ()), SDK) as targets:
         for target in targets.values():
             warm_up(target, wire.send(target.server), plan)
             streams.run(streams.read(target, "yield 50", 50))

@@ -1,14 +1,22 @@
--- One request for wrk, sent over and over. Arguments: method, A2A version, body, and how many tasks are stored: if that
--- is not 0, each "@" in the body becomes the number of one of them, another one each time. Prints what it saw as JSON.
+-- One request for wrk, sent over and over. Arguments: method, A2A version, body; how many tasks are stored: if that is
+-- not 0, each "@" in the body becomes the number of one of them, another one each time; and how many connections wait
+-- for a second before their first request. Prints what it saw as JSON.
 
 function init(args)
-  local method, version, body, stored = args[1], args[2], args[3], tonumber(args[4])
+  local method, version, body, stored, waiting = args[1], args[2], args[3], tonumber(args[4]), tonumber(args[5])
   wrk.method, wrk.headers["Content-Type"] = method, "application/json"
   if version ~= "" then wrk.headers["A2A-Version"] = version end
   if body ~= "" then wrk.body = body end
   if stored > 0 then
     request = function()
       return wrk.format(nil, nil, nil, (body:gsub("@", string.format("%012d", math.random(0, stored - 1)))))
+    end
+  end
+  if waiting > 0 then
+    delay = function()
+      if waiting == 0 then return 0 end
+      waiting = waiting - 1
+      return 1000
     end
   end
 end

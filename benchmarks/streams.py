@@ -107,6 +107,7 @@ async def measure_chunks(target: Running, word: str, chunks: int, streams: int) 
 async def measure_first_event(target: Running, concurrent: int) -> list[float]:
     """Microseconds from the request to the first event, of streams begun together."""
     readers = [await connect(target) for _ in range(concurrent)]
+    await asyncio.sleep(0.05)  # until the server has accepted them all
     for reader in readers:
         reader.request(target, wire.stream(target.server, "yield 3"))
     async with asyncio.timeout(DEADLINE):

@@ -27,8 +27,10 @@ from apcore_a2a.protocol.model import (
     TaskStatus,
 )
 from apcore_a2a.server.engine import Engine
+from apcore_a2a.server.event_log import Entry
 from apcore_a2a.server.options import Options
 from apcore_a2a.server.origin import Origin
+from apcore_a2a.server.streams import Stream
 from apcore_a2a.storage.memory import InMemoryTaskStore
 
 PATIENCE = 5  # seconds
@@ -40,6 +42,15 @@ def to_message(content: str | Part | Message, **fields: Any) -> Message:  # Any:
         return content
     part = Part(text=content) if isinstance(content, str) else content
     return Message(message_id=str(uuid4()), role=Role.USER, parts=(part,), **fields)
+
+
+async def batches(stream: Stream) -> AsyncGenerator[list[Entry], None]:
+    """What a stream tells, as it comes."""
+    while (batch := stream.take()) is not None:
+        if batch:
+            yield batch
+        else:
+            await stream.wait()
 
 
 class Conversation:
@@ -70,7 +81,7 @@ class Conversation:
         async with asyncio.timeout(PATIENCE):
             stream = await self.engine.stream_message(SendMessage(message=message), self.origin)
             with closing(stream):
-                return [entry.event async for batch in stream for entry in batch]
+                return [entry.event async for batch in batches(stream) for entry in batch]
 
     async def cancel(self, task: Task) -> Task:
         async with asyncio.timeout(PATIENCE):
@@ -88,7 +99,7 @@ class Conversation:
             yield await self.look(task)
             return
         with closing(stream):
-            async for _ in stream:
+            async for _ in batches(stream):
                 yield await self.look(task)
 
     async def until(self, task: Task, *states: TaskState) -> Task:

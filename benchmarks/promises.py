@@ -64,7 +64,8 @@ GOALS = (
             beside(f"… apcore module beside apcore-a2a 0.8.5, {n}", f"module/{INDEX.name}/{n}", 10),
         )
     ),
-    Promise("… p99, 16 connections, 100,000 tasks kept", "kept/p99", 5, unit="ms", scale=1e3),
+    Promise("… p99, 16 connections, 100,000 tasks kept", f"kept/p99/{OURS.name}", 5, unit="ms", scale=1e3),
+    Promise("(the same of constant bytes on raw ASGI)", f"kept/p99/{RAW.name}", 5, unit="ms", scale=1e3),
     Promise("message/send over a bare call_async, p50", "overhead/p50", 1, unit="ms", scale=1e3),
     Promise("message/stream, a chunk of 1,000, agent yields", "chunk/yield/1000", 20, unit="µs"),
     Promise("… chunks ready together", "chunk/count/1000", 8, unit="µs"),

@@ -140,3 +140,14 @@ async def test_removed_tasks_and_those_saved_anew_leave_nothing_behind() -> None
             assert await store.delete(name)
 
     assert await grown(work, 1_000) < 100
+
+
+async def test_a_full_store_passes_over_what_was_removed_when_it_makes_room() -> None:
+    store = InMemoryTaskStore(max_capacity=3)
+    for name in ("a", "b"):
+        await finish(store, Author(name))
+    await tell(store, Author("c"))
+    await store.remove("a", ALICE)
+    for name in ("d", "e"):
+        await tell(store, Author(name))
+    assert await ids(store, Query(owner=ALICE, limit=10)) == ["e", "d", "c"]

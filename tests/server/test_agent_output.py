@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apcore_a2a.agent import AgentEvent, Call, Remember
-from apcore_a2a.errors import A2AError
+from apcore_a2a.errors import A2AError, TaskNotFoundError
 from apcore_a2a.protocol.model import (
     Artifact,
     ArtifactUpdate,
@@ -19,9 +19,12 @@ from apcore_a2a.protocol.model import (
     TaskState,
     TaskStatus,
 )
+from apcore_a2a.storage.memory import InMemoryTaskStore
+from apcore_a2a.storage.task_store import Store
 from tests.fakes import ASKS, COMPLETED, WORKING, Gate, ScriptedAgent, Step, chunk, pause, says, status
 from tests.requirements import requirement
-from tests.server.driving import Acts, User, chunks_of, serving, text_of, words
+from tests.server.driving import Acts, User, chunks_of, serving, text_of, until, words
+from tests.server.fake_disk import FakeDisk
 
 S = TaskState
 
@@ -236,3 +239,31 @@ async def test_what_an_agent_does_to_its_call_changes_nothing_that_is_kept(field
     said = task.history[0]
     assert [part.text for artifact in task.artifacts for part in artifact.parts] == ["right"]
     assert (said.metadata, said.parts) == (fields.get("metadata"), fields.get("parts", (Part(text="go"),)))
+
+
+async def test_a_status_with_nothing_but_metadata_is_kept_with_it() -> None:
+    script = (StatusUpdate(status=TaskStatus(state=S.WORKING), metadata={"n": 1}), COMPLETED)
+    async with serving(ScriptedAgent(default=script)) as engine:
+        task = await User(engine).send("go")
+    assert (task.status.state, task.metadata) == (S.COMPLETED, {"n": 1})
+
+
+@pytest.mark.parametrize("store", [InMemoryTaskStore, FakeDisk])
+async def test_what_came_before_an_event_that_may_not_follow_is_kept(store: type[Store]) -> None:
+    script = (chunk("kept"), status(S.SUBMITTED), chunk("never"))
+    async with serving(ScriptedAgent(default=script), store()) as engine:
+        task = await User(engine).send("go")
+    assert (task.status.state, chunks_of(task)) == (S.FAILED, ["kept"])
+
+
+async def test_a_task_that_is_removed_while_it_runs_stays_removed() -> None:
+    store, gate = InMemoryTaskStore(), Gate()
+    async with serving(ScriptedAgent(default=(gate, chunk("late"), COMPLETED)), store) as engine:
+        alice = User(engine)
+        task = await alice.start("go")
+        await gate.reached()
+        assert await store.remove(task.id, alice.caller.owner)
+        gate.open()
+        await until(lambda: not engine.live_tasks)
+        with pytest.raises(TaskNotFoundError):
+            await alice.get(task)

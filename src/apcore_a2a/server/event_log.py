@@ -63,7 +63,7 @@ class EventLog:
 
     closed = False
     _bytes = 0
-    _told = 0.0
+    _quiet_until = 0.0
     _waking: asyncio.TimerHandle | None = None
 
     def append(self, entries: list[Entry], size: int) -> None:
@@ -97,7 +97,7 @@ class EventLog:
     def _wake_soon(self) -> None:
         # A write costs more than an event: what comes faster than once a millisecond leaves once a millisecond.
         if self._waking is None:
-            pause = self._told + max(PACE, min(len(self._waiting) * WRITE, MAX_PACE)) - time.monotonic()
+            pause = self._quiet_until - time.monotonic()
             if pause > 0:
                 self._waking = asyncio.get_running_loop().call_later(pause, self._wake)
             else:
@@ -107,7 +107,7 @@ class EventLog:
         if self._waking is not None:
             self._waking.cancel()
             self._waking = None
-        self._told = time.monotonic()
+        self._quiet_until = time.monotonic() + max(PACE, min(len(self._waiting) * WRITE, MAX_PACE))
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             wake(waiter)

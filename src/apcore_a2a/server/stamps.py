@@ -1,7 +1,6 @@
 """Ids and times. Both are made several times for each message, so both are made the cheap way (figures: one call)."""
 
 import os
-import sys
 import time
 from datetime import UTC, datetime
 from typing import Final
@@ -11,7 +10,7 @@ _UUID: Final = b"xxxxxxxx-xxxx-4xxx-vxxx-xxxxxxxxxxxx "
 _PLACES: Final = [place for place, mark in enumerate(_UUID) if mark in b"x4v"]  # of the 32 digits
 _VARIANTS: Final = bytes.maketrans(b"0123456789abcdef", b"89ab" * 4)
 _ids: Final[list[str]] = []
-if sys.platform != "win32":
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ids.clear)  # two processes never give out the same ones
 
 

@@ -156,13 +156,12 @@ async def test_readers_are_told_at_once_and_then_of_several_events_together(monk
 
 
 async def test_a_crowd_is_told_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "PACE", 0.0)
-    monkeypatch.setattr(event_log, "WRITE", 0.1)
+    monkeypatch.setattr(event_log, "PACE", 0.1)
     monkeypatch.setattr(event_log, "MAX_PACE", 0.3)
+    monkeypatch.setattr(event_log, "CROWD", 3)
     log = EventLog()
-    append(log)
-    readers = [Reader(log, 1) for _ in range(3)]
-    for seqs in ([2], [3, 4]):
+    readers = [Reader(log, 0) for _ in range(3)]
+    for seqs in ([1, 2], [3, 4]):  # the first time, too, though they have been told of nothing yet
         crowd = [asyncio.create_task(read(reader)) for reader in readers]
         await settle()
         for _ in seqs:

@@ -17,7 +17,7 @@ from apcore_a2a.protocol.model import Event, TaskState
 WINDOW_EVENTS: Final = 20_000
 WINDOW_BYTES: Final = 32 * 1024 * 1024
 PACE: Final = 0.001  # seconds after which readers are told again, at the earliest
-WRITE: Final = 2e-5  # seconds that writing to one of them takes: many are told less often
+CROWD: Final = 32  # readers; writing to so many takes about that long
 MAX_PACE: Final = 0.02
 
 
@@ -63,7 +63,7 @@ class EventLog:
 
     closed = False
     _bytes = 0
-    _quiet_until = 0.0
+    _told = 0.0
     _waking: asyncio.TimerHandle | None = None
 
     def append(self, entries: list[Entry], size: int) -> None:
@@ -97,7 +97,8 @@ class EventLog:
     def _wake_soon(self) -> None:
         # A write costs more than an event: what comes faster than once a millisecond leaves once a millisecond.
         if self._waking is None:
-            pause = self._quiet_until - time.monotonic()
+            # A crowd is told so long after it has come back: writing to all of it took as long.
+            pause = max(self._told + PACE - time.monotonic(), min(len(self._waiting) // CROWD * PACE, MAX_PACE))
             if pause > 0:
                 self._waking = asyncio.get_running_loop().call_later(pause, self._wake)
             else:
@@ -107,7 +108,7 @@ class EventLog:
         if self._waking is not None:
             self._waking.cancel()
             self._waking = None
-        self._quiet_until = time.monotonic() + max(PACE, min(len(self._waiting) * WRITE, MAX_PACE))
+        self._told = time.monotonic()
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             wake(waiter)

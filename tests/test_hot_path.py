@@ -7,8 +7,7 @@ the same on every machine. Who makes the hot path longer fails this test; who ma
 import asyncio
 import gc
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from types import FrameType
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import pytest
@@ -18,6 +17,7 @@ from apcore_a2a.app import build_app
 from apcore_a2a.application import Application
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
 from apcore_a2a.server import event_log
+from tests.calls import count_calls
 
 # Calls of Python functions, asyncio's among them: for one message/send; for one event of a stream, when the agent lets
 # the loop turn after each, and when they are ready together.
@@ -67,21 +67,6 @@ async def ask(app: Application, method: str, text: str) -> bytes:
     return b"".join(answer)
 
 
-async def count_calls(work: Callable[[], Awaitable[object]]) -> int:
-    calls = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        await work()
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
 @pytest.fixture
 async def app(monkeypatch: pytest.MonkeyPatch) -> Application:
     monkeypatch.setattr(event_log, "PACE", 0.0)  # every event is written by itself, however fast this machine is
@@ -101,13 +86,15 @@ async def test_a_message_costs_no_more_calls_than_it_did(app: Application) -> No
         for _ in range(SENDS):
             await ask(app, "SendMessage", "count 1")
 
-    expect(await count_calls(send) / SENDS, 0)
+    calls, _ = await count_calls(send())
+    expect(calls / SENDS, 0)
 
 
 @pytest.mark.parametrize(("word", "column"), [("yield", 1), ("count", 2)])
 async def test_an_event_costs_no_more_calls_than_it_did_early_or_late(app: Application, word: str, column: int) -> None:
     async def count(chunks: int) -> int:
-        return await count_calls(lambda: ask(app, "SendStreamingMessage", f"{word} {chunks}"))
+        calls, _ = await count_calls(ask(app, "SendStreamingMessage", f"{word} {chunks}"))
+        return calls
 
     short, middle, long = await count(100), await count(300), await count(1_300)
     expect((long - middle) / 1_000, column)

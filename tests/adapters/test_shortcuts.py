@@ -1,8 +1,5 @@
 """What is known beforehand is what apcore would have found out: nothing more is admitted, and less is done."""
 
-import sys
-from collections.abc import Awaitable
-from types import FrameType
 from typing import Any
 
 import apcore
@@ -12,6 +9,7 @@ from pydantic import BaseModel, RootModel, field_validator
 from apcore_a2a.adapters.shortcuts import STEPS
 from apcore_a2a.errors import A2AError
 from tests.adapters.running import Add, Data, Echo, Returns, agent_of, call_of, registry_of, run
+from tests.calls import count_calls
 
 pytestmark = pytest.mark.skipif(not hasattr(apcore.Executor, "_validate_async"), reason="this apcore runs no pipeline")
 
@@ -40,23 +38,9 @@ async def test_a_message_costs_less_than_the_bare_call_even_of_a_module_whose_sc
     executor = apcore.Executor(registry_of(math__add=Add()))
     agent, inputs = agent_of(math__add=Add()), {"a": 1, "b": 2}
     await run(agent, call_of(inputs))  # what is made once is made
-    ours = await count_calls(run(agent, call_of(inputs)))
-    assert ours < 0.6 * await count_calls(executor.call_async("math.add", inputs))
-
-
-async def count_calls(work: Awaitable[object]) -> int:
-    calls = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        await work
-    finally:
-        sys.setprofile(None)
-    return calls
+    ours, _ = await count_calls(run(agent, call_of(inputs)))
+    theirs, _ = await count_calls(executor.call_async("math.add", inputs))
+    assert ours < 0.6 * theirs
 
 
 # At the door

@@ -1,10 +1,7 @@
 """What the memory store keeps, for how long and at what cost: bytes and calls are counted, time is the test's own."""
 
-import sys
 import tracemalloc
 from collections.abc import Awaitable, Callable
-from types import FrameType
-from typing import TypeVar
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -12,10 +9,10 @@ from msgspec.structs import replace
 from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
 from apcore_a2a.storage.memory import MAX_EXPIRED, InMemoryTaskStore
 from apcore_a2a.storage.task_store import Query
+from tests.calls import count_calls
 from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
 
 MANY = 3 * MAX_EXPIRED
-T = TypeVar("T")
 
 
 async def finish(store: InMemoryTaskStore, author: Author, *, key: str = "") -> None:
@@ -34,22 +31,6 @@ async def grown(work: Callable[[int], Awaitable[None]], times: int) -> float:
         return tracemalloc.get_traced_memory()[0] / times
     finally:
         tracemalloc.stop()
-
-
-async def count_calls(work: Awaitable[T]) -> tuple[int, T]:
-    """How many Python functions were called, and what came of it."""
-    calls = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        result = await work
-    finally:
-        sys.setprofile(None)
-    return calls, result
 
 
 async def test_of_many_tasks_that_expire_together_none_is_seen_again() -> None:

@@ -81,7 +81,7 @@ def result_head(id: bytes) -> bytes:
 
 
 def format_result(id: bytes, result: bytes) -> bytes:
-    return b'{"jsonrpc":"2.0","id":' + id + b',"result":' + result + b"}"
+    return result_head(id) + result + b"}"
 
 
 def format_error(id: bytes, error: object) -> bytes:

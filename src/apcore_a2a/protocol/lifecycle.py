@@ -103,8 +103,7 @@ def _merge(old: Metadata | None, new: Metadata) -> Metadata:
 
 def _own(artifact: Artifact) -> Artifact:
     # The event keeps its own list and its own metadata.
-    metadata = artifact.metadata
-    return replace(artifact, parts=list(artifact.parts), metadata=None if metadata is None else dict(metadata))
+    return replace(artifact, parts=list(artifact.parts), metadata=_copied(artifact.metadata))
 
 
 def _copied(metadata: Metadata | None) -> Metadata | None:

@@ -17,7 +17,7 @@ MAX_RETRY_DIGITS: Final = 9
 
 def frame(data: bytes, id: int) -> bytes:
     """One event, its data JSON."""
-    return b"id: %d\ndata: %b\n\n" % (id, data if data.isascii() else _one_line(data))
+    return b"id: %d\ndata: %b\n\n" % (id, _one_line(data))
 
 
 def only(data: bytes) -> bytes:

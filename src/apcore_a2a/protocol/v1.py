@@ -51,8 +51,7 @@ MEMBERS: Final[dict[type, bytes]] = {
 def decode_request(operation: Operation, params: bytes | Raw) -> Value:
     """The typed request of an operation; a wrong field is an InvalidParamsError that names it."""
     decoder, shape = _REQUESTS[operation]
-    request: Value = decoding.decode_loosely(params, decoder, shape)
-    return _checked(request) if isinstance(request, PushConfigRef) else request
+    return _checked(decoding.decode_loosely(params, decoder, shape))
 
 
 def convert_request(operation: Operation, params: dict[str, Any]) -> Value:

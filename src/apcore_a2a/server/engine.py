@@ -133,9 +133,8 @@ class Engine:
                     await begun.progress.until(RESTED)
             if begun.error is not None:
                 raise begun.error
-        live, trim = begun.live, request.configuration.history_length
-        document = live.snapshot() if live.version == live.log.version else (await live.latest())[0]
-        return document if trim is None else _trim(document, trim)
+        document, _ = await begun.live.latest()
+        return _trim(document, request.configuration.history_length)
 
     async def stream_message(self, request: SendMessage, origin: Origin) -> Stream:
         with self._streams.seat(origin) as seat:

@@ -9,7 +9,7 @@ PYTEST := -m pytest --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-matrix chaos check format core-lines lock clean
+.PHONY: help setup run test test-matrix chaos check format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -80,9 +80,6 @@ check: setup  ## ruff, formatting, mypy --strict
 format: setup  ## let ruff repair and format
 	.venv/bin/ruff check --fix $(CHECKED)
 	.venv/bin/ruff format $(CHECKED)
-
-core-lines: setup  ## code lines of each core file; fails above the budget
-	.venv/bin/python -m scripts.core_lines
 
 bench: setup  ## measure everything beside every peer, up to 15 minutes; writes docs/performance.md
 	.venv/bin/python -m benchmarks.run --write docs/performance.md

@@ -12,9 +12,26 @@ from typing import Any
 
 import coverage
 
-from scripts.core_lines import PACKAGE, ROOT, core_files
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "apcore_a2a"
+# The core: what every message passes through, whatever the binding and the version.
+CORE = ("errors.py", "agent.py", "protocol/*.py", "loop/*.py", "server/*.py", "storage/task_store.py", "adapters/*.py")
+EDGES = (
+    "adapters/shortcuts.py",
+    "protocol/v03*.py",
+    *(
+        f"server/{edge}.py"
+        for edge in ("asgi", "discovery", "guard", "jsonrpc", "metrics", "process", "rest", "signals")
+    ),
+)
 
 OVERALL = 90.0
+
+
+def core_files() -> list[Path]:
+    """Counted by exclusion: what is in these packages and not named an edge."""
+    edges = {path for pattern in EDGES for path in PACKAGE.glob(pattern)}
+    return sorted({path for pattern in CORE for path in PACKAGE.glob(pattern)} - edges)
 
 
 def measure() -> Any:  # Any: coverage's JSON report, read in one place

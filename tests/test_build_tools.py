@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.core_lines import PACKAGE, ROOT, core_files, count_code_lines
-from scripts.coverage_gate import find_gaps
+from scripts.code_lines import count_code_lines
+from scripts.coverage_gate import PACKAGE, ROOT, core_files, find_gaps
 from tests.requirements import requirement
 
 CORE_FILE = PACKAGE / "errors.py"

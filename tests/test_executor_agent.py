@@ -25,10 +25,12 @@ async def test_events_published_before_the_cancel_are_not_lost() -> None:
         full.set()
         await updater.add_artifact("has to wait")
 
-    events = as_agent(Scripted(work)).run(make_call())
+    call = make_call()
+    events = as_agent(Scripted(work)).run(call)
     async with asyncio.timeout(5):
         await anext(events)
         await full.wait()
+        call.cancel.cancel()
         told = [await events.athrow(asyncio.CancelledError())]
         with pytest.raises(asyncio.CancelledError):
             while True:

@@ -10,10 +10,10 @@ from typing import Final
 
 import pytest
 
-from scripts.core_lines import Ring, docstring_lines, read_rings
+from scripts.code_lines import docstring_lines
 from tests.sources import ROOT, WRITTEN, python_files
 
-FILE_LINES: Final = 300
+FILE_LINES: Final = 400
 FUNCTION_LINES: Final = 40  # without the docstring
 
 # "path" or "path:function" → the size it has today.
@@ -50,8 +50,8 @@ def test_every_exception_is_still_needed_and_as_small_as_stated() -> None:
 
 
 def test_a_long_file_and_a_long_function_are_found() -> None:
-    source = "def long():\n" + '    """One.\n\n    Two."""\n' + "    pass\n" * 40 + "\n" * 300
-    assert measure("x.py", source) == {"x.py": 344, "x.py:long": 41}
+    source = "def long():\n" + '    """One.\n\n    Two."""\n' + "    pass\n" * 40 + "\n" * 400
+    assert measure("x.py", source) == {"x.py": 444, "x.py:long": 41}
 
 
 def test_ruff_counts_complexity_and_parameters() -> None:
@@ -77,8 +77,3 @@ def test_looking_away_is_noticed(line: str) -> None:
 def test_no_code_is_hidden_from_coverage() -> None:
     hidden = [name for name, source in SOURCES.items() if name.startswith("src/") and "pragma: no" in source]
     assert hidden == []
-
-
-@pytest.mark.parametrize("ring", read_rings(), ids=lambda ring: ring.name)
-def test_every_ring_of_the_core_keeps_to_its_limit(ring: Ring) -> None:
-    assert 0 < sum(ring.lines().values()) <= ring.limit <= 1500

@@ -55,6 +55,11 @@ class _Run:
             self._execution.cancel()
             self._cancellation = asyncio.create_task(self._cancel(), name=f"cancel {self._call.task.id}")
 
+    def give_up(self) -> None:
+        """Stop `execute`. Nobody asked for a cancel: the engine cannot take what the executor says."""
+        self.queue.close()
+        self._execution.cancel()
+
     async def _cancel(self) -> None:
         await asyncio.wait({self._execution}, timeout=UNWIND_TIME)  # not longer: `cancel` may be what ends it
         try:
@@ -79,9 +84,8 @@ class _Run:
                 self._report(task)
 
     async def _stop(self) -> None:
-        if not self._call.cancel.is_cancelled:  # the engine gave up, nobody asked
-            self.queue.close()
-            self._execution.cancel()
+        if not self._call.cancel.is_cancelled:
+            self.give_up()
             return
         self.cancel()
         async for _ in self.queue:  # nobody takes them any more, but nobody shall wait for room
@@ -118,9 +122,12 @@ class ExecutorAgent:
                 begun = True
             await run.returned()
         except asyncio.CancelledError:
-            run.cancel()
-            async for event in run.queue:
-                yield event
+            if call.cancel.is_cancelled:
+                run.cancel()
+                async for event in run.queue:
+                    yield event
+            else:
+                run.give_up()
             raise
         finally:
             await run.close()

@@ -18,3 +18,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client who leaves is gone at once."""
     monkeypatch.setattr(streams, "DISCONNECT_GRACE", 0)
+
+
+@pytest.fixture(autouse=True)
+def only_moves_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(self: execution.Execution, name: str, value: object) -> None:
+        if name == "phase":
+            old = self.__dict__.get("phase")
+            if isinstance(old, execution.Phase) and isinstance(value, execution.Phase) and old is not value:
+                assert value in execution.MOVES[old], f"{old.name} -> {value.name}"
+        object.__setattr__(self, name, value)
+
+    monkeypatch.setattr(execution.Execution, "__setattr__", check, raising=False)

@@ -3,7 +3,6 @@
 import re
 
 from apcore_a2a.errors import StoreUnavailableError
-from apcore_a2a.loop import batches
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, TRANSITIONS
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.server import event_log, execution, intake, live_task, runs, streams
@@ -51,7 +50,7 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
     grace = f"{execution.CANCEL_GRACE:g} s"
     expected = [
         (waits["a blocking send"], f"({DEFAULTS.execution_timeout:g} s), then {grace}"),
-        (waits["a message to a running task"], f"{runs.MAX_QUEUED} may wait"),
+        (waits["a message to a running task"], f"{live_task.MAX_QUEUED} may wait"),
         (waits["a cancel"], f"{execution.CANCEL_GRACE + 1:g} s, then"),
         (waits["a stopped agent's task"], grace),
         (waits["a canceled task that waits for its user"], f"{runs.FAREWELL:g} s"),
@@ -63,13 +62,13 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
         (bounds["running tasks"], f"{DEFAULTS.max_active_tasks:,}"),
         (bounds["open streams"], f"{DEFAULTS.max_streams:,}; `max_streams_per_caller`, "),
         (bounds["open streams"], f"{DEFAULTS.max_streams_per_caller:,}"),
-        (bounds["messages waiting for one task"], str(runs.MAX_QUEUED)),
+        (bounds["messages waiting for one task"], str(live_task.MAX_QUEUED)),
         (
             bounds["a task's event log in memory"],
             f"{event_log.WINDOW_EVENTS:,} events or {event_log.WINDOW_BYTES >> 20} MiB",
         ),
         (bounds["writes of one task on their way to the store"], str(live_task.MAX_UNSAVED)),
-        (bounds["events taken from an agent at once"], str(batches.LIMIT)),
+        (bounds["events taken from an agent at once"], str(execution.LIMIT)),
         (bounds["messages of a conversation an agent is told"], str(DEFAULTS.context_messages)),
         (bounds["tasks a message may refer to"], str(intake.MAX_REFERENCES)),
         (bounds["attempts at a task whose process died"], str(intake.MAX_ATTEMPTS)),

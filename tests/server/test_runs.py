@@ -7,7 +7,7 @@ import pytest
 from apcore_a2a.agent import Admission, Call, Remember
 from apcore_a2a.errors import InvalidParamsError, OverloadedError, UnsupportedOperationError
 from apcore_a2a.protocol.model import Task, TaskState
-from apcore_a2a.server.runs import MAX_QUEUED
+from apcore_a2a.server.live_task import MAX_QUEUED
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, Step, chunk, status
 from tests.server.driving import User, chunks_of, serving, settle, soon, until, words
 from tests.server.fake_disk import FakeDisk

@@ -9,8 +9,6 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from apcore_a2a.loop.waiting import start_now
-
 logger = logging.getLogger(__name__)
 
 
@@ -26,18 +24,9 @@ class Crew:
 
     def start(self, work: Coroutine[Any, Any, None], *, name: str) -> "asyncio.Task[None]":
         member = asyncio.get_running_loop().create_task(work, name=name)
-        self._join(member)
-        return member
-
-    def start_now(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
-        """The same, but its first step is taken before this returns; `work` must not raise in it."""
-        member, is_all = start_now(work, name=name)
-        if not is_all:
-            self._join(member)
-
-    def _join(self, member: "asyncio.Task[None]") -> None:
         self._members.add(member)
         member.add_done_callback(self._left)
+        return member
 
     def _left(self, member: "asyncio.Task[None]") -> None:
         self._members.discard(member)

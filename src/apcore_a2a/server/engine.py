@@ -129,7 +129,7 @@ class Engine:
             return begun.reply
         if wait:
             if begun.progress.stage < RESTED:
-                with self._runs.holding(begun.live):
+                with begun.live.held():
                     await begun.progress.until(RESTED)
             if begun.error is not None:
                 raise begun.error

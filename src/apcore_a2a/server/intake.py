@@ -116,12 +116,11 @@ class Intake:
         if live.has_ended():
             raise UnsupportedOperationError(f"Task {live.task.id} has ended; send a new message without taskId")
         version, admitted = live.version, await self._admit(live, request, origin)
-        self._runs.join_queue(live)
-        turn = self._take_turn(live, request, origin, admitted, version)
-        if wait or not live.turn.is_taken:
+        place = live.join_queue()
+        turn = self._take_turn(live, request, origin, admitted, version, place)
+        if wait or place is None:
             return await turn
         self._runs.later(turn, live)
-        await asyncio.sleep(0)  # so that it stands in the queue before whatever its sender says next
         return await live.latest()
 
     def _is_repeated(self, live: LiveTask, message: Message, origin: Origin) -> bool:
@@ -136,14 +135,19 @@ class Intake:
         return call, (await self._agent.admit(call)).retry_safe
 
     async def _take_turn(
-        self, live: LiveTask, request: SendMessage, origin: Origin, admitted: tuple[Call, bool], version: int
+        self,
+        live: LiveTask,
+        request: SendMessage,
+        origin: Origin,
+        admitted: tuple[Call, bool],
+        version: int,
+        place: "asyncio.Future[None] | None",
     ) -> Execution | Snapshot:
-        await self._runs.wait_turn(live)
+        await live.wait_turn(place)
         execution = None
         try:
             await live.mend()
             if not self._is_repeated(live, request.message, origin):  # else it waited beside its twin
-                self._runs.check_turn(live)
                 if live.version != version:  # the task went on while the message waited: what was known of it is old
                     admitted = await self._admit(live, request, origin)
                 execution = self._runs.resume(live, *admitted)
@@ -190,7 +194,7 @@ class Intake:
     async def live(self, task_id: str, origin: Origin) -> AsyncIterator[LiveTask]:
         """A task of the caller's, live for as long as it is needed here."""
         live = self._runs.find(task_id, origin.owner) or self._runs.revive(await self.load(task_id, origin))
-        with self._runs.holding(live):
+        with live.held():
             yield live
 
     async def recover(self) -> None:

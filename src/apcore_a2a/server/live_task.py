@@ -5,14 +5,16 @@ Rule: fold, save, publish, in this order. No reader sees what a restart would fo
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
-from apcore_a2a.errors import A2AError, InvalidAgentResponseError, TaskNotFoundError
+from apcore_a2a.errors import A2AError, InvalidAgentResponseError, OverloadedError, TaskNotFoundError
 from apcore_a2a.loop.waiting import Turn
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, skips_working
@@ -32,6 +34,7 @@ from apcore_a2a.server.keeping import Kept, complete, keep, own, says_nothing, s
 from apcore_a2a.server.stamps import new_id, utc_now
 from apcore_a2a.storage.task_store import Change, Store
 
+MAX_QUEUED: Final = 32  # messages that may wait for one running task
 MAX_UNSAVED: Final = 64  # writes an agent may be ahead of a durable store
 _BODY: Final = attrgetter("body")
 
@@ -39,23 +42,90 @@ _BODY: Final = attrgetter("body")
 class LiveTask:
     """A task in memory with its log. `version` counts what is folded, `log.version` what is saved and published."""
 
-    def __init__(self, task: Task, *, owner: str, store: Store, version: int = 0, running: bool = False) -> None:
-        self.task, self.owner = task, owner
+    def __init__(
+        self, task: Task, registry: "dict[str, LiveTask]", *, owner: str, store: Store, version: int = 0, epoch: int = 1
+    ) -> None:
+        self.task = task
+        self.owner = owner
         self.version = version
+        self.epoch = epoch
+        self.memo = b""
+        self.run = b""  # what another process needs to run it again
         self.log = EventLog(version)
-        self.turn = Turn(is_taken=running)  # the run's; the next message waits for it
+        self.turn = Turn()  # the run's; the next message waits for it
+        self.unsaved: deque[asyncio.Future[None]] = deque()  # writes on their way
+        self.is_stored = version > 0  # else there is no task yet, or the store has not said so
+        self.rested = False  # whether this run has brought the task to rest, if only for a moment
         self._store = store
-        self._unsaved: deque[asyncio.Future[None]] = deque()
+        self._registry = registry
+        self._users = 0  # runs, streams, messages and requests that need it kept
+        self._queued = 0
+        self._cancels = 0
+        self._unwatched: asyncio.TimerHandle | None = None
+        self._broken = False
+        self._error: BaseException | None = None
+        self._document: Document | None = None
+        registry[task.id] = self
 
-    epoch = 1
-    memo = b""
-    run = b""
-    rested = False  # whether this run has brought the task to rest, if only for a moment
-    users = 0  # runs, streams, messages and requests that need it kept; see `Runs.hold`
-    queued = canceling = 0
-    unwatched: asyncio.TimerHandle | None = None
-    _broken = False
-    _document: Document | None = None
+    # ---- who needs it ---------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Keep it. Two live objects for one task would be two writers, so none is forgotten while anybody has it."""
+        self._users += 1
+        self._watch(None)
+
+    def release(self) -> None:
+        self._users -= 1
+        if not self._users:
+            self._watch(None)
+            if self._registry.get(self.task.id) is self:
+                del self._registry[self.task.id]
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self.hold()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def when_unwatched(self, seconds: float, stop: Callable[[], object]) -> None:
+        """Call `stop` after a while, unless somebody takes an interest in the task again; the run itself has one."""
+        if self._users == 1:
+            self._watch(asyncio.get_running_loop().call_later(seconds, stop))
+
+    def _watch(self, timer: asyncio.TimerHandle | None) -> None:
+        if self._unwatched is not None:
+            self._unwatched.cancel()
+        self._unwatched = timer
+
+    # ---- whose turn it is -----------------------------------------------------------------------------------------
+
+    def join_queue(self) -> "asyncio.Future[None] | None":
+        if self._queued >= MAX_QUEUED:
+            raise OverloadedError("Too many messages wait for this task; try again later")
+        self._queued += 1
+        return self.turn.join()
+
+    async def wait_turn(self, place: "asyncio.Future[None] | None") -> None:
+        """For who has joined the queue."""
+        try:
+            await self.turn.wait(place)
+        finally:
+            self._queued -= 1
+
+    @contextmanager
+    def canceling(self) -> Iterator[None]:
+        """Meanwhile a message whose turn it is is refused, so the turn of the cancel comes soon."""
+        self._cancels += 1
+        try:
+            yield
+        finally:
+            self._cancels -= 1
+
+    def is_closed(self) -> bool:
+        """Whether no message may follow."""
+        return self.state in TERMINAL or self._cancels > 0
 
     @property
     def state(self) -> TaskState:
@@ -97,6 +167,7 @@ class LiveTask:
         earlier = await self._store.create(change, key=key)
         self._broken = False
         if earlier is None:
+            self.is_stored = True
             self._publish(entries, change)
         return earlier
 
@@ -118,66 +189,62 @@ class LiveTask:
         await self.save([keep(event, self.task)])
 
     async def save(self, events: list[Kept], *, said: Message | None = None) -> None:
-        """Take kept events: fold them, have them saved, publish them; together, for one save costs what many would.
+        """Take kept events: fold them, have them saved, publish them; done when all that was folded is saved.
 
         Raises:
             A2AError: an event may not follow (those before it are taken), or the store could not take them.
         """
-        if (saving := self.save_now(events, said=said)) is not None:
-            await saving
+        self.save_now(events, said=said)
+        await self.flush()
 
-    def save_now(self, events: list[Kept], *, said: Message | None = None) -> Coroutine[Any, Any, None] | None:
-        """The same, done when this returns, unless it answers what to await."""
+    def save_now(self, events: list[Kept], *, said: Message | None = None) -> "asyncio.Future[None] | None":
+        """Fold events and hand them to the store, together; None when they are saved, else a future for that.
+
+        The future is not to be awaited by whoever may be cancelled: that would cancel the save.
+        """
         entries, change, failure = self._fold(events, said)
+        saved = None
         if entries:
             try:
                 saved = self._store.append(change)
             except Exception:
                 self._broken = True
                 raise
-            if saved is not None:
-                return self._save_later(saved, entries, change, failure)
-            self._publish(entries, change)
-        if failure is not None:
-            raise failure
-        return None
-
-    async def _save_later(
-        self, saved: "asyncio.Future[None]", entries: list[Entry], change: Change, failure: A2AError | None
-    ) -> None:
-        def publish(done: "asyncio.Future[None]") -> None:
-            if not done.cancelled() and done.exception() is None:
+            if saved is None:
                 self._publish(entries, change)
-
-        # The agent goes on while a durable store commits; saves finish in the order they were begun.
-        saved.add_done_callback(publish)
-        self._unsaved.append(saved)
-        try:
-            if change.document is not None:
-                await self.flush()
-            elif len(self._unsaved) > MAX_UNSAVED:
-                await self._settle()
             else:
-                while self._unsaved and self._unsaved[0].done():
-                    self._unsaved.popleft().result()
-        except Exception:
-            self._broken = True
-            raise
+                self.unsaved.append(saved)
+                saved.add_done_callback(partial(self._saved, entries, change))
         if failure is not None:
             raise failure
+        return saved
 
-    async def _settle(self) -> None:
-        await asyncio.wait({self._unsaved[0]})  # not for the future itself: cancelling this must not cancel the save
-        self._unsaved.popleft().result()
+    def _saved(self, entries: list[Entry], change: Change, done: "asyncio.Future[None]") -> None:
+        self.unsaved.remove(done)
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if error is None:
+            self._publish(entries, change)
+        else:
+            self._broken = True
+            self._error = self._error or error  # the first one: those after it are stale because of it
+
+    @property
+    def must_catch_up(self) -> bool:
+        """Whether the agent has to wait for the store: its task rests, or too many writes are on their way."""
+        return bool(self.unsaved) and (self.rested or len(self.unsaved) > MAX_UNSAVED)
+
+    async def catch_up(self) -> None:
+        """Wait for the store: for all of a task at rest, else until the agent is not too far ahead."""
+        limit = 0 if self.rested else MAX_UNSAVED
+        while len(self.unsaved) > limit:
+            await asyncio.wait({self.unsaved[0]})  # not for the future itself: cancelling this must not cancel the save
 
     async def flush(self) -> None:
         """Wait until all that was folded is saved."""
-        try:
-            while self._unsaved:
-                await self._settle()
-        except Exception:
-            self._broken = True
-            raise
+        while self.unsaved:
+            await asyncio.wait({self.unsaved[-1]})
+        if self._error is not None:
+            raise self._error
 
     def _fold(self, events: Iterable[Kept], said: Message | None) -> tuple[list[Entry], Change, A2AError | None]:
         """Fold events up to one that may not follow, which changes nothing; that is answered, too."""
@@ -253,14 +320,15 @@ class LiveTask:
         """After a failed save: go back to what the store has."""
         if not self._broken:
             return
-        if self._unsaved:
-            await asyncio.wait(self._unsaved)
+        while self.unsaved:
+            await asyncio.wait(set(self.unsaved))
         record = await self._store.load(self.task.id, self.owner)
         if record is None:
             raise TaskNotFoundError(self.task.id)
         self.task, self.version, self._document = record.document.task(), record.version, None
-        self._unsaved.clear()
+        self.is_stored = True
         self._broken = False
+        self._error = None
         if record.version != self.log.version:
             self.log.restart(record.version)
 

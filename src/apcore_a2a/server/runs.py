@@ -6,8 +6,7 @@ Rule: a task has one LiveTask while anybody runs or watches it, and one run at a
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -19,7 +18,17 @@ from apcore_a2a.errors import A2AError, OverloadedError, UnsupportedOperationErr
 from apcore_a2a.loop.crew import Crew
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import SendMessage, StatusUpdate, TaskState, TaskStatus, encode
-from apcore_a2a.server.execution import CANCEL_GRACE, ENDED, Execution, Stop
+from apcore_a2a.server.execution import (
+    CANCEL_GRACE,
+    AgentDecides,
+    Execution,
+    NewTask,
+    NextMessage,
+    Phase,
+    Rerun,
+    Start,
+    Stop,
+)
 from apcore_a2a.server.farewell import farewell
 from apcore_a2a.server.keeping import says
 from apcore_a2a.server.live_task import LiveTask
@@ -29,7 +38,6 @@ from apcore_a2a.storage.task_store import Record, Store
 
 logger = logging.getLogger(__name__)
 
-MAX_QUEUED: Final = 32  # messages that may wait for one running task
 FAREWELL: Final = 4.0  # seconds an agent has to say something about a canceled task that waits
 SHUTTING_DOWN: Final = "The agent is shutting down"
 LOST: Final = "Worker lost: the process running this task ended"
@@ -92,44 +100,17 @@ class Runs:
         task = record.document.task()
         live = self._live.get(task.id)
         if live is None:
-            live = LiveTask(task, owner=record.owner, store=self._store, version=record.version)
-            live.epoch, live.memo = record.epoch, record.memo
-            self._live[task.id] = live
+            live = LiveTask(
+                task, self._live, owner=record.owner, store=self._store, version=record.version, epoch=record.epoch
+            )
+            live.memo = record.memo
         return live
-
-    def hold(self, live: LiveTask) -> None:
-        """Keep a live task. Two for one task would be two writers, so none is forgotten while anybody has it."""
-        live.users += 1
-        if live.unwatched is not None:
-            self._watch(live, None)
-
-    def release(self, live: LiveTask) -> None:
-        live.users -= 1
-        if not live.users:
-            if live.unwatched is not None:
-                self._watch(live, None)
-            if self._live.get(live.task.id) is live:
-                del self._live[live.task.id]
-
-    @contextmanager
-    def holding(self, live: LiveTask) -> Iterator[None]:
-        self.hold(live)
-        try:
-            yield
-        finally:
-            self.release(live)
-
-    def _watch(self, live: LiveTask, timer: asyncio.TimerHandle | None) -> None:
-        if live.unwatched is not None:
-            live.unwatched.cancel()
-        live.unwatched = timer
 
     def stop_unless_watched(self, live: LiveTask, seconds: float) -> None:
         """End a run after a while, unless somebody takes an interest in its task again."""
         running = self.running(live.task.id)
-        if running is not None and live.users == 1:  # the run itself
-            loop = asyncio.get_running_loop()
-            self._watch(live, loop.call_later(seconds, self.stop, running, Stop.DISCONNECT))
+        if running is not None:
+            live.when_unwatched(seconds, partial(self.stop, running, Stop.DISCONNECT))
 
     # ---- runs -----------------------------------------------------------------------------------------------------
 
@@ -139,29 +120,18 @@ class Runs:
     def begin(self, call: Call, *, retry_safe: bool, key: str) -> Execution:
         """Start the run of a new task."""
         self.check_room()
-        live = LiveTask(call.task, owner=call.caller.owner, store=self._store, running=True)
-        self._live[call.task.id] = live
+        live = LiveTask(call.task, self._live, owner=call.caller.owner, store=self._store)
+        live.turn.is_taken = True
         if self._store.durable:
             self._note(live, call, retry_safe)
-        stored = bool(key) or not self._agent.may_reply
-        return self._launch(live, call, partial(live.create, key=key, working=True) if stored else None)
-
-    def join_queue(self, live: LiveTask) -> None:
-        if live.queued >= MAX_QUEUED:
-            raise OverloadedError("Too many messages wait for this task; try again later")
-        live.queued += 1
-
-    async def wait_turn(self, live: LiveTask) -> None:
-        try:
-            await live.turn.take()
-        finally:
-            live.queued -= 1
+        agent_decides = self._agent.may_reply and not key
+        return self._launch(live, call, AgentDecides() if agent_decides else NewTask(key))
 
     def check_turn(self, live: LiveTask) -> None:
         """Refuse a message whose turn it is, when there is nothing left to say it to."""
         if self.draining:
             raise OverloadedError(SHUTTING_DOWN, retry_after=5)
-        if live.state in TERMINAL or live.canceling:
+        if live.is_closed():
             raise UnsupportedOperationError(f"Task {live.task.id} has ended; send a new message without taskId")
 
     def resume(self, live: LiveTask, call: Call, retry_safe: bool) -> Execution:
@@ -169,17 +139,17 @@ class Runs:
         self.check_turn(live)
         if self._store.durable:
             self._note(live, call, retry_safe)
-        return self._launch(live, call, partial(live.hear, call.message))
+        return self._launch(live, call, NextMessage())
 
     async def rerun(self, live: LiveTask, call: Call, run: Run) -> None:
         """Run again from the start what a dead process left; what it had made by then is made anew."""
         await live.turn.take()  # at once: nobody else has it
         live.run = encode(replace(run, attempt=run.attempt + 1))
-        self._launch(live, call, live.start_anew)
+        self._launch(live, call, Rerun())
 
     async def give_up(self, live: LiveTask) -> None:
         """End what a dead process left and nobody may run again."""
-        with self.holding(live):
+        with live.held():
             await live.write(StatusUpdate(status=TaskStatus(state=TaskState.FAILED, message=says(LOST))))
 
     def later(self, work: Coroutine[Any, Any, object], live: LiveTask) -> None:
@@ -187,7 +157,7 @@ class Runs:
         self._crew.start(self._quietly(work, live), name=f"queued message {live.task.id}")
 
     async def _quietly(self, work: Coroutine[Any, Any, object], live: LiveTask) -> None:
-        with self.holding(live):
+        with live.held():
             try:
                 await work
             except A2AError as error:
@@ -196,18 +166,23 @@ class Runs:
     def _note(self, live: LiveTask, call: Call, retry_safe: bool) -> None:
         live.run = encode(Run(call.request, call.caller, retry_safe, call.resumed, call.memo))
 
-    def _launch(self, live: LiveTask, call: Call, begin: Callable[[], Awaitable[str | None]] | None) -> Execution:
+    def _launch(self, live: LiveTask, call: Call, start: Start) -> Execution:
         call.deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        execution = Execution(
-            live, call, agent=self._agent, observer=self._observer, begin=begin, on_end=self._finished
-        )
+        execution = Execution(live, call, start, agent=self._agent, observer=self._observer)
         self._active[live.task.id] = execution
-        self.hold(live)
-        self._crew.start_now(execution.drive(), name=f"run {live.task.id}")
-        if self._timeout is not None and execution.progress.stage < ENDED:
+        live.hold()
+        execution.driver = self._crew.start(self._drive(execution), name=f"run {live.task.id}")
+        if self._timeout is not None:
             loop = asyncio.get_running_loop()
             execution.timer = loop.call_later(self._timeout, self.stop, execution, Stop.TIMEOUT)
         return execution
+
+    async def _drive(self, execution: Execution) -> None:
+        try:
+            await execution.drive()
+        finally:
+            if execution.phase is Phase.OVER and self._active.get(execution.live.task.id) is execution:
+                self._finished(execution)  # else it was left behind: that is for whoever left it to say
 
     def _finished(self, execution: Execution) -> None:
         if execution.timer is not None:
@@ -215,7 +190,7 @@ class Runs:
         live = execution.live
         del self._active[live.task.id]
         live.turn.give()
-        self.release(live)
+        live.release()
 
     # ---- ends -----------------------------------------------------------------------------------------------------
 
@@ -227,28 +202,23 @@ class Runs:
         return execution.stopping
 
     async def _stop(self, execution: Execution, reason: Stop) -> None:
-        await execution.stop(reason)
-        self._crew.disown(execution.driver)
+        if await execution.stop(reason):
+            self._finished(execution)
+            self._crew.disown(execution.driver)
 
     def cancel(self, live: LiveTask, caller: Caller) -> "asyncio.Task[None]":
         """End a task for its client. Never raises: whether it came to that is the task's state."""
         return self._crew.start(self._cancel(live, caller), name=f"cancel {live.task.id}")
 
     async def _cancel(self, live: LiveTask, caller: Caller) -> None:
-        live.canceling += 1  # a message whose turn it is now is refused, so the turn comes soon
-        with self.holding(live):
+        with live.held(), live.canceling():
             try:
                 if (running := self.running(live.task.id)) is not None:
                     await asyncio.wait({self.stop(running, Stop.CANCEL)})
-                await live.turn.take()
-                try:
+                async with live.turn:
                     await self._end_parked(live, caller)
-                finally:
-                    live.turn.give()
             except A2AError as error:
                 logger.warning("cancel not stored", extra={"task_id": live.task.id, "reason": error.message})
-            finally:
-                live.canceling -= 1
 
     async def _end_parked(self, live: LiveTask, caller: Caller) -> None:
         await live.mend()

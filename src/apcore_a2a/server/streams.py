@@ -125,7 +125,7 @@ class Streams:
     ) -> Stream:
         """A stream of a live task: from a snapshot, from the event after a number, or, with None, from now."""
         seat.callback(self._left, live, origin, until)
-        seat.enter_context(self._runs.holding(live))
+        seat.enter_context(live.held())
         self._observer.stream_opened(live.task.id)
         if start is None or (isinstance(start, int) and start > live.log.version):
             start = snapshot(*await live.latest())

@@ -59,7 +59,7 @@ endef
 
 test: setup  ## tests with coverage, the adapters on the oldest apcore, and the coverage gate
 	.venv/bin/python -m coverage run $(PYTEST)
-	@if [ -d tests/adapters ]; then set -x; .venvs/apcore-oldest/bin/python $(PYTEST) tests/adapters tests/remote; fi
+	@if [ -d tests/agents/apcore ]; then set -x; .venvs/apcore-oldest/bin/python $(PYTEST) tests/agents/apcore tests/remote; fi
 	.venv/bin/python -m scripts.coverage_gate
 
 run: .venv/.stamp  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/

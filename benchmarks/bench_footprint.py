@@ -132,7 +132,7 @@ def bench_start(found: Findings, plan: Plan) -> None:
 IMPORTS: tuple[tuple[str, Server], ...] = (
     ("apcore_a2a", OURS),
     ("apcore_a2a.client", OURS),
-    ("apcore_a2a.app", OURS),
+    ("apcore_a2a.app.serve", OURS),
     ("fasta2a", FASTA2A),
     ("a2a.client", SDK),
     ("a2a.server.routes", SDK),
@@ -153,7 +153,7 @@ def bench_import(found: Findings, plan: Plan) -> None:
 
 
 def bench_card_of_100(found: Findings, plan: Plan) -> None:
-    from apcore_a2a.app import build
+    from apcore_a2a.app.serve import build
     from benchmarks.peers.modules import registry
 
     modules = registry(100)

@@ -23,15 +23,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from apcore_a2a.agent import Call, Caller, CancelToken
-from apcore_a2a.app import build_app
-from apcore_a2a.loop.waiting import start_now
+from apcore_a2a.app.serve import build_app
+from apcore_a2a.engine.agent_output import keep
+from apcore_a2a.engine.call_context import Origin
+from apcore_a2a.engine.live_task import LiveTask
+from apcore_a2a.http.guard import GuardedProtocol
 from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.model import Document
 from apcore_a2a.protocol.operations import Operation
-from apcore_a2a.server.guard import GuardedProtocol
-from apcore_a2a.server.keeping import keep
-from apcore_a2a.server.live_task import LiveTask
-from apcore_a2a.server.origin import Origin
 from benchmarks import wire
 from benchmarks.measuring import ROOT, Table
 from benchmarks.peers.ours import Obedient
@@ -124,7 +123,7 @@ class Parts:
             pass
 
     async def start_task(self) -> None:
-        start_now(self.nothing(), name="nothing")
+        await asyncio.create_task(self.nothing())
 
     async def check(self) -> None:
         for event in self.events:
@@ -132,7 +131,7 @@ class Parts:
 
     async def create(self) -> LiveTask:
         task = self.engine._intake._new_task(self.asked, self.origin).task
-        live = LiveTask(task, owner="anonymous", store=self.engine.store)
+        live = LiveTask(task, {}, owner="anonymous", store=self.engine.store)
         await live.create(working=True)
         return live
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from apcore_a2a.agent import Admission, AgentEvent, Call
-from apcore_a2a.app import build_app
-from apcore_a2a.application import Application
+from apcore_a2a.app.application import Application
+from apcore_a2a.app.serve import build_app
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
 from benchmarks import wire
 from benchmarks.peers.serving import CHUNK

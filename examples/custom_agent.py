@@ -7,7 +7,7 @@ apcore-a2a stream http://127.0.0.1:8000 "10"
 import asyncio
 
 from apcore_a2a import serve
-from apcore_a2a.executors import EventQueue, RequestContext, TaskUpdater
+from apcore_a2a.agents.executors import EventQueue, RequestContext, TaskUpdater
 
 
 class Countdown:

@@ -9,7 +9,12 @@ from uuid import uuid4
 from msgspec import UNSET
 
 from apcore_a2a.agent import Call, Caller, CancelToken
-from apcore_a2a.agents import as_agent
+from apcore_a2a.agents.as_agent import as_agent
+from apcore_a2a.engine.call_context import Origin
+from apcore_a2a.engine.engine import Engine
+from apcore_a2a.engine.event_log import Entry
+from apcore_a2a.engine.options import Options
+from apcore_a2a.engine.streams import Stream
 from apcore_a2a.errors import UnsupportedOperationError
 from apcore_a2a.protocol.model import (
     CancelTask,
@@ -26,11 +31,6 @@ from apcore_a2a.protocol.model import (
     TaskState,
     TaskStatus,
 )
-from apcore_a2a.server.engine import Engine
-from apcore_a2a.server.event_log import Entry
-from apcore_a2a.server.options import Options
-from apcore_a2a.server.origin import Origin
-from apcore_a2a.server.streams import Stream
 from apcore_a2a.storage.memory import InMemoryTaskStore
 
 PATIENCE = 5  # seconds

@@ -13,16 +13,7 @@ from typing import Any, Final
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Caller
 from apcore_a2a.errors import A2AError
-from apcore_a2a.protocol.model import (
-    Artifact,
-    ArtifactUpdate,
-    Message,
-    Part,
-    Role,
-    StatusUpdate,
-    TaskState,
-    TaskStatus,
-)
+from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, Role, StatusUpdate, TaskState, TaskStatus
 
 PATIENCE: Final = 5.0  # seconds that any test waits for anything
 

@@ -3,12 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from apcore_a2a.executors import EventQueue, RequestContext, TaskUpdater
-from apcore_a2a.protocol.model import (
-    Task,
-    TaskState,
-    TaskStatus,
-)
+from apcore_a2a.agents.executors import EventQueue, RequestContext, TaskUpdater
+from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
 
 Step = Callable[[RequestContext, TaskUpdater, EventQueue], Awaitable[None]]
 

@@ -13,6 +13,6 @@ def python_files(*folders: str) -> list[Path]:
 
 
 def module_name(path: Path) -> str:
-    """`apcore_a2a.server.engine` for src/apcore_a2a/server/engine.py."""
+    """`apcore_a2a.engine.engine` for src/apcore_a2a/server/engine.py."""
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

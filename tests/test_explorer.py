@@ -10,11 +10,11 @@ import pytest
 
 from apcore_a2a import JWTAuthenticator, async_serve
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill
+from tests.app.test_app import browsing, send
 from tests.auth.tokens import SECRET
 from tests.fakes import ScriptedAgent
 from tests.interaction.serving import serving
 from tests.modules import registry
-from tests.test_app import browsing, send
 
 HOSTILE = '<img src=x onerror="document.title=1"></script><script>document.title=2</script>'
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 import pytest
 
 from apcore_a2a.agent import Admission, AgentEvent, Call
-from apcore_a2a.app import build_app
-from apcore_a2a.application import Application
+from apcore_a2a.app.application import Application
+from apcore_a2a.app.serve import build_app
+from apcore_a2a.engine import event_log
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
-from apcore_a2a.server import event_log
 from tests.calls import count_calls
 
 # Calls of Python functions, asyncio's among them: for one message/send; for one event of a stream, when the agent lets

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from apcore_a2a.agent import ANONYMOUS, Admission, AgentEvent, Call
-from apcore_a2a.app import Options, build, run
+from apcore_a2a.app.serve import Options, build, run
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import (
     Artifact,
@@ -18,7 +18,7 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.storage.task_store import Change, Store
 from benchmarks.peers.serving import CHUNK, arguments, finished, prepare
 

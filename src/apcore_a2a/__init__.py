@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from apcore_a2a.agent import Agent as Agent
-    from apcore_a2a.agents import as_agent as as_agent
-    from apcore_a2a.app import async_serve as async_serve
-    from apcore_a2a.app import serve as serve
+    from apcore_a2a.agents.as_agent import as_agent as as_agent
+    from apcore_a2a.agents.executors import AgentExecutor as AgentExecutor
+    from apcore_a2a.app.serve import async_serve as async_serve
+    from apcore_a2a.app.serve import serve as serve
     from apcore_a2a.auth.authenticator import Authenticator as Authenticator
     from apcore_a2a.auth.jwt import ClaimMapping as ClaimMapping
     from apcore_a2a.auth.jwt import JWTAuthenticator as JWTAuthenticator
     from apcore_a2a.client.client import A2AClient as A2AClient
     from apcore_a2a.client.sync import Client as Client
     from apcore_a2a.errors import A2AError as A2AError
-    from apcore_a2a.executors import AgentExecutor as AgentExecutor
-    from apcore_a2a.remote import RemoteAgent as RemoteAgent
-    from apcore_a2a.remote import mount_remote as mount_remote
+    from apcore_a2a.remote.mount import RemoteAgent as RemoteAgent
+    from apcore_a2a.remote.mount import mount_remote as mount_remote
     from apcore_a2a.settings import Settings as Settings
     from apcore_a2a.storage.memory import InMemoryTaskStore as InMemoryTaskStore
-    from apcore_a2a.storage.sqlite import SQLiteStore as SQLiteStore
+    from apcore_a2a.storage.sqlite.store import SQLiteStore as SQLiteStore
     from apcore_a2a.storage.task_store import TaskStore as TaskStore
 
 __version__ = "0.9.0"
@@ -32,20 +32,20 @@ _EXPORTS: Final = {
     "A2AClient": "apcore_a2a.client.client",
     "A2AError": "apcore_a2a.errors",
     "Agent": "apcore_a2a.agent",
-    "AgentExecutor": "apcore_a2a.executors",
+    "AgentExecutor": "apcore_a2a.agents.executors",
     "Authenticator": "apcore_a2a.auth.authenticator",
     "ClaimMapping": "apcore_a2a.auth.jwt",
     "Client": "apcore_a2a.client.sync",
     "InMemoryTaskStore": "apcore_a2a.storage.memory",
     "JWTAuthenticator": "apcore_a2a.auth.jwt",
-    "RemoteAgent": "apcore_a2a.remote",
-    "SQLiteStore": "apcore_a2a.storage.sqlite",
+    "RemoteAgent": "apcore_a2a.remote.mount",
+    "SQLiteStore": "apcore_a2a.storage.sqlite.store",
     "Settings": "apcore_a2a.settings",
     "TaskStore": "apcore_a2a.storage.task_store",
-    "as_agent": "apcore_a2a.agents",
-    "async_serve": "apcore_a2a.app",
-    "mount_remote": "apcore_a2a.remote",
-    "serve": "apcore_a2a.app",
+    "as_agent": "apcore_a2a.agents.as_agent",
+    "async_serve": "apcore_a2a.app.serve",
+    "mount_remote": "apcore_a2a.remote.mount",
+    "serve": "apcore_a2a.app.serve",
 }
 
 __all__ = [

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from apcore_a2a.server.options import Options
+from apcore_a2a.engine.options import Options
 
 CardMode = Literal["auto", "1.0", "0.3", "hybrid"]
 

@@ -7,9 +7,9 @@ import random
 import tempfile
 from pathlib import Path
 
-from apcore_a2a.server import execution
+from apcore_a2a.engine import run
 from tests.chaos.rounds import run_round
-from tests.server.history import Trial
+from tests.engine.history import Trial
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             outcome = run_round(Path(folder) / "tasks.db", dice, tasks=chosen.tasks)
         print(f"round {number}: {outcome}", flush=True)
-    execution.SAVE_RETRIES = (0.0, 0.0, 0.0, 0.001)  # type: ignore[misc]  # a trial has no time to wait
+    run.SAVE_RETRIES = (0.0, 0.0, 0.0, 0.001)  # type: ignore[misc]  # a trial has no time to wait
     operations = 0
     for _ in range(chosen.trials):
         seed, faults = dice.randrange(1_000_000_000), dice.choice((0.0, 0.02, 0.2))

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from apcore_a2a.engine.intake import MAX_ATTEMPTS
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Task, TaskState
-from apcore_a2a.server.intake import MAX_ATTEMPTS
-from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.storage.task_store import Query
 from tests.chaos.worker import READY, digest
-from tests.server.driving import ALICE, chunks_of, text_of
+from tests.engine.driving import ALICE, chunks_of, text_of
 from tests.sources import ROOT
 
 PATIENCE = 60.0  # seconds for one life

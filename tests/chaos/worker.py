@@ -12,12 +12,12 @@ import sys
 from collections.abc import AsyncGenerator
 
 from apcore_a2a.agent import Admission, AgentEvent, Call
+from apcore_a2a.engine.engine import Engine
+from apcore_a2a.engine.options import Options
 from apcore_a2a.protocol import v1
-from apcore_a2a.server.engine import Engine
-from apcore_a2a.server.options import Options
-from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.sqlite.store import SQLiteStore
+from tests.engine.driving import User, Watcher
 from tests.fakes import ASKS, COMPLETED, chunk
-from tests.server.driving import User, Watcher
 
 READY = "ready\n"
 KINDS = ("safe", "unsafe", "safe", "unsafe", "safe", "unsafe", "asks", "short")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a.cli.card_checks import check_card
+from apcore_a2a.cli.conformance.card_checks import check_card
 from tests.cli.conftest import Ran, Terminal, scripted
 from tests.client.scripted import CARD, Request, Writer, card, respond
 

@@ -23,9 +23,11 @@ from apcore_a2a.errors import (
     Violation,
     wire,
 )
-from apcore_a2a.protocol import v03, v03_rest, v1
+from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.dialect import Dialect
 from apcore_a2a.protocol.model import encode
+from apcore_a2a.protocol.v03 import jsonrpc as v03
+from apcore_a2a.protocol.v03 import rest as v03_rest
 from tests.client.conftest import Connect
 from tests.client.scripted import CARD, ScriptedServer, card, error, respond
 from tests.requirements import requirement

@@ -10,8 +10,9 @@ import pytest
 
 from apcore_a2a.client import Retry
 from apcore_a2a.errors import A2AConnectionError
-from apcore_a2a.protocol import v03, v1
+from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import ArtifactUpdate, Event, Message, StatusUpdate, Task, TaskState
+from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.client.conftest import Connect
 from tests.client.logged_agent import LoggedAgent, counting, replayed
 from tests.client.logged_agent import status as update

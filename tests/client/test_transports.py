@@ -11,9 +11,10 @@ import httpx
 import pytest
 
 from apcore_a2a.client import aiohttp_transport, httpx_transport
-from apcore_a2a.client.transport import HttpRequest, Transport, open_transport, read_all
+from apcore_a2a.client.open_transport import open_transport
+from apcore_a2a.client.transport import HttpRequest, Transport, read_all
 from apcore_a2a.errors import A2AConnectionError, InvalidAgentResponseError
-from apcore_a2a.protocol import v03
+from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.client.conftest import Connect
 from tests.client.logged_agent import LoggedAgent, counting
 from tests.client.scripted import (

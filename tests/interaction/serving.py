@@ -9,9 +9,9 @@ from typing import Any
 import uvicorn
 
 from apcore_a2a.agent import Agent
-from apcore_a2a.app import build_app
+from apcore_a2a.app.serve import build_app
+from apcore_a2a.http.guard import GuardedProtocol
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill
-from apcore_a2a.server.guard import GuardedProtocol
 from tests.fakes import PATIENCE
 
 CARD = AgentCard(

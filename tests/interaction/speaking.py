@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import httpx
 
 from apcore_a2a.errors import WIRE
-from apcore_a2a.protocol import v03, v03_rest, v1
+from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.dialect import Dialect
 from apcore_a2a.protocol.model import (
     CancelTask,
@@ -31,6 +31,8 @@ from apcore_a2a.protocol.model import (
 )
 from apcore_a2a.protocol.operations import Operation
 from apcore_a2a.protocol.sse import ServerSentEvent, SSEDecoder
+from apcore_a2a.protocol.v03 import jsonrpc as v03
+from apcore_a2a.protocol.v03 import rest as v03_rest
 from tests.fakes import says
 
 CODES: Final = {row.reason: row.code for row in WIRE.values()}

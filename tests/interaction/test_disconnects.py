@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from apcore_a2a.engine.observer import Silent
 from apcore_a2a.protocol.model import Task, TaskState
-from apcore_a2a.server.observer import Silent
 from tests.fakes import COMPLETED, PATIENCE, Gate, ScriptedAgent
 from tests.interaction.conftest import Speak
 from tests.interaction.speaking import Speaker
@@ -20,7 +20,7 @@ async def hung_up(monkeypatch: pytest.MonkeyPatch) -> HungUp:
     """Waits until the server has closed a stream, and has had every occasion to do something about it."""
     closed = asyncio.Event()
     monkeypatch.setattr(Silent, "stream_closed", lambda self, task_id: closed.set())
-    monkeypatch.setattr("apcore_a2a.server.streams.DISCONNECT_GRACE", 0.0)
+    monkeypatch.setattr("apcore_a2a.engine.streams.DISCONNECT_GRACE", 0.0)
 
     async def wait() -> None:
         async with asyncio.timeout(PATIENCE):

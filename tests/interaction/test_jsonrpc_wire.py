@@ -183,7 +183,7 @@ async def test_a_1_0_stream_says_neither_kind_nor_final(url: str, http: httpx.As
 async def test_a_stream_with_nothing_to_say_shows_that_it_lives(
     serve: Serve, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apcore_a2a.server.streams.KEEP_ALIVE", 0.01)
+    monkeypatch.setattr("apcore_a2a.engine.streams.KEEP_ALIVE", 0.01)
     gate = Gate()
     url = await serve(ScriptedAgent({"hi": (gate, COMPLETED)}))
     body = call("SendStreamingMessage", {"message": MESSAGE})

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from apcore_a2a.errors import AgentError, InvalidParamsError
+from apcore_a2a.ids_and_time import utc_now
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.server.stamps import utc_now
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, says
 from tests.interaction.conftest import Speak
 from tests.interaction.speaking import Refused

@@ -10,7 +10,7 @@ import pytest
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 
-from apcore_a2a.app import build_app
+from apcore_a2a.app.serve import build_app
 from apcore_a2a.protocol.model import Task, TaskState
 from tests.fakes import COMPLETED, PATIENCE, Gate, ScriptedAgent, chunk
 from tests.interaction.conftest import TONGUES

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apcore_a2a.errors import VersionNotSupportedError
-from apcore_a2a.protocol import v03, v1
+from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.dialect import DIALECTS, VERSION_HEADER, Dialect, choose
+from apcore_a2a.protocol.v03 import jsonrpc as v03
 
 MEMBERS = [name for name in vars(Dialect) if not name.startswith("_")]
 

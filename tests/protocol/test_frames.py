@@ -9,9 +9,11 @@ import pytest
 from a2a.client.card_resolver import parse_agent_card
 
 from apcore_a2a.errors import InvalidParamsError, Violation
-from apcore_a2a.protocol import model, v03, v03_rest, v1
+from apcore_a2a.protocol import model, v1
 from apcore_a2a.protocol.dialect import Dialect
 from apcore_a2a.protocol.operations import SHAPES, Operation
+from apcore_a2a.protocol.v03 import jsonrpc as v03
+from apcore_a2a.protocol.v03 import rest as v03_rest
 from tests.requirements import requirement
 
 FRAMES = Path(__file__).parents[1] / "frames"

@@ -11,15 +11,7 @@ from typing import Any, SupportsIndex
 import pytest
 
 from apcore_a2a.errors import InvalidAgentResponseError, InvalidStateTransitionError, wire
-from apcore_a2a.protocol.lifecycle import (
-    AT_REST,
-    INTERRUPTED,
-    TERMINAL,
-    TRANSITIONS,
-    copy,
-    fold,
-    skips_working,
-)
+from apcore_a2a.protocol.lifecycle import AT_REST, INTERRUPTED, TERMINAL, TRANSITIONS, copy, fold, skips_working
 from apcore_a2a.protocol.model import (
     Artifact,
     ArtifactUpdate,

@@ -17,9 +17,10 @@ from jsonschema import Draft7Validator
 
 from apcore_a2a import errors
 from apcore_a2a.errors import A2AError
-from apcore_a2a.protocol import jsonrpc, model, v03
+from apcore_a2a.protocol import jsonrpc, model
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.operations import SHAPES, Operation
+from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.protocol import strategies
 from tests.requirements import requirement
 from tests.sources import ROOT

@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from apcore_a2a.errors import InvalidParamsError
-from apcore_a2a.protocol import model, v03
+from apcore_a2a.protocol import model
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
+from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.requirements import requirement
 
 NEW = AgentInterface(url="https://e.com/", protocol_binding="JSONRPC", protocol_version="1.0")

@@ -7,7 +7,7 @@ import pytest
 
 from apcore_a2a import errors
 from apcore_a2a.errors import A2AError, InvalidParamsError, SkillNotFoundError, Violation
-from apcore_a2a.protocol import v03
+from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.requirements import requirement
 
 

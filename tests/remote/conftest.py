@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from apcore_a2a.client import Client
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.remote import RemoteAgent, mount_remote
+from apcore_a2a.remote.mount import RemoteAgent, mount_remote
 from tests.cli.conftest import hosted
 from tests.fakes import PATIENCE
 

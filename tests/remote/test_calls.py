@@ -7,7 +7,7 @@ from typing import Any
 import apcore
 import pytest
 
-from apcore_a2a.adapters.context import DEADLINE
+from apcore_a2a.agents.apcore.context import DEADLINE
 from apcore_a2a.auth.jwt import JWTAuthenticator
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, SendConfiguration, Task, TaskState

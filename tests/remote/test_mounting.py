@@ -9,8 +9,8 @@ import pytest
 from apcore_a2a.errors import A2AConnectionError
 from apcore_a2a.protocol.card import AgentCard, AgentInterface, AgentSkill
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.remote import RemoteAgent, mount_remote
-from apcore_a2a.remote_skills import read_skills, tame, to_module_id
+from apcore_a2a.remote.mount import RemoteAgent, mount_remote
+from apcore_a2a.remote.skills import read_skills, tame, to_module_id
 from tests.cli.conftest import EVIL
 from tests.fakes import WORKING, Gate, ScriptedAgent
 from tests.remote.conftest import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.storage.task_store import Store
 from tests.storage.contract import STORES, TTL, Clock
 from tests.storage.sqlite_spy import Spy

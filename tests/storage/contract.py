@@ -30,7 +30,7 @@ from apcore_a2a.protocol.model import (
 )
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.simple import SimpleStore
-from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.storage.task_store import Change, Page, Query, Store, TaskListResult
 
 ALICE, BOB = "alice", "bob"

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.storage.contract import Clock
 
 

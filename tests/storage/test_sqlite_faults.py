@@ -11,8 +11,8 @@ import pytest
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage import sqlite_writer
-from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.sqlite import writer
+from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.storage.task_store import Query
 from tests.storage.contract import ALICE, Author, append, assert_holds, tell
 from tests.storage.sqlite_spy import Brake, Spy, in_one_batch
@@ -153,7 +153,7 @@ async def test_a_file_that_cannot_be_read_is_a_store_that_is_not_available(
 async def test_what_cannot_be_swept_away_fails_no_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sqlite_writer, "SWEEP_INTERVAL", 0.001)
+    monkeypatch.setattr(writer, "SWEEP_INTERVAL", 0.001)
     swept = threading.Semaphore(0)
 
     def broken() -> float:
@@ -172,6 +172,6 @@ async def test_what_cannot_be_swept_away_fails_no_write(
 async def test_a_disk_that_does_not_keep_up_is_a_store_that_is_not_available(
     sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_writer, "MAX_WAITING", 0)
+    monkeypatch.setattr(writer, "MAX_WAITING", 0)
     with pytest.raises(StoreUnavailableError):
         await sqlite.create(Author("t").create())

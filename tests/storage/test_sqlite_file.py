@@ -8,7 +8,7 @@ import pytest
 
 from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.storage.task_store import Query
 from tests.requirements import requirement
 from tests.sources import ROOT
@@ -112,7 +112,7 @@ async def test_orphans_are_the_tasks_that_were_running_each_claimed_anew(tmp_pat
 
 WRITER = """
 import asyncio, sys
-from apcore_a2a.storage.sqlite import SQLiteStore
+from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.storage.contract import Author, append, tell
 from apcore_a2a.protocol.model import TaskState
 
@@ -168,6 +168,6 @@ async def test_what_was_answered_is_there_after_kill_9(tmp_path: Path, synchrono
 
 
 def test_a_process_that_never_closes_its_store_can_end(tmp_path: Path) -> None:
-    source = "import asyncio, sys; from apcore_a2a.storage.sqlite import SQLiteStore"
+    source = "import asyncio, sys; from apcore_a2a.storage.sqlite.store import SQLiteStore"
     source += "; asyncio.run(SQLiteStore(sys.argv[1]).open())"
     subprocess.run([sys.executable, "-c", source, tmp_path / "tasks.db"], check=True, timeout=5)

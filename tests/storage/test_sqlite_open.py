@@ -10,8 +10,8 @@ import pytest
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.sqlite import SQLiteStore
-from apcore_a2a.storage.sqlite_schema import APPLICATION_ID, MIGRATIONS, connect_writer, migrate
+from apcore_a2a.storage.sqlite.schema import APPLICATION_ID, MIGRATIONS, connect_writer, migrate
+from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.storage.task_store import Query
 from tests.storage.contract import ALICE, BOB, Author, tell
 
@@ -19,7 +19,7 @@ from tests.storage.contract import ALICE, BOB, Author, tell
 @pytest.fixture
 def holder(tmp_path: Path) -> "subprocess.Popen[str]":
     """Another process that has tmp_path/tasks.db open."""
-    source = "import asyncio, sys\nfrom apcore_a2a.storage.sqlite import SQLiteStore\n"
+    source = "import asyncio, sys\nfrom apcore_a2a.storage.sqlite.store import SQLiteStore\n"
     source += "asyncio.run(SQLiteStore(sys.argv[1]).open())\nprint('open', flush=True)\nsys.stdin.read()"
     command = [sys.executable, "-c", source, str(tmp_path / "tasks.db")]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

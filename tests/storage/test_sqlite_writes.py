@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.errors import StaleWriteError
 from apcore_a2a.protocol.model import PushConfig, TaskState, encode
-from apcore_a2a.storage.sqlite import READER_THREADS, SQLiteStore
+from apcore_a2a.storage.sqlite.store import READER_THREADS, SQLiteStore
 from apcore_a2a.storage.task_store import Query
 from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, tell, timestamp
 from tests.storage.sqlite_spy import Spy

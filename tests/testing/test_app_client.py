@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from apcore_a2a.app import async_serve
+from apcore_a2a.app.serve import async_serve
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.transport import HttpRequest
 from apcore_a2a.errors import (

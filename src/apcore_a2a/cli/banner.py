@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from apcore_a2a import __version__
-from apcore_a2a.application import Application
+from apcore_a2a.app.application import Application
 
 MAX_SKILLS = 12
 

@@ -5,8 +5,8 @@ from typing import Any
 import click
 import msgspec
 
-from apcore_a2a.cli import options, rendering, telling
-from apcore_a2a.cli.connecting import run
+from apcore_a2a.cli import options, output, rendering
+from apcore_a2a.cli.connection import run
 from apcore_a2a.cli.groups import DefaultGroup
 from apcore_a2a.cli.options import Connection
 from apcore_a2a.client import A2AClient
@@ -28,14 +28,14 @@ def get(extended: bool, validate: bool, **given: Any) -> int:
     """Show an agent's card. AGENT is a host, the address of an agent or of its card, or a card in a file."""
     connection, _ = options.read(given)
     if validate:
-        from apcore_a2a.cli.validate import validate_agent
+        from apcore_a2a.cli.conformance.command import validate_agent
 
         return validate_agent(connection, behaviour=False)
 
     async def work(client: A2AClient) -> None:
         card = await (client.extended_card() if extended else client.agent_card)
         lines = rendering.card_lines(card, signatures=_signatures(card, connection))
-        telling.say(connection, encode(card), lines)
+        output.say(connection, encode(card), lines)
 
     return run(connection, work, talks=extended)
 
@@ -57,6 +57,6 @@ def skills(extended: bool, **given: Any) -> int:
     async def work(client: A2AClient) -> None:
         card = await (client.extended_card() if extended else client.agent_card)
         lines = (line for skill in card.skills for line in rendering.skill_lines(skill, card))
-        telling.say(connection, msgspec.json.encode({"skills": card.skills}), lines)
+        output.say(connection, msgspec.json.encode({"skills": card.skills}), lines)
 
     return run(connection, work, talks=extended)

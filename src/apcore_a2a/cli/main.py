@@ -24,8 +24,8 @@ COMMANDS: Final = {  # name: (module:attribute, one line for --help)
     "cancel": ("task:cancel", "Cancel a task (task cancel)."),
     "subscribe": ("task:subscribe", "Follow a task that is under way (task subscribe)."),
     "push": ("push:group", "Manage a task's webhooks (task push-config)."),
-    "validate": ("validate:command", "Check an agent against the specification."),
-    "conformance": ("validate:command", "The same as validate."),
+    "validate": ("conformance.command:command", "Check an agent against the specification."),
+    "conformance": ("conformance.command:command", "Another name for validate."),
     "completion": ("completion:command", "Print a completion script for bash, zsh or fish."),
     "help": ("completion:help_command", "Show how a command is used."),
 }

@@ -5,8 +5,8 @@ from typing import Any
 import click
 import msgspec
 
-from apcore_a2a.cli import options, rendering, telling
-from apcore_a2a.cli.connecting import run
+from apcore_a2a.cli import options, output, rendering
+from apcore_a2a.cli.connection import run
 from apcore_a2a.client import A2AClient
 from apcore_a2a.protocol.model import AuthenticationInfo, PushConfig, PushConfigPage, encode
 
@@ -32,7 +32,7 @@ def create(config_id: str, push_token: str, push_bearer: str | None, **given: An
 
     async def work(client: A2AClient) -> None:
         stored = await client.set_push_config(task_id, config)
-        telling.say(connection, encode(stored), rendering.push_lines(stored))
+        output.say(connection, encode(stored), rendering.push_lines(stored))
 
     return run(connection, work)
 
@@ -46,7 +46,7 @@ def get(**given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         config = await client.get_push_config(task_id, config_id)
-        telling.say(connection, encode(config), rendering.push_lines(config))
+        output.say(connection, encode(config), rendering.push_lines(config))
 
     return run(connection, work)
 
@@ -62,7 +62,7 @@ def list_configs(**given: Any) -> int:
         configs = await client.list_push_configs(task_id)
         lines = [line for config in configs for line in rendering.push_lines(config)]
         lines.append(rendering.field("Configs", len(configs)))
-        telling.say(connection, encode(PushConfigPage(configs=tuple(configs))), lines)
+        output.say(connection, encode(PushConfigPage(configs=tuple(configs))), lines)
 
     return run(connection, work)
 
@@ -76,7 +76,7 @@ def delete(**given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         await client.delete_push_config(task_id, config_id)
-        telling.say(connection, msgspec.json.encode({}), [rendering.field("Deleted", config_id)])
+        output.say(connection, msgspec.json.encode({}), [rendering.field("Deleted", config_id)])
 
     return run(connection, work)
 

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import UNSET
 
-from apcore_a2a.cli import plain
+from apcore_a2a.cli import clean_text
 from apcore_a2a.protocol.card import AgentCard, AgentSkill
 from apcore_a2a.protocol.model import Artifact, Message, Part, PushConfig, Task, TaskState, encode
 
 
 def field(label: str, value: object) -> str:
-    return f"{label}: {plain.line(str(value))}"
+    return f"{label}: {clean_text.line(str(value))}"
 
 
 def block(label: str, text: str) -> str:
-    return f"{label}:\n{plain.block(text)}\n"
+    return f"{label}:\n{clean_text.block(text)}\n"
 
 
 def short(state: TaskState) -> str:
@@ -34,7 +34,7 @@ def part_lines(part: Part) -> Iterator[str]:
     elif part.url is not UNSET:
         yield field("File", f"{name or '(no name)'} ({media or 'unknown type'}) at {part.url}")
     else:
-        yield block("Data", plain.json_document(encode(part.data)))
+        yield block("Data", clean_text.json_document(encode(part.data)))
 
 
 def parts_lines(parts: Iterable[Part]) -> Iterator[str]:
@@ -86,7 +86,7 @@ def task_lines(task: Task, *, verbose: bool = False) -> Iterator[str]:
         for message in task.history:
             yield from message_lines(message)
         if task.metadata:
-            yield block("Metadata", plain.json_document(encode(task.metadata)))
+            yield block("Metadata", clean_text.json_document(encode(task.metadata)))
 
 
 def summary_lines(task: Task) -> Iterator[str]:

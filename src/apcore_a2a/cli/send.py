@@ -9,11 +9,11 @@ from typing import Any, Final
 import click
 from msgspec import Struct
 
-from apcore_a2a.cli import options, plain, telling
-from apcore_a2a.cli.connecting import run
+from apcore_a2a.cli import clean_text, options, output
+from apcore_a2a.cli.connection import run
+from apcore_a2a.cli.downloads import save_artifacts
 from apcore_a2a.cli.options import Connection
 from apcore_a2a.cli.parts import OrderedCommand, part_options, read_parts
-from apcore_a2a.cli.saving import save_artifacts
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import SendOptions
 from apcore_a2a.errors import MethodNotFoundError, UnsupportedOperationError
@@ -92,12 +92,12 @@ def stream(**given: Any) -> int:
 
 async def _begin(client: A2AClient, sending: Sending) -> None:
     answer = await client.send_message(sending.parts, **sending.options)
-    telling.tell_answer(sending.connection, answer, sending.save)
+    output.tell_answer(sending.connection, answer, sending.save)
 
 
 async def _conduct(client: A2AClient, sending: Sending) -> None:
     """Send and wait: over a stream if the agent has one, because a stream tells how it goes."""
-    with telling.watching() as watch:
+    with output.watching() as watch:
         if (await client.agent_card).capabilities.streaming:
             answer = await _watch_stream(client, sending, watch)
         else:
@@ -105,10 +105,10 @@ async def _conduct(client: A2AClient, sending: Sending) -> None:
         if isinstance(answer, Task) and answer.status.state not in AT_REST:
             watch.state(answer.status.state)
             answer = await _wait(client, sending.connection, answer)
-    telling.tell_answer(sending.connection, answer, sending.save)
+    output.tell_answer(sending.connection, answer, sending.save)
 
 
-async def _watch_stream(client: A2AClient, sending: Sending, watch: telling.Watch) -> Task | Message:
+async def _watch_stream(client: A2AClient, sending: Sending, watch: output.Watch) -> Task | Message:
     task_id = ""
     try:
         async with aclosing(client.stream_message(sending.parts, **sending.options)) as events:
@@ -142,7 +142,7 @@ async def _wait(client: A2AClient, connection: Connection, task: Task) -> Task:
 def _remind(connection: Connection, task_id: str) -> None:
     """We stop waiting; the task does not stop."""
     if task_id:
-        agent, task = shlex.quote(connection.agent), shlex.quote(plain.line(task_id))
+        agent, task = shlex.quote(connection.agent), shlex.quote(clean_text.line(task_id))
         click.echo(f"Task {task} goes on: apcore-a2a task get {agent} {task} --wait (or: task cancel)", err=True)
 
 
@@ -164,7 +164,7 @@ def follow(sending: Sending) -> int:
 
 async def tick(events: AsyncGenerator[Event], connection: Connection, save: str | None) -> None:
     """Print events as they come, to the end of the stream, and then what can be done next."""
-    ticker = telling.Ticker(connection)
+    ticker = output.Ticker(connection)
     try:
         async with aclosing(events):
             async for event in events:
@@ -177,10 +177,10 @@ async def tick(events: AsyncGenerator[Event], connection: Connection, save: str 
     if not ticker.task.id:
         return
     lines = [] if save is None else list(save_artifacts(ticker.task.artifacts, save))
-    for line in (*lines, telling.next_line(connection, ticker.task.id, ticker.task.status.state)):
+    for line in (*lines, output.next_line(connection, ticker.task.id, ticker.task.status.state)):
         if line:
             click.echo(line, err=connection.json)
-    telling.warn(ticker.task.status.state)
+    output.warn(ticker.task.status.state)
 
 
 async def _once(event: Event) -> AsyncGenerator[Event]:

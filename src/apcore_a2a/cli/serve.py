@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 import click
 
-from apcore_a2a.app import Options, build, run
+from apcore_a2a.app.serve import Options, build, run
 from apcore_a2a.auth.jwt import JWTAuthenticator
 from apcore_a2a.cli import banner, logs
 from apcore_a2a.cli.extensions import Reloader, open_extensions

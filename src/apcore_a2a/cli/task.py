@@ -4,12 +4,12 @@ from typing import Any, Final
 
 import click
 
-from apcore_a2a.cli import options, rendering, telling
-from apcore_a2a.cli.connecting import QUICK, run
+from apcore_a2a.cli import options, output, rendering
+from apcore_a2a.cli.connection import QUICK, run
+from apcore_a2a.cli.downloads import save_artifacts
 from apcore_a2a.cli.groups import DefaultGroup
 from apcore_a2a.cli.options import Connection
 from apcore_a2a.cli.push import group as push_group
-from apcore_a2a.cli.saving import save_artifacts
 from apcore_a2a.cli.send import tick
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import ListOptions
@@ -44,11 +44,11 @@ def get(history: int | None, wait: bool, save: str | None, **given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         if wait:
-            with telling.watching() as watch:
+            with output.watching() as watch:
                 watch.state((await client.get_task(task_id, history_length=0)).status.state)
                 await client.wait(task_id)
         task = await client.get_task(task_id, history_length=history)
-        telling.tell_task(connection, task, save=save)
+        output.tell_task(connection, task, save=save)
 
     return run(connection, work, within=None if wait else QUICK)
 
@@ -86,7 +86,7 @@ def _tell_page(connection: Connection, page: TaskPage) -> None:
     lines.append(rendering.field("Tasks", f"{len(page.tasks)} of {max(page.total_size, len(page.tasks))}"))
     if page.next_page_token:
         lines.append(rendering.field("Page-Token", page.next_page_token))
-    telling.say(connection, encode(page), lines)
+    output.say(connection, encode(page), lines)
 
 
 @group.command("cancel", epilog=options.example("apcore-a2a cancel http://localhost:8000 TASK"))
@@ -98,7 +98,7 @@ def cancel(**given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         task = await client.cancel_task(task_id)
-        telling.say(connection, encode(task), rendering.task_lines(task, verbose=connection.verbose))
+        output.say(connection, encode(task), rendering.task_lines(task, verbose=connection.verbose))
 
     return run(connection, work)
 
@@ -119,7 +119,7 @@ def subscribe(streams: bool, save: str | None, **given: Any) -> int:
     async def work(client: A2AClient) -> None:
         if connection.json and not streams:
             task = await client.wait(task_id)
-            telling.tell_task(connection, task, save=save)
+            output.tell_task(connection, task, save=save)
         else:
             await tick(client.resubscribe(task_id), connection, save)
 
@@ -140,7 +140,7 @@ def download(save: str, **given: Any) -> int:
         for line in lines if connection.json else ():
             click.echo(line, err=True)
         fields = rendering.task_fields(task.id, task.context_id, task.status.state)
-        telling.say(connection, encode(task), [*fields, *lines])
+        output.say(connection, encode(task), [*fields, *lines])
 
     return run(connection, work)
 

@@ -17,9 +17,10 @@ from apcore_a2a.client.discovery import MAX_CARD, Discovery
 from apcore_a2a.client.failures import from_status
 from apcore_a2a.client.ids import new_id
 from apcore_a2a.client.negotiation import BINDINGS
+from apcore_a2a.client.open_transport import open_transport
 from apcore_a2a.client.options import CallOptions, Settings
 from apcore_a2a.client.retry import SENDS, Retry, repeat
-from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport, open_transport, read_all
+from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport, read_all
 from apcore_a2a.errors import (
     A2AConnectionError,
     A2ADiscoveryError,

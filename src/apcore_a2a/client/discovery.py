@@ -23,10 +23,10 @@ from apcore_a2a.errors import (
     InvalidRequestError,
     ParseError,
 )
-from apcore_a2a.protocol import v03
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.decoding import check, decode
 from apcore_a2a.protocol.dialect import VERSION_HEADER
+from apcore_a2a.protocol.v03 import jsonrpc as v03
 
 MAX_CARD: Final = 1024 * 1024
 _MAX_AGE: Final = re.compile(r"\bmax-age=(\d{1,9})\b")

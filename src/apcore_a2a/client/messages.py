@@ -6,9 +6,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from apcore_a2a.client.ids import new_id
-from apcore_a2a.protocol import v03, v1
+from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Message, Part, Role, SendMessage, encode
 from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.v03 import jsonrpc as v03
 
 Sendable = str | Part | Sequence[Part] | Mapping[str, Any] | Message
 SKILL: str = "skillId"

@@ -19,12 +19,13 @@ from apcore_a2a.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from apcore_a2a.protocol import v03, v03_rest
 from apcore_a2a.protocol.decoding import decode
 from apcore_a2a.protocol.dialect import Dialect
 from apcore_a2a.protocol.model import Event, Value
 from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.protocol.sse import ServerSentEvent
+from apcore_a2a.protocol.v03 import jsonrpc as v03
+from apcore_a2a.protocol.v03 import rest as v03_rest
 
 _PUSHES: Final = "/tasks/{task_id}/pushNotificationConfigs"
 PATHS: Final = {

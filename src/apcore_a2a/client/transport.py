@@ -4,17 +4,13 @@ Rule: a transport knows HTTP and nothing of A2A. It follows no redirect, decompr
 told to, and lets no exception of its library out.
 """
 
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from apcore_a2a.errors import A2AConnectionError, InvalidAgentResponseError
-
-if TYPE_CHECKING:
-    import httpx
 
 CONNECT_TIMEOUT: Final = 5.0
 
@@ -96,20 +92,3 @@ def not_reached(url: str, reason: str) -> A2AConnectionError:
 
 def broken(url: str, reason: str) -> A2AConnectionError:
     return A2AConnectionError(f"The connection to {url} broke: {reason}. The agent may have received the request.")
-
-
-def open_transport(http: "httpx.AsyncClient | Transport | None") -> Transport:
-    """The transport of a client: the caller's own, one over the caller's `httpx.AsyncClient`, or aiohttp.
-
-    The libraries load here, at the first call: an import of the client must not cost what it may never use.
-    """
-    if http is None:
-        from apcore_a2a.client.aiohttp_transport import AiohttpTransport
-
-        return AiohttpTransport()
-    library = sys.modules.get("httpx")  # whoever made an httpx client has loaded it
-    if library is not None and isinstance(http, library.AsyncClient):
-        from apcore_a2a.client.httpx_transport import HttpxTransport
-
-        return HttpxTransport(http)
-    return cast(Transport, http)  # it is no httpx client, so it is what is left

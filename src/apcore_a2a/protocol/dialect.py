@@ -10,11 +10,12 @@ from typing import Any, Final, Protocol
 from msgspec import Raw
 
 from apcore_a2a.errors import A2AError, VersionNotSupportedError, Violation
-from apcore_a2a.protocol import v03, v1
+from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.jsonrpc import ErrorObject
 from apcore_a2a.protocol.model import Event, Task, Value
 from apcore_a2a.protocol.operations import Operation, Rules
+from apcore_a2a.protocol.v03 import jsonrpc as v03
 from apcore_a2a.protocol.v1 import Result
 
 

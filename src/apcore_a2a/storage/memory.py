@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from apcore_a2a.errors import OverloadedError, StaleWriteError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
-from apcore_a2a.storage.shelf import Entry, Shelf
+from apcore_a2a.storage.owner_index import Entry, Shelf
 from apcore_a2a.storage.task_store import Change, Page, Query, Record, TaskListResult
 
 NOBODY: Final = "anonymous"  # who owns what is put in by `save`

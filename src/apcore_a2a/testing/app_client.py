@@ -7,7 +7,7 @@ from typing import Any, Final, Unpack
 
 from starlette.applications import Starlette
 
-from apcore_a2a.app import Options, build
+from apcore_a2a.app.serve import Options, build
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import ClientOptions
 from apcore_a2a.testing.app_transport import AppTransport, ASGIApp, ASGIMessage

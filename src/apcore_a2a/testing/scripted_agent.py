@@ -15,16 +15,7 @@ from msgspec import UNSET
 
 from apcore_a2a.agent import Admission, AgentEvent, Call
 from apcore_a2a.errors import A2AError
-from apcore_a2a.protocol.model import (
-    Artifact,
-    ArtifactUpdate,
-    Message,
-    Part,
-    Role,
-    StatusUpdate,
-    TaskState,
-    TaskStatus,
-)
+from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, Role, StatusUpdate, TaskState, TaskStatus
 
 PATIENCE: Final = 5.0  # seconds
 

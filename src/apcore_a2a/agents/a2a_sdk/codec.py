@@ -1,0 +1,241 @@
+"""The model as a2a-sdk's protobuf messages, and back. The only place that knows both.
+
+Rule: field by field, by hand: protobuf's own JSON costs several times as much and would turn 1 into 1.0.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from a2a.types import a2a_pb2 as pb
+from msgspec import UNSET
+
+from apcore_a2a.agents.a2a_sdk.values import from_struct, from_time, from_value, to_struct, to_time, to_value
+from apcore_a2a.errors import InvalidAgentResponseError
+from apcore_a2a.protocol import model
+from apcore_a2a.protocol.model import Role, TaskState
+
+ProtoEvent = pb.Message | pb.Task | pb.TaskStatusUpdateEvent | pb.TaskArtifactUpdateEvent
+
+_STATES: Final = {number: TaskState(name) for name, number in pb.TaskState.items()}
+_ROLES: Final = {pb.Role.ROLE_USER: Role.USER, pb.Role.ROLE_AGENT: Role.AGENT}
+
+
+# ---- to protobuf; each raises ValueError for a number that protobuf cannot hold --------------------------------------
+
+
+def to_request(request: model.SendMessage) -> pb.SendMessageRequest:
+    options = request.configuration
+    config = options.task_push_notification_config
+    return pb.SendMessageRequest(
+        tenant=request.tenant,
+        message=to_message(request.message),
+        configuration=pb.SendMessageConfiguration(
+            accepted_output_modes=options.accepted_output_modes,
+            task_push_notification_config=None if config is None else to_push_config(config),
+            history_length=options.history_length,
+            return_immediately=options.return_immediately,
+        ),
+        metadata=to_struct(request.metadata),
+    )
+
+
+def to_push_config(config: model.PushConfig) -> pb.TaskPushNotificationConfig:
+    login = config.authentication
+    return pb.TaskPushNotificationConfig(
+        tenant=config.tenant,
+        id=config.id,
+        task_id=config.task_id,
+        url=config.url,
+        token=config.token,
+        authentication=None
+        if login is None
+        else pb.AuthenticationInfo(scheme=login.scheme, credentials=login.credentials),
+    )
+
+
+def to_event(event: model.Event) -> ProtoEvent:
+    encode: Callable[[Any], ProtoEvent] = _TO_EVENT[type(event)]
+    return encode(event)
+
+
+def to_task(task: model.Task) -> pb.Task:
+    return pb.Task(
+        id=task.id,
+        context_id=task.context_id,
+        status=_to_status(task.status),
+        artifacts=map(_to_artifact, task.artifacts),
+        history=map(to_message, task.history),
+        metadata=to_struct(task.metadata),
+    )
+
+
+def to_message(message: model.Message) -> pb.Message:
+    return pb.Message(
+        message_id=message.message_id,
+        context_id=message.context_id,
+        task_id=message.task_id,
+        role=message.role.value,
+        parts=map(_to_part, message.parts),
+        metadata=to_struct(message.metadata),
+        extensions=message.extensions,
+        reference_task_ids=message.reference_task_ids,
+    )
+
+
+def _to_status_update(update: model.StatusUpdate) -> pb.TaskStatusUpdateEvent:
+    return pb.TaskStatusUpdateEvent(
+        task_id=update.task_id,
+        context_id=update.context_id,
+        status=_to_status(update.status),
+        metadata=to_struct(update.metadata),
+    )
+
+
+def _to_artifact_update(update: model.ArtifactUpdate) -> pb.TaskArtifactUpdateEvent:
+    return pb.TaskArtifactUpdateEvent(
+        task_id=update.task_id,
+        context_id=update.context_id,
+        artifact=_to_artifact(update.artifact),
+        append=update.append,
+        last_chunk=update.last_chunk,
+        metadata=to_struct(update.metadata),
+    )
+
+
+def _to_status(status: model.TaskStatus) -> pb.TaskStatus:
+    said = None if status.message is None else to_message(status.message)
+    return pb.TaskStatus(state=status.state.value, message=said, timestamp=to_time(status.timestamp))
+
+
+def _to_artifact(artifact: model.Artifact) -> pb.Artifact:
+    return pb.Artifact(
+        artifact_id=artifact.artifact_id,
+        name=artifact.name,
+        description=artifact.description,
+        parts=map(_to_part, artifact.parts),
+        metadata=to_struct(artifact.metadata),
+        extensions=artifact.extensions,
+    )
+
+
+def _to_part(part: model.Part) -> pb.Part:
+    return pb.Part(
+        text=None if part.text is UNSET else part.text,
+        raw=None if part.raw is UNSET else part.raw,
+        url=None if part.url is UNSET else part.url,
+        data=None if part.data is UNSET else to_value(part.data),
+        metadata=to_struct(part.metadata),
+        filename=part.filename,
+        media_type=part.media_type,
+    )
+
+
+_TO_EVENT: Final[dict[type, Callable[[Any], ProtoEvent]]] = {
+    model.Task: to_task,
+    model.Message: to_message,
+    model.StatusUpdate: _to_status_update,
+    model.ArtifactUpdate: _to_artifact_update,
+}
+
+
+# ---- from protobuf; each raises InvalidAgentResponseError for what the model cannot say ------------------------------
+
+
+def from_event(event: ProtoEvent) -> model.Event:
+    """The event that an executor published, as it is now: what the executor does with it later changes nothing."""
+    decode = _FROM_EVENT.get(type(event))
+    if decode is None:
+        raise InvalidAgentResponseError(f"The agent published a {type(event).__name__}, which is not an event")
+    return decode(event)
+
+
+def from_task(task: pb.Task) -> model.Task:
+    return model.Task(
+        id=task.id,
+        context_id=task.context_id,
+        status=_from_status(task.status),
+        artifacts=[_from_artifact(artifact) for artifact in task.artifacts],
+        history=[from_message(message) for message in task.history],
+        metadata=_from_metadata(task),
+    )
+
+
+def from_message(message: pb.Message) -> model.Message:
+    return model.Message(
+        message_id=message.message_id,
+        role=_ROLES.get(message.role, Role.AGENT),  # an executor that names no role speaks as the agent
+        parts=tuple(_from_parts(message.parts)),
+        context_id=message.context_id,
+        task_id=message.task_id,
+        metadata=_from_metadata(message),
+        extensions=tuple(message.extensions),
+        reference_task_ids=tuple(message.reference_task_ids),
+    )
+
+
+def _from_status_update(update: pb.TaskStatusUpdateEvent) -> model.StatusUpdate:
+    return model.StatusUpdate(
+        task_id=update.task_id,
+        context_id=update.context_id,
+        status=_from_status(update.status),
+        metadata=_from_metadata(update),
+    )
+
+
+def _from_artifact_update(update: pb.TaskArtifactUpdateEvent) -> model.ArtifactUpdate:
+    return model.ArtifactUpdate(
+        task_id=update.task_id,
+        context_id=update.context_id,
+        artifact=_from_artifact(update.artifact),
+        append=update.append,
+        last_chunk=update.last_chunk,
+        metadata=_from_metadata(update),
+    )
+
+
+def _from_status(status: pb.TaskStatus) -> model.TaskStatus:
+    return model.TaskStatus(
+        state=_STATES.get(status.state, TaskState.UNSPECIFIED),
+        message=from_message(status.message) if status.HasField("message") else None,
+        timestamp=from_time(status.timestamp) if status.HasField("timestamp") else "",
+    )
+
+
+def _from_artifact(artifact: pb.Artifact) -> model.Artifact:
+    return model.Artifact(
+        artifact_id=artifact.artifact_id,
+        parts=_from_parts(artifact.parts),
+        name=artifact.name,
+        description=artifact.description,
+        metadata=_from_metadata(artifact),
+        extensions=tuple(artifact.extensions),
+    )
+
+
+def _from_parts(parts: Iterable[pb.Part]) -> list[model.Part]:
+    return [_from_part(part) for part in parts]
+
+
+def _from_part(part: pb.Part) -> model.Part:
+    kind = part.WhichOneof("content")
+    if kind is None:
+        raise InvalidAgentResponseError("The agent published a part without content")
+    content = getattr(part, kind)
+    return model.Part(
+        **{kind: from_value(content) if kind == "data" else content},
+        metadata=_from_metadata(part),
+        filename=part.filename,
+        media_type=part.media_type,
+    )
+
+
+def _from_metadata(owner: Any) -> model.Metadata | None:  # Any: each message that has metadata
+    return from_struct(owner.metadata) if owner.HasField("metadata") else None
+
+
+_FROM_EVENT: Final[dict[type, Callable[[Any], model.Event]]] = {
+    pb.Task: from_task,
+    pb.Message: from_message,
+    pb.TaskStatusUpdateEvent: _from_status_update,
+    pb.TaskArtifactUpdateEvent: _from_artifact_update,
+}

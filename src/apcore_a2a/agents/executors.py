@@ -1,0 +1,213 @@
+"""What an agent written as an AgentExecutor sees: its two methods, what they get, and where they publish.
+
+Rule: the words and the contract are A2A's own AgentExecutor's; the values are our model's.
+"""
+
+import asyncio
+import logging
+from typing import Any, Final, Protocol, runtime_checkable
+from uuid import uuid4
+
+from apcore_a2a.agent import Call, Caller
+from apcore_a2a.agents.content import agent_message, text_of, to_parts
+from apcore_a2a.errors import InvalidAgentResponseError
+from apcore_a2a.protocol.lifecycle import TERMINAL
+from apcore_a2a.protocol.model import (
+    Artifact,
+    ArtifactUpdate,
+    Event,
+    Message,
+    Metadata,
+    SendConfiguration,
+    StatusUpdate,
+    Task,
+    TaskState,
+    TaskStatus,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_AHEAD: Final = 64  # events an executor may be ahead of the engine
+
+
+class RequestContext:
+    """What an executor may know about the message it gets."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    @property
+    def message(self) -> Message:
+        return self.call.message
+
+    @property
+    def task_id(self) -> str:
+        return self.call.task.id
+
+    @property
+    def context_id(self) -> str:
+        return self.call.task.context_id
+
+    @property
+    def current_task(self) -> Task | None:
+        """The task that the message goes on with; None when the message is its first."""
+        return self.call.task if self.call.resumed else None
+
+    @property
+    def related_tasks(self) -> tuple[Task, ...]:
+        """The caller's tasks that the message refers to."""
+        return self.call.references
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """Earlier messages of the conversation, oldest first."""
+        return self.call.history
+
+    @property
+    def configuration(self) -> SendConfiguration:
+        return self.call.request.configuration
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.call.request.metadata or {}
+
+    @property
+    def caller(self) -> Caller:
+        return self.call.caller
+
+    def get_user_input(self, delimiter: str = "\n") -> str:
+        """The text of the message."""
+        return text_of(self.message, delimiter)
+
+
+class EventQueue:
+    """Where an executor publishes. A full one makes `enqueue_event` wait; a closed one takes nothing."""
+
+    def __init__(self, task_id: str) -> None:
+        self._task_id = task_id
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._room = asyncio.Semaphore(MAX_AHEAD)
+        self.is_closed = False
+
+    async def enqueue_event(self, event: Event) -> None:
+        """Publish an event. What comes after a Message, a terminal state or the end of `execute` is ignored.
+
+        Raises:
+            InvalidAgentResponseError: it is no event, or an event of another task.
+        """
+        self._check(event)
+        await self._room.acquire()
+        if self.is_closed:
+            self._room.release()  # for the next who waits
+            logger.warning(
+                "event ignored: the run is over", extra={"task_id": self._task_id, "event": repr(type(event))}
+            )
+            return
+        self._events.put_nowait(event)
+        if isinstance(event, Message) or (isinstance(event, StatusUpdate | Task) and event.status.state in TERMINAL):
+            self.close()
+
+    def _check(self, event: object) -> None:
+        match event:
+            case Message():
+                return
+            case Task(id=task_id) | StatusUpdate(task_id=task_id) | ArtifactUpdate(task_id=task_id):
+                if task_id not in ("", self._task_id):
+                    raise InvalidAgentResponseError("The agent published an event of another task")
+            case _:
+                raise InvalidAgentResponseError(f"The agent published a {type(event).__name__}, which is not an event")
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self._events.put_nowait(None)
+            self._room.release()
+
+    def __aiter__(self) -> "EventQueue":
+        return self
+
+    async def __anext__(self) -> Event:
+        event = await self._events.get()
+        if event is None:
+            self._events.put_nowait(None)
+            raise StopAsyncIteration
+        self._room.release()
+        return event
+
+
+@runtime_checkable
+class AgentExecutor(Protocol):
+    """An agent as two methods.
+
+    `execute` handles one message: it publishes a single Message, or a task's events up to a terminal state or one that
+    waits for the user, and returns. It may publish AUTH_REQUIRED and go on by itself. `cancel` is called when the task
+    is cancelled, after asyncio cancelled `execute`, and publishes CANCELED.
+
+    Example:
+        >>> class Echo:
+        ...     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        ...         await TaskUpdater(event_queue).complete(context.get_user_input())
+        ...
+        ...     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        ...         await TaskUpdater(event_queue).cancel()
+        >>> isinstance(Echo(), AgentExecutor)
+        True
+    """
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None: ...
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None: ...
+
+
+class TaskUpdater:
+    """Publishes the usual events. Content may be text, data, bytes, parts or a Message."""
+
+    def __init__(self, event_queue: EventQueue) -> None:
+        self._queue = event_queue
+
+    async def update_status(self, state: TaskState, content: Any = None, *, metadata: Metadata | None = None) -> None:
+        message = None if content is None else agent_message(content)
+        await self._queue.enqueue_event(
+            StatusUpdate(status=TaskStatus(state=state, message=message), metadata=metadata)
+        )
+
+    async def add_artifact(
+        self,
+        content: Any,
+        *,
+        artifact_id: str = "",
+        name: str = "",
+        append: bool = False,
+        last_chunk: bool = True,
+        metadata: Metadata | None = None,
+    ) -> str:
+        """Publish an artifact, or a chunk of one: then `last_chunk=False` until the last. The artifact's id."""
+        artifact = Artifact(
+            artifact_id=artifact_id or str(uuid4()), parts=to_parts(content), name=name, metadata=metadata
+        )
+        await self._queue.enqueue_event(ArtifactUpdate(artifact=artifact, append=append, last_chunk=last_chunk))
+        return artifact.artifact_id
+
+    async def submit(self, content: Any = None) -> None:
+        await self.update_status(TaskState.SUBMITTED, content)
+
+    async def start_work(self, content: Any = None) -> None:
+        await self.update_status(TaskState.WORKING, content)
+
+    async def complete(self, content: Any = None) -> None:
+        await self.update_status(TaskState.COMPLETED, content)
+
+    async def failed(self, content: Any = None) -> None:
+        await self.update_status(TaskState.FAILED, content)
+
+    async def reject(self, content: Any = None) -> None:
+        await self.update_status(TaskState.REJECTED, content)
+
+    async def cancel(self, content: Any = None) -> None:
+        await self.update_status(TaskState.CANCELED, content)
+
+    async def requires_input(self, content: Any = None) -> None:
+        await self.update_status(TaskState.INPUT_REQUIRED, content)
+
+    async def requires_auth(self, content: Any = None) -> None:
+        await self.update_status(TaskState.AUTH_REQUIRED, content)

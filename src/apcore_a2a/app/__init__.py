@@ -1,0 +1,1 @@
+"""Composition: whatever a user has becomes an application. The only package that may import everything."""

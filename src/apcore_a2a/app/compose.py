@@ -1,0 +1,33 @@
+"""From what a user has to the parts of an application: which agent, which card.
+
+Rule: apcore is recognised by its methods, never by its types, so that any version and any look-alike will do.
+"""
+
+from apcore_a2a.agent import Agent
+from apcore_a2a.app.application import Parts
+from apcore_a2a.app.card import complete, plain_card
+from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.protocol.card import AgentCard
+from apcore_a2a.settings import Settings
+
+
+def is_apcore(target: object) -> bool:
+    """Whether this is a Registry, an Executor or an APCore client."""
+    methods = ({"list", "get_definition"}, {"call_async"}, {"registry", "executor"})
+    return any(all(hasattr(target, name) for name in wanted) for wanted in methods)
+
+
+def compose(target: object, card: AgentCard | None, settings: Settings, auth: Authenticator | None) -> Parts:
+    """The agent and the card of whatever `target` is."""
+    if is_apcore(target):
+        from apcore_a2a.app.modules import compose_modules  # apcore takes half a second: only for those who use it
+
+        return compose_modules(target, card, settings, auth)
+    if isinstance(target, Agent):
+        agent = target
+    else:
+        from apcore_a2a.agents.as_agent import as_agent
+
+        agent = as_agent(target)
+    shown = complete(card or plain_card(target, settings), auth)
+    return Parts(agent=agent, card=shown, auth=auth, extended_card=None if auth is None else lambda caller: shown)

@@ -1,0 +1,76 @@
+"""apcore's modules as one agent, and a card that is never older than the registry."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from apcore_a2a.agents.apcore.agent_card import build_card, is_free, is_open
+from apcore_a2a.agents.apcore.approvals import Approvals
+from apcore_a2a.agents.apcore.module_agent import ModuleAgent
+from apcore_a2a.agents.apcore.registry import ModuleInfo, Modules
+from apcore_a2a.agents.apcore.sources import open_modules
+from apcore_a2a.app.application import Application, Parts
+from apcore_a2a.app.card import complete
+from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.protocol.card import AgentCard
+from apcore_a2a.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+NO_MODULES: Final = "Registry contains zero modules; at least one module is required to serve an A2A agent"
+
+
+def compose_modules(target: object, card: AgentCard | None, settings: Settings, auth: Authenticator | None) -> Parts:
+    """The agent that runs these modules, with a card that follows the registry."""
+    modules = open_modules(target)
+    if not any(True for _ in modules):
+        raise ValueError(NO_MODULES)
+
+    def public(module: ModuleInfo) -> bool:
+        return is_open(module, modules) and (auth is None or is_free(module))
+
+    def build(*, show: Callable[[ModuleInfo], bool] | None = public) -> AgentCard:
+        made = card or build_card(
+            modules,
+            name=settings.name or "",
+            description=settings.description or "",
+            version=settings.version or "",
+            show=show,
+        )
+        return complete(made, auth)
+
+    agent = Approvals(
+        ModuleAgent(modules, default_skill=settings.default_skill), by_caller=settings.approvals_by_caller
+    )
+    extended = None if auth is None else lambda caller: build(show=None)
+    parts = Parts(agent=agent, card=build(), auth=auth, extended_card=extended)
+    parts.on_open = lambda app: watch(modules, build, app)
+    return parts
+
+
+def watch(modules: Modules, build: Callable[[], AgentCard], app: Application) -> None:
+    """Keep the application's card in step with the registry, whichever thread changes it.
+
+    The card is built on the thread that made the change, or on a worker if that is the loop's; requests go on.
+    """
+    loop, loop_thread, turn = asyncio.get_running_loop(), threading.current_thread(), threading.Lock()
+
+    def rebuild() -> None:
+        with turn:
+            try:
+                card = build()
+            except Exception:  # a registry that is being changed can be in any state; the next change builds again
+                logger.exception("agent card not rebuilt")
+                return
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(app.desk.replace, card)
+
+    def changed() -> None:
+        if threading.current_thread() is loop_thread:
+            loop.run_in_executor(None, rebuild)
+        else:
+            rebuild()
+
+    modules.watch(changed)

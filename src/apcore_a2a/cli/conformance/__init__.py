@@ -1,0 +1,1 @@
+"""`validate`: an agent held against the specification."""

@@ -1,0 +1,179 @@
+"""The agent card in every form clients ask for, and the health of the server.
+
+Rule: a card is encoded when it changes, never when it is asked for.
+"""
+
+import hashlib
+import time
+from email.utils import formatdate
+from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+from starlette.types import Receive, Scope, Send
+
+from apcore_a2a.engine.engine import Engine
+from apcore_a2a.errors import A2AError, StoreUnavailableError
+from apcore_a2a.http.asgi import Headers, Inbound, inbound, respond
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.card import AgentCard, AgentInterface
+from apcore_a2a.protocol.model import GetExtendedCard, encode
+from apcore_a2a.protocol.v03 import jsonrpc as v03
+
+CARD_PATH: Final = "/.well-known/agent-card.json"
+OLD_CARD_PATH: Final = "/.well-known/agent.json"
+EXTENDED_CARD_PATH: Final = "/agent/authenticatedExtendedCard"
+MAX_AGE: Final = 300
+MAX_ADDRESSES: Final = 32  # a server has few; what somebody makes up is not remembered for ever
+
+CardMode = Literal["auto", "1.0", "0.3", "hybrid"]
+
+
+class _Form(Struct, frozen=True):
+    body: bytes
+    headers: Headers
+    etag: bytes
+    modified: bytes
+
+    def is_known(self, request: Inbound) -> bool:
+        """Whether the client has this form already; what it knows by tag counts over what it knows by date."""
+        tags = request.headers.get(b"if-none-match")
+        if tags is not None:
+            return tags.strip() == b"*" or self.etag in tags
+        return request.headers.get(b"if-modified-since") == self.modified
+
+
+def _form(body: bytes, modified: float) -> _Form:
+    etag = b'"' + hashlib.sha256(body).hexdigest()[:32].encode() + b'"'
+    date = formatdate(modified, usegmt=True).encode()
+    headers = (
+        (b"cache-control", b"max-age=%d" % MAX_AGE),
+        (b"etag", etag),
+        (b"last-modified", date),
+        (b"vary", b"A2A-Version"),
+    )
+    return _Form(body, headers, etag, date)
+
+
+def interfaces(base: str) -> tuple[AgentInterface, ...]:
+    """Where this server speaks what: every binding and version at one address; the first is preferred."""
+    return tuple(
+        AgentInterface(url=base, protocol_binding=binding, protocol_version=version)
+        for version in ("1.0", "0.3")
+        for binding in ("JSONRPC", "HTTP+JSON")
+    )
+
+
+class CardDesk:
+    """Holds the public card and hands it out.
+
+    `mode` "auto" serves what fits the request: the pure 1.0 card for `A2A-Version: 1.0`, the pure 0.3 card at the old
+    path, otherwise a card that both generations of clients can read. Any other mode serves that form alone.
+
+    Without `url`, a card says the address its request came in at: the socket's, or what a trusted proxy forwarded;
+    never the Host header, which anybody can write.
+    """
+
+    def __init__(
+        self, card: AgentCard, *, url: str | None = None, mode: CardMode = "auto", proxies: tuple[str, ...] = ()
+    ) -> None:
+        self._url, self._mode, self._proxies = url, mode, frozenset(proxies)
+        self.replace(card)
+
+    def replace(self, card: AgentCard) -> None:
+        """Serve another card from now on."""
+        self.card, self._modified = card, time.time()
+        self._forms: dict[str, dict[str, _Form]] = {}
+
+    def at(self, card: AgentCard, scope: Scope) -> AgentCard:
+        """A card that says where it is served."""
+        return card if card.supported_interfaces else replace(card, supported_interfaces=interfaces(self._base(scope)))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = inbound(scope)
+        forms = self._encoded(scope)
+        form = forms[self._choose(scope["path"], request.version())]
+        if form.is_known(request):
+            await send({"type": "http.response.start", "status": 304, "headers": list(form.headers)})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await respond(send, 200, form.body, headers=form.headers)  # the server leaves the body out for HEAD
+
+    def _encoded(self, scope: Scope) -> dict[str, _Form]:
+        base = "" if self.card.supported_interfaces else self._base(scope)
+        forms = self._forms.get(base)
+        if forms is None:
+            card = self.at(self.card, scope)
+            if len(self._forms) >= MAX_ADDRESSES:
+                self._forms.clear()
+            forms = self._forms[base] = {
+                "1.0": _form(v1.encode_card(card), self._modified),
+                "0.3": _form(v03.encode_card(card), self._modified),
+                "hybrid": _form(v03.encode_hybrid_card(card), self._modified),
+            }
+        return forms
+
+    def _base(self, scope: Scope) -> str:
+        if self._url is not None:
+            return self._url
+        host, port = scope.get("server") or ("localhost", None)
+        scheme, prefix = scope.get("scheme", "http"), scope.get("root_path", "").rstrip("/")
+        address = f"[{host}]" if ":" in host else host
+        if port is not None and port != (443 if scheme == "https" else 80):
+            address = f"{address}:{port}"
+        peer = scope.get("client")
+        if peer is not None and peer[0] in self._proxies:
+            headers = inbound(scope)
+            scheme = headers.text(b"x-forwarded-proto").lower() or scheme
+            address = headers.text(b"x-forwarded-host") or address
+            prefix = headers.text(b"x-forwarded-prefix").rstrip("/") + prefix
+        return f"{scheme}://{address}{prefix}/"
+
+    def _choose(self, path: str, version: str) -> str:
+        if self._mode != "auto":
+            return self._mode
+        if path.endswith(OLD_CARD_PATH):
+            return "0.3"
+        return "1.0" if version.startswith("1.") else "hybrid"
+
+
+class ExtendedCardDesk:
+    """GET /agent/authenticatedExtendedCard: the requirements' path to what GetExtendedAgentCard answers."""
+
+    def __init__(self, engine: Engine, desk: CardDesk) -> None:
+        self._engine, self._desk = engine, desk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = inbound(scope)
+        try:
+            dialect = request.dialect()
+            card = await self._engine.get_extended_card(GetExtendedCard(), request.origin(dialect, ""))
+            await respond(send, 200, dialect.encode_card(self._desk.at(card, scope)))
+        except A2AError as error:
+            await respond(send, 404, encode({"error": {"code": 404, "message": error.message}}))
+
+
+class HealthDesk:
+    """GET /health: 200 while new work is taken and the store answers, else 503."""
+
+    def __init__(self, engine: Engine, desk: CardDesk) -> None:
+        self._engine, self._desk = engine, desk
+        self._started = time.monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reason = await self._trouble()
+        if reason:
+            await respond(send, 503, encode({"status": "unhealthy", "reason": reason}))
+            return
+        uptime = round(time.monotonic() - self._started, 3)
+        state = {"status": "healthy", "module_count": len(self._desk.card.skills), "uptime_seconds": uptime}
+        await respond(send, 200, encode(state))
+
+    async def _trouble(self) -> str:
+        if self._engine.draining:
+            return "shutting down"
+        try:
+            await self._engine.store.check()
+        except (A2AError, OSError):
+            return StoreUnavailableError.text
+        return ""

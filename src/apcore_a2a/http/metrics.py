@@ -1,0 +1,82 @@
+"""What the server counts: an observer, and the page that shows it as JSON or Prometheus text. No contents, no names."""
+
+import time
+from collections import Counter
+from typing import Final
+
+from starlette.types import Receive, Scope, Send
+
+from apcore_a2a.http.asgi import inbound, respond
+from apcore_a2a.protocol.model import TaskState, encode
+
+PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
+_HELP: Final = {
+    "active_tasks": ("gauge", "Tasks that are running"),
+    "completed_tasks": ("counter", "Runs that ended in COMPLETED"),
+    "failed_tasks": ("counter", "Runs that ended in FAILED or REJECTED"),
+    "canceled_tasks": ("counter", "Runs that ended in CANCELED"),
+    "interrupted_tasks": ("counter", "Runs that stopped to ask the user"),
+    "abandoned_runs": ("counter", "Agents that ignored their cancellation"),
+    "open_streams": ("gauge", "Event streams that are open"),
+    "total_requests": ("counter", "HTTP requests"),
+    "run_seconds": ("counter", "Seconds spent in runs"),
+    "uptime_seconds": ("gauge", "Seconds since the server started"),
+}
+_ENDINGS: Final = {
+    TaskState.COMPLETED: "completed_tasks",
+    TaskState.FAILED: "failed_tasks",
+    TaskState.REJECTED: "failed_tasks",
+    TaskState.CANCELED: "canceled_tasks",
+}
+
+
+class Metrics:
+    """An observer that counts."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._counts: Counter[str] = Counter()
+        self._seconds = 0.0
+
+    def request_received(self) -> None:
+        self._counts["total_requests"] += 1
+
+    def run_started(self, task_id: str) -> None:
+        self._counts["active_tasks"] += 1
+
+    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None:
+        self._counts["active_tasks"] -= 1
+        self._counts[_ENDINGS.get(state, "interrupted_tasks")] += 1
+        self._seconds += seconds
+
+    def run_abandoned(self, task_id: str) -> None:
+        self._counts["abandoned_runs"] += 1
+
+    def stream_opened(self, task_id: str) -> None:
+        self._counts["open_streams"] += 1
+
+    def stream_closed(self, task_id: str) -> None:
+        self._counts["open_streams"] -= 1
+
+    def values(self) -> dict[str, float]:
+        """Every figure by name."""
+        measured = {
+            "run_seconds": round(self._seconds, 6),
+            "uptime_seconds": round(time.monotonic() - self._started, 3),
+        }
+        return {name: measured.get(name, self._counts[name]) for name in _HELP}
+
+    def prometheus(self) -> bytes:
+        lines = []
+        for name, value in self.values().items():
+            kind, text = _HELP[name]
+            metric = f"apcore_a2a_{name}{'_total' if kind == 'counter' and not name.startswith('total') else ''}"
+            lines += [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}", f"{metric} {value:g}"]
+        return ("\n".join(lines) + "\n").encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """GET /metrics: JSON, or Prometheus text for those who accept text."""
+        if b"text/plain" in inbound(scope).headers.get(b"accept", b""):
+            await respond(send, 200, self.prometheus(), media=PROMETHEUS)
+        else:
+            await respond(send, 200, encode(self.values()))

@@ -1,0 +1,151 @@
+"""A2A 0.3 over REST: ProtoJSON, which is not the JSON of its JSON-RPC.
+
+Rule: input may have either form, for agents and clients of both kinds exist; output is ProtoJSON, for the official
+clients refuse a field they do not know. `v03` has what both forms share, `v03_proto` rewrites one into the other.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from apcore_a2a.errors import InvalidAgentResponseError
+from apcore_a2a.protocol.card import AgentCard
+from apcore_a2a.protocol.decoding import decode
+from apcore_a2a.protocol.jsonrpc import EMPTY
+from apcore_a2a.protocol.model import (
+    ArtifactUpdate,
+    Document,
+    Event,
+    Message,
+    PushConfig,
+    PushConfigPage,
+    StatusUpdate,
+    Task,
+    TaskPage,
+    Value,
+    encode,
+)
+from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.v03 import jsonrpc as v03
+from apcore_a2a.protocol.v03 import proto_json, writing
+from apcore_a2a.protocol.v03.proto_json import Json
+from apcore_a2a.protocol.v1 import Result
+
+VERSION: Final = v03.VERSION
+METHODS: Final = v03.METHODS
+NAMES: Final = v03.NAMES
+REST_PREFIX: Final = v03.REST_PREFIX
+EXTENSIONS_HEADER: Final = v03.EXTENSIONS_HEADER
+RULES: Final = v03.RULES
+
+convert_request: Final = v03.convert_request
+encode_push: Final = v03.encode_push
+encode_card: Final = v03.encode_card
+encode_error: Final = v03.encode_error
+encode_rest_error: Final = v03.encode_rest_error
+decode_card: Final = v03.decode_card
+decode_violations: Final = v03.decode_violations
+
+_ANY: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(Any)
+
+# ---- the server's half -------------------------------------------------------------------------------------------
+
+_READERS: Final[dict[Operation, Callable[[Any], Any]]] = {
+    Operation.SEND: proto_json.read_send,
+    Operation.STREAM: proto_json.read_send,
+    Operation.CREATE_PUSH: proto_json.read_push,
+}
+_WRITERS: Final[dict[type, tuple[str, Callable[[Json], Json], Callable[[Json], Json]]]] = {
+    Task: ("task", writing.task, proto_json.write_task),
+    Message: ("message", writing.message, proto_json.write_message),
+    StatusUpdate: ("statusUpdate", writing.status_update, proto_json.write_status_update),
+    ArtifactUpdate: ("artifactUpdate", writing.artifact_update, proto_json.write_artifact_update),
+}
+
+
+def decode_request(operation: Operation, params: bytes | Raw) -> Value:
+    """The typed request of an operation; a wrong field is an InvalidParamsError that names it."""
+    read = _READERS.get(operation)
+    return v03.decode_request(operation, params if read is None else encode(read(decode(params, _ANY))))
+
+
+def _to_json(event: Event) -> tuple[str, Json]:
+    member, to_v03, to_proto = _WRITERS[type(event)]
+    return member, to_proto(to_v03(msgspec.to_builtins(event)))
+
+
+def encode_event(event: Event) -> bytes:
+    """A StreamResponse: one member, named for the kind of event."""
+    member, body = _to_json(event)
+    return encode({member: body})
+
+
+def encode_result(operation: Operation, result: Result) -> bytes:
+    match result:
+        case Document():
+            return encode_result(operation, result.task())
+        case Task() | Message():
+            return encode_event(result) if operation is Operation.SEND else encode(_to_json(result)[1])
+        case TaskPage():  # 0.3.0 §7 says [Task], which has no room for the token of the next page
+            page = writing.task_page(msgspec.to_builtins(result))
+            return encode(page | {"tasks": [proto_json.write_task(task) for task in page["tasks"]]})
+        case PushConfig():
+            return encode(proto_json.write_push(writing.task_push(msgspec.to_builtins(result))))
+        case PushConfigPage():
+            pushes = writing.push_page(msgspec.to_builtins(result))
+            return encode({"configs": [proto_json.write_push(push) for push in pushes]})
+        case AgentCard():
+            return encode_card(result)
+    return EMPTY
+
+
+# ---- the client's half -------------------------------------------------------------------------------------------
+
+_KINDS: Final = {
+    "task": "task",
+    "message": "message",
+    "statusUpdate": "status-update",
+    "artifactUpdate": "artifact-update",
+}
+
+
+def encode_request(operation: Operation, request: Value) -> bytes:
+    body: Json = decode(v03.encode_request(operation, request), _ANY)
+    match operation:
+        case Operation.SEND | Operation.STREAM:
+            body = proto_json.write_send(body)
+        case Operation.CREATE_PUSH:
+            body = proto_json.write_create_push(body)
+    return encode(body)
+
+
+def decode_event(data: bytes | Raw) -> Event:
+    """One event of a stream, or what SendMessage answered."""
+    body = proto_json.named(decode(data, _ANY))
+    if isinstance(body, dict) and "kind" in body:
+        return v03.decode_event(data)
+    for member, kind in _KINDS.items():
+        if isinstance(body, dict) and member in body:
+            return v03.decode_event(encode(proto_json.read_event(body[member], kind)))
+    raise InvalidAgentResponseError("The agent answered with none of task, message, statusUpdate, artifactUpdate")
+
+
+def decode_result(operation: Operation, data: bytes | Raw) -> Any:
+    """The typed answer of a remote agent."""
+    body = decode(data, _ANY)
+    match operation:
+        case Operation.SEND:
+            return decode_event(data)
+        case Operation.GET | Operation.CANCEL:
+            body = proto_json.read_task(body)
+        case Operation.LIST:
+            page = {"tasks": body} if isinstance(body, list) else proto_json.named(body)
+            body = page | {"tasks": proto_json.each(page.get("tasks", []), proto_json.read_task)}
+        case Operation.CREATE_PUSH | Operation.GET_PUSH:
+            body = proto_json.read_push(body)
+        case Operation.LIST_PUSH:
+            configs = body.get("configs", []) if isinstance(body, dict) else body
+            body = proto_json.each(configs, proto_json.read_push)
+    return v03.decode_result(operation, encode(body))

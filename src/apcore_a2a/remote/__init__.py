@@ -1,0 +1,1 @@
+"""Remote agents as local apcore modules: the client on one side, apcore on the other."""

@@ -1,0 +1,225 @@
+"""Agents that delegate to agents: the skills of a remote agent as modules of a local registry.
+
+Rule: a mounted agent owns a thread with an event loop, its client and its refresher; `close` ends all three. So its
+modules may be called from any loop and any thread.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, Unpack
+
+from apcore_a2a.client import A2AClient
+from apcore_a2a.client.options import AuthLike, ClientOptions
+from apcore_a2a.client.sync import LoopThread
+from apcore_a2a.errors import A2AError, AgentError, InvalidParamsError, OverloadedError, UnauthenticatedError
+from apcore_a2a.protocol.card import AgentCard
+from apcore_a2a.protocol.model import Event
+from apcore_a2a.remote.module import CANCEL_WAIT, Delegate, RemoteCall, RemoteModule, StreamingRemoteModule, follow
+from apcore_a2a.remote.skills import RemoteSkill, read_skills, to_module_id
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+UNMOUNTED: Final = "The remote agent is not mounted any more"
+# What the local agent's callers are told: nothing of addresses and credentials, which are not theirs to know.
+TOLD: Final[tuple[tuple[type[A2AError], str], ...]] = (
+    (UnauthenticatedError, "The remote agent refuses our credentials"),
+    (OverloadedError, "The remote agent is overloaded; try again later"),
+    (A2AError, "The remote agent cannot be reached, or answers in error"),
+)
+
+
+def mount_remote(
+    registry: Any,
+    url: str,
+    *,
+    prefix: str = "remote",
+    auth: AuthLike | None = None,
+    delegate: Delegate | None = None,
+    refresh: float | None = 300.0,
+    **options: Unpack[ClientOptions],
+) -> "RemoteAgent":
+    """Register each skill of a remote A2A agent as an apcore module, and keep them in step with its card.
+
+    A module called `<prefix>.<skill>` takes what the skill takes: the schema of our card extension if the agent has it,
+    else an object, of which `{"text": …}` alone is sent as text. A run that is cancelled, or out of time, cancels the
+    remote task. Blocks until the card is here: in a coroutine, use `await asyncio.to_thread(mount_remote, …)`.
+
+    Args:
+        registry: An apcore Registry.
+        url: The remote agent's address.
+        prefix: What the ids of its modules begin with; "" for none.
+        auth: Our own credentials, as `A2AClient` takes them. Nobody's else are sent unless `delegate` says so.
+        delegate: From apcore's Context of a local run to the credentials to call with, or None for our own. They go
+            to the origin of `url` and to `allow_origins`, nowhere else.
+        refresh: Seconds between two looks at the card; None never looks again.
+        options: See `ClientOptions`.
+
+    Raises:
+        A2AError: the agent cannot be reached, or its card cannot be used.
+        ValueError: the registry has a module of that id already.
+
+    Example:
+        >>> import apcore
+        >>> registry = apcore.Registry()
+        >>> agent = mount_remote(registry, "https://agent.example.com", prefix="partner")  # doctest: +SKIP
+        >>> registry.list()  # doctest: +SKIP
+        ['partner.translate']
+        >>> agent.close()  # doctest: +SKIP
+    """
+    client = A2AClient(url, auth=auth, card_ttl=refresh or 300.0, **options)
+    agent = RemoteAgent(registry, client, prefix=prefix, delegate=delegate)
+    try:
+        agent.refresh()
+    except BaseException:
+        agent.close()
+        raise
+    agent.keep_fresh(refresh)
+    return agent
+
+
+class RemoteAgent:
+    """A mounted agent: which modules it has here, and how to be rid of them.
+
+    Example:
+        >>> with mount_remote(registry, "https://agent.example.com") as agent:  # doctest: +SKIP
+        ...     print(agent.module_ids)
+        ('remote.translate',)
+    """
+
+    def __init__(self, registry: Any, client: A2AClient, *, prefix: str, delegate: Delegate | None = None) -> None:
+        if prefix and to_module_id("", prefix) != prefix:
+            raise ValueError(f"The prefix must be a module id of apcore, as {to_module_id('', prefix)!r} is")
+        self._registry, self._client, self._prefix = registry, client, prefix
+        self.delegate = delegate
+        self._mounted: dict[str, RemoteSkill] = {}
+        self._turn = threading.Lock()
+        self._thread = LoopThread()
+        self._calls: set[Future[Any]] = set()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"RemoteAgent({self._client.url!r}, prefix={self._prefix!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def module_ids(self) -> tuple[str, ...]:
+        """The modules that the registry has from this agent."""
+        return tuple(self._mounted)
+
+    def refresh(self) -> None:
+        """Look at the card now, and bring the registry in step with it."""
+        self._bring_in_step(self._thread.run(self._client.refresh_card()), strict=not self._mounted)
+
+    def keep_fresh(self, interval: float | None) -> None:
+        """Look at the card every so many seconds, until the agent is closed."""
+        if interval is not None:
+            self._submit(self._refresh_for_ever(interval))
+
+    async def _refresh_for_ever(self, interval: float) -> None:
+        while True:
+            await asyncio.sleep(interval)
+            try:
+                card = await self._client.refresh_card()
+                await asyncio.to_thread(self._bring_in_step, card, strict=False)
+            except Exception as error:  # the modules stay as they are; the next look may be luckier
+                logger.warning("remote agent not refreshed", extra={"url": self._client.url, "reason": str(error)})
+
+    def _bring_in_step(self, card: AgentCard, *, strict: bool) -> None:
+        with self._turn:
+            if self._closed:
+                return
+            wanted = {skill.module_id: skill for skill in read_skills(card, self._prefix)}
+            for module_id in [name for name, skill in self._mounted.items() if wanted.get(name) != skill]:
+                self._registry.unregister(module_id)
+                del self._mounted[module_id]
+            for module_id, skill in wanted.items():
+                if module_id not in self._mounted and self._is_free(module_id, strict):
+                    kind = StreamingRemoteModule if skill.streams else RemoteModule
+                    self._registry.register(module_id, kind(skill, self))
+                    self._mounted[module_id] = skill
+
+    def _is_free(self, module_id: str, strict: bool) -> bool:
+        if self._registry.get(module_id) is None:
+            return True
+        if strict:
+            raise ValueError(f"The registry has a module {module_id!r} already; choose another prefix")
+        logger.warning("remote skill left out: its id is taken", extra={"module_id": module_id})
+        return False
+
+    async def events(self, skill: RemoteSkill, call: RemoteCall) -> AsyncGenerator[Event]:
+        """What becomes of a call, in the caller's event loop."""
+        source, lock = follow(self._client, call), asyncio.Lock()
+
+        async def step() -> Event | None:
+            async with lock:  # a step that was cancelled may still be ending when the stream is closed
+                return await anext(source, None)
+
+        async def end() -> None:
+            async with lock:
+                await source.aclose()
+
+        try:
+            while (event := await self._there(step())) is not None:
+                yield event
+        except A2AError as error:
+            raise self._told(error, skill) from error
+        finally:
+            if not self._closed:
+                await self._there(end())
+
+    async def _there(self, work: Any) -> Any:  # Any: a coroutine, and what it returns
+        """Do work in the agent's own loop, and wait for it in the caller's."""
+        future = self._submit(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise AgentError(UNMOUNTED) from None
+            raise
+
+    def _submit(self, work: Any) -> Future[Any]:
+        if self._closed:
+            work.close()
+            raise AgentError(UNMOUNTED)
+        future = self._thread.submit(work)
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return future
+
+    def _told(self, error: A2AError, skill: RemoteSkill) -> A2AError:
+        if isinstance(error, InvalidParamsError | AgentError):
+            return error
+        logger.warning("remote skill failed", extra={"module_id": skill.module_id, "reason": str(error)})
+        return AgentError(next(text for kind, text in TOLD if isinstance(error, kind)))
+
+    def close(self) -> None:
+        """Take the modules out of the registry, end what is under way, and close the connections."""
+        with self._turn:
+            if self._closed:
+                return
+            self._closed = True
+            for module_id in self._mounted:
+                self._registry.unregister(module_id)
+            self._mounted.clear()
+        for call in list(self._calls):
+            call.cancel()
+        self._thread.stop(self._last)
+
+    async def _last(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=CANCEL_WAIT + 1)
+        await self._client.close()

@@ -1,1 +1,0 @@
-"""The engine that runs tasks, and the HTTP bindings over it."""

@@ -1,0 +1,153 @@
+"""The model across a2a-sdk's protobuf messages: nothing lost, nothing rounded."""
+
+import math
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from a2a.types import a2a_pb2 as pb
+from google.protobuf import json_format
+from google.protobuf.message import Message as Proto
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from apcore_a2a.agents.a2a_sdk import codec
+from apcore_a2a.agents.a2a_sdk.values import from_value, to_value
+from apcore_a2a.errors import InvalidAgentResponseError
+from apcore_a2a.protocol import model
+from apcore_a2a.protocol.model import Message, Part, Role, StatusUpdate, TaskState, TaskStatus
+from tests.protocol import strategies
+
+T = TypeVar("T")
+
+
+def officially(value: msgspec.Struct, kind: Proto) -> Proto:
+    """What protobuf's own reader makes of the value's 1.0 JSON."""
+    return json_format.Parse(msgspec.json.encode(value), kind)
+
+
+def exact(value: T) -> T:
+    """The same with strings for the numbers that protobuf would round."""
+    return msgspec.convert(_exact(msgspec.to_builtins(value, builtin_types=(bytes,))), type(value))
+
+
+def _exact(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _exact(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_exact(item) for item in value]
+        case int() if abs(value) > 2**53:
+            return str(value)
+        case _:
+            return value
+
+
+@given(strategies.events().map(exact))
+def test_an_event_comes_back_as_it_was(event: model.Event) -> None:
+    assert codec.from_event(codec.to_event(event)) == event
+
+
+@pytest.mark.parametrize(
+    ("events", "kind"),
+    [
+        (strategies.tasks(), pb.Task),
+        (strategies.messages, pb.Message),
+        (strategies.status_updates, pb.TaskStatusUpdateEvent),
+        (strategies.artifact_updates(), pb.TaskArtifactUpdateEvent),
+    ],
+    ids=["task", "message", "status update", "artifact update"],
+)
+@given(data=st.data())
+def test_an_event_is_what_protobuf_reads_from_its_json(
+    events: st.SearchStrategy[model.Event], kind: type[Proto], data: st.DataObject
+) -> None:
+    event = data.draw(events.map(exact))
+    assert codec.to_event(event) == officially(event, kind())
+
+
+@given(strategies.sends.map(exact))
+def test_a_request_is_what_protobuf_reads_from_its_json(request: model.SendMessage) -> None:
+    assert codec.to_request(request) == officially(request, pb.SendMessageRequest())
+
+
+@given(st.integers(-(2**53), 2**53))
+def test_whole_numbers_up_to_two_to_the_53_stay_integers(number: int) -> None:
+    came_back = from_value(to_value({"n": [number]}))
+    assert came_back == {"n": [number]}
+    assert type(came_back["n"][0]) is int
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 10**400, 2**64 - 1])
+def test_a_number_that_protobuf_would_round_is_refused(number: int) -> None:
+    with pytest.raises(ValueError, match=r"exactly up to 2\^53 only: send a larger one as a string"):
+        to_value({"n": [number]})
+
+
+def test_beyond_two_to_the_53_the_value_stays_but_not_its_type() -> None:
+    came_back = from_value(to_value(2**60))
+    assert (came_back, type(came_back)) == (2**60, float)
+
+
+@pytest.mark.parametrize("number", [0.5, 1e300, -0.1])
+def test_fractions_stay_as_they_are(number: float) -> None:
+    assert from_value(to_value(number)) == number
+
+
+def test_what_json_cannot_say_is_carried() -> None:
+    assert math.isnan(from_value(to_value(float("nan"))))
+
+
+def test_what_an_agent_leaves_to_msgspec_is_carried_as_msgspec_writes_it() -> None:
+    assert from_value(to_value({"state": TaskState.WORKING, "raw": b"x"})) == {
+        "state": "TASK_STATE_WORKING",
+        "raw": "eA==",
+    }
+
+
+def test_true_is_not_one() -> None:
+    assert from_value(to_value([True, 1, None])) == [True, 1, None]
+    assert type(from_value(to_value(True))) is bool
+
+
+def test_a_null_is_data() -> None:
+    part = Part(data=None)
+    message = Message(message_id="m", role=Role.USER, parts=(part,))
+    came_back = codec.from_message(codec.to_message(message)).parts[0]
+    assert came_back.data is None and came_back.text is UNSET
+
+
+def test_an_event_is_read_at_once() -> None:
+    event = pb.TaskArtifactUpdateEvent(artifact=pb.Artifact(artifact_id="a", parts=[pb.Part(text="before")]))
+    update = codec.from_event(event)
+    event.artifact.parts[0].text = "after"
+    assert isinstance(update, model.ArtifactUpdate) and update.artifact.parts[0].text == "before"
+
+
+def test_times_have_milliseconds() -> None:
+    event = pb.TaskStatusUpdateEvent(status=pb.TaskStatus(state=pb.TaskState.TASK_STATE_WORKING))
+    event.status.timestamp.FromJsonString("2025-01-02T03:04:05.678901Z")
+    update = codec.from_event(event)
+    assert isinstance(update, StatusUpdate) and update.status.timestamp == "2025-01-02T03:04:05.678Z"
+
+
+def test_a_message_without_a_role_is_the_agents() -> None:
+    assert codec.from_message(pb.Message(parts=[pb.Part(text="x")])).role is Role.AGENT
+
+
+def test_a_state_from_the_future_is_unspecified() -> None:
+    event = pb.TaskStatusUpdateEvent(status=pb.TaskStatus(state=99))  # type: ignore[arg-type]  # the point
+    update = codec.from_event(event)
+    assert isinstance(update, StatusUpdate) and update.status == TaskStatus(state=TaskState.UNSPECIFIED)
+
+
+def test_a_part_without_content_is_refused() -> None:
+    with pytest.raises(InvalidAgentResponseError, match="a part without content"):
+        codec.from_event(pb.Message(parts=[pb.Part()]))
+
+
+def test_what_is_no_event_is_refused() -> None:
+    event: Any = pb.AgentCard()
+    with pytest.raises(InvalidAgentResponseError, match="published a AgentCard, which is not an event"):
+        codec.from_event(event)

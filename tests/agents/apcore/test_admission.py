@@ -1,0 +1,172 @@
+"""What is refused before a task exists, and what a caller may learn from it."""
+
+import asyncio
+import logging
+import threading
+from typing import Any
+
+import apcore
+import pytest
+from pydantic import BaseModel, Field
+
+from apcore_a2a.agent import Caller
+from apcore_a2a.errors import InvalidParamsError, SkillNotFoundError, TaskNotFoundError, Violation
+from apcore_a2a.protocol.model import Part
+from tests.agents.apcore.running import (
+    Add,
+    Data,
+    Returns,
+    agent_of,
+    call_of,
+    needs_preview,
+    registry_of,
+    run,
+)
+from tests.requirements import requirement
+
+ADA = Caller(id="ada", type="user", roles=("admin",))
+
+
+def secured(*rules: apcore.ACLRule, **modules: Any) -> apcore.Executor:
+    return apcore.Executor(registry_of(**modules), acl=apcore.ACL(rules=list(rules), default_effect="deny"))
+
+
+ADMINS_ONLY = apcore.ACLRule(callers=["*"], targets=["*"], effect="allow", conditions={"roles": ["admin"]})
+
+
+@requirement("FR-EXE-001", "FR-ERR-002")
+async def test_peer_weaknesses_11_and_41_wrong_input_is_refused_with_the_names_of_the_fields() -> None:
+    module = Add()
+    with pytest.raises(InvalidParamsError) as refused:
+        await agent_of(math__add=module).admit(call_of({"a": "many"}))
+    assert refused.value.kind == "SchemaValidationError"
+    assert [violation.field for violation in refused.value.violations] == ["a", "b"]
+    assert refused.value.violations[1] == Violation("b", "Field required", "missing")
+    assert "b: Field required" in refused.value.message
+    assert module.calls == 0
+
+
+async def test_a_nested_field_is_named_by_its_path() -> None:
+    class Line(BaseModel):
+        amount: int = Field(ge=0)
+
+    class Order(BaseModel):
+        lines: list[Line]
+
+    class Book:
+        description = "Book an order"
+        input_schema = Order
+        output_schema = None
+
+        def execute(self, inputs: Data, context: Any) -> Data:
+            return {}
+
+    with pytest.raises(InvalidParamsError) as refused:
+        await agent_of(shop__book=Book()).admit(call_of({"lines": [{"amount": 1}, {"amount": -1}, {}]}))
+    assert [violation.field for violation in refused.value.violations] == ["lines.1.amount", "lines.2.amount"]
+
+
+@requirement("FR-ERR-003")
+async def test_a_caller_whom_the_acl_denies_is_told_that_there_is_no_task(caplog: pytest.LogCaptureFixture) -> None:
+    agent = agent_of(secured(ADMINS_ONLY, math__add=Add()))
+    with pytest.raises(TaskNotFoundError) as refused, caplog.at_level(logging.WARNING):
+        await agent.admit(call_of({"a": 1, "b": 2}, skill="math.add"))
+    assert refused.value.message == "Task not found"
+    assert not refused.value.metadata
+    assert refused.value.kind == "TaskNotFoundError"
+    (record,) = [record for record in caplog.records if record.name.startswith("apcore_a2a")]
+    assert (record.levelname, record.__dict__["module_id"]) == ("WARNING", "math.add")
+
+
+async def test_a_caller_with_the_role_is_admitted() -> None:
+    agent = agent_of(secured(ADMINS_ONLY, math__add=Add()))
+    assert (await run(agent, call_of({"a": 1, "b": 2}, skill="math.add", caller=ADA))).data == {"total": 3}
+
+
+@pytest.mark.parametrize(
+    ("skill", "content"),
+    [
+        ("math.add", {"a": 1, "b": 2}),
+        ("math.add", {"a": "wrong"}),
+        ("math.add", "no JSON"),
+        ("math.add", Part(url="https://example.com/a.png")),
+        ("math.none", {"a": 1, "b": 2}),
+        ("system.health.summary", {}),
+    ],
+)
+async def test_peer_weakness_40_a_denied_caller_cannot_tell_what_exists(skill: str, content: Any) -> None:
+    agent = agent_of(secured(ADMINS_ONLY, math__add=Add()))
+    with pytest.raises(TaskNotFoundError) as refused:
+        await agent.admit(call_of(content, skill=skill))
+    assert (refused.value.message, dict(refused.value.metadata)) == ("Task not found", {})
+
+
+async def test_an_allowed_caller_is_told_that_a_skill_does_not_exist() -> None:
+    agent = agent_of(secured(ADMINS_ONLY, math__add=Add()))
+    with pytest.raises(SkillNotFoundError):
+        await agent.admit(call_of("hi", skill="math.none", caller=ADA))
+
+
+async def test_an_acl_set_after_the_agent_was_made_counts() -> None:
+    executor = apcore.Executor(registry_of(math__add=Add()))
+    agent = agent_of(executor)
+    await agent.admit(call_of({"a": 1, "b": 2}))
+    executor.set_acl(apcore.ACL(rules=[], default_effect="deny"))
+    for skill in ("math.add", "math.none"):
+        with pytest.raises(TaskNotFoundError):
+            await agent.admit(call_of({"a": 1, "b": 2}, skill=skill))
+
+
+async def test_a_right_lost_between_admission_and_run_is_masked_in_the_run() -> None:
+    executor = apcore.Executor(registry_of(math__add=Add()))
+    agent, call = agent_of(executor), call_of({"a": 1, "b": 2})
+    await agent.admit(call)
+    executor.set_acl(apcore.ACL(rules=[], default_effect="deny"))
+    with pytest.raises(TaskNotFoundError):
+        [event async for event in agent.run(call)]
+
+
+async def test_a_skill_that_has_gone_between_admission_and_run_is_told() -> None:
+    registry = registry_of(math__add=Add(), text__echo=Returns({}))
+    agent, call = agent_of(registry), call_of({"a": 1, "b": 2}, skill="math.add")
+    await agent.admit(call)
+    registry.unregister("math.add")
+    with pytest.raises(SkillNotFoundError):
+        [event async for event in agent.run(call)]
+
+
+async def test_apcores_own_control_modules_cannot_be_reached() -> None:
+    registry = registry_of(math__add=Add())
+    if not hasattr(registry, "register_internal"):
+        pytest.skip("this apcore has no system modules")
+    registry.register_internal("system.control.toggle", Returns({"toggled": True}))
+    with pytest.raises(SkillNotFoundError):
+        await agent_of(registry).admit(call_of({}, skill="system.control.toggle"))
+
+
+@needs_preview
+async def test_checking_a_message_does_not_block_the_loop() -> None:
+    asked, go_on = threading.Event(), threading.Event()
+    waited: list[bool] = []
+
+    class Slow(Add):
+        def preview(self, inputs: Data, context: Any) -> None:  # apcore calls it within its checks
+            asked.set()
+            waited.append(go_on.wait(4))
+
+    async with asyncio.timeout(5):
+        admission = asyncio.ensure_future(agent_of(math__add=Slow()).admit(call_of({"a": 1, "b": 2})))
+        assert await asyncio.to_thread(asked.wait, 4)
+        go_on.set()
+        await admission
+    assert waited == [True]
+
+
+@pytest.mark.parametrize(
+    ("flags", "safe"),
+    [({}, False), ({"readonly": True}, True), ({"idempotent": True}, True), ({"destructive": True}, False)],
+)
+async def test_only_what_may_be_repeated_is_run_again_after_a_crash(flags: dict[str, bool], safe: bool) -> None:
+    module = Add()
+    module.annotations = apcore.ModuleAnnotations(**flags)
+    assert (await agent_of(math__add=module).admit(call_of({"a": 1, "b": 2}))).retry_safe is safe

@@ -1,0 +1,162 @@
+"""The card that follows from the modules: what is on it, for whom, and that it is always up to date."""
+
+import json
+import logging
+from typing import Any
+
+import apcore
+import pytest
+
+from apcore_a2a.agents.apcore.agent_card import EXTENSION, build_card, is_free, is_open
+from apcore_a2a.agents.apcore.registry import ModuleInfo
+from apcore_a2a.agents.apcore.sources import open_modules
+from apcore_a2a.protocol.card import AgentCard
+from apcore_a2a.protocol.model import encode
+from tests.agents.apcore.running import Add, Counts, Returns, modules_of, registry_of
+from tests.requirements import requirement
+
+
+def card_of(source: Any = None, *, extended: bool = False, **modules: Any) -> AgentCard:
+    opened = open_modules(registry_of(**modules) if source is None else source)
+
+    def is_public(module: ModuleInfo) -> bool:
+        return is_open(module, opened) and is_free(module)
+
+    return build_card(opened, show=None if extended else is_public)
+
+
+def ids(card: AgentCard) -> list[str]:
+    return [skill.id for skill in card.skills]
+
+
+def configured(**project: str) -> apcore.Registry:
+    registry = apcore.Registry(config=apcore.Config({"project": project}), extensions_dir="nowhere")
+    registry.register("math.add", Add())
+    return registry
+
+
+@requirement("FR-AGC-001")
+def test_peer_weakness_37_the_card_is_named_by_the_project() -> None:
+    card = card_of(configured(name="calculator", description="Counts things", version="1.2.3"))
+    assert (card.name, card.description, card.version) == ("calculator", "Counts things", "1.2.3")
+
+
+@requirement("FR-AGC-001")
+def test_what_is_given_is_stronger_than_the_project() -> None:
+    modules = open_modules(configured(name="calculator", description="Counts things", version="1.2.3"))
+    card = build_card(modules, name="mine", description="My own", version="9")
+    assert (card.name, card.description, card.version) == ("mine", "My own", "9")
+
+
+@requirement("FR-AGC-001")
+def test_a_card_without_configuration_has_defaults() -> None:
+    card = card_of(math__add=Add(), text__echo=Returns({}))
+    assert (card.name, card.description, card.version) == ("apcore-agent", "apcore agent with 2 skills", "0.0.0")
+    assert card_of(math__add=Add()).description == "apcore agent with 1 skill"
+
+
+def test_the_project_is_found_in_a_client_too() -> None:
+    if not hasattr(apcore, "APCore"):
+        pytest.skip("this apcore has no client")
+    client = apcore.APCore(config=apcore.Config({"project": {"name": "calculator"}}))
+    client.registry.register("math.add", Add())
+    assert card_of(client).name == "calculator"
+
+
+@requirement("FR-AGC-001")
+def test_a_card_has_a_skill_for_each_module_and_json_as_its_default() -> None:
+    card = card_of(math__add=Add(), text__echo=Returns({}))
+    assert ids(card) == ["math.add", "text.echo"]
+    assert card.default_input_modes == card.default_output_modes == ("application/json",)
+
+
+@requirement("FR-AGC-002")
+def test_a_card_says_that_the_agent_streams() -> None:
+    assert card_of(math__add=Add()).capabilities.streaming is True
+    assert card_of(a__counts=Counts()).capabilities.streaming is True
+
+
+@requirement("FR-AGC-002")
+def test_an_executor_that_cannot_stream_makes_an_agent_that_does_not() -> None:
+    class Own:
+        registry = registry_of(math__add=Add())
+
+        def validate(self, module_id: str, inputs: Any) -> Any:
+            raise NotImplementedError
+
+        async def call_async(self, module_id: str, inputs: Any, context: Any) -> Any:
+            raise NotImplementedError
+
+    assert card_of(Own()).capabilities.streaming is False
+
+
+def test_schemas_and_annotations_are_published_through_an_extension() -> None:
+    (extension,) = card_of(math__add=Add()).capabilities.extensions
+    assert (extension.uri, extension.required) == (EXTENSION, False)
+    params = json.loads(json.dumps(extension.params))["skills"]["math.add"]
+    assert params["annotations"] == {
+        "readonly": True,
+        "destructive": False,
+        "idempotent": False,
+        "requires_approval": False,
+        "open_world": True,
+    }
+    assert params["inputSchema"]["required"] == ["a", "b"]
+    assert params["outputSchema"]["required"] == ["total"]
+
+
+@requirement("FR-SKL-001")
+def test_a_module_without_description_is_no_skill_and_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        card = card_of(math__add=Add(), nameless__tool=Returns({}, description=""))
+    assert ids(card) == ["math.add"]
+    assert "nameless.tool" in [record.__dict__.get("module_id") for record in caplog.records]
+    assert card.description == "apcore agent with 1 skill"  # peer weakness 17: hidden ones are not counted
+
+
+def test_hidden_modules_and_apcores_own_are_on_no_card() -> None:
+    if not hasattr(apcore.ModuleAnnotations(), "discoverable"):
+        pytest.skip("this apcore hides nothing")
+    hidden = Returns({}, annotations=apcore.ModuleAnnotations(discoverable=False))
+    registry = registry_of(math__add=Add(), secret__tool=hidden)
+    registry.register_internal("system.health.summary", Returns({}))
+    assert ids(card_of(registry)) == ids(card_of(registry, extended=True)) == ["math.add"]
+    assert "secret.tool" not in str(card_of(registry).to_dict())
+
+
+def test_what_needs_approval_is_on_the_extended_card_only() -> None:
+    gated = Returns({}, annotations=apcore.ModuleAnnotations(requires_approval=True))
+    registry = registry_of(math__add=Add(), bank__pay=gated)
+    assert ids(card_of(registry)) == ["math.add"]
+    assert ids(card_of(registry, extended=True)) == ["bank.pay", "math.add"]
+    assert "bank.pay" not in str(card_of(registry).to_dict())
+
+
+def test_what_nobody_may_call_unknown_is_on_the_extended_card_only() -> None:
+    rules = [
+        apcore.ACLRule(callers=["*"], targets=["bank.*"], effect="allow", conditions={"roles": ["teller"]}),
+        apcore.ACLRule(callers=["*"], targets=["math.*"], effect="allow"),
+    ]
+    executor = apcore.Executor(
+        registry_of(math__add=Add(), bank__pay=Returns({})), acl=apcore.ACL(rules=rules, default_effect="deny")
+    )
+    assert ids(card_of(executor)) == ["math.add"]
+    assert ids(card_of(executor, extended=True)) == ["bank.pay", "math.add"]
+
+
+def test_peer_weakness_16_a_card_built_after_a_change_shows_it() -> None:
+    registry = registry_of(math__add=Add())
+    modules = open_modules(registry)
+    assert ids(build_card(modules)) == ["math.add"]
+    registry.register("text.echo", Returns({}))
+    registry.unregister("math.add")
+    assert ids(build_card(modules)) == ["text.echo"]
+
+
+def test_peer_weakness_17_tags_are_always_there() -> None:
+    assert json.loads(encode(card_of(a__module=Returns({}))))["skills"][0]["tags"] == []
+
+
+def test_a_card_can_be_sent() -> None:
+    card = build_card(modules_of(math__add=Add(), a__counts=Counts()))
+    assert json.loads(json.dumps(card.to_dict()))["skills"][1]["id"] == "math.add"

@@ -1,0 +1,185 @@
+"""A call that waits for a human is stored, decided by a reply or elsewhere, and resumed as it was."""
+
+from typing import Any
+
+import apcore
+import pytest
+
+from apcore_a2a.agent import Caller
+from apcore_a2a.errors import AgentError, InvalidParamsError, SkillNotFoundError, TaskNotFoundError
+from apcore_a2a.protocol.model import TaskState
+from tests.agents.apcore.desks import Desk, Pay, StoreBackedDesk, TalkingDesk, gated, waiting
+from tests.agents.apcore.running import (
+    Returns,
+    agent_of,
+    call_of,
+    needs_approvals,
+    reply,
+    run,
+)
+from tests.requirements import requirement
+
+pytestmark = needs_approvals
+
+ADA = Caller(id="ada", type="user")
+
+
+@requirement("FR-EXE-002")
+async def test_peer_weakness_5_a_waiting_task_says_what_it_waits_for() -> None:
+    pay = Pay()
+    _, outcome = await waiting(Desk(), pay)
+    assert outcome.state is TaskState.INPUT_REQUIRED
+    assert outcome.text == 'Approval required for module bank.pay (costs money). Reply "approve" or "reject".'
+    assert outcome.metadata == {"approvalId": "approval-1", "skillId": "bank.pay"}
+    assert outcome.memo == {"skill": "bank.pay", "inputs": {"a": 10, "b": 0}, "approval_id": "approval-1"}
+    assert not pay.paid
+
+
+@requirement("FR-EXE-002")
+@pytest.mark.parametrize("answer", ["approve", " Approve ", "YES", {"approved": True}])
+@pytest.mark.parametrize("desk", [TalkingDesk, StoreBackedDesk])
+async def test_approve_resumes_the_stored_call(desk: type[Desk], answer: Any) -> None:
+    pay = Pay()
+    agent, outcome = await waiting(desk(), pay)
+    outcome = await reply(agent, outcome, answer, caller=ADA)
+    assert outcome.state is TaskState.COMPLETED
+    assert outcome.data == {"total": 10}
+    assert pay.paid == [{"a": 10, "b": 0}]  # once, and without apcore's token
+
+
+async def test_the_handler_is_told_who_decided() -> None:
+    desk = TalkingDesk()
+    agent, outcome = await waiting(desk, Pay())
+    await reply(agent, outcome, "approve", caller=ADA)
+    assert desk.told == [("approval-1", True, "Decided by ada")]
+
+
+async def test_a_handler_may_take_answers_without_being_asynchronous() -> None:
+    class Plain(Desk):
+        def resolve(self, approval_id: str, *, approved: bool, reason: str | None = None) -> None:
+            self.decisions[approval_id] = "approved" if approved else "rejected"
+
+    agent, outcome = await waiting(Plain(), Pay())
+    assert (await reply(agent, outcome, "approve")).state is TaskState.COMPLETED
+
+
+@pytest.mark.parametrize("desk", [Desk, TalkingDesk])
+@pytest.mark.parametrize("answer", ["reject", "No", {"approved": False}])
+async def test_reject_ends_the_task_without_running_anything(desk: type[Desk], answer: Any) -> None:
+    pay = Pay()
+    agent, outcome = await waiting(desk(), pay)
+    outcome = await reply(agent, outcome, answer)
+    assert outcome.state is TaskState.REJECTED
+    assert outcome.text == "Module bank.pay was not run: rejected by the caller"
+    assert not pay.paid
+
+
+@requirement("FR-EXE-002")
+async def test_any_other_reply_looks_whether_it_was_decided_elsewhere() -> None:
+    desk, pay = Desk(), Pay()
+    agent, outcome = await waiting(desk, pay)
+    outcome = await reply(agent, outcome, "any news?")
+    assert (outcome.state, outcome.metadata["approvalId"]) == (TaskState.INPUT_REQUIRED, "approval-1")
+    assert outcome.memo["inputs"] == {"a": 10, "b": 0}
+    desk.decisions["approval-1"] = "approved"
+    outcome = await reply(agent, outcome, "and now?")
+    assert (outcome.state, outcome.data) == (TaskState.COMPLETED, {"total": 10})
+    assert len(desk.requests) == 1
+    assert desk.checked == ["approval-1", "approval-1"]
+
+
+async def test_approve_is_no_approval_where_the_handler_takes_no_answers() -> None:
+    pay = Pay()
+    agent, outcome = await waiting(Desk(), pay)
+    assert (await reply(agent, outcome, "approve")).state is TaskState.INPUT_REQUIRED
+    assert not pay.paid
+
+
+async def test_callers_cannot_approve_for_themselves_where_that_is_not_wanted() -> None:
+    desk, pay = TalkingDesk(), Pay()
+    agent, outcome = await waiting(desk, pay, by_caller=False)
+    outcome = await reply(agent, outcome, "approve")
+    assert outcome.state is TaskState.INPUT_REQUIRED
+    assert (desk.told, pay.paid) == ([], [])
+
+
+async def test_what_is_rejected_elsewhere_ends_as_rejected() -> None:
+    desk, pay = Desk(reason="too much, see /etc/limits/pay.conf"), Pay()
+    agent, outcome = await waiting(desk, pay)
+    desk.decisions["approval-1"] = "rejected"
+    outcome = await reply(agent, outcome, "and now?")
+    assert outcome.state is TaskState.REJECTED
+    assert outcome.text == "Approval denied for module bank.pay (too much, see …)"
+    assert not pay.paid
+
+
+async def test_an_approval_that_times_out_fails_the_task() -> None:
+    desk = Desk()
+    agent, outcome = await waiting(desk, Pay())
+    desk.decisions["approval-1"] = "timeout"
+    with pytest.raises(AgentError) as failed:
+        await reply(agent, outcome, "and now?")
+    assert (failed.value.message, failed.value.kind) == ("Approval timed out", "ApprovalTimeoutError")
+
+
+async def test_a_reply_cannot_change_the_call() -> None:
+    desk, pay = TalkingDesk(), Pay()
+    agent, outcome = await waiting(desk, pay)
+    outcome = await reply(agent, outcome, "approve", {"a": 999_999, "b": 0}, skill="text.echo")
+    assert outcome.data == {"total": 10}
+    assert pay.paid == [{"a": 10, "b": 0}]
+
+
+@pytest.mark.parametrize("content", [{"a": 999_999, "b": 0}, '{"a": 999999, "b": 0, "_approval_token": "approval-1"}'])
+async def test_peer_weakness_6_a_token_from_a_client_is_no_token(content: Any) -> None:
+    desk, pay = Desk(), Pay()
+    agent, _ = await waiting(desk, pay)
+    desk.decisions["approval-1"] = "approved"
+    stolen = {**content, "_approval_token": "approval-1"} if isinstance(content, dict) else content
+    outcome = await run(agent, call_of(stolen, skill="bank.pay"))
+    assert outcome.state is TaskState.INPUT_REQUIRED
+    assert outcome.metadata["approvalId"] == "approval-2"
+    assert (pay.paid, desk.checked) == ([], [])
+
+
+async def test_wrong_input_is_refused_before_anybody_is_asked() -> None:
+    desk = Desk()
+    agent = agent_of(gated(desk, bank__pay=Pay()))
+    with pytest.raises(InvalidParamsError):
+        await agent.admit(call_of({"a": "lots"}))
+    assert not desk.requests
+
+
+async def test_a_task_that_waits_can_be_resumed_by_a_new_process() -> None:
+    desk, pay = TalkingDesk(), Pay()
+    _, outcome = await waiting(desk, pay)
+    reborn = agent_of(gated(desk, bank__pay=pay, text__echo=Returns({})))
+    assert (await reply(reborn, outcome, "approve")).data == {"total": 10}
+
+
+async def test_a_waiting_task_whose_skill_has_gone_goes_on_waiting() -> None:
+    desk = Desk()
+    executor = gated(desk, bank__pay=Pay())
+    agent = agent_of(executor)
+    outcome = await run(agent, call_of({"a": 1, "b": 1}))
+    executor.registry.unregister("bank.pay")
+    with pytest.raises(SkillNotFoundError):
+        await agent.admit(call_of("approve", memo=outcome.memo))
+
+
+async def test_the_acl_is_asked_again_when_a_call_is_resumed() -> None:
+    desk, pay = TalkingDesk(), Pay()
+    executor = gated(desk, bank__pay=pay)
+    agent = agent_of(executor)
+    outcome = await run(agent, call_of({"a": 1, "b": 1}))
+    executor.set_acl(apcore.ACL(rules=[], default_effect="deny"))
+    with pytest.raises(TaskNotFoundError):
+        await reply(agent, outcome, "approve")
+    assert not pay.paid
+
+
+async def test_a_resumed_run_may_be_repeated_only_if_its_module_says_so() -> None:
+    pay = Pay()
+    pay.annotations = apcore.ModuleAnnotations(requires_approval=True, idempotent=True)
+    agent, outcome = await waiting(Desk(), pay)
+    assert (await agent.admit(call_of("approve", memo=outcome.memo))).retry_safe

@@ -1,0 +1,56 @@
+"""A registry without an executor: what requires approval is asked of the caller, never run unasked."""
+
+import apcore
+import pytest
+
+from apcore_a2a.agents.apcore.asking import MAX_DECISIONS
+from apcore_a2a.protocol.model import TaskState
+from tests.agents.apcore.desks import Pay
+from tests.agents.apcore.running import Data, agent_of, call_of, registry_of, run
+from tests.requirements import requirement
+
+pytestmark = pytest.mark.skipif(not hasattr(apcore, "ApprovalResult"), reason="this apcore has no approvals")
+
+
+@requirement("FR-EXE-002")
+async def test_a_registry_alone_asks_before_it_runs_what_requires_approval() -> None:
+    agent = agent_of(registry_of(bank__pay=Pay()))
+    asked = await run(agent, call_of(Data({"a": 1, "b": 2}), skill="bank.pay"))
+    assert asked.state is TaskState.INPUT_REQUIRED
+    done = await run(agent, call_of("approve", memo=asked.memo))
+    assert done.state is TaskState.COMPLETED
+
+
+@requirement("FR-EXE-002")
+async def test_a_decision_made_after_a_restart_counts() -> None:
+    asked = await run(agent_of(registry_of(bank__pay=Pay())), call_of(Data({"a": 1, "b": 2}), skill="bank.pay"))
+    done = await run(agent_of(registry_of(bank__pay=Pay())), call_of("approve", memo=asked.memo))
+    assert done.state is TaskState.COMPLETED
+
+
+async def test_another_word_asks_again() -> None:
+    agent = agent_of(registry_of(bank__pay=Pay()))
+    asked = await run(agent, call_of(Data({"a": 1, "b": 2}), skill="bank.pay"))
+    again = await run(agent, call_of("what for?", memo=asked.memo))
+    assert again.state is TaskState.INPUT_REQUIRED
+
+
+async def test_a_decision_is_good_for_one_call() -> None:
+    from apcore_a2a.agents.apcore.asking import AskCaller
+
+    asking = AskCaller()
+    asking.resolve("a-1", approved=True)
+    assert (await asking.check_approval("a-1")).status == "approved"
+    assert (await asking.check_approval("a-1")).status == "pending"
+    asking.resolve("a-2", approved=False, reason="no")
+    assert (await asking.check_approval("a-2")).status == "rejected"
+
+
+async def test_decisions_nobody_asks_for_are_forgotten() -> None:
+    from apcore_a2a.agents.apcore.asking import AskCaller
+
+    asking = AskCaller()
+    for number in range(MAX_DECISIONS + 1):
+        asking.resolve(str(number), approved=True)
+    assert (await asking.check_approval("0")).status == "pending"
+    assert (await asking.check_approval("1")).status == "approved"

@@ -1,0 +1,189 @@
+"""What clients are told about failures: by the table, in our words, and nothing about our machine."""
+
+import inspect
+import logging
+from typing import Any
+
+import apcore
+import apcore.errors
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apcore_a2a.agents.apcore.failures import FAILURES, explain, public
+from apcore_a2a.errors import A2AError, AgentError, InvalidParamsError, SkillNotFoundError, wire
+from tests.agents.apcore.running import Add, Data, Raises, agent_of, call_of, run
+from tests.requirements import requirement
+
+SKILL = "a.module"
+
+
+async def failure_of(error: Exception) -> A2AError:
+    """What a run that ends with the exception tells, through apcore and all."""
+    with pytest.raises(A2AError) as failed:
+        await run(agent_of(a__module=Raises(error)), call_of("go"))
+    return failed.value
+
+
+@requirement("FR-ERR-005")
+async def test_a_timeout_is_told_without_our_limits() -> None:
+    failed = await failure_of(apcore.ModuleTimeoutError(module_id=SKILL, timeout_ms=1234))
+    assert (wire(failed).code, failed.message, failed.kind) == (-32603, "Execution timed out", "ModuleTimeoutError")
+
+
+@requirement("FR-ERR-007")
+@pytest.mark.parametrize(
+    "error",
+    [
+        apcore.CallDepthExceededError(depth=33, max_depth=32, call_chain=["secret.module"]),
+        apcore.CircularCallError(module_id="secret.module", call_chain=["secret.module"]),
+        apcore.CallFrequencyExceededError(module_id="secret.module", count=4, max_repeat=3, call_chain=[]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_safety_limits_are_told_without_details(error: Exception) -> None:
+    failed = await failure_of(error)
+    assert (wire(failed).code, failed.message, failed.kind) == (-32603, "Safety limit exceeded", type(error).__name__)
+    assert not failed.metadata
+
+
+@requirement("FR-ERR-006")
+async def test_invalid_input_is_told_with_its_description() -> None:
+    failed = await failure_of(apcore.InvalidInputError(message="the file /srv/data/in.csv has 1/2 of the lines"))
+    assert isinstance(failed, InvalidParamsError)
+    assert (wire(failed).code, failed.kind) == (-32602, "InvalidInputError")
+    assert failed.message == "Invalid input: the file … has 1/2 of the lines"
+
+
+@requirement("FR-ERR-004")
+async def test_a_module_that_fails_is_told_as_a_reference_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    error = apcore.errors.ModuleExecuteError(module_id=SKILL, message="cannot open /etc/passwd: password=hunter2")
+    with caplog.at_level(logging.ERROR):
+        failed = await failure_of(error)
+    assert (wire(failed).code, failed.kind) == (-32603, "ModuleExecuteError")
+    assert failed.message == f"Internal error (reference {failed.metadata['reference']})"
+    (record,) = [record for record in caplog.records if record.name.startswith("apcore_a2a")]
+    assert record.__dict__["reference"] == failed.metadata["reference"]
+    assert record.exc_info is not None
+
+
+@requirement("FR-ERR-008")
+@pytest.mark.parametrize("error", [KeyError("/home/ada/x"), RuntimeError("token=abc"), MemoryError(), ValueError()])
+async def test_anything_else_is_an_internal_error(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        failed = await failure_of(error)
+    assert wire(failed).code == -32603
+    assert failed.message == f"Internal error (reference {failed.metadata['reference']})"
+    assert failed.kind in ("InternalError", "ModuleExecuteError")  # newer apcore wraps whatever a module raises
+    (record,) = [record for record in caplog.records if record.name.startswith("apcore_a2a")]
+    assert (record.levelname, record.exc_info is None) == ("ERROR", False)
+
+
+@requirement("FR-ERR-008")
+def test_an_exception_that_is_not_apcores_is_an_internal_error() -> None:
+    failed = explain(KeyError("secret"), SKILL)
+    assert failed.kind == "InternalError"
+    assert "secret" not in failed.message
+
+
+def every_error() -> list[Exception]:
+    """One of each class of apcore's errors, made without its constructor: what counts is the code."""
+    classes = {each for each in vars(apcore.errors).values() if isinstance(each, type) and issubclass(each, Exception)}
+    made = []
+    for kind in sorted(classes, key=lambda each: each.__name__):
+        error = kind.__new__(kind)
+        vars(error).update(code="MADE_UP", message="/secret/path/x", details={"secret": "x"}, cause=None)
+        error.__cause__ = error  # as newer apcore leaves it
+        made.append(error)
+    return made
+
+
+@pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
+def test_an_unknown_code_is_an_internal_error_whatever_its_class(error: Exception) -> None:
+    failed = explain(error, SKILL)
+    assert wire(failed).code == -32603
+    assert "secret" not in failed.message
+
+
+@pytest.mark.parametrize("code", [code for code in map(str, FAILURES) if code.isupper()])
+def test_every_row_of_the_table_is_told_as_it_says(code: str) -> None:
+    error = apcore.ModuleError(code=code, message="/secret/path/x")
+    kind, text, ours = FAILURES[code]
+    failed = explain(error, SKILL)
+    assert (type(failed), failed.message, failed.kind) == (ours, text, kind)
+
+
+async def test_a_module_that_is_switched_off_is_refused() -> None:
+    if "toggle_state" not in inspect.signature(apcore.Executor).parameters:
+        pytest.skip("this apcore switches nothing off by executor")
+    from apcore.sys_modules.control import ToggleState
+
+    state = ToggleState()
+    registry = apcore.Registry()
+    registry.register("math.add", Add())
+    executor = apcore.Executor(registry, toggle_state=state)
+    state.disable("math.add")
+    with pytest.raises(A2AError) as refused:
+        await agent_of(executor).admit(call_of({"a": 1, "b": 2}))
+    assert (refused.value.message, refused.value.kind) == ("This skill is switched off", "ModuleDisabledError")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        apcore.errors.ModuleNotFoundError(module_id="secret.module"),
+        apcore.SchemaValidationError(message="Input validation failed", errors=[{"field": "secret"}]),
+        apcore.InvalidInputError(message="secret"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_another_module_refused_is_not_for_the_client(error: Exception) -> None:
+    vars(error)["details"] = {**getattr(error, "details", {}), "module_id": "secret.module"}
+    failed = explain(error, SKILL)
+    assert isinstance(failed, AgentError)
+    assert "secret" not in failed.message
+
+
+async def test_a_call_of_a_module_that_is_missing_names_no_module() -> None:
+    class Calls:
+        description = "Call a module that is not there"
+
+        async def execute(self, inputs: Data, context: Any) -> Any:
+            return await context.executor.call_async("secret.module", inputs, context)
+
+    with pytest.raises(A2AError) as failed:
+        await run(agent_of(a__calls=Calls()), call_of("go"))
+    assert not isinstance(failed.value, SkillNotFoundError)
+    assert "secret" not in failed.value.message
+
+
+# Peer weakness 31: what is taken out of other people's texts, and what is not
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("1/2 and/or 3/4 per km/h", "1/2 and/or 3/4 per km/h"),
+        ("see https://example.com/a/b/c.html?d=e", "see https://example.com/a/b/c.html?d=e"),
+        ("cannot read /etc/app/config.yaml", "cannot read …"),
+        ("in '/usr/lib/python3/x.py'", "in '…'"),
+        (r"cannot read C:\Users\ada\secret.txt now", "cannot read … now"),
+        (r"cannot read \\server\share\x", "cannot read …"),
+        ("login with password=hunter2 failed", "login with password=… failed"),
+        ("API_KEY: abc123", "API_KEY: …"),
+        ("Authorization: Bearer abc", "Authorization: … abc"),
+        ("postgres://ada:hunter2@db/x", "postgres://…@db/x"),
+        ('bad\nTraceback (most recent call last):\n  File "/a/b.py", line 1, in f\n    x()', "bad"),
+        ('File "/a/b/c.py", line 12, in f', "…"),
+        ("x" * 600, "x" * 500),
+        (None, ""),
+        ("", ""),
+    ],
+)
+def test_peer_weakness_31_texts_are_made_fit_to_be_seen(text: str | None, seen: str) -> None:
+    assert public(text) == seen
+
+
+@given(st.text(max_size=2000))
+def test_any_text_can_be_made_fit(text: str) -> None:
+    assert len(public(text)) <= 500

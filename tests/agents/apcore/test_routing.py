@@ -1,0 +1,68 @@
+"""Which module a message is for."""
+
+import apcore
+import pytest
+
+from apcore_a2a.errors import InvalidParamsError, SkillNotFoundError
+from tests.agents.apcore.running import (
+    Add,
+    Returns,
+    agent_of,
+    call_of,
+    run,
+)
+from tests.requirements import requirement
+
+
+async def test_the_message_names_its_skill_before_the_request_does() -> None:
+    agent = agent_of(math__add=Add(), text__echo=Returns({"echo": 1}))
+    call = call_of({"a": 1, "b": 2}, skill="math.add", request_metadata={"skillId": "text.echo"})
+    assert (await run(agent, call)).data == {"total": 3}
+
+
+@requirement("FR-EXE-001")
+async def test_peer_weakness_7_the_request_may_name_the_skill_too() -> None:
+    agent = agent_of(math__add=Add(), text__echo=Returns({"echo": 1}))
+    call = call_of({"a": 1, "b": 2}, request_metadata={"skillId": "math.add"})
+    assert (await run(agent, call)).data == {"total": 3}
+
+
+async def test_a_message_without_a_skill_is_for_the_default_one() -> None:
+    agent = agent_of(math__add=Add(), text__echo=Returns({"echo": 1}), default_skill="text.echo")
+    assert (await run(agent, call_of("hi"))).data == {"echo": 1}
+
+
+async def test_a_message_without_a_skill_is_for_the_only_one() -> None:
+    assert (await run(agent_of(math__add=Add()), call_of({"a": 1, "b": 2}))).data == {"total": 3}
+
+
+@pytest.mark.parametrize("skill", [None, "", 7])
+async def test_peer_weakness_10_a_missing_skill_is_refused_before_a_task_exists(skill: object) -> None:
+    agent = agent_of(math__add=Add(), text__echo=Returns({}))
+    with pytest.raises(InvalidParamsError) as refused:
+        await agent.admit(call_of("hi", skill=skill))
+    assert refused.value.message == "Missing required parameter: metadata.skillId"
+    assert refused.value.violations[0].field == "metadata.skillId"
+
+
+@requirement("FR-ERR-001")
+@pytest.mark.parametrize("skill", ["math.sub", "Nonsense!", "../etc", "math"])
+async def test_an_unknown_skill_is_refused_by_name(skill: str) -> None:
+    with pytest.raises(SkillNotFoundError) as refused:
+        await agent_of(math__add=Add()).admit(call_of("hi", skill=skill))
+    assert refused.value.message == f"Skill not found: {skill}"
+    assert refused.value.kind == "ModuleNotFoundError"
+
+
+async def test_peer_weakness_24_a_huge_skill_id_is_not_repeated_to_its_sender() -> None:
+    with pytest.raises(SkillNotFoundError) as refused:
+        await agent_of(math__add=Add()).admit(call_of("hi", skill="x" * 200_000))
+    assert len(refused.value.message) < 100
+
+
+async def test_peer_weakness_23_what_is_not_on_the_card_can_be_called_by_id() -> None:
+    flags = {"discoverable": False} if hasattr(apcore.ModuleAnnotations(), "discoverable") else {}
+    hidden = Returns({"hidden": True}, annotations=apcore.ModuleAnnotations(**flags))
+    agent = agent_of(secret__tool=hidden, nameless__tool=Returns({"nameless": True}, description=""))
+    assert (await run(agent, call_of("hi", skill="secret.tool"))).data == {"hidden": True}
+    assert (await run(agent, call_of("hi", skill="nameless.tool"))).data == {"nameless": True}

@@ -1,0 +1,176 @@
+"""How a module looks as a skill."""
+
+import json
+from typing import Any
+
+import apcore
+import pytest
+from pydantic import BaseModel
+
+from apcore_a2a.agents.apcore.schema import ROOT, file_field, inline, text_field
+from apcore_a2a.agents.apcore.skills import modes, to_params, to_skill
+from apcore_a2a.protocol.card import AgentSkill
+from tests.agents.apcore.running import Add, Counts, Returns, modules_of
+from tests.requirements import requirement
+
+
+def skill_of(module: Any, module_id: str = "a__module") -> AgentSkill:
+    (found,) = modules_of(**{module_id: module})
+    return to_skill(found)
+
+
+def params_of(module: Any) -> dict[str, Any]:
+    (found,) = modules_of(a__module=module)
+    return to_params(found)
+
+
+@requirement("FR-SKL-001")
+def test_a_skill_says_what_its_module_says() -> None:
+    skill = skill_of(Add(), "math__add")
+    assert (skill.id, skill.name) == ("math.add", "Math Add")
+    assert (skill.description, skill.tags) == ("Add two integers", ("math",))
+
+
+@requirement("FR-SKL-001")
+@pytest.mark.parametrize(
+    ("module_id", "name"), [("image.resize", "Image Resize"), ("a.b_c.d", "A B C D"), ("hello", "Hello")]
+)
+def test_the_name_is_the_id_for_people(module_id: str, name: str) -> None:
+    assert skill_of(Returns({}), module_id.replace(".", "__")).name == name
+
+
+@requirement("FR-SKL-002")
+def test_examples_are_inputs_as_json_and_ten_at_most() -> None:
+    examples = [apcore.ModuleExample(title=f"No {n}", inputs={"n": n}, output={}) for n in range(12)]
+    module = Returns({}, examples=examples)
+    assert [json.loads(text) for text in skill_of(module).examples] == [{"n": n} for n in range(10)]
+    assert params_of(module)["examples"][0] == {"name": "No 0", "input": {"n": 0}}
+    assert len(params_of(module)["examples"]) == 10
+
+
+@requirement("FR-SKL-002")
+def test_a_module_without_examples_is_a_skill_without_examples() -> None:
+    assert skill_of(Returns({})).examples == ()
+
+
+STRING = {"type": "string"}
+TEXT = {"type": "object", "properties": {"text": STRING}}
+MAYBE = {"type": "object", "properties": {"text": {"anyOf": [STRING, {"type": "null"}]}}}
+TWO = {"type": "object", "properties": {"text": STRING, "n": {"type": "integer"}}}
+NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}}
+EMPTY = {"type": "object", "properties": {}}
+
+
+@requirement("FR-SKL-003")
+@pytest.mark.parametrize(
+    ("schema", "declared"),
+    [
+        ({}, ("text/plain",)),
+        (STRING, ("application/json", "text/plain")),
+        (TEXT, ("application/json", "text/plain")),
+        (MAYBE, ("application/json", "text/plain")),
+        (TWO, ("application/json",)),
+        (NUMBER, ("application/json",)),
+        (EMPTY, ("application/json",)),
+    ],
+)
+def test_modes_follow_from_the_schema(schema: dict[str, Any], declared: tuple[str, ...]) -> None:
+    assert modes(schema) == declared
+
+
+@requirement("FR-SKL-003")
+def test_a_skill_declares_the_modes_of_its_input_and_its_output() -> None:
+    class Text(BaseModel):
+        text: str
+
+    skill = skill_of(Returns({}, input_schema=Text))
+    assert (skill.input_modes, skill.output_modes) == (("application/json", "text/plain"), ("text/plain",))
+
+
+@requirement("FR-SKL-004")
+def test_annotations_are_published() -> None:
+    off = {"destructive": False, "requires_approval": False, "open_world": False}
+    flags = {"readonly": True, "idempotent": True, **off}
+    published = params_of(Returns({}, annotations=apcore.ModuleAnnotations(**flags)))["annotations"]
+    assert {name: getattr(published, name) for name in published.__struct_fields__} == flags
+
+
+@requirement("FR-SKL-004")
+def test_no_annotations_are_published_for_a_module_without() -> None:
+    assert "annotations" not in params_of(Returns({}))
+
+
+def test_schemas_are_published_without_references() -> None:
+    class Inner(BaseModel):
+        n: int
+
+    class Outer(BaseModel):
+        inner: Inner
+        more: list[Inner]
+
+    params = params_of(Returns({}, input_schema=Outer))
+    assert "$ref" not in json.dumps(params["inputSchema"])
+    assert params["inputSchema"]["properties"]["inner"]["properties"]["n"]["type"] == "integer"
+    assert "outputSchema" not in params
+
+
+def test_a_streaming_skill_says_so() -> None:
+    assert params_of(Counts())["streaming"]
+    assert "streaming" not in params_of(Returns({}))
+
+
+# What people read may be overridden
+
+
+@pytest.mark.parametrize(
+    ("display", "read"),
+    [
+        ({}, ("A Module", "Return a value", ())),
+        ({"alias": "Giver"}, ("Giver", "Return a value", ())),
+        ({"alias": "Giver", "a2a": {"alias": "A2A Giver"}}, ("A2A Giver", "Return a value", ())),
+        ({"description": "Gives", "tags": ["gift"]}, ("A Module", "Gives", ("gift",))),
+        ({"description": "Gives", "a2a": {"description": "Gives all"}}, ("A Module", "Gives all", ())),
+        ({"guidance": "Ask nicely"}, ("A Module", "Return a value\n\nGuidance: Ask nicely", ())),
+        ({"a2a": None, "mcp": {"alias": "Not for us"}}, ("A Module", "Return a value", ())),
+    ],
+)
+def test_display_overrides_what_people_read_but_not_the_id(display: dict[str, Any], read: tuple[Any, ...]) -> None:
+    skill = skill_of(Returns({}, metadata={"display": display}))
+    assert (skill.name, skill.description, skill.tags) == read
+    assert skill.id == "a.module"
+
+
+# Schemas
+
+
+def test_references_are_replaced_by_what_they_name() -> None:
+    schema = {
+        "$defs": {"N": {"type": "integer"}},
+        "definitions": {"S": {"type": "string"}},
+        "properties": {
+            "n": {"$ref": "#/$defs/N", "title": "N"},
+            "s": {"$ref": "#/definitions/S"},
+            "gone": {"$ref": "#/$defs/Gone"},
+            "$ref": {"type": "string"},
+            "list": {"items": [{"$ref": "#/$defs/N"}]},
+        },
+    }
+    assert inline(schema) == {
+        "properties": {
+            "n": {"type": "integer", "title": "N"},
+            "s": {"type": "string"},
+            "gone": {},
+            "$ref": {"type": "string"},
+            "list": {"items": [{"type": "integer"}]},
+        },
+    }
+    assert "$defs" in schema
+
+
+def test_text_and_files_find_their_field() -> None:
+    file = {"properties": {"uri": STRING, "name": STRING}}
+    assert [text_field(schema) for schema in (STRING, TEXT, TWO, EMPTY)] == [ROOT, "text", None, None]
+    assert file_field(file) == ROOT
+    assert file_field({"properties": {"picture": file, "n": {"type": "integer"}}}) == "picture"
+    assert file_field({"properties": {"one": file, "two": file}}) is None
+    assert file_field(TEXT) is None

@@ -1,0 +1,152 @@
+"""What functions may ask for, what is refused, and who says that a run is safe to repeat."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from apcore_a2a.agent import Agent, Call
+from apcore_a2a.agents.as_agent import as_agent
+from apcore_a2a.protocol.model import Message, Part, Role
+from tests.conversations import contents, talk_to
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+
+async def by_name(call):  # type: ignore[no-untyped-def]  # the point: no annotations
+    return call.message.parts[0].text
+
+
+async def by_place(message, whatever):  # type: ignore[no-untyped-def]  # the point: no annotations
+    return f"{message.parts[0].text}{whatever.message.parts[0].text}"
+
+
+async def by_annotation(later: Call, first: str) -> str:
+    return f"{first}{later.caller.id}"
+
+
+async def with_default(text: str, temperature: float = 0.7) -> str:
+    return f"{text} {temperature}"
+
+
+async def unresolvable(message: "Message", number: "Decimal | None" = None) -> "str":
+    return str(message.parts[0].text)
+
+
+def wrapped(text: str) -> Any:
+    return with_default(text)
+
+
+class Greeter:
+    def __init__(self, greeting: str) -> None:
+        self.greeting = greeting
+
+    async def __call__(self, text: str) -> str:
+        return f"{self.greeting}, {text}"
+
+    async def method(self, text: str) -> str:
+        return f"{self.greeting} {text}"
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (by_name, "hi"),
+        (by_place, "hihi"),
+        (by_annotation, "hianonymous"),
+        (with_default, "hi 0.7"),
+        (unresolvable, "hi"),
+        (wrapped, "hi 0.7"),
+        (lambda message: message.parts[0].text, "hi"),
+        (partial(with_default, temperature=1), "hi 1"),
+        (Greeter("Hello"), "Hello, hi"),
+        (Greeter("Hello").method, "Hello hi"),
+    ],
+    ids=lambda value: getattr(value, "__name__", type(value).__name__) if callable(value) else "",
+)
+async def test_a_function_is_called_with_what_it_asks_for(function: Callable[..., Any], expected: str) -> None:
+    async with talk_to(function) as user:
+        assert contents(await user.task("hi")) == [[expected]]
+
+
+async def test_a_text_parameter_gets_all_text_of_the_message() -> None:
+    async def echo(text: str) -> str:
+        return text
+
+    message = Message(message_id="m", role=Role.USER, parts=(Part(text="a"), Part(data=1), Part(text="b")))
+    async with talk_to(echo) as user:
+        assert contents(await user.task(message)) == [["a\nb"]]
+
+
+async def too_many(message: Message, call: Call, more: str) -> None: ...
+
+
+async def keyword_only(message: Message, *, call: Call) -> None: ...
+
+
+async def wrong_type(number: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "complaint"),
+    [
+        (too_many, "too_many cannot be served: it may ask for (message), (message, call) or (call), and no more"),
+        (
+            keyword_only,
+            "keyword_only cannot be served: it may ask for (message), (message, call) or (call), and no more",
+        ),
+        (wrong_type, "wrong_type cannot be served: number may be a Message, a Call or a str, nothing else"),
+        (type, "type is a class: serve an instance of it"),
+        (min, "min cannot be served: its parameters are unknown"),
+        (3, "a int cannot be served: expected an Agent, an AgentExecutor (with execute and cancel) or a function"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_the_reason(function: Any, complaint: str) -> None:
+    with pytest.raises(TypeError) as refusal:
+        as_agent(function)
+    assert str(refusal.value) == complaint
+
+
+# ---- retry safety ----------------------------------------------------------------------------------------------------
+
+
+async def safe(text: str) -> str:
+    return text
+
+
+async def is_retry_safe(agent: Agent, call: Call) -> bool:
+    return (await agent.admit(call)).retry_safe
+
+
+async def test_a_run_is_safe_to_repeat_only_if_somebody_says_so() -> None:
+    calls: list[Call] = []
+
+    async def capture(call: Call) -> None:
+        calls.append(call)
+
+    async with talk_to(capture) as user:
+        await user.task("?")
+    marked = partial(safe)
+    marked.retry_safe = True  # type: ignore[attr-defined]  # an attribute that as_agent reads
+    assert not await is_retry_safe(as_agent(safe), calls[0])
+    assert await is_retry_safe(as_agent(safe, retry_safe=True), calls[0])
+    assert await is_retry_safe(as_agent(marked), calls[0])
+    assert not await is_retry_safe(as_agent(marked, retry_safe=False), calls[0])
+
+
+def test_an_agent_is_served_as_it_is_and_speaks_for_itself() -> None:
+    agent = as_agent(safe)
+    assert as_agent(agent) is agent
+    with pytest.raises(TypeError, match="says in admit"):
+        as_agent(agent, retry_safe=True)
+
+
+def test_an_agent_made_of_a_function_keeps_its_name_and_docstring() -> None:
+    def greet(text: str) -> str:
+        """Greets."""
+        return text
+
+    agent: Any = as_agent(greet)
+    assert (agent.__name__, agent.__doc__) == ("greet", "Greets.")

@@ -1,0 +1,136 @@
+"""What stands around an agent: health, metrics, other origins, other applications, hooks."""
+
+import asyncio
+import logging
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+
+from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, async_serve
+from apcore_a2a.errors import StoreUnavailableError
+from tests.app.test_app import CARD, browsing, send
+from tests.auth.tokens import SECRET
+from tests.modules import registry
+from tests.requirements import requirement
+
+
+@requirement("FR-OPS-001")
+async def test_health_says_how_it_is() -> None:
+    async with browsing(await async_serve(registry())) as client:
+        answer = await client.get("/health")
+        assert answer.status_code == 200
+        health = answer.json()
+        assert (health["status"], health["module_count"]) == ("healthy", 1)
+        assert health["uptime_seconds"] >= 0
+
+
+@requirement("FR-OPS-001")
+async def test_health_says_when_the_store_is_gone() -> None:
+    class Broken(InMemoryTaskStore):
+        async def check(self) -> None:
+            raise StoreUnavailableError
+
+    async with browsing(await async_serve(registry(), task_store=Broken())) as client:
+        answer = await client.get("/health")
+        assert answer.status_code == 503
+        assert answer.json() == {"status": "unhealthy", "reason": StoreUnavailableError.text}
+
+
+@requirement("FR-OPS-002")
+async def test_metrics_count_and_are_off_by_default() -> None:
+    async with browsing(await async_serve(registry())) as client:
+        assert (await client.get("/metrics")).status_code in (400, 404)
+    async with browsing(await async_serve(registry(), metrics=True)) as client:
+        await client.post("/", json=send())
+        figures = (await client.get("/metrics")).json()
+        assert figures["completed_tasks"] == 1
+        assert (figures["active_tasks"], figures["failed_tasks"], figures["total_requests"]) == (0, 0, 2)
+        text = await client.get("/metrics", headers={"Accept": "text/plain"})
+        assert text.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert "apcore_a2a_completed_tasks_total 1\n" in text.text
+
+
+@requirement("NFR-SEC-003")
+async def test_other_origins_are_kept_out_unless_named(caplog: pytest.LogCaptureFixture) -> None:
+    asking = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    async with browsing(await async_serve(registry())) as client:
+        answer = await client.get(CARD, headers={"Origin": "https://app.example"})
+        assert "access-control-allow-origin" not in answer.headers
+    app = await async_serve(registry(), cors_origins=["https://app.example"])
+    async with browsing(app) as client:
+        preflight = await client.options("/", headers={**asking, "Access-Control-Request-Headers": "A2A-Version"})
+        assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-origin"] == "https://app.example"
+        answer = await client.get(CARD, headers={"Origin": "https://other.example"})
+        assert "access-control-allow-origin" not in answer.headers
+    with caplog.at_level(logging.WARNING):
+        await async_serve(registry(), cors_origins=["*"])
+    assert "CORS is open to every origin" in caplog.text
+
+
+async def test_a_preflight_needs_no_token() -> None:
+    app = await async_serve(registry(), auth=JWTAuthenticator(SECRET), cors_origins=["https://app.example"])
+    asking = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    async with browsing(app) as client:
+        assert (await client.options("/", headers=asking)).status_code == 200
+        refused = await client.post("/", json=send(), headers={"Origin": "https://app.example"})
+        assert refused.status_code == 401
+        assert refused.headers["access-control-allow-origin"] == "https://app.example"
+
+
+@requirement("FR-SRV-003")
+async def test_it_mounts_anywhere_in_another_application() -> None:
+    host = FastAPI()
+    host.mount("/agents/calculator", await async_serve(registry()))
+    async with browsing(host) as client:
+        client.base_url = httpx.URL("http://127.0.0.1:9000")
+        card = (await client.get(f"/agents/calculator{CARD}")).json()
+        assert card["url"] == "http://127.0.0.1:9000/agents/calculator/"
+        answer = (await client.post("/agents/calculator/", json=send())).json()
+        assert answer["result"]["status"]["state"] == "completed"
+
+
+async def test_middleware_that_was_added_sees_every_request() -> None:
+    app = await async_serve(registry())
+    seen: list[str] = []
+
+    async def watch(request: Any, call_next: Any) -> Any:
+        seen.append(request.url.path)
+        return await call_next(request)
+
+    app.user_middleware.append(Middleware(BaseHTTPMiddleware, dispatch=watch))
+    async with browsing(app) as client:
+        assert (await client.post("/", json=send())).json()["result"]["status"]["state"] == "completed"
+    assert seen == ["/"]
+
+
+async def test_hooks_run_when_it_opens_and_when_it_closes() -> None:
+    told: list[str] = []
+
+    async def later() -> None:
+        told.append("opened, later")
+
+    app = await async_serve(
+        registry(), on_startup=[lambda: told.append("opened"), later], on_shutdown=[lambda: told.append("closed")]
+    )
+    async with browsing(app):
+        assert told == ["opened", "opened, later"]
+    assert told == ["opened", "opened, later", "closed"]
+
+
+async def test_it_opens_once_however_many_come_first() -> None:
+    opened: list[None] = []
+
+    counted = await async_serve(registry(), on_startup=[lambda: opened.append(None)])
+    transport = httpx.ASGITransport(app=counted)
+    async with (
+        httpx.AsyncClient(transport=transport, base_url="http://agent.example") as client,
+        asyncio.TaskGroup() as group,
+    ):
+        for _ in range(5):
+            group.create_task(client.get(CARD))
+    assert len(opened) == 1

@@ -1,0 +1,223 @@
+"""`serve` and `apcore-a2a serve` as processes: how they start, what they say, how they end."""
+
+import json
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from apcore_a2a import A2AClient
+from apcore_a2a.protocol.model import SendConfiguration, StatusUpdate, TaskState
+from tests.auth.tokens import SECRET, bearer
+from tests.processes import Process, running
+from tests.requirements import requirement
+
+AT_ONCE = SendConfiguration(return_immediately=True)
+EXTENSIONS = Path(__file__).parents[2] / "examples" / "extensions"
+WAIT = """
+import asyncio
+from typing import Any
+from pydantic import BaseModel
+
+class Nothing(BaseModel):
+    pass
+
+class Wait:
+    description = "Wait for ever"
+    input_schema = Nothing
+    output_schema = Nothing
+
+    async def execute(self, inputs: dict[str, Any], context: Any) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+"""
+
+
+@asynccontextmanager
+async def command(*options: str, **environment: str) -> AsyncIterator[Process]:
+    async with running(
+        "-m", "apcore_a2a", "serve", "--host", "127.0.0.1", "--port", "0", *options, **environment
+    ) as it:
+        yield it
+
+
+async def address(process: Process) -> str:
+    return (await process.says(r"running on (http://[\d.]+:\d+)"))[1].replace("0.0.0.0", "127.0.0.1")
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Path:
+    (tmp_path / "wait.py").write_text(WAIT)
+    return tmp_path
+
+
+@requirement("FR-CMD-001", "FR-SRV-001")
+async def test_a_directory_of_modules_becomes_an_agent() -> None:
+    async with command("--extensions-dir", str(EXTENSIONS), "--name", "demo", "--metrics") as process:
+        url = await address(process)
+        async with A2AClient(url) as client:
+            card = await client.agent_card
+            assert card.name == "demo"
+            assert {"text.stats", "files.chart", "payments.transfer"} <= {skill.id for skill in card.skills}
+            task: Any = await client.send_message("many hands", skill="text.stats")
+            assert task.artifacts[0].parts[0].data["words"] == 2
+        process.signal(signal.SIGTERM)
+        assert await process.ends() == 0
+    assert "Traceback" not in process.said
+
+
+@requirement("FR-CMD-001")
+async def test_the_banner_shows_what_is_served_and_what_is_unsafe() -> None:
+    arguments = ["-m", "apcore_a2a", "serve", "--port", "0", "--extensions-dir", str(EXTENSIONS), "--cors-origins", "*"]
+    async with running(*arguments) as process:
+        await address(process)
+        for fact in ("text.stats", "auth    none", "store   memory", "no authentication is set", "CORS is open"):
+            assert fact in process.said
+
+
+@requirement("FR-CMD-001")
+async def test_the_environment_sets_what_the_command_line_does_not() -> None:
+    environment = {"AGENT_NAME": "from-environment", "AGENT_VERSION": "7.7.7", "JWT_KEY": SECRET}
+    options = ["--extensions-dir", str(EXTENSIONS), "--version-str", "8.8.8"]
+    async with command(*options, **environment) as process:
+        url = await address(process)
+        async with httpx.AsyncClient(base_url=url) as client:
+            card = (await client.get("/.well-known/agent.json")).json()
+            assert (card["name"], card["version"]) == ("from-environment", "8.8.8")
+            assert (await client.get("/v1/tasks")).status_code == 401
+            assert (await client.get("/v1/tasks", headers=bearer())).status_code == 200
+
+
+@requirement("FR-CMD-002")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--extensions-dir", "not/there"], "Extensions directory not found: not/there"),
+        (["--nonsense"], "No such option"),
+        (["--port", "x"], "Invalid value for '--port'"),
+        (["--auth-type", "bearer"], "--auth-key is required when --auth-type is bearer"),
+        (["--auth-key", "@not/there"], "JWT key file not readable: not/there"),
+        (["--auth-key", "-----BEGIN nothing"], "JWT key not usable"),
+        (["--store", "paper://"], "store must be a URL that begins with"),
+        (["--execution-timeout", "0"], "execution_timeout must be positive"),
+    ],
+    ids=str,
+)
+async def test_a_wrong_call_ends_with_one_and_says_what_is_wrong(options: list[str], said: str) -> None:
+    known = [] if "--extensions-dir" in options else ["--extensions-dir", str(EXTENSIONS)]
+    async with command(*known, *options) as process:
+        assert await process.ends() == 1
+        assert said in process.said
+        assert "Traceback" not in process.said
+
+
+@requirement("FR-CMD-002")
+async def test_a_directory_without_modules_is_refused(tmp_path: Path) -> None:
+    async with command("--extensions-dir", str(tmp_path)) as process:
+        assert await process.ends() == 1
+        assert f"No modules discovered in {tmp_path}" in process.said
+
+
+@requirement("FR-CMD-002")
+async def test_a_port_that_is_taken_ends_with_two() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        async with command("--extensions-dir", str(EXTENSIONS), "--port", port) as process:
+            assert await process.ends() == 2
+            assert "address already in use" in process.said
+
+
+@requirement("FR-SRV-005", "NFR-REL-001")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_an_open_stream_ends_with_the_shutdown_and_does_not_hold_the_server(
+    waiting: Path, number: signal.Signals
+) -> None:
+    async with command("--extensions-dir", str(waiting), "--shutdown-timeout", "0.2") as process:
+        url = await address(process)
+        async with A2AClient(url) as client:
+            states = []
+            async for event in client.stream_message({}, skill="wait"):
+                if isinstance(event, StatusUpdate):
+                    states.append((event.status.state, event.status.message))
+                    if event.status.state is TaskState.WORKING:
+                        process.signal(number)
+            state, message = states[-1]
+            assert state is TaskState.FAILED
+            assert message is not None
+            assert message.parts[0].text == "Server shutdown"
+        assert await process.ends() == 0
+
+
+@requirement("FR-SRV-005")
+async def test_a_second_signal_ends_the_server_at_once(waiting: Path) -> None:
+    async with command("--extensions-dir", str(waiting), "--shutdown-timeout", "600") as process:
+        url = await address(process)
+        async with A2AClient(url) as client:
+            await client.send_message({}, skill="wait", configuration=AT_ONCE)
+            process.signal(signal.SIGTERM)
+            await process.says("Shutting down")
+            process.signal(signal.SIGTERM)
+            await process.ends()  # long before the ten minutes are over
+
+
+STUBBORN = WAIT.replace(
+    "        await asyncio.Event().wait()",
+    """
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+    """,
+)
+
+
+@requirement("FR-SRV-005", "NFR-REL-001")
+async def test_a_module_that_ignores_its_cancellation_does_not_keep_the_process(tmp_path: Path) -> None:
+    (tmp_path / "wait.py").write_text(STUBBORN)
+    async with command("--extensions-dir", str(tmp_path), "--shutdown-timeout", "0.1") as process:
+        url = await address(process)
+        async with A2AClient(url) as client:
+            await client.send_message({}, skill="wait", configuration=AT_ONCE)
+        process.signal(signal.SIGTERM)
+        assert await process.ends() == 0
+
+
+@requirement("FR-OPS-003")
+async def test_a_changed_file_is_taken_in_and_a_broken_one_is_not(waiting: Path) -> None:
+    async with command("--extensions-dir", str(waiting), "--reload") as process:
+        url = await address(process)
+        async with A2AClient(url) as client:
+            (waiting / "wait.py").write_text(WAIT.replace("Wait for ever", "Wait, but why"))
+            await process.says("module reloaded module_id=wait")
+            assert [skill.description for skill in (await client.refresh_card()).skills] == ["Wait, but why"]
+            (waiting / "wait.py").write_text("this is not Python")
+            await process.says("module not reloaded.*module_id=wait")
+            (waiting / "more.py").write_text(WAIT)
+            await process.says("module reloaded module_id=more")
+            assert {skill.id for skill in (await client.refresh_card()).skills} == {"wait", "more"}
+            (waiting / "more.py").unlink()
+            await process.says("module removed module_id=more")
+            assert {skill.id for skill in (await client.refresh_card()).skills} == {"wait"}
+
+
+async def test_logs_can_be_json_and_no_client_can_break_a_line() -> None:
+    async with command("--extensions-dir", str(EXTENSIONS), "--log-format", "json") as process:
+        await process.says('"message": "Uvicorn running')
+        lines = [line for line in process.said.splitlines() if line.startswith("{")]
+        assert {"time", "level", "logger", "message"} <= json.loads(lines[0]).keys()
+
+
+async def test_the_function_serves_as_the_command_does() -> None:
+    script = "from apcore_a2a import serve\nasync def echo(text: str) -> str: return text\nserve(echo, port=0)"
+    async with running("-c", script) as process:
+        async with A2AClient(await address(process)) as client:
+            task: Any = await client.send_message("hello")
+            assert task.artifacts[0].parts[0].text == "hello"
+        process.signal(signal.SIGINT)
+        assert await process.ends() == 0

@@ -1,0 +1,269 @@
+"""What an agent yields is checked, taken as it is at that moment, and poisons nothing."""
+
+import copy
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from apcore_a2a.agent import AgentEvent, Call, Remember
+from apcore_a2a.errors import A2AError, TaskNotFoundError
+from apcore_a2a.protocol.model import (
+    Artifact,
+    ArtifactUpdate,
+    Message,
+    Part,
+    Role,
+    StatusUpdate,
+    Task,
+    TaskState,
+    TaskStatus,
+)
+from apcore_a2a.storage.memory import InMemoryTaskStore
+from apcore_a2a.storage.task_store import Store
+from tests.engine.driving import Acts, User, chunks_of, serving, text_of, until, words
+from tests.engine.fake_disk import FakeDisk
+from tests.fakes import ASKS, COMPLETED, WORKING, Gate, ScriptedAgent, Step, chunk, pause, says, status
+from tests.requirements import requirement
+
+S = TaskState
+
+
+INVALID = "The agent's output is not valid A2A"
+
+
+def artifact(part: Any, **fields: Any) -> ArtifactUpdate:  # Any: what no type checker would let an agent say
+    return ArtifactUpdate(artifact=Artifact(artifact_id="out", parts=[part]), **fields)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        artifact(Part(data=object())),
+        artifact(Part(data={1: {2, object()}})),
+        artifact(Part(text=5)),  # type: ignore[arg-type]  # the point of it
+        artifact("text"),
+        ArtifactUpdate(artifact=Artifact(artifact_id="", parts=[Part(text="x")])),
+        ArtifactUpdate(artifact=Artifact(artifact_id="x" * 257, parts=[Part(text="x")])),
+        StatusUpdate(status=TaskStatus(state=S.WORKING, message=Message(message_id="m", role=Role.AGENT, parts=()))),
+        StatusUpdate(status=TaskStatus(state=S.WORKING, message=says("x"), timestamp=7)),  # type: ignore[arg-type]
+        "not an event",
+        None,
+    ],
+    ids=lambda event: type(event).__name__,
+)
+async def test_output_that_is_not_valid_fails_the_task_and_poisons_nothing(event: Any) -> None:
+    agent = ScriptedAgent({"bad": (chunk("a"), event, COMPLETED)})
+    async with serving(agent) as engine:
+        alice = User(engine)
+        task = await alice.send("bad")
+        assert (task.status.state, text_of(task), chunks_of(task)) == (S.FAILED, INVALID, ["a"])
+        assert await alice.get(task) == task
+        assert (await alice.list()).total_size == 1
+
+
+async def test_an_invalid_end_that_would_skip_a_state_leaves_no_trace() -> None:
+    bad = StatusUpdate(status=TaskStatus(state=S.COMPLETED, message=says("x"), timestamp=7))  # type: ignore[arg-type]
+    gate = Gate()
+    async with serving(ScriptedAgent(default=(ASKS, gate, bad))) as engine:
+        alice = User(engine)
+        watcher = await alice.subscribe(await alice.send("go"))
+        gate.open()
+        await watcher.rest()
+    assert watcher.states == [S.INPUT_REQUIRED, S.FAILED]
+    assert watcher.seqs == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        StatusUpdate(status=TaskStatus(state=S.WORKING, message=says("x")), task_id="another"),
+        artifact(Part(text="x"), task_id="another"),
+        Task(id="another", context_id="c", status=TaskStatus(state=S.WORKING)),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+async def test_an_event_of_another_task_fails_the_task(event: AgentEvent) -> None:
+    async with serving(ScriptedAgent(default=(event, COMPLETED))) as engine:
+        task = await User(engine).send("go")
+    assert task.status.state is S.FAILED
+    assert "not its" in text_of(task)
+
+
+@requirement("FR-TSK-001")
+async def test_a_step_the_lifecycle_forbids_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(ScriptedAgent(default=(WORKING, status(S.SUBMITTED), COMPLETED))) as engine:
+        task = await User(engine).send("go")
+    assert task.status.state is S.FAILED
+    assert text_of(task).startswith("Internal error (reference ")
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+async def test_what_was_yielded_stays_as_it_was_whatever_the_agent_does_with_it() -> None:
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        data: dict[str, Any] = {"n": 1}
+        yield artifact(Part(data=data))
+        data["n"] = object()
+        yield COMPLETED
+
+    async with serving(Acts(play)) as engine:
+        task = await User(engine).send("go")
+    assert task.status.state is S.COMPLETED
+    assert task.artifacts[0].parts[0].data == {"n": 1}
+
+
+async def test_what_an_agent_does_to_its_copy_of_the_task_changes_nothing() -> None:
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        call.task.history.clear()
+        call.task.status = TaskStatus(state=S.REJECTED)
+        yield COMPLETED
+
+    async with serving(Acts(play)) as engine:
+        task = await User(engine).send("go")
+    assert (task.status.state, words(task)) == (S.COMPLETED, ["go"])
+
+
+async def test_a_reply_makes_no_task() -> None:
+    async with serving(ScriptedAgent(default=(Remember({"a": 1}), says("Hello"), COMPLETED), may_reply=True)) as engine:
+        alice = User(engine)
+        reply = await alice.answer("hi", context_id="talk")
+        assert isinstance(reply, Message)
+        assert (reply.context_id, reply.task_id, reply.parts[0].text) == ("talk", "", "Hello")
+        assert reply.message_id
+        streamed = await (await alice.stream("hi")).rest()
+        assert [type(entry.event) for entry in streamed.entries] == [Message]
+        assert (await alice.list()).total_size == 0
+
+
+async def test_a_reply_that_is_not_valid_is_a_failed_task() -> None:
+    broken = Message(message_id="m", role=Role.AGENT, parts=(Part(data=object()),))
+    async with serving(ScriptedAgent(default=(broken,), may_reply=True)) as engine:
+        task = await User(engine).send("hi")
+    assert (task.status.state, text_of(task)) == (S.FAILED, INVALID)
+
+
+async def test_a_message_within_a_task_completes_it_if_the_agent_may_reply() -> None:
+    async with serving(ScriptedAgent(default=(WORKING, says("Done")), may_reply=True)) as engine:
+        task = await User(engine).send("hi")
+    assert (task.status.state, text_of(task)) == (S.COMPLETED, "Done")
+
+
+async def test_a_message_within_a_task_is_what_any_other_agent_says_while_it_works() -> None:
+    async with serving(ScriptedAgent(default=(says("Thinking"), COMPLETED))) as engine:
+        task = await User(engine).send("hi")
+    assert (task.status.state, words(task)) == (S.COMPLETED, ["hi", "Thinking"])
+
+
+async def test_an_agents_own_idea_of_its_new_task_is_taken() -> None:
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        made = Task(
+            id=call.task.id,
+            context_id=call.task.context_id,
+            status=TaskStatus(state=S.SUBMITTED),
+            history=list(call.task.history),
+            metadata={"made": "by the agent"},
+        )
+        yield made
+        yield COMPLETED
+
+    async with serving(Acts(play, may_reply=True)) as engine:
+        task = await User(engine).send("hi")
+    assert (task.status.state, task.metadata) == (S.COMPLETED, {"made": "by the agent"})
+
+
+async def test_an_agents_idea_of_somebody_elses_task_is_not_taken() -> None:
+    other = Task(id="another", context_id="c", status=TaskStatus(state=S.SUBMITTED))
+    async with serving(ScriptedAgent(default=(other, COMPLETED), may_reply=True)) as engine:
+        task = await User(engine).send("hi")
+    assert (task.id != "another", task.status.state) == (True, S.FAILED)
+
+
+async def test_an_agent_may_replace_its_whole_task() -> None:
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        yield chunk("old")
+        yield Task(id=call.task.id, context_id=call.task.context_id, status=TaskStatus(state=S.COMPLETED))
+
+    async with serving(Acts(play)) as engine:
+        task = await User(engine).send("hi")
+    assert (task.status.state, task.artifacts, task.history) == (S.COMPLETED, [], [])
+    assert task.status.timestamp
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
+async def test_what_an_agent_keeps_before_it_makes_a_task_is_kept_with_it(apart: bool) -> None:
+    script: tuple[Step, ...] = (Remember({"n": 1}), pause(), ASKS) if apart else (Remember({"n": 1}), ASKS)
+    agent = ScriptedAgent({"go": script}, may_reply=True)
+    async with serving(agent) as engine:
+        alice = User(engine)
+        task = await alice.send("go")
+        await alice.send("on", task_id=task.id)
+    assert [call.memo for call in agent.calls] == [None, {"n": 1}]
+
+
+async def test_an_agents_own_time_is_kept() -> None:
+    end = StatusUpdate(status=TaskStatus(state=S.COMPLETED, timestamp="2026-01-02T03:04:05.678Z"))
+    async with serving(ScriptedAgent(default=(end,))) as engine:
+        assert (await User(engine).send("go")).status.timestamp == "2026-01-02T03:04:05.678Z"
+
+
+async def test_a_message_that_is_not_valid_makes_no_task() -> None:
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        called.append(call)
+        yield COMPLETED
+
+    called: list[Call] = []
+    async with serving(Acts(play)) as engine:
+        alice = User(engine)
+        with pytest.raises(A2AError, match="not valid A2A"):
+            await alice.send("go", parts=())
+        assert ((await alice.list()).total_size, called) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"metadata": {"n": 1}}, {"parts": (Part(data={"n": 1}),)}, {"parts": (Part(text="x", metadata={"n": 1}),)}],
+    ids=["text", "metadata", "data", "part with metadata"],
+)
+async def test_what_an_agent_does_to_its_call_changes_nothing_that_is_kept(fields: dict[str, Any]) -> None:
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        for values in (call.message.metadata, call.message.parts[0].metadata, call.message.parts[0].data):
+            if isinstance(values, dict):
+                values["n"] = 2
+        call.task.history.clear()
+        yield chunk("right")
+        call.task.artifacts.append(Artifact(artifact_id="wrong", parts=[Part(text="wrong")]))
+        yield COMPLETED
+
+    async with serving(Acts(play)) as engine:
+        task = await User(engine).send("go", **copy.deepcopy(fields))
+    said = task.history[0]
+    assert [part.text for artifact in task.artifacts for part in artifact.parts] == ["right"]
+    assert (said.metadata, said.parts) == (fields.get("metadata"), fields.get("parts", (Part(text="go"),)))
+
+
+async def test_a_status_with_nothing_but_metadata_is_kept_with_it() -> None:
+    script = (StatusUpdate(status=TaskStatus(state=S.WORKING), metadata={"n": 1}), COMPLETED)
+    async with serving(ScriptedAgent(default=script)) as engine:
+        task = await User(engine).send("go")
+    assert (task.status.state, task.metadata) == (S.COMPLETED, {"n": 1})
+
+
+@pytest.mark.parametrize("store", [InMemoryTaskStore, FakeDisk])
+async def test_what_came_before_an_event_that_may_not_follow_is_kept(store: type[Store]) -> None:
+    script = (chunk("kept"), status(S.SUBMITTED), chunk("never"))
+    async with serving(ScriptedAgent(default=script), store()) as engine:
+        task = await User(engine).send("go")
+    assert (task.status.state, chunks_of(task)) == (S.FAILED, ["kept"])
+
+
+async def test_a_task_that_is_removed_while_it_runs_stays_removed() -> None:
+    store, gate = InMemoryTaskStore(), Gate()
+    async with serving(ScriptedAgent(default=(gate, chunk("late"), COMPLETED)), store) as engine:
+        alice = User(engine)
+        task = await alice.start("go")
+        await gate.reached()
+        assert await store.remove(task.id, alice.caller.owner)
+        gate.open()
+        await until(lambda: not engine.live_tasks)
+        with pytest.raises(TaskNotFoundError):
+            await alice.get(task)

@@ -1,0 +1,184 @@
+"""Cancels: of running, waiting and ended tasks, beside messages that want their turn."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from apcore_a2a.agent import Admission, AgentEvent, Call, Remember
+from apcore_a2a.errors import (
+    StoreUnavailableError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from apcore_a2a.protocol.model import CancelTask, TaskState
+from tests.engine.driving import (
+    Acts,
+    User,
+    chunks_of,
+    serving,
+    settle,
+    soon,
+    text_of,
+    words,
+)
+from tests.engine.fake_disk import FakeDisk
+from tests.fakes import ASKS, COMPLETED, WORKING, Gate, ScriptedAgent, Step, chunk, status
+from tests.requirements import requirement
+
+S = TaskState
+
+
+def asking(*steps: Step) -> tuple[Step, ...]:
+    """A run that lets its task wait for the next message."""
+    return (*steps, ASKS)
+
+
+@requirement("FR-TSK-005")
+async def test_a_waiting_task_is_canceled_without_its_agent() -> None:
+    agent = ScriptedAgent(default=asking())
+    async with serving(agent) as engine:
+        alice = User(engine)
+        task = await alice.send("go")
+        canceled = await alice.cancel(task)
+        assert (canceled.status.state, words(canceled)[-1]) == (S.CANCELED, "What next?")
+        assert await alice.get(task) == canceled
+    assert len(agent.calls) == 1
+
+
+async def test_a_cancel_does_not_wait_for_the_messages_in_the_queue() -> None:
+    """The run ends with a question just as it is canceled; then it is not the next message's turn."""
+    gate = Gate()
+
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        try:
+            await gate.stand()
+        except asyncio.CancelledError:
+            gate.open()
+        yield ASKS
+
+    async with serving(Acts(play)) as engine:
+        alice = User(engine)
+        task = await alice.start("go")
+        await gate.reached()
+        queued = asyncio.create_task(alice.send("next", task_id=task.id))
+        await settle()
+        assert (await alice.cancel(task)).status.state is S.CANCELED
+        with pytest.raises(UnsupportedOperationError, match="has ended"):
+            await queued
+
+
+async def test_a_cancel_comes_before_a_message_that_is_only_being_looked_at() -> None:
+    gate, thinking = Gate(), Gate()
+
+    class Thoughtful(ScriptedAgent):
+        async def admit(self, call: Call) -> Admission:
+            if call.memo is not None:
+                await thinking.stand()
+            return await super().admit(call)
+
+    agent = Thoughtful({"first": asking(gate, Remember(1)), "second": (Gate(), COMPLETED)})
+    async with serving(agent) as engine:
+        alice = User(engine)
+        task = await alice.start("first")
+        await gate.reached()
+        second = asyncio.create_task(alice.send("second", task_id=task.id))
+        await settle()
+        gate.open()
+        await thinking.reached()  # its turn has come, and the agent looks at it once more
+        canceling = asyncio.create_task(alice.cancel(task))
+        await settle()
+        thinking.open()
+        assert (await soon(canceling)).status.state is S.CANCELED
+        with pytest.raises(UnsupportedOperationError, match="has ended"):
+            await second
+    assert len(agent.calls) == 1
+
+
+async def test_an_agent_that_tidies_up_after_its_end_is_left_in_peace() -> None:
+    tidying, tidied = Gate(), asyncio.Event()
+
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        try:
+            yield COMPLETED
+        finally:
+            await tidying.stand()
+            tidied.set()
+
+    async with serving(Acts(play)) as engine:
+        alice = User(engine)
+        task = await alice.send("go")
+        await tidying.reached()
+        with pytest.raises(Exception, match="current state is completed"):
+            await alice.cancel(task)
+        tidying.open()
+        await soon(tidied.wait())
+
+
+@requirement("FR-TSK-005")
+async def test_a_running_task_is_canceled_and_everybody_sees_it() -> None:
+    gate = Gate()
+    agent = ScriptedAgent(default=(chunk("half"), gate, COMPLETED))
+    async with serving(agent) as engine:
+        alice = User(engine)
+        sending = asyncio.create_task(alice.send("go"))
+        await gate.reached()
+        (task,) = (await alice.list()).tasks
+        watcher = await alice.subscribe(task)
+        canceled = await alice.cancel(task)
+        assert (canceled.status.state, text_of(canceled)) == (S.CANCELED, "Canceled by client")
+        assert chunks_of(canceled) == ["half"]
+        assert await sending == canceled == await alice.get(task)
+        assert (await watcher.rest()).states[-1] is S.CANCELED
+    assert agent.calls[0].cancel.is_cancelled
+
+
+@requirement("FR-TSK-005")
+@pytest.mark.parametrize("state", [S.COMPLETED, S.FAILED, S.REJECTED, S.CANCELED])
+async def test_what_has_ended_cannot_be_canceled(state: TaskState) -> None:
+    async with serving(ScriptedAgent(default=(WORKING, status(state)))) as engine:
+        alice = User(engine)
+        task = await alice.send("go")
+        name = state.removeprefix("TASK_STATE_").lower()
+        with pytest.raises(TaskNotCancelableError, match=f"^Task is not cancelable: current state is {name}$"):
+            await alice.cancel(task)
+        with pytest.raises(TaskNotFoundError):
+            await engine.cancel_task(CancelTask(id="nowhere"), alice.origin())
+        assert await alice.get(task) == task
+
+
+async def test_a_task_canceled_again_is_not_cancelable_any_more() -> None:
+    gate = Gate()
+    async with serving(ScriptedAgent(default=(gate,))) as engine:
+        alice = User(engine)
+        task = await alice.start("go")
+        await gate.reached()
+        await alice.cancel(task)
+        with pytest.raises(TaskNotCancelableError, match="canceled"):
+            await alice.cancel(task)
+
+
+async def test_an_agent_that_never_waits_is_stopped_all_the_same() -> None:
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        while True:
+            yield chunk("more", append=True)
+
+    async with serving(Acts(play)) as engine:
+        alice = User(engine)
+        task = await alice.start("go")
+        assert (await alice.cancel(task)).status.state is S.CANCELED
+        assert engine.active_tasks == 0
+
+
+async def test_a_cancel_of_a_waiting_task_that_cannot_be_stored_says_so_and_leaves_it_waiting() -> None:
+    disk = FakeDisk()
+    async with serving(ScriptedAgent(default=(ASKS,)), disk) as engine:
+        alice = User(engine)
+        task = await alice.send("go")
+        disk.fault = lambda n: "before"
+        with pytest.raises(StoreUnavailableError):
+            await alice.cancel(task)
+        assert (await alice.get(task)).status.state is S.INPUT_REQUIRED
+        disk.fault = lambda n: ""
+        assert (await alice.cancel(task)).status.state is S.CANCELED

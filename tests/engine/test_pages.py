@@ -1,0 +1,78 @@
+"""What docs/lifecycle.md and docs/concurrency.md say is what the code does."""
+
+import re
+
+from apcore_a2a.engine import event_log, intake, live_task, run, runs, streams
+from apcore_a2a.engine.options import DEFAULTS
+from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, TRANSITIONS
+from apcore_a2a.protocol.model import TaskState
+from tests.sources import ROOT
+
+LIFECYCLE = (ROOT / "docs/lifecycle.md").read_text(encoding="utf-8")
+CONCURRENCY = (ROOT / "docs/concurrency.md").read_text(encoding="utf-8")
+
+
+def states(text: str) -> set[TaskState]:
+    return {TaskState(f"TASK_STATE_{name}") for name in re.findall(r"[A-Z]+(?:_[A-Z]+)?", text)}
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading."""
+    table = page.partition(f"## {heading}\n")[2].partition("|---")[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[1:]]
+
+
+def test_the_page_has_every_state_and_says_which_rest_and_which_end() -> None:
+    told = {state: how for name, _, how in rows(LIFECYCLE, "States") for state in states(name)}
+    assert told.keys() == set(TaskState) - {TaskState.UNSPECIFIED}
+    assert {state for state, how in told.items() if how == "ends"} == TERMINAL
+    assert {state for state, how in told.items() if how} == AT_REST
+
+
+def test_the_page_has_every_transition() -> None:
+    told = {old: states(new) for names, new in rows(LIFECYCLE, "Transitions") for old in states(names)}
+    assert told == {old: set(new) for old, new in TRANSITIONS.items() if old is not TaskState.UNSPECIFIED}
+
+
+def test_the_page_has_every_way_a_run_is_stopped() -> None:
+    told = {(state, text) for _, state, text in rows(LIFECYCLE, "How a run ends")}
+    stops = {(reason.value[0].removeprefix("TASK_STATE_"), reason.value[1]) for reason in run.Stop}
+    assert stops <= told
+    assert ("FAILED", runs.LOST) in told
+    assert ("FAILED", StoreUnavailableError.text) in told
+
+
+def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
+    waits = {who: " | ".join(rest) for who, *rest in rows(CONCURRENCY, "Who waits for whom")}
+    bounds = {what: limit for what, limit, _ in rows(CONCURRENCY, "What is bounded")}
+    pauses = ", ".join(f"{pause:g}" for pause in run.SAVE_RETRIES)
+    grace = f"{run.CANCEL_GRACE:g} s"
+    expected = [
+        (waits["a blocking send"], f"({DEFAULTS.execution_timeout:g} s), then {grace}"),
+        (waits["a message to a running task"], f"{live_task.MAX_QUEUED} may wait"),
+        (waits["a cancel"], f"{run.CANCEL_GRACE + 1:g} s, then"),
+        (waits["a stopped agent's task"], grace),
+        (waits["a canceled task that waits for its user"], f"{runs.FAREWELL:g} s"),
+        (waits["a reader"], f"every {streams.KEEP_ALIVE:g} s"),
+        (waits["the agent"], f"{live_task.MAX_UNSAVED} writes"),
+        (waits["the end of a task"], f"{pauses} s, then every {run.SAVE_RETRIES[-1]:g} s"),
+        (waits["a task nobody watches (0.3)"], f"{streams.DISCONNECT_GRACE:g} s"),
+        (waits["the shutdown"], f"({DEFAULTS.shutdown_timeout:g} s), then {run.CANCEL_GRACE + 1:g} s"),
+        (bounds["running tasks"], f"{DEFAULTS.max_active_tasks:,}"),
+        (bounds["open streams"], f"{DEFAULTS.max_streams:,}; `max_streams_per_caller`, "),
+        (bounds["open streams"], f"{DEFAULTS.max_streams_per_caller:,}"),
+        (bounds["messages waiting for one task"], str(live_task.MAX_QUEUED)),
+        (
+            bounds["a task's event log in memory"],
+            f"{event_log.WINDOW_EVENTS:,} events or {event_log.WINDOW_BYTES >> 20} MiB",
+        ),
+        (bounds["writes of one task on their way to the store"], str(live_task.MAX_UNSAVED)),
+        (bounds["events taken from an agent at once"], str(run.LIMIT)),
+        (bounds["messages of a conversation an agent is told"], str(DEFAULTS.context_messages)),
+        (bounds["tasks a message may refer to"], str(intake.MAX_REFERENCES)),
+        (bounds["attempts at a task whose process died"], str(intake.MAX_ATTEMPTS)),
+    ]
+    assert [(said, number) for said, number in expected if number not in said] == []
+    assert f"after {run.CANCEL_GRACE:g} seconds its task ends without it" in " ".join(LIFECYCLE.split())
+    assert "after 0.05, 0.2, 1 and 4 seconds" in LIFECYCLE

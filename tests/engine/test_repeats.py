@@ -1,0 +1,141 @@
+"""The same message twice: with its key it is run once, and answered as often as it is asked."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from apcore_a2a.protocol.model import Message, Task, TaskState
+from apcore_a2a.storage.memory import InMemoryTaskStore
+from apcore_a2a.storage.task_store import Store
+from tests.engine.driving import ALICE, BOB, User, serving, settle, soon, text_of, until
+from tests.engine.fake_disk import FakeDisk
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, says
+
+S = TaskState
+
+
+@pytest.fixture(params=[InMemoryTaskStore, FakeDisk], ids=["memory", "durable"])
+def store(request: pytest.FixtureRequest) -> Store:
+    made: Store = request.param()
+    return made
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["send", "stream"])
+async def test_a_send_repeated_with_its_key_answers_with_the_same_task(store: Store, streaming: bool) -> None:
+    agent = ScriptedAgent(default=(chunk("once"), COMPLETED))
+    async with serving(agent, store) as engine:
+        alice = User(engine)
+        first = await alice.send("go", key="k")
+        if streaming:
+            watcher = await (await alice.stream("go", key="k")).rest()
+            assert [item.event for item in watcher.entries] == [first]
+        else:
+            assert await alice.send("go", key="k") == first
+        assert (await alice.send("go", key="other")).id != first.id
+        assert (await alice.send("go")).id != first.id
+    assert len(agent.calls) == 3
+
+
+async def test_the_same_key_of_another_caller_is_another_key(store: Store) -> None:
+    async with serving(ScriptedAgent(), store) as engine:
+        alices = await User(engine, ALICE).send("go", key="k")
+        bobs = await User(engine, BOB).send("go", key="k")
+    assert alices.id != bobs.id
+
+
+async def test_sends_with_one_key_that_come_together_run_once(store: Store) -> None:
+    gate = Gate()
+    agent = ScriptedAgent(default=(gate, chunk("once"), COMPLETED))
+    async with serving(agent, store) as engine:
+        alice = User(engine)
+        senders = [asyncio.create_task(alice.send("go", key="k")) for _ in range(5)]
+        now = await alice.start("go", key="k")
+        watcher = await alice.stream("go", key="k")
+        await gate.reached()
+        await settle()
+        assert engine.active_tasks == 1
+        gate.open()
+        answers = [await soon(sender) for sender in senders]
+        await watcher.rest()
+    assert {task.id for task in answers} == {now.id}
+    assert len(agent.calls) == 1
+    assert watcher.seqs == [1, 2, 3, 4]  # attached from the start: it missed nothing
+    assert [task.status.state for task in answers] == [S.COMPLETED] * 5
+
+
+async def test_a_key_makes_a_task_even_of_a_reply() -> None:
+    agent = ScriptedAgent(default=(says("Hello"),), may_reply=True)
+    async with serving(agent) as engine:
+        alice = User(engine)
+        assert isinstance(await alice.answer("hi"), Message)
+        first = await alice.send("hi", key="k")
+        assert (first.status.state, text_of(first)) == (S.COMPLETED, "Hello")
+        assert await alice.send("hi", key="k") == first
+    assert len(agent.calls) == 2
+
+
+@pytest.mark.parametrize("switched_on", [False, True])
+async def test_the_message_id_is_a_key_only_when_that_is_switched_on(switched_on: bool) -> None:
+    agent = ScriptedAgent()
+    async with serving(agent, same_message_same_task=switched_on) as engine:
+        alice = User(engine)
+        one, two = await alice.send("go", message_id="m"), await alice.send("go", message_id="m")
+        assert (one == two) is switched_on
+        assert (await alice.send("go", message_id="n")).id != one.id
+    assert len(agent.calls) == (2 if switched_on else 3)
+
+
+async def test_an_answer_repeated_with_its_key_is_not_run_twice(store: Store) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"ask": (ASKS,), "answer": (gate, chunk("once"), ASKS)})
+    async with serving(agent, store) as engine:
+        alice = User(engine)
+        asked = await alice.send("ask")
+        answer: dict[str, Any] = {"task_id": asked.id, "message_id": "a", "key": "k"}
+        first = asyncio.create_task(alice.send("answer", **answer))
+        await gate.reached()
+        attached = asyncio.create_task(alice.send("answer", **answer))
+        await settle()
+        gate.open()
+        assert await soon(attached) == await soon(first)
+        assert await alice.send("answer", **answer) == await first
+        await alice.send("answer", task_id=asked.id, message_id="a")  # without a key it is simply said again
+    assert [call.message.parts[0].text for call in agent.calls] == ["ask", "answer", "answer"]
+
+
+async def test_an_answer_repeated_after_it_ended_its_task_answers_with_that_task() -> None:
+    agent = ScriptedAgent({"ask": (ASKS,)})
+    async with serving(agent) as engine:
+        alice = User(engine)
+        asked = await alice.send("ask")
+        answer: dict[str, Any] = {"task_id": asked.id, "message_id": "a", "key": "k"}
+        done = await alice.send("answer", **answer)
+        assert await alice.send("answer", **answer) == done
+    assert (done.status.state, len(agent.calls)) == (S.COMPLETED, 2)
+
+
+async def test_an_answer_repeated_while_it_waits_for_its_turn_is_not_run_twice(store: Store) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"first": (gate, ASKS), "answer": (chunk("once"), ASKS)})
+    async with serving(agent, store) as engine:
+        alice = User(engine)
+        task = await alice.start("first")
+        await gate.reached()
+        answer: dict[str, Any] = {"task_id": task.id, "message_id": "a", "key": "k"}
+        twins = [asyncio.create_task(alice.send("answer", **answer)) for _ in range(2)]
+        await settle()
+        gate.open()
+        one, two = [await soon(twin) for twin in twins]
+        assert one == two
+        await until(lambda: engine.live_tasks == 0)
+    assert len(agent.calls) == 2
+
+
+async def test_a_key_whose_task_waits_answers_with_that_task(store: Store) -> None:
+    async with serving(ScriptedAgent(default=(ASKS,)), store) as engine:
+        alice = User(engine)
+        asked = await alice.send("go", key="k")
+        again = await alice.send("go", key="k")
+    assert isinstance(again, Task)
+    assert again == asked

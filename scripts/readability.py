@@ -1,7 +1,7 @@
 """How hard our code is to read, in numbers, beside packages that are known to be easy to read.
 
-`python -m scripts.readability` counts what makes a reader run a line twice: several assignments in one, conditions inside
-expressions, assignments inside conditions, comprehensions; and comments, which do the opposite. Packages that are
+`python -m scripts.readability` counts what makes a reader run a line twice: several assignments in one, conditions in
+expressions, assignments in conditions, comprehensions; and comments, which do the opposite. Packages that are
 installed stand beside ours. It also follows one SendMessage: how deep it calls, and how often it goes to another file.
 A number is a place to look, not a goal.
 """
@@ -71,7 +71,7 @@ def row(name: str, counted: Counted) -> str:
     return f"{name:<28}{counted.lines:>7} {cells} {counted.comments / counted.lines * 100:>9.1f}"
 
 
-# ---- one message ------------------------------------------------------------------------------------------------------
+# ---- one message ----------------------------------------------------------------------------------------------------
 
 
 class Walk(NamedTuple):

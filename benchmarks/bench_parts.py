@@ -24,8 +24,8 @@ from uvicorn.server import ServerState
 
 from apcore_a2a.agent import Call, Caller, CancelToken
 from apcore_a2a.app.serve import build_app
-from apcore_a2a.engine.agent_output import keep
-from apcore_a2a.engine.call_context import Origin
+from apcore_a2a.engine.agent_output import check_event
+from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.http.guard import GuardedProtocol
 from apcore_a2a.protocol import jsonrpc, v1
@@ -94,11 +94,11 @@ class Parts:
         self.app = build_app(self.agent)
         self.engine = self.app.engine
         self.asked: Any = v1.decode_request(Operation.SEND, jsonrpc.parse(wire.send(OURS).encode()).params)
-        self.origin = Origin(rules=v1.RULES)
+        self.context = CallContext(rules=v1.RULES)
 
     async def open(self) -> None:
         await self.app.open()
-        self.document = cast(Document, await self.engine.send_message(self.asked, self.origin))
+        self.document = cast(Document, await self.engine.send_message(self.asked, self.context))
         task = self.document.task()
         self.call = Call(request=self.asked, task=task, caller=Caller(), cancel=CancelToken())
         self.events = [event async for event in self.agent.run(self.call)]
@@ -127,17 +127,17 @@ class Parts:
 
     async def check(self) -> None:
         for event in self.events:
-            keep(event, self.call.task)
+            check_event(event, self.call.task)
 
     async def create(self) -> LiveTask:
-        task = self.engine._intake._new_task(self.asked, self.origin).task
+        task = self.engine._intake._new_task(self.asked, self.context).task
         live = LiveTask(task, {}, owner="anonymous", store=self.engine.store)
         await live.create(working=True)
         return live
 
     async def create_and_save(self) -> None:
         live = await self.create()
-        await live.save([keep(event, live.task) for event in self.events])
+        live.begin_save([check_event(event, live.task) for event in self.events])
 
 
 async def repeat(part: str, times: int) -> None:

@@ -10,10 +10,10 @@ from msgspec import UNSET
 
 from apcore_a2a.agent import Call, Caller, CancelToken
 from apcore_a2a.agents.as_agent import as_agent
-from apcore_a2a.engine.call_context import Origin
+from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.engine.event_log import Entry
-from apcore_a2a.engine.options import Options
+from apcore_a2a.engine.event_log import LogEntry
+from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.streams import Stream
 from apcore_a2a.errors import UnsupportedOperationError
 from apcore_a2a.protocol.model import (
@@ -44,7 +44,7 @@ def to_message(content: str | Part | Message, **fields: Any) -> Message:  # Any:
     return Message(message_id=str(uuid4()), role=Role.USER, parts=(part,), **fields)
 
 
-async def batches(stream: Stream) -> AsyncGenerator[list[Entry], None]:
+async def batches(stream: Stream) -> AsyncGenerator[list[LogEntry], None]:
     """What a stream tells, as it comes."""
     while (batch := stream.take()) is not None:
         if batch:
@@ -57,7 +57,7 @@ class Conversation:
     """A user of one engine."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.origin = engine, Origin()
+        self.engine, self.context = engine, CallContext()
 
     async def ask(
         self, content: str | Part | Message, *, task: Task | None = None, now: bool = False
@@ -66,7 +66,7 @@ class Conversation:
         message = to_message(content, **({} if task is None else {"task_id": task.id}))
         request = SendMessage(message=message, configuration=NOW if now else SendConfiguration())
         async with asyncio.timeout(PATIENCE):
-            answer = await self.engine.send_message(request, self.origin)
+            answer = await self.engine.send_message(request, self.context)
         return answer.task() if isinstance(answer, Document) else answer
 
     async def task(self, content: str | Part | Message, *, task: Task | None = None, now: bool = False) -> Task:
@@ -79,22 +79,22 @@ class Conversation:
         """All events of a run."""
         message = to_message(content, **({} if task is None else {"task_id": task.id}))
         async with asyncio.timeout(PATIENCE):
-            stream = await self.engine.stream_message(SendMessage(message=message), self.origin)
+            stream = await self.engine.stream_message(SendMessage(message=message), self.context)
             with closing(stream):
                 return [entry.event async for batch in batches(stream) for entry in batch]
 
     async def cancel(self, task: Task) -> Task:
         async with asyncio.timeout(PATIENCE):
-            return (await self.engine.cancel_task(CancelTask(id=task.id), self.origin)).task()
+            return (await self.engine.cancel_task(CancelTask(id=task.id), self.context)).task()
 
     async def look(self, task: Task) -> Task:
-        found = await self.engine.get_task(GetTask(id=task.id), self.origin)
+        found = await self.engine.get_task(GetTask(id=task.id), self.context)
         return found.task() if isinstance(found, Document) else found
 
     async def watch(self, task: Task) -> AsyncGenerator[Task, None]:
         """The task after each of its events, from now on until it has ended."""
         try:
-            stream = await self.engine.subscribe(SubscribeToTask(id=task.id), self.origin)
+            stream = await self.engine.subscribe(SubscribeToTask(id=task.id), self.context)
         except UnsupportedOperationError:  # it has ended
             yield await self.look(task)
             return
@@ -110,9 +110,9 @@ class Conversation:
 
 @asynccontextmanager
 async def talk_to(
-    thing: Any, options: Options | None = None
+    thing: Any, options: EngineOptions | None = None
 ) -> AsyncIterator[Conversation]:  # Any: what as_agent takes
-    engine = Engine(as_agent(thing), InMemoryTaskStore(), options=options or Options(shutdown_timeout=0.1))
+    engine = Engine(as_agent(thing), InMemoryTaskStore(), options=options or EngineOptions(shutdown_timeout=0.1))
     await engine.open()
     try:
         yield Conversation(engine)

@@ -13,8 +13,9 @@ import pytest
 from scripts.code_lines import docstring_lines
 from tests.sources import ROOT, WRITTEN, python_files
 
+# Both without docstrings: nobody shall save on an explanation.
 FILE_LINES: Final = 400
-FUNCTION_LINES: Final = 40  # without the docstring
+FUNCTION_LINES: Final = 40
 
 # "path" or "path:function" → the size it has today.
 EXCEPTIONS: Final[dict[str, int]] = {}
@@ -28,8 +29,11 @@ SOURCES: Final = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") 
 
 def measure(name: str, source: str) -> dict[str, int]:
     """The size of the file, and of each function in it, where it is over the limit."""
-    sizes = {name: len(source.splitlines())} if len(source.splitlines()) > FILE_LINES else {}
+    sizes: dict[str, int] = {}
     documentation = docstring_lines(source)
+    file_lines = len(source.splitlines()) - len(documentation)
+    if file_lines > FILE_LINES:
+        sizes[name] = file_lines
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = len(set(range(node.lineno, (node.end_lineno or node.lineno) + 1)) - documentation)
@@ -51,7 +55,7 @@ def test_every_exception_is_still_needed_and_as_small_as_stated() -> None:
 
 def test_a_long_file_and_a_long_function_are_found() -> None:
     source = "def long():\n" + '    """One.\n\n    Two."""\n' + "    pass\n" * 40 + "\n" * 400
-    assert measure("x.py", source) == {"x.py": 444, "x.py:long": 41}
+    assert measure("x.py", source) == {"x.py": 441, "x.py:long": 41}
 
 
 def test_ruff_counts_complexity_and_parameters() -> None:

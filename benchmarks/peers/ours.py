@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from apcore_a2a.agent import ANONYMOUS, Admission, AgentEvent, Call
-from apcore_a2a.app.serve import Options, build, run
+from apcore_a2a.app.serve import ServeOptions, build, run
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import (
     Artifact,
@@ -66,7 +66,7 @@ def main() -> None:
         from benchmarks.peers.modules import registry
 
         target = registry()
-    options = Options(
+    options = ServeOptions(
         task_store=store,
         on_startup=[lambda: fill(store, given.fill)],
         max_active_tasks=20_000,

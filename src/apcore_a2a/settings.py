@@ -1,16 +1,17 @@
 """Everything that can be set, in one frozen value, checked once.
 
-Rule: read here, and only here; below `app.py` everyone receives plain values.
+Rule: read here, and only here; below `app/` everyone receives plain values.
 """
 
-from typing import Literal
+from typing import Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from apcore_a2a.engine.options import Options
+from apcore_a2a.engine.options import EngineOptions
+from apcore_a2a.protocol.card import CardMode
 
-CardMode = Literal["auto", "1.0", "0.3", "hybrid"]
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -67,9 +68,9 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"log_level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}")
         return self
 
-    def options(self) -> Options:
+    def engine_options(self) -> EngineOptions:
         """The engine's share."""
-        return Options(
+        return EngineOptions(
             execution_timeout=self.execution_timeout,
             shutdown_timeout=self.shutdown_timeout,
             max_active_tasks=self.max_active_tasks,
@@ -77,6 +78,3 @@ class Settings(Struct, frozen=True, kw_only=True):
             cancel_on_disconnect=self.cancel_on_disconnect,
             same_message_same_task=self.same_message_same_task,
         )
-
-
-LOG_LEVELS = ("debug", "info", "warning", "error")

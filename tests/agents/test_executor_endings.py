@@ -6,7 +6,7 @@ import pytest
 
 from apcore_a2a.agents import executor_agent
 from apcore_a2a.agents.executors import EventQueue, RequestContext, TaskUpdater
-from apcore_a2a.engine.options import Options
+from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.protocol.model import Task, TaskState
 from tests.conversations import contents, talk_to, text_of
 from tests.scripted_executor import Scripted, forever, new_task
@@ -130,7 +130,7 @@ async def test_an_executor_may_tidy_up_after_it_said_the_last_word() -> None:
         await gate.wait()
         tidied.set()
 
-    async with talk_to(Scripted(work), Options(shutdown_timeout=5)) as user:
+    async with talk_to(Scripted(work), EngineOptions(shutdown_timeout=5)) as user:
         assert (await user.task("Go")).status.state is TaskState.COMPLETED
         assert not tidied.is_set()
         gate.set()

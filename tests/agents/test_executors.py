@@ -8,7 +8,7 @@ import pytest
 from apcore_a2a.agents.as_agent import as_agent
 from apcore_a2a.agents.content import agent_message
 from apcore_a2a.agents.executors import AgentExecutor, EventQueue, RequestContext, TaskUpdater
-from apcore_a2a.engine.call_context import Origin
+from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.errors import AgentError
 from apcore_a2a.protocol.model import ArtifactUpdate, Message, StatusUpdate, Task, TaskState
 from tests.conversations import contents, make_call, talk_to, text_of
@@ -219,7 +219,7 @@ async def test_a_task_that_the_engine_had_to_store_first_may_be_published_all_th
         await updater.complete("Done")
 
     async with talk_to(Scripted(work)) as user:
-        user.origin = Origin(idempotency_key="key")
+        user.context = CallContext(idempotency_key="key")
         task = await user.task("Go")
         assert (await user.task("Go")).id == task.id
     assert (task.status.state, text_of(task)) == (TaskState.COMPLETED, "Done")

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 
 from apcore_a2a.agent import Admission, AgentEvent, Call
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.engine.options import Options
+from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.protocol import v1
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.engine.driving import User, Watcher
@@ -56,7 +56,7 @@ async def tell(watcher: Watcher) -> None:
 
 
 async def live(path: str, tasks: int, chunks: int) -> None:
-    engine = Engine(Patient(chunks), SQLiteStore(path), options=Options(shutdown_timeout=60))
+    engine = Engine(Patient(chunks), SQLiteStore(path), options=EngineOptions(shutdown_timeout=60))
     await engine.open()
     alice = User(engine)
     async with asyncio.TaskGroup() as group:

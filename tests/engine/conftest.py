@@ -3,6 +3,8 @@
 import pytest
 
 from apcore_a2a.engine import engine, run, runs, streams
+from apcore_a2a.engine.phase import MOVES, Phase
+from apcore_a2a.engine.run import Run
 
 
 @pytest.fixture
@@ -22,11 +24,12 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def only_moves_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(self: run.Execution, name: str, value: object) -> None:
-        if name == "phase":
-            old = self.__dict__.get("phase")
-            if isinstance(old, run.Phase) and isinstance(value, run.Phase) and old is not value:
-                assert value in run.MOVES[old], f"{old.name} -> {value.name}"
+    """Every run of every test goes from phase to phase as the table says."""
+
+    def check(self: Run, name: str, value: object) -> None:
+        old = self.__dict__.get("phase")
+        if name == "phase" and isinstance(old, Phase) and isinstance(value, Phase) and old is not value:
+            assert value in MOVES[old], f"{old.name} -> {value.name}"
         object.__setattr__(self, name, value)
 
-    monkeypatch.setattr(run.Execution, "__setattr__", check, raising=False)
+    monkeypatch.setattr(Run, "__setattr__", check, raising=False)

@@ -11,11 +11,11 @@ from itertools import count
 from typing import Any, TypeVar
 
 from apcore_a2a.agent import Admission, Agent, AgentEvent, Call, Caller
-from apcore_a2a.engine.call_context import Origin
+from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.engine.event_log import Entry
+from apcore_a2a.engine.event_log import LogEntry
 from apcore_a2a.engine.observer import Silent
-from apcore_a2a.engine.options import Options
+from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.streams import Stream
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import (
@@ -71,7 +71,7 @@ async def settle(steps: int = 20) -> None:
 async def serving(agent: Agent, store: Store | None = None, **fields: Any) -> AsyncIterator[Engine]:
     """An open engine. Any: options by name, and what else an Engine takes."""
     others = {name: fields.pop(name) for name in ("observer", "interceptors", "extended_card") if name in fields}
-    options = Options(**{"shutdown_timeout": 0.01, **fields})
+    options = EngineOptions(**{"shutdown_timeout": 0.01, **fields})
     before = asyncio.all_tasks()
     engine = Engine(agent, store or InMemoryTaskStore(), options=options, **others)
     await soon(engine.open())
@@ -89,7 +89,7 @@ class Watcher:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
 
     @property
     def task(self) -> Task:
@@ -112,7 +112,7 @@ class Watcher:
         self.entries += batch or []
         return batch is not None
 
-    async def next(self) -> list[Entry] | None:
+    async def next(self) -> list[LogEntry] | None:
         """The next batch, an empty one if nothing happened for a while; None at the end."""
         batch = self.stream.take()
         if batch is not None and not batch:
@@ -138,12 +138,12 @@ class User:
     def __init__(self, engine: Engine, caller: Caller = ALICE, rules: Any = V1) -> None:
         self.engine, self.caller, self.rules = engine, caller, rules
 
-    def origin(self, **fields: Any) -> Origin:
-        return Origin(caller=self.caller, rules=self.rules, **fields)
+    def context(self, **fields: Any) -> CallContext:
+        return CallContext(caller=self.caller, rules=self.rules, **fields)
 
     async def answer(self, text: str, *, key: str = "", **fields: Any) -> Task | Message:
         """What SendMessage answers."""
-        result = await soon(self.engine.send_message(request(text, **fields), self.origin(idempotency_key=key)))
+        result = await soon(self.engine.send_message(request(text, **fields), self.context(idempotency_key=key)))
         return result.task() if isinstance(result, Document) else result
 
     async def send(self, text: str, **fields: Any) -> Task:
@@ -157,22 +157,22 @@ class User:
 
     async def stream(self, text: str, *, key: str = "", **fields: Any) -> Watcher:
         return Watcher(
-            await soon(self.engine.stream_message(request(text, **fields), self.origin(idempotency_key=key)))
+            await soon(self.engine.stream_message(request(text, **fields), self.context(idempotency_key=key)))
         )
 
     async def subscribe(self, task: Task, *, last: int | None = None) -> Watcher:
-        origin = self.origin(last_event_id=last)
-        return Watcher(await soon(self.engine.subscribe(SubscribeToTask(id=task.id), origin)))
+        context = self.context(last_event_id=last)
+        return Watcher(await soon(self.engine.subscribe(SubscribeToTask(id=task.id), context)))
 
     async def get(self, task: Task, **fields: Any) -> Task:
-        result = await soon(self.engine.get_task(GetTask(id=task.id, **fields), self.origin()))
+        result = await soon(self.engine.get_task(GetTask(id=task.id, **fields), self.context()))
         return result.task() if isinstance(result, Document) else result
 
     async def cancel(self, task: Task) -> Task:
-        return (await soon(self.engine.cancel_task(CancelTask(id=task.id), self.origin()))).task()
+        return (await soon(self.engine.cancel_task(CancelTask(id=task.id), self.context()))).task()
 
     async def list(self, **fields: Any) -> TaskPage:
-        return await soon(self.engine.list_tasks(ListTasks(**fields), self.origin()))
+        return await soon(self.engine.list_tasks(ListTasks(**fields), self.context()))
 
 
 def request(text: str, *, now: bool = False, history: int | None = None, **fields: Any) -> SendMessage:

@@ -6,13 +6,14 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Remember
+from apcore_a2a.engine.run import BATCH
 from apcore_a2a.errors import (
     StoreUnavailableError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from apcore_a2a.protocol.model import CancelTask, TaskState
+from apcore_a2a.protocol.model import CancelTask, Task, TaskState
 from tests.engine.driving import (
     Acts,
     User,
@@ -21,6 +22,7 @@ from tests.engine.driving import (
     settle,
     soon,
     text_of,
+    until,
     words,
 )
 from tests.engine.fake_disk import FakeDisk
@@ -144,7 +146,7 @@ async def test_what_has_ended_cannot_be_canceled(state: TaskState) -> None:
         with pytest.raises(TaskNotCancelableError, match=f"^Task is not cancelable: current state is {name}$"):
             await alice.cancel(task)
         with pytest.raises(TaskNotFoundError):
-            await engine.cancel_task(CancelTask(id="nowhere"), alice.origin())
+            await engine.cancel_task(CancelTask(id="nowhere"), alice.context())
         assert await alice.get(task) == task
 
 
@@ -157,6 +159,33 @@ async def test_a_task_canceled_again_is_not_cancelable_any_more() -> None:
         await alice.cancel(task)
         with pytest.raises(TaskNotCancelableError, match="canceled"):
             await alice.cancel(task)
+
+
+@pytest.mark.parametrize("batches", range(1, 9))
+async def test_a_cancel_that_comes_while_others_have_their_turn_reaches_the_agent_where_it_waits_next(
+    batches: int,
+) -> None:
+    """Others run only between two batches of an agent that never waits: one of these turns is the cancel's."""
+    seen: list[str] = []
+
+    class Busy(ScriptedAgent):
+        async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+            canceling.append(asyncio.create_task(alice.cancel(call.task)))
+            for number in range(batches * BATCH):
+                yield chunk(str(number))
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                raise
+
+    canceling: list[asyncio.Task[Task]] = []
+    async with serving(Busy()) as engine:
+        alice = User(engine)
+        await alice.start("go")
+        await until(lambda: bool(canceling))
+        assert (await soon(canceling[0])).status.state is S.CANCELED
+    assert seen in ([], ["cancelled"])  # not at all, if it was stopped between two batches
 
 
 async def test_an_agent_that_never_waits_is_stopped_all_the_same() -> None:

@@ -40,6 +40,17 @@ async def test_a_task_nobody_watches_any_more_is_canceled_by_the_rules_of_0_3() 
 
 
 @pytest.mark.usefixtures("no_grace")
+async def test_a_task_that_waits_for_its_user_waits_on_when_nobody_watches() -> None:
+    async with serving(ScriptedAgent(default=(ASKS,))) as engine:
+        alice = User(engine, rules=V03)
+        task = await alice.send("go")
+        watcher = await alice.subscribe(task)
+        watcher.stream.close()
+        await settle(50)
+        assert (await alice.get(task)).status.state is S.INPUT_REQUIRED
+
+
+@pytest.mark.usefixtures("no_grace")
 @requirement("FR-MSG-005")
 @pytest.mark.parametrize("case", ["1.0", "switched off", "another stream", "a sender waits"])
 async def test_a_task_goes_on_without_its_stream(case: str) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a.engine.call_context import Origin
+from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.streams import Stream
 from apcore_a2a.errors import (
     ExtendedAgentCardNotConfiguredError,
@@ -125,13 +125,13 @@ class Recorder:
         self.seen: list[tuple[str, Operation, str]] = []
         self.results: list[Any] = []
 
-    async def before(self, operation: Operation, request: Value, origin: Origin) -> None:
-        self.seen.append(("before", operation, origin.caller.id))
+    async def before(self, operation: Operation, request: Value, context: CallContext) -> None:
+        self.seen.append(("before", operation, context.caller.id))
         if self.refuse == "before":
             raise UnauthenticatedError
 
-    async def after(self, operation: Operation, request: Value, origin: Origin, result: Any) -> None:
-        self.seen.append(("after", operation, origin.caller.id))
+    async def after(self, operation: Operation, request: Value, context: CallContext, result: Any) -> None:
+        self.seen.append(("after", operation, context.caller.id))
         self.results.append(result)
         if self.refuse == "after":
             raise UnauthenticatedError
@@ -140,13 +140,13 @@ class Recorder:
 async def test_interceptors_see_every_operation_before_and_after() -> None:
     one, two = Recorder(), Recorder()
     async with serving(ScriptedAgent(), interceptors=(one, two)) as engine:
-        origin = Origin(caller=ALICE)
-        await soon(engine.handle(Operation.SEND, request("go"), origin))
-        stream = await soon(engine.handle(Operation.STREAM, request("go"), origin))
+        context = CallContext(caller=ALICE)
+        await soon(engine.handle(Operation.SEND, request("go"), context))
+        stream = await soon(engine.handle(Operation.STREAM, request("go"), context))
         stream.close()
-        page = await soon(engine.handle(Operation.LIST, ListTasks(), origin))
+        page = await soon(engine.handle(Operation.LIST, ListTasks(), context))
         with pytest.raises(TaskNotFoundError):
-            await soon(engine.handle(Operation.SUBSCRIBE, SubscribeToTask(id="nowhere"), origin))
+            await soon(engine.handle(Operation.SUBSCRIBE, SubscribeToTask(id="nowhere"), context))
         await until(lambda: engine.active_tasks == 0)
     operations = [Operation.SEND, Operation.STREAM, Operation.LIST]
     pairs = [(when, operation, "alice") for operation in operations for when in ("before", "after")]
@@ -159,7 +159,7 @@ async def test_an_interceptor_may_refuse_before_anything_happens() -> None:
     agent, second = ScriptedAgent(), Recorder()
     async with serving(agent, interceptors=(Recorder("before"), second)) as engine:
         with pytest.raises(UnauthenticatedError):
-            await soon(engine.handle(Operation.SEND, request("go"), Origin()))
+            await soon(engine.handle(Operation.SEND, request("go"), CallContext()))
     assert (agent.calls, second.seen) == ([], [])
 
 
@@ -168,9 +168,9 @@ async def test_a_stream_that_an_interceptor_refuses_afterwards_is_closed() -> No
     async with serving(ScriptedAgent(default=(gate, COMPLETED)), interceptors=(recorder,), max_streams=1) as engine:
         for _ in range(2):
             with pytest.raises(UnauthenticatedError):
-                await soon(engine.handle(Operation.STREAM, request("go"), Origin()))
+                await soon(engine.handle(Operation.STREAM, request("go"), CallContext()))
         with pytest.raises(UnauthenticatedError):
-            await soon(engine.handle(Operation.SEND, request("go", now=True), Origin()))
+            await soon(engine.handle(Operation.SEND, request("go", now=True), CallContext()))
         gate.open()
         await until(lambda: engine.live_tasks == 0)
     assert isinstance(recorder.results[0], Stream)
@@ -179,17 +179,17 @@ async def test_a_stream_that_an_interceptor_refuses_afterwards_is_closed() -> No
 async def test_operations_that_are_not_there_say_so() -> None:
     async with serving(ScriptedAgent(), streaming=False) as engine:
         with pytest.raises(PushNotificationNotSupportedError):
-            await soon(engine.handle(Operation.CREATE_PUSH, PushConfig(url="https://example.org"), Origin()))
+            await soon(engine.handle(Operation.CREATE_PUSH, PushConfig(url="https://example.org"), CallContext()))
         for operation in (Operation.STREAM, Operation.SUBSCRIBE):
             with pytest.raises(UnsupportedOperationError, match="does not stream"):
-                await soon(engine.handle(operation, request("go"), Origin()))
+                await soon(engine.handle(operation, request("go"), CallContext()))
 
 
 async def test_an_extension_that_is_required_must_be_named() -> None:
     async with serving(ScriptedAgent(), required_extensions=frozenset({"urn:a", "urn:b"})) as engine:
         with pytest.raises(ExtensionSupportRequiredError, match="urn:b"):
-            await soon(engine.handle(Operation.SEND, request("go"), Origin(extensions=frozenset({"urn:a"}))))
-        named = Origin(extensions=frozenset({"urn:a", "urn:b", "urn:c"}))
+            await soon(engine.handle(Operation.SEND, request("go"), CallContext(extensions=frozenset({"urn:a"}))))
+        named = CallContext(extensions=frozenset({"urn:a", "urn:b", "urn:c"}))
         await soon(engine.handle(Operation.SEND, request("go"), named))
 
 
@@ -205,9 +205,9 @@ async def test_the_extended_card_is_made_for_its_caller_or_is_not_there() -> Non
         skills=(),
     )
     async with serving(ScriptedAgent(), extended_card=lambda caller: card if caller == ALICE else None) as engine:
-        assert await soon(engine.handle(Operation.EXTENDED_CARD, GetExtendedCard(), User(engine).origin())) is card
+        assert await soon(engine.handle(Operation.EXTENDED_CARD, GetExtendedCard(), User(engine).context())) is card
     async with serving(ScriptedAgent()) as engine:
         with pytest.raises(UnsupportedOperationError):
-            await engine.get_extended_card(GetExtendedCard(), User(engine).origin())
+            await engine.get_extended_card(GetExtendedCard(), User(engine).context())
         with pytest.raises(ExtendedAgentCardNotConfiguredError):
-            await engine.get_extended_card(GetExtendedCard(), User(engine, rules=V03).origin())
+            await engine.get_extended_card(GetExtendedCard(), User(engine, rules=V03).context())

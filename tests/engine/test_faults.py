@@ -232,3 +232,17 @@ async def test_nothing_is_left_behind_no_task_no_timer_no_future(monkeypatch: py
     await settle()
     assert unhandled == []
     assert timers() == before
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("fault", ["before", "after"])
+async def test_an_agent_that_fails_before_its_first_event_has_one_task_at_most_whatever_the_store_says(
+    fault: str,
+) -> None:
+    disk = FakeDisk()
+    disk.fault = lambda n: fault if n == 1 else ""
+    async with serving(ScriptedAgent(default=(ValueError("lost"),), may_reply=True), disk) as engine:
+        with pytest.raises(StoreUnavailableError):
+            await User(engine).send("go")
+        await until(lambda: engine.active_tasks == 0)
+    assert [row.task().status.state for row in disk.rows.values()] == ([] if fault == "before" else [S.FAILED])

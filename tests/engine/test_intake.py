@@ -157,7 +157,7 @@ async def test_only_users_send_messages_and_nobody_asks_for_webhooks_yet() -> No
                 await alice.send("go", role=role)
         config = SendConfiguration(task_push_notification_config=PushConfig(url="https://example.org"))
         with pytest.raises(PushNotificationNotSupportedError):
-            await engine.send_message(SendMessage(message=request("go").message, configuration=config), alice.origin())
+            await engine.send_message(SendMessage(message=request("go").message, configuration=config), alice.context())
     assert agent.calls == []
 
 
@@ -177,6 +177,6 @@ async def test_an_agent_knows_who_calls_and_the_headers_that_matter() -> None:
     agent = ScriptedAgent({"ask": (ASKS,)})
     async with serving(agent) as engine:
         alice = User(engine)
-        await soon(engine.send_message(request("go"), alice.origin(headers={"traceparent": "00-1"})))
+        await soon(engine.send_message(request("go"), alice.context(headers={"traceparent": "00-1"})))
     (call,) = agent.calls
     assert (call.caller, call.headers, call.resumed, call.memo) == (ALICE, {"traceparent": "00-1"}, False, None)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.engine.call_context import Origin
+from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol import v1
@@ -28,14 +28,14 @@ OTHERS = {
     "the same user in a tenant": Caller(id="alice", type="user", issuer="test", tenant="t"),
 }
 
-Attempt = Callable[[Engine, str, Origin], Awaitable[Any]]
+Attempt = Callable[[Engine, str, CallContext], Awaitable[Any]]
 ATTEMPTS: dict[str, Attempt] = {
-    "get": lambda engine, id, origin: engine.handle(Operation.GET, GetTask(id=id), origin),
-    "cancel": lambda engine, id, origin: engine.handle(Operation.CANCEL, CancelTask(id=id), origin),
-    "subscribe": lambda engine, id, origin: engine.handle(Operation.SUBSCRIBE, SubscribeToTask(id=id), origin),
-    "send": lambda engine, id, origin: engine.handle(Operation.SEND, request("x", task_id=id), origin),
-    "stream": lambda engine, id, origin: engine.handle(Operation.STREAM, request("x", task_id=id), origin),
-    "send now": lambda engine, id, origin: engine.handle(Operation.SEND, request("x", task_id=id, now=True), origin),
+    "get": lambda engine, id, context: engine.handle(Operation.GET, GetTask(id=id), context),
+    "cancel": lambda engine, id, context: engine.handle(Operation.CANCEL, CancelTask(id=id), context),
+    "subscribe": lambda engine, id, context: engine.handle(Operation.SUBSCRIBE, SubscribeToTask(id=id), context),
+    "send": lambda engine, id, context: engine.handle(Operation.SEND, request("x", task_id=id), context),
+    "stream": lambda engine, id, context: engine.handle(Operation.STREAM, request("x", task_id=id), context),
+    "send now": lambda engine, id, context: engine.handle(Operation.SEND, request("x", task_id=id, now=True), context),
 }
 
 
@@ -45,10 +45,10 @@ def store(request: pytest.FixtureRequest) -> Store:
     return made
 
 
-async def refusal(attempt: Attempt, engine: Engine, task_id: str, origin: Origin) -> tuple[str, bytes, bytes]:
+async def refusal(attempt: Attempt, engine: Engine, task_id: str, context: CallContext) -> tuple[str, bytes, bytes]:
     """The answer on the wire, in both dialects, with the id blanked that the caller sent."""
     with pytest.raises(A2AError) as refused:
-        await soon(attempt(engine, task_id, origin))
+        await soon(attempt(engine, task_id, context))
     one, other = (encode(dialect.encode_error(refused.value)) for dialect in (v1, v03))
     blank = task_id.encode(), UNKNOWN.encode()
     return type(refused.value).__name__, one.replace(*blank), other.replace(*blank)
@@ -69,11 +69,11 @@ async def test_a_foreign_task_is_answered_byte_for_byte_like_one_that_does_not_e
         watched = await alice.subscribe(parked)
         calls = len(agent.calls)
         for rules in (v1.RULES, V03):
-            origin = Origin(caller=OTHERS[name], rules=rules)
-            unknown = await refusal(ATTEMPTS[attempt], engine, UNKNOWN, origin)
+            context = CallContext(caller=OTHERS[name], rules=rules)
+            unknown = await refusal(ATTEMPTS[attempt], engine, UNKNOWN, context)
             assert unknown[0] == "TaskNotFoundError"
             for task in (running, parked, ended):
-                assert await refusal(ATTEMPTS[attempt], engine, task.id, origin) == unknown
+                assert await refusal(ATTEMPTS[attempt], engine, task.id, context) == unknown
         assert len(agent.calls) == calls
         assert (await alice.get(parked)).status.state is S.INPUT_REQUIRED
         assert (await alice.get(running)).status.state is S.WORKING
@@ -133,7 +133,7 @@ async def test_a_list_page_shows_tasks_and_nothing_private(store: Store) -> None
     async with serving(ScriptedAgent(), store) as engine:
         alice = User(engine)
         await alice.send("go", key="secret-key")
-        page = await soon(engine.list_tasks(ListTasks(), alice.origin()))
+        page = await soon(engine.list_tasks(ListTasks(), alice.context()))
         (task,) = page.tasks
         assert isinstance(task, Task)
         for private in (b"secret-key", b"alice", b"epoch"):

@@ -39,7 +39,7 @@ def test_the_page_has_every_way_a_run_is_stopped() -> None:
     told = {(state, text) for _, state, text in rows(LIFECYCLE, "How a run ends")}
     stops = {(reason.value[0].removeprefix("TASK_STATE_"), reason.value[1]) for reason in run.Stop}
     assert stops <= told
-    assert ("FAILED", runs.LOST) in told
+    assert ("FAILED", intake.LOST) in told
     assert ("FAILED", StoreUnavailableError.text) in told
 
 
@@ -53,7 +53,7 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
         (waits["a message to a running task"], f"{live_task.MAX_QUEUED} may wait"),
         (waits["a cancel"], f"{run.CANCEL_GRACE + 1:g} s, then"),
         (waits["a stopped agent's task"], grace),
-        (waits["a canceled task that waits for its user"], f"{runs.FAREWELL:g} s"),
+        (waits["a canceled task that waits for its user"], f"{runs.CANCEL_HOOK_TIME:g} s"),
         (waits["a reader"], f"every {streams.KEEP_ALIVE:g} s"),
         (waits["the agent"], f"{live_task.MAX_UNSAVED} writes"),
         (waits["the end of a task"], f"{pauses} s, then every {run.SAVE_RETRIES[-1]:g} s"),
@@ -68,7 +68,7 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
             f"{event_log.WINDOW_EVENTS:,} events or {event_log.WINDOW_BYTES >> 20} MiB",
         ),
         (bounds["writes of one task on their way to the store"], str(live_task.MAX_UNSAVED)),
-        (bounds["events taken from an agent at once"], str(run.LIMIT)),
+        (bounds["events taken from an agent at once"], str(run.BATCH)),
         (bounds["messages of a conversation an agent is told"], str(DEFAULTS.context_messages)),
         (bounds["tasks a message may refer to"], str(intake.MAX_REFERENCES)),
         (bounds["attempts at a task whose process died"], str(intake.MAX_ATTEMPTS)),

@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from apcore_a2a.engine.waiting import Progress, Turn, within
+from apcore_a2a.engine.live_task import Turn
+from apcore_a2a.engine.run import Progress, Stage
+from apcore_a2a.engine.waiting import within
 from tests.engine.driving import settle, soon
 
 
@@ -24,20 +26,21 @@ async def test_what_is_ready_needs_no_deadline_and_what_is_not_has_one() -> None
 
 async def test_a_stage_that_is_reached_keeps_nobody_waiting() -> None:
     progress = Progress()
-    waiting = [asyncio.create_task(progress.until(stage)) for stage in (1, 2, 3)]
-    gone = asyncio.create_task(progress.until(1))
+    opened = asyncio.create_task(progress.until(Stage.OPENED))
+    rested = asyncio.create_task(progress.until(Stage.RESTED))
+    gone = asyncio.create_task(progress.until(Stage.OPENED))
     await settle()
     gone.cancel()
     await settle()
-    assert [task.done() for task in (*waiting, gone)] == [False, False, False, True]
-    progress.reach(2)
+    assert [task.done() for task in (opened, rested, gone)] == [False, False, True]
+    progress.reach(Stage.OPENED)
     await settle()
-    assert [task.done() for task in waiting] == [True, True, False]
-    progress.reach(1)  # too late
-    assert progress.stage == 2
-    await soon(progress.until(1))
-    progress.reach(3)
-    await soon(waiting[2])
+    assert [task.done() for task in (opened, rested)] == [True, False]
+    progress.reach(Stage.RESTED)
+    progress.reach(Stage.OPENED)  # too late
+    assert progress.stage is Stage.RESTED
+    await soon(rested)
+    await soon(progress.until(Stage.OPENED))
 
 
 async def take_turns(turn: Turn, seen: list[str], name: str) -> None:

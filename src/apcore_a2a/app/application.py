@@ -20,16 +20,16 @@ from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.auth.middleware import AuthMiddleware
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.engine.options import Options
+from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.explorer import ExplorerPage
 from apcore_a2a.http.discovery import (
     CARD_PATH,
     EXTENDED_CARD_PATH,
     OLD_CARD_PATH,
-    CardDesk,
-    ExtendedCardDesk,
-    HealthDesk,
+    CardEndpoint,
+    ExtendedCardEndpoint,
 )
+from apcore_a2a.http.health import HealthEndpoint
 from apcore_a2a.http.jsonrpc import JSONRPCBinding
 from apcore_a2a.http.metrics import Metrics
 from apcore_a2a.http.rest import RESTBinding
@@ -71,16 +71,19 @@ class Application(Starlette):
         self.engine = Engine(
             parts.agent,
             parts.store or InMemoryTaskStore(),
-            options=_options(parts.card, settings),
+            options=_engine_options(parts.card, settings),
             observer=metrics,
             interceptors=parts.interceptors,
             extended_card=parts.extended_card,
         )
-        self.desk = CardDesk(parts.card, url=settings.url, mode=settings.card_mode, proxies=settings.trusted_proxies)
+        self.cards = CardEndpoint(
+            parts.card, url=settings.url, mode=settings.card_mode, proxies=settings.trusted_proxies
+        )
         self.settings = settings
-        self._parts, self._opening = parts, asyncio.Lock()
+        self._parts = parts
+        self._opening = asyncio.Lock()
         self._opened = False
-        self._core = _pipeline(self.engine, self.desk, metrics, parts, settings)
+        self._core = _pipeline(self.engine, self.cards, metrics, parts, settings)
         super().__init__(routes=[Route("/{path:path}", endpoint=self._core)], lifespan=_lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,7 +92,10 @@ class Application(Starlette):
             return
         if not self._opened:
             await self.open()
-        await (super().__call__ if self.user_middleware else self._core)(scope, receive, send)
+        if self.user_middleware:
+            await super().__call__(scope, receive, send)
+        else:
+            await self._core(scope, receive, send)
 
     async def open(self) -> None:
         """Open the store, go on with what a dead process left, run the start-up hooks. Once."""
@@ -109,10 +115,14 @@ class Application(Starlette):
             await _call(hook)
 
 
-def _options(card: AgentCard, settings: Settings) -> Options:
+def _engine_options(card: AgentCard, settings: Settings) -> EngineOptions:
     """The engine keeps what the card promises, and no more."""
-    required = frozenset(extension.uri for extension in card.capabilities.extensions if extension.required)
-    return replace(settings.options(), streaming=bool(card.capabilities.streaming), required_extensions=required)
+    required: set[str] = set()
+    for extension in card.capabilities.extensions:
+        if extension.required:
+            required.add(extension.uri)
+    streaming = bool(card.capabilities.streaming)
+    return replace(settings.engine_options(), streaming=streaming, required_extensions=frozenset(required))
 
 
 async def _call(hook: Hook) -> None:
@@ -133,7 +143,9 @@ class _Dispatch:
     """Exact routes first, then the REST table."""
 
     def __init__(self, routes: Mapping[tuple[str, str], ASGIApp], rest: ASGIApp, metrics: Metrics | None) -> None:
-        self._routes, self._rest, self._metrics = routes, rest, metrics
+        self._routes = routes
+        self._rest = rest
+        self._metrics = metrics
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if self._metrics is not None:
@@ -142,34 +154,52 @@ class _Dispatch:
         return self._routes.get((scope["method"], path), self._rest)(scope, receive, send)
 
 
-def _pipeline(engine: Engine, desk: CardDesk, metrics: Metrics | None, parts: Parts, settings: Settings) -> ASGIApp:
+def _pipeline(
+    engine: Engine, cards: CardEndpoint, metrics: Metrics | None, parts: Parts, settings: Settings
+) -> ASGIApp:
     """CORS, then the door, then the routes."""
-    public: dict[tuple[str, str], ASGIApp] = {
-        (method, path): desk for path in (CARD_PATH, OLD_CARD_PATH) for method in ("GET", "HEAD")
-    }
-    public["GET", "/health"] = HealthDesk(engine, desk)
-    if metrics is not None:
-        public["GET", "/metrics"] = metrics
-    if settings.explorer:
-        page, prefix = ExplorerPage(), settings.explorer_prefix
-        public |= {("GET", prefix): page, ("GET", f"{prefix}/"): page}
+    public = _public_routes(engine, cards, metrics, settings)
     routes: dict[tuple[str, str], ASGIApp] = {
         **public,
-        ("POST", "/"): JSONRPCBinding(engine, locate=desk.at),
-        ("GET", EXTENDED_CARD_PATH): ExtendedCardDesk(engine, desk),
+        ("POST", "/"): JSONRPCBinding(engine, locate=cards.at),
+        ("GET", EXTENDED_CARD_PATH): ExtendedCardEndpoint(engine, cards),
     }
-    rest = RESTBinding(engine, locate=desk.at, old_statuses=settings.old_statuses)
+    rest = RESTBinding(engine, locate=cards.at, old_statuses=settings.old_statuses)
     app: ASGIApp = _Dispatch(routes, rest, metrics)
     if parts.auth is not None:
         app = AuthMiddleware(app, parts.auth, exempt=frozenset(public))
     if settings.cors_origins:
-        if "*" in settings.cors_origins:
-            logger.warning("CORS is open to every origin; name the origins in production")
-        app = CORSMiddleware(
-            app,
-            allow_origins=settings.cors_origins,
-            allow_methods=("GET", "POST", "DELETE"),
-            allow_headers=CORS_HEADERS,
-            expose_headers=("A2A-Version", "A2A-Extensions", "ETag", "Retry-After"),
-        )
+        app = _with_cors(app, settings.cors_origins)
     return app
+
+
+def _public_routes(
+    engine: Engine, cards: CardEndpoint, metrics: Metrics | None, settings: Settings
+) -> dict[tuple[str, str], ASGIApp]:
+    """What is open to everybody, named exactly: method and path."""
+    public: dict[tuple[str, str], ASGIApp] = {
+        ("GET", CARD_PATH): cards,
+        ("HEAD", CARD_PATH): cards,
+        ("GET", OLD_CARD_PATH): cards,
+        ("HEAD", OLD_CARD_PATH): cards,
+        ("GET", "/health"): HealthEndpoint(engine, cards),
+    }
+    if metrics is not None:
+        public["GET", "/metrics"] = metrics
+    if settings.explorer:
+        page = ExplorerPage()
+        public["GET", settings.explorer_prefix] = page
+        public["GET", f"{settings.explorer_prefix}/"] = page
+    return public
+
+
+def _with_cors(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
+    if "*" in origins:
+        logger.warning("CORS is open to every origin; name the origins in production")
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=CORS_HEADERS,
+        expose_headers=("A2A-Version", "A2A-Extensions", "ETag", "Retry-After"),
+    )

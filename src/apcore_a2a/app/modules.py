@@ -55,7 +55,9 @@ def watch(modules: Modules, build: Callable[[], AgentCard], app: Application) ->
 
     The card is built on the thread that made the change, or on a worker if that is the loop's; requests go on.
     """
-    loop, loop_thread, turn = asyncio.get_running_loop(), threading.current_thread(), threading.Lock()
+    loop = asyncio.get_running_loop()
+    loop_thread = threading.current_thread()
+    turn = threading.Lock()
 
     def rebuild() -> None:
         with turn:
@@ -65,7 +67,7 @@ def watch(modules: Modules, build: Callable[[], AgentCard], app: Application) ->
                 logger.exception("agent card not rebuilt")
                 return
             if not loop.is_closed():
-                loop.call_soon_threadsafe(app.desk.replace, card)
+                loop.call_soon_threadsafe(app.cards.replace, card)
 
     def changed() -> None:
         if threading.current_thread() is loop_thread:

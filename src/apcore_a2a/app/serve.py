@@ -1,6 +1,6 @@
 """The composition root: whatever you have becomes an agent on a port, or an ASGI application.
 
-Rule: this is the only ring that knows everybody; it hands each its part and keeps nothing.
+Rule: only composition knows everybody; it hands each its part and keeps nothing.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.http.guard import GuardedProtocol
 from apcore_a2a.http.server import Server
-from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.settings import CardMode, Settings
+from apcore_a2a.protocol.card import AgentCard, CardMode
+from apcore_a2a.settings import Settings
 from apcore_a2a.storage.task_store import Store, TaskStore
 
 
-class Options(TypedDict, total=False):
+class ServeOptions(TypedDict, total=False):
     """What `serve` and `async_serve` take besides the agent; all of it optional."""
 
     name: str | None
@@ -55,14 +55,14 @@ class Options(TypedDict, total=False):
     log_level: str | None
 
 
-def serve(target: object, *, host: str = "0.0.0.0", port: int = 8000, **options: Unpack[Options]) -> None:
+def serve(target: object, *, host: str = "0.0.0.0", port: int = 8000, **options: Unpack[ServeOptions]) -> None:
     """Serve an agent over A2A 1.0 and 0.3 until SIGINT or SIGTERM; blocks.
 
     Args:
         target: An apcore Registry, Executor or APCore client; an `AgentExecutor`; an `Agent`; or a plain function.
         host: The address to bind.
         port: The port to bind.
-        **options: See `Options`.
+        **options: See `ServeOptions`.
 
     Raises:
         ValueError: an option makes no sense, or the registry has no modules.
@@ -95,8 +95,8 @@ def run(app: Application, *, log_level: str = "info", log_config: dict[str, Any]
     return Server(config).run_to_end()
 
 
-async def async_serve(target: object, **options: Unpack[Options]) -> Application:
-    """The same agent as a Starlette application, for a server or an application of your own; binds nothing.
+async def async_serve(target: object, **options: Unpack[ServeOptions]) -> Application:
+    """What `serve` serves, as an ASGI application for a server or an application of your own; binds nothing.
 
     Example:
         >>> import asyncio
@@ -104,23 +104,25 @@ async def async_serve(target: object, **options: Unpack[Options]) -> Application
         >>> async def echo(message: str) -> str:
         ...     return message
         >>> app = asyncio.run(async_serve(echo, name="echo"))
-        >>> app.desk.card.name
+        >>> app.cards.card.name
         'echo'
     """
     return build(target, options)
 
 
-def build_app(agent: Agent, **options: Unpack[Options]) -> Application:
+def build_app(agent: Agent, **options: Unpack[ServeOptions]) -> Application:
     """What `async_serve` answers, for an `Agent` and without a loop."""
     return build(agent, options)
 
 
-_APART: Final = ("card", "auth", "task_store", "interceptors", "on_startup", "on_shutdown")  # not plain values
+_NOT_SETTINGS: Final = ("card", "auth", "task_store", "interceptors", "on_startup", "on_shutdown")  # but objects
 
 
-def build(target: object, options: Options, **address: Any) -> Application:
+def build(target: object, options: ServeOptions, **address: Any) -> Application:
     """An application from anything `serve` takes; `address` is host and port, for those who bind."""
-    plain: dict[str, Any] = {name: value for name, value in options.items() if name not in _APART} | address
+    plain: dict[str, Any] = {**options, **address}
+    for name in _NOT_SETTINGS:
+        plain.pop(name, None)
     for name in ("cors_origins", "trusted_proxies"):
         plain[name] = tuple(plain.get(name) or ())
     settings = Settings(**plain).check()

@@ -15,7 +15,7 @@ MAX_SKILLS = 12
 def show(app: Application, *, reload: bool = False) -> None:
     """Print the banner to standard error."""
     console = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
-    settings, card = app.settings, app.desk.card
+    settings, card = app.settings, app.cards.card
     here = (
         settings.url
         or f"http://{'localhost' if settings.host in ('0.0.0.0', '::') else settings.host}:{settings.port}/"
@@ -45,7 +45,7 @@ def warnings(app: Application) -> list[str]:
     """What an operator should know before anybody else finds out."""
     settings = app.settings
     found = []
-    if not app.desk.card.security_schemes and settings.host not in ("127.0.0.1", "localhost", "::1"):
+    if not app.cards.card.security_schemes and settings.host not in ("127.0.0.1", "localhost", "::1"):
         found.append(
             f"anybody who can reach {settings.host}:{settings.port} can run every skill: no authentication is set"
         )

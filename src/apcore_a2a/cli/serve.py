@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 import click
 
-from apcore_a2a.app.serve import Options, build, run
+from apcore_a2a.app.serve import ServeOptions, build, run
 from apcore_a2a.auth.jwt import JWTAuthenticator
 from apcore_a2a.cli import banner, logs
 from apcore_a2a.cli.extensions import Reloader, open_extensions
@@ -143,7 +143,7 @@ def _serve(given: dict[str, Any]) -> int:
         reloader = Reloader(extensions)
         options |= {"on_startup": [reloader.start], "on_shutdown": [reloader.stop]}
     try:
-        app = build(extensions.registry, cast(Options, options), host=given["host"], port=given["port"])
+        app = build(extensions.registry, cast(ServeOptions, options), host=given["host"], port=given["port"])
     except (ValueError, TypeError) as error:
         raise click.ClickException(str(error)) from error
     banner.show(app, reload=given["reload"])

@@ -1,7 +1,10 @@
 """What an agent yields, made fit to be kept.
 
-Rule: an event is complete, checked and out of the agent's reach where it is yielded; what happens to it later cannot
-change, and what is not valid A2A changes nothing.
+Rule: an event is complete, checked and out of the agent's reach where it is yielded. What the agent does later with the
+objects it yielded changes nothing that is kept, and what is not valid A2A changes nothing at all.
+
+The way to that is the event's own JSON: it is encoded once, which the log and the store need anyway, and read back as
+an object that shares nothing with the agent's. Only values that nobody can change are spared the second half.
 """
 
 from collections.abc import Callable
@@ -28,75 +31,41 @@ from apcore_a2a.protocol.model import (
 )
 
 E = TypeVar("E", bound=Event)
-Kept = tuple[AgentEvent, bytes]  # an event and its 1.0 JSON; a Remember has none, and its memo is JSON itself
+CheckedEvent = tuple[AgentEvent, bytes]  # an event and its 1.0 JSON; a Remember has none, and its memo is JSON itself
 
 _DECODE: Final[dict[type, Callable[[bytes], Any]]] = {
-    kind: json.Decoder(kind).decode for kind in (Task, Message, StatusUpdate, ArtifactUpdate)
+    Task: json.Decoder(Task).decode,
+    Message: json.Decoder(Message).decode,
+    StatusUpdate: json.Decoder(StatusUpdate).decode,
+    ArtifactUpdate: json.Decoder(ArtifactUpdate).decode,
 }
 
 
-def keep(event: AgentEvent, task: Task) -> Kept:
-    """An event of this task's agent, to be folded when its turn comes."""
+def check_event(event: AgentEvent, task: Task) -> CheckedEvent:
+    """An event of this task's agent, with what the agent may leave out, ready to be folded.
+
+    Raises:
+        InvalidAgentResponseError: it is not valid A2A, or another task's.
+    """
     match event:
         case StatusUpdate() | ArtifactUpdate() if event.task_id not in ("", task.id):
             raise InvalidAgentResponseError("The agent published an event that is not its task's")
         case ArtifactUpdate():
             event = replace(event, task_id=task.id, context_id=task.context_id)
         case StatusUpdate():
-            if event.metadata is None and (state := _bare_state(event.status)) is not None:
-                return status(state, task)
-            event = complete(event, task)
+            if _says_only_its_state(event):
+                return bare_status(event.status.state, task)
+            event = complete_status(event, task)
         case Remember():
             return Remember(encode(event.memo)), b""
         case Task() if not event.status.timestamp:
             event = replace(event, status=replace(event.status, timestamp=utc_now()))
         case Message() if not event.message_id:
             event = replace(event, message_id=new_id())
-    return taken(event)
+    return detach(event)
 
 
-def _bare_state(status: TaskStatus) -> TaskState | None:
-    """The state of a status that says nothing else."""
-    bare = status.message is None and status.timestamp == "" and type(status.state) is TaskState
-    return status.state if bare else None
-
-
-def own(task: Task) -> tuple[Task, bytes]:
-    """A new task and its JSON, out of the reach of the agent, who has what the task was made of."""
-    is_bare = task.metadata is None and task.status.message is None and not task.artifacts and len(task.history) == 1
-    if is_bare and _is_text(task.history[0]):  # values that nobody can change: no need to read them anew (2 µs)
-        return replace(task, history=[*task.history], artifacts=[]), v1.encode_event(task)
-    return taken(task)
-
-
-def _is_text(message: Message) -> bool:
-    parts = message.parts
-    return message.metadata is None and len(parts) == 1 and type(parts[0].text) is str and parts[0].metadata is None
-
-
-def status(state: TaskState, task: Task) -> tuple[StatusUpdate, bytes]:
-    """A bare status, kept: made of nothing that anybody could change, so it costs no second look (2.5 µs less)."""
-    event = StatusUpdate(
-        status=TaskStatus(state=state, timestamp=utc_now()), task_id=task.id, context_id=task.context_id
-    )
-    return event, v1.encode_event(event)
-
-
-def complete(event: StatusUpdate, task: Task) -> StatusUpdate:
-    """Fill in what an agent may leave out: ids and times."""
-    status = event.status
-    if not status.timestamp or (status.message and not status.message.task_id):
-        status = replace(status, timestamp=status.timestamp or utc_now(), message=_owned(status.message, task))
-    return replace(event, status=status, task_id=task.id, context_id=task.context_id)
-
-
-def _owned(message: Message | None, task: Task) -> Message | None:
-    if message is None or message.task_id:
-        return message
-    return replace(message, task_id=task.id, context_id=task.context_id, message_id=message.message_id or new_id())
-
-
-def taken(event: E) -> tuple[E, bytes]:
+def detach(event: E) -> tuple[E, bytes]:
     """An event as its JSON says it: checked, and shared with nobody who could still change it."""
     try:
         body = encode(event)
@@ -105,11 +74,62 @@ def taken(event: E) -> tuple[E, bytes]:
         raise InvalidAgentResponseError("The agent's output is not valid A2A") from error
 
 
-def says_nothing(event: Event) -> bool:
-    """Whether an event is a status and nothing else: one that repeats the state need not be told."""
-    return isinstance(event, StatusUpdate) and event.status.message is None and not event.metadata
+def detach_task(task: Task) -> tuple[Task, bytes]:
+    """A new task and its JSON, out of the reach of the agent, who has what the task was made of."""
+    if _is_one_text(task):
+        # Made of nothing that anybody could change but its two lists: no need to read it anew (2 µs).
+        return replace(task, history=[*task.history], artifacts=[]), v1.encode_event(task)
+    return detach(task)
 
 
-def says(text: str, **metadata: object) -> Message:
-    """A message of the agent with one text; the task it belongs to is filled in when it is kept."""
-    return Message(message_id=new_id(), role=Role.AGENT, parts=(Part(text=text),), metadata=metadata or None)
+def _is_one_text(task: Task) -> bool:
+    """Whether all that was said is one text, which is how most tasks begin."""
+    if task.metadata is not None or task.status.message is not None or task.artifacts or len(task.history) != 1:
+        return False
+    said = task.history[0]
+    if said.metadata is not None or len(said.parts) != 1:
+        return False
+    return type(said.parts[0].text) is str and said.parts[0].metadata is None
+
+
+# ---- statuses -----------------------------------------------------------------------------------------------------
+
+
+def bare_status(state: TaskState, task: Task) -> tuple[StatusUpdate, bytes]:
+    """A status that says nothing but its state. Nobody could change it, so it is not read back (2.5 µs less)."""
+    status = TaskStatus(state=state, timestamp=utc_now())
+    event = StatusUpdate(status=status, task_id=task.id, context_id=task.context_id)
+    return event, v1.encode_event(event)
+
+
+def _says_only_its_state(event: StatusUpdate) -> bool:
+    status = event.status
+    if event.metadata is not None or status.message is not None or status.timestamp != "":
+        return False
+    return type(status.state) is TaskState  # an agent may write anything there; `detach` refuses it
+
+
+def repeats_state(event: Event, state: TaskState) -> bool:
+    """Whether an event says nothing but the state the task is in: it need not be kept or told."""
+    if not isinstance(event, StatusUpdate) or event.status.state is not state:
+        return False
+    return event.status.message is None and not event.metadata
+
+
+def complete_status(event: StatusUpdate, task: Task) -> StatusUpdate:
+    """Fill in what an agent may leave out: ids and times."""
+    status = event.status
+    message = status.message
+    if message is not None and not message.task_id:
+        message_id = message.message_id or new_id()
+        message = replace(message, task_id=task.id, context_id=task.context_id, message_id=message_id)
+        status = replace(status, message=message)
+    if not status.timestamp:
+        status = replace(status, timestamp=utc_now())
+    return replace(event, status=status, task_id=task.id, context_id=task.context_id)
+
+
+def status_with_text(state: TaskState, text: str) -> StatusUpdate:
+    """A status of the engine's own, with the reason in words."""
+    message = Message(message_id=new_id(), role=Role.AGENT, parts=(Part(text=text),))
+    return StatusUpdate(status=TaskStatus(state=state, message=message))

@@ -10,7 +10,7 @@ from apcore_a2a.protocol.model import Value
 from apcore_a2a.protocol.operations import Operation, Rules
 
 
-class Origin(Struct, frozen=True, kw_only=True):
+class CallContext(Struct, frozen=True, kw_only=True):
     """Who asks, by which version's rules, and the headers that matter to the engine."""
 
     caller: Caller = Caller()
@@ -22,12 +22,13 @@ class Origin(Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> str:
+        """Whose tasks this call may see; part of every question to the store."""
         return self.caller.owner
 
 
 class Interceptor(Protocol):
     """Sees every operation before and after. An A2AError raised in either is the answer instead."""
 
-    async def before(self, operation: Operation, request: Value, origin: Origin) -> None: ...
+    async def before(self, operation: Operation, request: Value, context: CallContext) -> None: ...
 
-    async def after(self, operation: Operation, request: Value, origin: Origin, result: Any) -> None: ...
+    async def after(self, operation: Operation, request: Value, context: CallContext, result: Any) -> None: ...

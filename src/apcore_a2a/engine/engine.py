@@ -13,15 +13,25 @@ from msgspec.structs import replace
 
 from apcore_a2a import errors
 from apcore_a2a.agent import Agent, Caller
-from apcore_a2a.engine.call_context import Interceptor, Origin
-from apcore_a2a.engine.crew import Crew
-from apcore_a2a.engine.event_log import Entry
+from apcore_a2a.engine.background import BackgroundWork
+from apcore_a2a.engine.call_context import CallContext, Interceptor
+from apcore_a2a.engine.event_log import LogEntry
 from apcore_a2a.engine.intake import Intake
+from apcore_a2a.engine.live_task import Snapshot
 from apcore_a2a.engine.observer import Observer, Silent
-from apcore_a2a.engine.options import DEFAULTS, Options
-from apcore_a2a.engine.run import CANCEL_GRACE, RESTED, Execution
+from apcore_a2a.engine.options import DEFAULTS, EngineOptions
+from apcore_a2a.engine.run import CANCEL_GRACE, Run, Stage
 from apcore_a2a.engine.runs import Runs
-from apcore_a2a.engine.streams import UNTIL_ENDED, UNTIL_USER_IS_ASKED, Stream, Streams, replay, reply, snapshot
+from apcore_a2a.engine.streams import (
+    UNTIL_ENDED,
+    UNTIL_USER_IS_ASKED,
+    Stream,
+    Streams,
+    event_stream,
+    replay_ended,
+    snapshot_entry,
+    snapshot_stream,
+)
 from apcore_a2a.errors import InvalidParamsError, UnsupportedOperationError, Violation
 from apcore_a2a.protocol import model
 from apcore_a2a.protocol.card import AgentCard
@@ -29,7 +39,7 @@ from apcore_a2a.protocol.model import Document, Message, SendMessage, Task, Task
 from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.storage.task_store import Query, Store
 
-Perform = Callable[[Any, Origin], Awaitable[Any]]
+Perform = Callable[[Any, CallContext], Awaitable[Any]]
 
 
 class Engine:
@@ -43,18 +53,20 @@ class Engine:
         agent: Agent,
         store: Store,
         *,
-        options: Options = DEFAULTS,
+        options: EngineOptions = DEFAULTS,
         observer: Observer | None = None,
         interceptors: tuple[Interceptor, ...] = (),
         extended_card: Callable[[Caller], AgentCard] | None = None,
     ) -> None:
-        self.options, self.store = options, store
-        self._interceptors, self._extended_card = interceptors, extended_card
         observer = observer or Silent()
+        self.options = options
+        self.store = store
+        self._interceptors = interceptors
+        self._extended_card = extended_card
         self._runs = Runs(agent, store, observer=observer, options=options)
         self._intake = Intake(agent, store, self._runs, options)
         self._streams = Streams(self._runs, observer=observer, options=options)
-        self._closing = Crew()
+        self._drain = BackgroundWork()
         self._operations: dict[Operation, Perform] = {
             Operation.SEND: self.send_message,
             Operation.STREAM: self.stream_message,
@@ -87,31 +99,32 @@ class Engine:
         """Take no more work, and let what runs end; `close` waits for that."""
         if not self._runs.draining:
             self._runs.draining = True
-            self._closing.start(self._runs.drain(self.options.shutdown_timeout), name="drain")
+            self._drain.start(self._runs.drain(self.options.shutdown_timeout), name="drain")
 
     async def close(self) -> None:
         """End every run and stream, in bounded time, then close the store."""
         self.begin_drain()
-        await self._closing.join(self.options.shutdown_timeout + 15)
+        await self._drain.join(self.options.shutdown_timeout + 15)
         await self.store.close()
 
-    def handle(self, operation: Operation, request: Value, origin: Origin) -> Awaitable[Any]:
+    def handle(self, operation: Operation, request: Value, context: CallContext) -> Awaitable[Any]:
         """Any operation by name, through the interceptors: what the bindings await."""
-        if missing := self.options.required_extensions - origin.extensions:
+        missing = self.options.required_extensions - context.extensions
+        if missing:
             raise errors.ExtensionSupportRequiredError(min(missing))
         if SHAPES[operation].streams and not self.options.streaming:
             raise UnsupportedOperationError("This agent does not stream")
         if self._interceptors:
-            return self._intercepted(operation, request, origin)
-        return self._operations.get(operation, _no_push)(request, origin)
+            return self._intercepted(operation, request, context)
+        return self._operations.get(operation, _no_push)(request, context)
 
-    async def _intercepted(self, operation: Operation, request: Value, origin: Origin) -> Any:
+    async def _intercepted(self, operation: Operation, request: Value, context: CallContext) -> Any:
         for interceptor in self._interceptors:
-            await interceptor.before(operation, request, origin)
-        result = await self._operations.get(operation, _no_push)(request, origin)
+            await interceptor.before(operation, request, context)
+        result = await self._operations.get(operation, _no_push)(request, context)
         try:
             for interceptor in self._interceptors:
-                await interceptor.after(operation, request, origin, result)
+                await interceptor.after(operation, request, context, result)
         except BaseException:
             if isinstance(result, Stream):  # nobody will read it
                 result.close()
@@ -120,51 +133,51 @@ class Engine:
 
     # ---- messages -------------------------------------------------------------------------------------------------
 
-    async def send_message(self, request: SendMessage, origin: Origin) -> Task | Document | Message:
+    async def send_message(self, request: SendMessage, context: CallContext) -> Task | Document | Message:
+        history_length = request.configuration.history_length
         wait = not request.configuration.return_immediately
-        begun = await self._intake.begin(request, origin, wait=wait)
-        if not isinstance(begun, Execution):
-            return _trim(begun[0], request.configuration.history_length)
+        begun = await self._intake.begin(request, context, wait=wait)
+        if isinstance(begun, Snapshot):
+            return _trim_history(begun.document, history_length)
         if begun.reply is not None:
             return begun.reply
         if wait:
-            if begun.progress.stage < RESTED:
-                with begun.live.held():
-                    await begun.progress.until(RESTED)
-            if begun.error is not None:
-                raise begun.error
-        document, _ = await begun.live.latest()
-        return _trim(document, request.configuration.history_length)
+            await _wait_for_rest(begun)
+        snapshot = await begun.live.latest()
+        return _trim_history(snapshot.document, history_length)
 
-    async def stream_message(self, request: SendMessage, origin: Origin) -> Stream:
-        with self._streams.seat(origin) as seat:
-            begun = await self._intake.begin(request, origin, wait=True)
-            if not isinstance(begun, Execution):
-                return Stream([snapshot(*begun)])
+    async def stream_message(self, request: SendMessage, context: CallContext) -> Stream:
+        with self._streams.reserve(context) as room:
+            begun = await self._intake.begin(request, context, wait=True)
+            if isinstance(begun, Snapshot):
+                return snapshot_stream(begun.document, begun.version)
             if begun.reply is not None:
-                return reply(begun.reply)
-            start: Entry | int | None = 0
-            if begun.call.resumed:  # its events before this turn are in the task
-                start = snapshot(Document(model.encode(begun.call.task)), begun.began) if begun.began else None
-            return await self._streams.follow(begun.live, origin, seat, until=UNTIL_USER_IS_ASKED, start=start)
+                return event_stream(begun.reply)
+            start: LogEntry | int | None = 0
+            if begun.call.resumed:
+                # What happened before this turn is in the task; the stream begins with that.
+                start = _start_of_turn(begun)
+            return await self._streams.follow(begun.live, context, room, until=UNTIL_USER_IS_ASKED, start=start)
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
-    async def get_task(self, request: model.GetTask, origin: Origin) -> Task | Document:
-        live = self._runs.find(request.id, origin.owner)
+    async def get_task(self, request: model.GetTask, context: CallContext) -> Task | Document:
+        live = self._runs.find(request.id, context.owner)
         if live is not None:
-            return _trim((await live.latest())[0], request.history_length)
-        return _trim((await self._intake.load(request.id, origin)).document, request.history_length)
+            snapshot = await live.latest()
+            return _trim_history(snapshot.document, request.history_length)
+        record = await self._intake.load(request.id, context)
+        return _trim_history(record.document, request.history_length)
 
-    async def list_tasks(self, request: model.ListTasks, origin: Origin) -> model.TaskPage:
+    async def list_tasks(self, request: model.ListTasks, context: CallContext) -> model.TaskPage:
         query = Query(
-            owner=origin.owner,
+            owner=context.owner,
             limit=request.page_size,
             cursor=request.page_token,
             context_id=request.context_id,
             state=None if request.status is TaskState.UNSPECIFIED else request.status,
-            changed_since=_timestamp(request.status_timestamp_after),
-            by_creation=origin.rules.list_by_creation,
+            changed_since=_read_timestamp(request.status_timestamp_after),
+            by_creation=context.rules.list_by_creation,
         )
         page = await self.store.page(query)
         tasks = tuple(_listed(record.document.task(), request) for record in page.records)
@@ -172,55 +185,78 @@ class Engine:
             tasks=tasks, next_page_token=page.next_cursor, page_size=request.page_size, total_size=page.total
         )
 
-    async def cancel_task(self, request: model.CancelTask, origin: Origin) -> Document:
-        async with self._intake.live(request.id, origin) as live:
+    async def cancel_task(self, request: model.CancelTask, context: CallContext) -> Document:
+        async with self._intake.live(request.id, context) as live:
             if not live.has_ended():
-                await asyncio.wait({self._runs.cancel(live, origin.caller)}, timeout=CANCEL_GRACE + 1)
+                await asyncio.wait({self._runs.cancel(live, context.caller)}, timeout=CANCEL_GRACE + 1)
                 if not live.has_ended():
                     raise errors.StoreUnavailableError
                 if live.state is TaskState.CANCELED:
                     return live.snapshot()
             raise errors.TaskNotCancelableError(request.id, live.state.removeprefix("TASK_STATE_").lower())
 
-    async def subscribe(self, request: model.SubscribeToTask, origin: Origin) -> Stream:
-        with self._streams.seat(origin) as seat:
-            async with self._intake.live(request.id, origin) as live:
+    async def subscribe(self, request: model.SubscribeToTask, context: CallContext) -> Stream:
+        with self._streams.reserve(context) as room:
+            async with self._intake.live(request.id, context) as live:
                 if not live.has_ended():
-                    after = origin.last_event_id if origin.rules.replay else None
-                    return await self._streams.follow(live, origin, seat, until=UNTIL_ENDED, start=after)
-                if origin.rules.subscribe_when_ended:
-                    return await replay(live, origin)
+                    start = context.last_event_id if context.rules.replay else None
+                    return await self._streams.follow(live, context, room, until=UNTIL_ENDED, start=start)
+                if context.rules.subscribe_when_ended:
+                    return await replay_ended(live, context)
             raise UnsupportedOperationError(f"Task {request.id} has ended: there is nothing to subscribe to")
 
     # ---- the rest -------------------------------------------------------------------------------------------------
 
-    async def get_extended_card(self, request: Value, origin: Origin) -> AgentCard:
+    async def get_extended_card(self, request: Value, context: CallContext) -> AgentCard:
         if self._extended_card is None:
-            raise origin.rules.without_extended_card
-        return self._extended_card(origin.caller)
+            raise context.rules.without_extended_card
+        return self._extended_card(context.caller)
 
 
-def _no_push(request: Any, origin: Origin) -> Awaitable[Any]:
+def _no_push(request: Any, context: CallContext) -> Awaitable[Any]:
     raise errors.PushNotificationNotSupportedError
 
 
-def _trim(document: Document, history_length: int | None) -> Task | Document:
+async def _wait_for_rest(run: Run) -> None:
+    """Wait until the task rests; the sender's interest keeps it from being canceled for want of any."""
+    if run.progress.stage < Stage.RESTED:
+        with run.live.held():
+            await run.progress.until(Stage.RESTED)
+    if run.error is not None:
+        raise run.error
+
+
+def _start_of_turn(run: Run) -> LogEntry | None:
+    """The task as its agent found it; None if the agent was never called."""
+    if not run.began:
+        return None
+    return snapshot_entry(Snapshot(Document(model.encode(run.call.task)), run.began))
+
+
+def _trim_history(document: Document, history_length: int | None) -> Task | Document:
     """historyLength: unset is everything, 0 is none, n the latest n (1.0 §3.2.4)."""
     if history_length is None:
         return document
     task = document.task()
-    return replace(task, history=task.history[-history_length:] if history_length else [])
+    return replace(task, history=_last(task.history, history_length))
 
 
 def _listed(task: Task, request: model.ListTasks) -> Task:
     if not request.include_artifacts:
         task.artifacts = []
     if request.history_length is not None:
-        task.history = task.history[-request.history_length :] if request.history_length else []
+        task.history = _last(task.history, request.history_length)
     return task
 
 
-def _timestamp(text: str) -> str:
+def _last(history: list[Message], length: int) -> list[Message]:
+    if length == 0:  # [-0:] would be all of it
+        return []
+    return history[-length:]
+
+
+def _read_timestamp(text: str) -> str:
+    """A time in the form in which times are stored, so that they compare as text."""
     if not text:
         return ""
     try:
@@ -228,5 +264,8 @@ def _timestamp(text: str) -> str:
     except ValueError as error:
         wrong = Violation("statusTimestampAfter", "must be an ISO 8601 time")
         raise InvalidParamsError("Invalid parameter statusTimestampAfter", [wrong]) from error
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    else:
+        moment = moment.astimezone(UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

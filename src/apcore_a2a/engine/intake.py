@@ -3,20 +3,20 @@
 Rule: whatever can be refused is refused here, before a task exists.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
-from msgspec import json
+from msgspec import Struct, json
 from msgspec.structs import replace
 
-from apcore_a2a.agent import Agent, Call, CancelToken
-from apcore_a2a.engine.call_context import Origin
-from apcore_a2a.engine.live_task import LiveTask
-from apcore_a2a.engine.options import Options
-from apcore_a2a.engine.run import OPENED, Execution
-from apcore_a2a.engine.runs import Runs, decode_run
+from apcore_a2a.agent import Agent, Call, Caller, CancelToken
+from apcore_a2a.engine.agent_output import status_with_text
+from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.live_task import LiveTask, Place, Snapshot
+from apcore_a2a.engine.options import EngineOptions
+from apcore_a2a.engine.run import AgentDecides, NewTask, NextMessage, Rerun, Run, Stage
+from apcore_a2a.engine.runs import Runs
 from apcore_a2a.errors import (
     InvalidParamsError,
     PushNotificationNotSupportedError,
@@ -25,22 +25,55 @@ from apcore_a2a.errors import (
     Violation,
 )
 from apcore_a2a.ids_and_time import new_id, utc_now
-from apcore_a2a.protocol.model import Document, Message, Role, SendMessage, Task, TaskState, TaskStatus
+from apcore_a2a.protocol.model import Message, Role, SendMessage, Task, TaskState, TaskStatus, encode
 from apcore_a2a.storage.task_store import Query, Record, Store
-
-Snapshot = tuple[Document, int]  # a task, and the sequence number of the last event in it
 
 MAX_REFERENCES: Final = 10
 MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task whose process died
+LOST: Final = "Worker lost: the process running this task ended"
+
+
+class StoredRun(Struct, omit_defaults=True):
+    """What a durable store keeps of a run, so that another process can run it again."""
+
+    request: SendMessage
+    caller: Caller
+    retry_safe: bool = False
+    resumed: bool = False
+    memo: Any = None
+    attempt: int = 1
+
+
+_STORED_RUN: Final = json.Decoder(StoredRun)
+
+
+def decode_stored_run(body: bytes) -> StoredRun | None:
+    """None where there is none, or one that another version wrote."""
+    try:
+        return _STORED_RUN.decode(body)
+    except ValueError:
+        return None
+
+
+class Admitted(Struct, frozen=True):
+    """A message that its agent takes."""
+
+    call: Call
+    retry_safe: bool
+    version: int
+    """Of the task when the agent looked at it."""
 
 
 class Intake:
     """Takes messages in for an engine."""
 
-    def __init__(self, agent: Agent, store: Store, runs: Runs, options: Options) -> None:
-        self._agent, self._store, self._runs, self._options = agent, store, runs, options
+    def __init__(self, agent: Agent, store: Store, runs: Runs, options: EngineOptions) -> None:
+        self._agent = agent
+        self._store = store
+        self._runs = runs
+        self._options = options
 
-    async def begin(self, request: SendMessage, origin: Origin, *, wait: bool) -> Execution | Snapshot:
+    async def begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot:
         """Start the run a message asks for, up to where its sender can be answered.
 
         A Snapshot when there is no run to wait for: it ended before, or it is not yet its turn and `wait` is false.
@@ -52,35 +85,40 @@ class Intake:
             raise PushNotificationNotSupportedError
         self._runs.check_room()
         task_id = message.task_id
-        if not task_id and message.context_id and origin.rules.resume_by_context:
-            task_id = await self._waiting(message, origin)
-        begun: Execution | Snapshot
+        if not task_id and message.context_id and context.rules.resume_by_context:
+            task_id = await self._find_waiting(message.context_id, context)
         if task_id:
-            async with self.live(task_id, origin) as live:
-                begun = await self._continue(live, request, origin, wait=wait)
-            if not isinstance(begun, Execution):
+            async with self.live(task_id, context) as live:
+                begun = await self._continue(live, request, context, wait=wait)
+            if not isinstance(begun, Run):
                 return begun
         else:
-            call = self._new_task(request, origin)
-            if message.context_id or message.reference_task_ids:
-                await self._inform(call, origin)
-            admission = await self._agent.admit(call)
-            begun = self._runs.begin(call, retry_safe=admission.retry_safe, key=self._key(call.message, origin))
-        if begun.progress.stage < OPENED:
-            await begun.progress.until(OPENED)
+            begun = await self._begin_task(request, context)
+        if begun.progress.stage < Stage.OPENED:
+            await begun.progress.until(Stage.OPENED)
         if begun.error is not None:
             raise begun.error
-        return begun if begun.earlier is None else await self._earlier(begun.earlier, origin)
+        if begun.earlier is not None:
+            return await self._earlier(begun.earlier, context)
+        return begun
 
-    async def _earlier(self, task_id: str, origin: Origin) -> Execution | Snapshot:
-        """What came of a send that is the same as this one."""
-        running = self._runs.running(task_id)
-        if running is not None:
-            return running
-        record = await self.load(task_id, origin)
-        return record.document, record.version
+    # ---- a new task -----------------------------------------------------------------------------------------------
 
-    def _new_task(self, request: SendMessage, origin: Origin) -> Call:
+    async def _begin_task(self, request: SendMessage, context: CallContext) -> Run:
+        message = request.message
+        call = self._new_task(request, context)
+        if message.context_id or message.reference_task_ids:
+            await self._inform(call, context)
+        admission = await self._agent.admit(call)
+        self._runs.check_room()  # again: others may have come in while the agent looked
+        key = self._repetition_key(call.message, context)
+        live = self._runs.add(call.task, context.owner)
+        self._keep_for_restart(live, call, retry_safe=admission.retry_safe)
+        if self._agent.may_reply and not key:
+            return self._runs.launch(live, call, AgentDecides())
+        return self._runs.launch(live, call, NewTask(key))
+
+    def _new_task(self, request: SendMessage, context: CallContext) -> Call:
         message = request.message
         task = Task(
             id=new_id(),
@@ -88,125 +126,176 @@ class Intake:
             status=TaskStatus(state=TaskState.SUBMITTED, timestamp=utc_now()),
             metadata=request.metadata,
         )
-        said = replace(message, message_id=message.message_id or new_id(), task_id=task.id, context_id=task.context_id)
+        message_id = message.message_id or new_id()
+        said = replace(message, message_id=message_id, task_id=task.id, context_id=task.context_id)
         task.history = [said]
-        return self._new_call(replace(request, message=said), task, origin)
+        return _new_call(replace(request, message=said), task, context)
 
-    def _key(self, message: Message, origin: Origin) -> str:
+    def _repetition_key(self, message: Message, context: CallContext) -> str:
         """What makes a send the same as an earlier one; empty when nothing does."""
-        return origin.idempotency_key or (message.message_id if self._options.same_message_same_task else "")
+        if not context.idempotency_key and self._options.same_message_same_task:
+            return message.message_id
+        return context.idempotency_key
+
+    async def _earlier(self, task_id: str, context: CallContext) -> Run | Snapshot:
+        """What came of a send that is the same as this one."""
+        run = self._runs.running(task_id)
+        if run is not None:
+            return run
+        record = await self.load(task_id, context)
+        return Snapshot(record.document, record.version)
+
+    def _keep_for_restart(self, live: LiveTask, call: Call, *, retry_safe: bool) -> None:
+        if self._store.durable:
+            live.stored_run = encode(StoredRun(call.request, call.caller, retry_safe, call.resumed, call.memo))
 
     # ---- a task's next message ------------------------------------------------------------------------------------
 
-    async def _waiting(self, message: Message, origin: Origin) -> str:
+    async def _find_waiting(self, context_id: str, context: CallContext) -> str:
         """The task that a message without taskId goes on with: the only one of its context that waits for input."""
-        query = Query(owner=origin.owner, limit=2, context_id=message.context_id, state=TaskState.INPUT_REQUIRED)
-        waiting = (await self._store.page(query)).records
-        return waiting[0].document.task().id if len(waiting) == 1 else ""
+        query = Query(owner=context.owner, limit=2, context_id=context_id, state=TaskState.INPUT_REQUIRED)
+        page = await self._store.page(query)
+        if len(page.records) != 1:
+            return ""
+        return page.records[0].document.task().id
 
     async def _continue(
-        self, live: LiveTask, request: SendMessage, origin: Origin, *, wait: bool
-    ) -> Execution | Snapshot:
+        self, live: LiveTask, request: SendMessage, context: CallContext, *, wait: bool
+    ) -> Run | Snapshot:
         context_id = request.message.context_id
         if context_id and context_id != live.task.context_id:
             wrong = Violation("message.contextId", "is not the context of message.taskId")
             raise InvalidParamsError("contextId does not match the task", [wrong])
-        if self._is_repeated(live, request.message, origin):
+        if self._is_repeated(live, request.message, context):
             return self._runs.running(live.task.id) or await live.latest()
         if live.has_ended():
-            raise UnsupportedOperationError(f"Task {live.task.id} has ended; send a new message without taskId")
-        version, admitted = live.version, await self._admit(live, request, origin)
+            raise _ended(live)
+        admitted = await self._admit(live, request, context)
         place = live.join_queue()
-        turn = self._take_turn(live, request, origin, admitted, version, place)
+        turn = self._take_turn(live, place, admitted, context)
         if wait or place is None:
             return await turn
-        self._runs.later(turn, live)
+        self._runs.in_background(turn, live)
         return await live.latest()
 
-    def _is_repeated(self, live: LiveTask, message: Message, origin: Origin) -> bool:
-        return bool(self._key(message, origin)) and message.message_id in {
-            said.message_id for said in live.task.history
-        }
+    def _is_repeated(self, live: LiveTask, message: Message, context: CallContext) -> bool:
+        if not self._repetition_key(message, context):
+            return False
+        return any(said.message_id == message.message_id for said in live.task.history)
 
-    async def _admit(self, live: LiveTask, request: SendMessage, origin: Origin) -> tuple[Call, bool]:
-        call = self._new_call(request, live.task, origin)
-        await self._inform(call, origin)
-        call.resumed, call.memo = True, json.decode(live.memo) if live.memo else None
-        return call, (await self._agent.admit(call)).retry_safe
+    async def _admit(self, live: LiveTask, request: SendMessage, context: CallContext) -> Admitted:
+        version = live.version
+        call = _new_call(request, live.task, context)
+        await self._inform(call, context)
+        call.resumed = True
+        if live.memo:
+            call.memo = json.decode(live.memo)
+        admission = await self._agent.admit(call)
+        return Admitted(call, admission.retry_safe, version)
 
     async def _take_turn(
-        self,
-        live: LiveTask,
-        request: SendMessage,
-        origin: Origin,
-        admitted: tuple[Call, bool],
-        version: int,
-        place: "asyncio.Future[None] | None",
-    ) -> Execution | Snapshot:
+        self, live: LiveTask, place: Place, admitted: Admitted, context: CallContext
+    ) -> Run | Snapshot:
+        """Wait for the turn, then run the message, if it may still be said."""
         await live.wait_turn(place)
-        execution = None
+        run = None
         try:
-            await live.mend()
-            if not self._is_repeated(live, request.message, origin):  # else it waited beside its twin
-                if live.version != version:  # the task went on while the message waited: what was known of it is old
-                    admitted = await self._admit(live, request, origin)
-                execution = self._runs.resume(live, *admitted)
+            await live.resync()
+            request = admitted.call.request
+            if not self._is_repeated(live, request.message, context):  # else it waited beside its twin
+                if live.version != admitted.version:
+                    # The task went on while the message waited: what the agent knew of it is old.
+                    admitted = await self._admit(live, request, context)
+                self._check_takes_messages(live)
+                self._keep_for_restart(live, admitted.call, retry_safe=admitted.retry_safe)
+                run = self._runs.launch(live, admitted.call, NextMessage())
         finally:
-            if execution is None:
+            if run is None:
                 live.turn.give()
-        return execution or await live.latest()
+        return run or await live.latest()
+
+    def _check_takes_messages(self, live: LiveTask) -> None:
+        """Refuse a message whose turn it is, when there is nothing left to say it to."""
+        self._runs.check_draining()
+        if not live.takes_messages():
+            raise _ended(live)
 
     # ---- what the agent may know ----------------------------------------------------------------------------------
 
-    def _new_call(self, request: SendMessage, task: Task, origin: Origin) -> Call:
-        return Call(request=request, task=task, caller=origin.caller, headers=origin.headers, cancel=CancelToken())
-
-    async def _inform(self, call: Call, origin: Origin) -> None:
+    async def _inform(self, call: Call, context: CallContext) -> None:
         """Tell the agent what was said before in the context, and of the tasks that the message refers to."""
         if self._options.context_messages:
-            call.history = await self._conversation(call.task.context_id, origin)
-        if references := call.message.reference_task_ids[:MAX_REFERENCES]:
-            found = [await self._store.load(id, origin.owner) for id in references]
-            call.references = tuple(record.document.task() for record in found if record is not None)
+            call.history = await self._conversation(call.task.context_id, context)
+        found: list[Task] = []
+        for task_id in call.message.reference_task_ids[:MAX_REFERENCES]:
+            record = await self._store.load(task_id, context.owner)
+            if record is not None:  # what is another's is not there
+                found.append(record.document.task())
+        call.references = tuple(found)
 
-    async def _conversation(self, context_id: str, origin: Origin) -> tuple[Message, ...]:
+    async def _conversation(self, context_id: str, context: CallContext) -> tuple[Message, ...]:
         """The latest messages of the caller's tasks in a context: what was said, and what the agent last answered."""
         limit = self._options.context_messages
-        query = Query(owner=origin.owner, limit=limit, context_id=context_id, by_creation=True)
+        query = Query(owner=context.owner, limit=limit, context_id=context_id, by_creation=True)
+        page = await self._store.page(query)
         said: list[Message] = []
-        for record in (await self._store.page(query)).records:
+        for record in page.records:  # the newest task first
             task = record.document.task()
-            answer = [task.status.message] if task.status.message else []
-            said = [*task.history, *answer, *said]
+            of_this_task = [*task.history]
+            if task.status.message is not None:
+                of_this_task.append(task.status.message)
+            said = of_this_task + said
             if len(said) >= limit:
                 break
         return tuple(said[-limit:])
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
-    async def load(self, task_id: str, origin: Origin) -> Record:
-        record = await self._store.load(task_id, origin.owner)
+    async def load(self, task_id: str, context: CallContext) -> Record:
+        record = await self._store.load(task_id, context.owner)
         if record is None:
             raise TaskNotFoundError(task_id)
         return record
 
     @asynccontextmanager
-    async def live(self, task_id: str, origin: Origin) -> AsyncIterator[LiveTask]:
+    async def live(self, task_id: str, context: CallContext) -> AsyncIterator[LiveTask]:
         """A task of the caller's, live for as long as it is needed here."""
-        live = self._runs.find(task_id, origin.owner) or self._runs.revive(await self.load(task_id, origin))
+        live = self._runs.find(task_id, context.owner)
+        if live is None:
+            live = self._runs.revive(await self.load(task_id, context))
         with live.held():
             yield live
+
+    # ---- after a crash --------------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
         """Run again what a dead process left, if its agent allows that; end the rest."""
         for record in await self._store.orphans():
-            live, run = self._runs.revive(record), decode_run(record.run)
-            if run is None or not run.retry_safe or run.attempt >= MAX_ATTEMPTS:
-                await self._runs.give_up(live)
-                continue
-            origin = Origin(caller=run.caller)
-            call = self._new_call(run.request, live.task, origin)
-            await self._inform(call, origin)
-            call.history = tuple(said for said in call.history if said.message_id != call.message.message_id)
-            call.resumed, call.memo = run.resumed, run.memo
-            await self._runs.rerun(live, call, run)
+            live = self._runs.revive(record)
+            stored = decode_stored_run(record.run)
+            if stored is None or not stored.retry_safe or stored.attempt >= MAX_ATTEMPTS:
+                with live.held():
+                    await live.write(status_with_text(TaskState.FAILED, LOST))
+            else:
+                await self._rerun(live, stored)
+
+    async def _rerun(self, live: LiveTask, stored: StoredRun) -> None:
+        """Run again from the start what a dead process left; what it had made by then is made anew."""
+        context = CallContext(caller=stored.caller)
+        call = _new_call(stored.request, live.task, context)
+        await self._inform(call, context)
+        # The message that is being answered is in the stored task already; it is not part of what was said before.
+        call.history = tuple(said for said in call.history if said.message_id != call.message.message_id)
+        call.resumed = stored.resumed
+        call.memo = stored.memo
+        await live.turn.take()  # at once: nobody else knows of the task
+        live.stored_run = encode(replace(stored, attempt=stored.attempt + 1))
+        self._runs.launch(live, call, Rerun())
+
+
+def _new_call(request: SendMessage, task: Task, context: CallContext) -> Call:
+    return Call(request=request, task=task, caller=context.caller, headers=context.headers, cancel=CancelToken())
+
+
+def _ended(live: LiveTask) -> UnsupportedOperationError:
+    return UnsupportedOperationError(f"Task {live.task.id} has ended; send a new message without taskId")

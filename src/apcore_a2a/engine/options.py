@@ -5,8 +5,8 @@ from typing import Final
 from msgspec import Struct
 
 
-class Options(Struct, frozen=True, kw_only=True):
-    """The engine's limits and habits."""
+class EngineOptions(Struct, frozen=True, kw_only=True):
+    """The engine's share of the settings."""
 
     execution_timeout: float | None = 300
     shutdown_timeout: float = 30
@@ -20,4 +20,4 @@ class Options(Struct, frozen=True, kw_only=True):
     required_extensions: frozenset[str] = frozenset()
 
 
-DEFAULTS: Final = Options()
+DEFAULTS: Final = EngineOptions()

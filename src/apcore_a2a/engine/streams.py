@@ -1,20 +1,22 @@
 """Subscribers of tasks: each gets a snapshot or a replay, then what follows, until its stream's end state.
 
-Rule: a stream that closes affects no other, and not the task; only `cancel_on_disconnect` may end a task that 0.3
-clients no longer watch, and then not before the grace is over.
+Rule: a stream is a cursor on the task's log. It owns no queue, so it delays nobody; one that closes affects no other,
+and not the task. Only `cancel_on_disconnect` may end a task that 0.3 clients no longer watch, and then not before the
+grace is over.
 """
 
+import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, Protocol
 
-from apcore_a2a.engine.call_context import Origin
-from apcore_a2a.engine.event_log import Entry, Lagged, Reader
-from apcore_a2a.engine.live_task import LiveTask
+from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.event_log import EventLog, Lagged, LogEntry
+from apcore_a2a.engine.live_task import LiveTask, Snapshot
 from apcore_a2a.engine.observer import Observer
-from apcore_a2a.engine.options import Options
-from apcore_a2a.engine.runs import SHUTTING_DOWN, Runs
+from apcore_a2a.engine.options import EngineOptions
+from apcore_a2a.engine.runs import Runs
 from apcore_a2a.errors import OverloadedError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
@@ -26,93 +28,134 @@ UNTIL_ENDED: Final = TERMINAL
 UNTIL_USER_IS_ASKED: Final = TERMINAL | {TaskState.INPUT_REQUIRED}  # not AUTH_REQUIRED: the agent may go on (§7.6.1)
 
 
+class Followed(Protocol):
+    """What a stream reads: a log, and the task itself for one that has fallen behind."""
+
+    @property
+    def log(self) -> EventLog: ...
+
+    async def latest(self) -> Snapshot: ...
+
+
 class Stream:
     """Batches of entries: `take` what is there; if that is nothing, `wait`, and take what came, if anything did.
 
-    `close` must be called, and may be called twice.
+    It begins with `ready`, goes on with what follows sequence number `after` in the log of `source`, and ends with the
+    first entry whose state is in `until`. Without a source it ends with `ready`. An empty batch after a wait means that
+    nothing has come for `keep_alive` seconds. `close` must be called, and may be called twice.
     """
 
     def __init__(
         self,
-        first: list[Entry],
-        live: LiveTask | None = None,
+        ready: list[LogEntry],
+        source: Followed | None = None,
         *,
         after: int = 0,
         until: frozenset[TaskState] = UNTIL_ENDED,
         on_close: Callable[[], None] | None = None,
     ) -> None:
-        self._first, self._live, self._until, self._on_close = first, live, until, on_close
-        self._reader = None if live is None else Reader(live.log, after, idle=KEEP_ALIVE)
-        self._ended = self._lagged = False
+        self._ready = ready
+        self._source = source
+        self._after = after
+        self._until = until
+        self._on_close = on_close
+        self._is_over = source is None
+        self._has_lagged = False
+        self._waiter: asyncio.Future[None] | None = None
+        # One timer for the whole stream, not one for each event: it is set anew only after it has fired.
+        self._timer: asyncio.TimerHandle | None = None
 
-    def take(self) -> list[Entry] | None:
+    def take(self) -> list[LogEntry] | None:
         """What has come, perhaps nothing; None at the end."""
-        batch: list[Entry] | None = self._first
+        batch = self._ready
         if batch:
-            self._first = []
-        elif self._ended or self._reader is None:
+            self._ready = []
+        elif self._is_over or self._source is None:
             return None
         else:
+            log = self._source.log
+            if self._after == log.version:
+                return None if log.closed else []
             try:
-                batch = self._reader.take()
+                batch = log.after(self._after)
             except Lagged:
-                self._lagged = True
+                self._has_lagged = True
                 return []
-            if batch is None:
-                return None
-        for index, item in enumerate(batch):
-            if item.state in self._until:
-                self._ended = True
+            self._after += len(batch)
+        for index, entry in enumerate(batch):
+            if entry.state in self._until:
+                self._is_over = True
                 return batch[: index + 1]
         return batch
 
-    def wait(self) -> Awaitable[None]:
-        """Until there is something to take, or nothing has come for a while."""
-        assert self._reader is not None  # else it has ended
-        return self._start_again() if self._lagged else self._reader.wait()
+    async def wait(self) -> None:
+        """Wait until there is something to take, or nothing has come for a while."""
+        assert self._source is not None  # else it is over
+        if self._has_lagged:
+            await self._start_again(self._source)
+            return
+        loop = asyncio.get_running_loop()
+        if self._timer is None:
+            self._timer = loop.call_later(KEEP_ALIVE, self._stay_alive)
+        self._waiter = loop.create_future()
+        self._source.log.wait(self._waiter)
+        await self._waiter
 
-    async def _start_again(self) -> None:
+    async def _start_again(self, source: Followed) -> None:
         """A reader that fell out of the log's window goes on from the task as it is now."""
-        assert self._live is not None and self._reader is not None  # only a log lags
-        self._reader.close()
-        document, version = await self._live.latest()
-        self._reader, self._lagged = Reader(self._live.log, version, idle=KEEP_ALIVE), False
-        self._first = [snapshot(document, version)]
+        snapshot = await source.latest()
+        self._after = snapshot.version
+        self._has_lagged = False
+        self._ready = [snapshot_entry(snapshot)]
+
+    def _stay_alive(self) -> None:
+        self._timer = None
+        self._wait_no_longer()
+
+    def _wait_no_longer(self) -> None:
+        if self._waiter is not None and self._source is not None:
+            self._source.log.forget(self._waiter)
+            if not self._waiter.done():
+                self._waiter.set_result(None)
 
     def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wait_no_longer()
         if self._on_close is not None:
-            on_close, self._on_close = self._on_close, None
+            on_close = self._on_close
+            self._on_close = None
             on_close()
 
 
 class Streams:
     """Opens streams and counts them."""
 
-    def __init__(self, runs: Runs, *, observer: Observer, options: Options) -> None:
-        self._runs, self._observer = runs, observer
-        self._limit, self._per_caller = options.max_streams, options.max_streams_per_caller
+    def __init__(self, runs: Runs, *, observer: Observer, options: EngineOptions) -> None:
+        self._runs = runs
+        self._observer = observer
+        self._limit = options.max_streams
+        self._limit_per_caller = options.max_streams_per_caller
         self._cancel_on_disconnect = options.cancel_on_disconnect
-        self._open: Counter[str] = Counter()
+        self._open: Counter[str] = Counter()  # by owner
         self._total = 0
 
-    def seat(self, origin: Origin) -> ExitStack:
+    def reserve(self, context: CallContext) -> ExitStack:
         """Room for one stream, taken at once; what is put into it is given back when the stream closes.
 
         Raises:
             OverloadedError: there is none.
         """
-        if self._runs.draining:
-            raise OverloadedError(SHUTTING_DOWN, retry_after=5)
+        self._runs.check_draining()
         if self._total >= self._limit:
             raise OverloadedError("The agent is at its limit of open streams; try again later")
-        if self._open[origin.owner] >= self._per_caller:
+        if self._open[context.owner] >= self._limit_per_caller:
             raise OverloadedError("You are at your limit of open streams; close one or try again later")
-        self._count(origin.owner, 1)
-        seat = ExitStack()
-        seat.callback(self._count, origin.owner, -1)
-        return seat
+        self._count(context.owner, 1)
+        room = ExitStack()
+        room.callback(self._count, context.owner, -1)
+        return room
 
     def _count(self, owner: str, change: int) -> None:
         self._total += change
@@ -121,43 +164,60 @@ class Streams:
             del self._open[owner]
 
     async def follow(
-        self, live: LiveTask, origin: Origin, seat: ExitStack, *, until: frozenset[TaskState], start: Entry | int | None
+        self,
+        live: LiveTask,
+        context: CallContext,
+        room: ExitStack,
+        *,
+        until: frozenset[TaskState],
+        start: LogEntry | int | None,
     ) -> Stream:
         """A stream of a live task: from a snapshot, from the event after a number, or, with None, from now."""
-        seat.callback(self._left, live, origin, until)
-        seat.enter_context(live.held())
+        room.callback(self._closed, live, context, until)
+        room.enter_context(live.held())
         self._observer.stream_opened(live.task.id)
         if start is None or (isinstance(start, int) and start > live.log.version):
-            start = snapshot(*await live.latest())
-        first, after = ([], start) if isinstance(start, int) else ([start], start.seq)
-        return Stream(first, live, after=after, until=until, on_close=seat.pop_all().close)
+            start = snapshot_entry(await live.latest())
+        if isinstance(start, int):
+            return Stream([], live, after=start, until=until, on_close=room.pop_all().close)
+        return Stream([start], live, after=start.seq, until=until, on_close=room.pop_all().close)
 
-    def _left(self, live: LiveTask, origin: Origin, until: frozenset[TaskState]) -> None:
+    def _closed(self, live: LiveTask, context: CallContext, until: frozenset[TaskState]) -> None:
         self._observer.stream_closed(live.task.id)
-        if origin.rules.stream_keeps_task and self._cancel_on_disconnect and live.state not in until:
+        if context.rules.stream_keeps_task and self._cancel_on_disconnect and live.state not in until:
             self._runs.stop_unless_watched(live, DISCONNECT_GRACE)
 
 
-def snapshot(document: Document, version: int) -> Entry:
+def snapshot_entry(snapshot: Snapshot) -> LogEntry:
     """The task itself as an event, with the sequence number of the last event in it."""
-    task = document.task()
-    return Entry(version, task.status.state, b'{"task":' + document.body + b"}")
+    document = snapshot.document
+    return LogEntry(snapshot.version, document.task().status.state, b'{"task":' + document.body + b"}")
 
 
-def reply(event: Event) -> Stream:
+def snapshot_stream(document: Document, version: int) -> Stream:
+    """A stream of the task as it is, and no more."""
+    return Stream([snapshot_entry(Snapshot(document, version))])
+
+
+def event_stream(event: Event) -> Stream:
     """A stream of one event."""
-    return Stream([Entry(1, TaskState.COMPLETED, v1.encode_event(event))])
+    return Stream([LogEntry(1, TaskState.COMPLETED, v1.encode_event(event))])
 
 
-async def replay(live: LiveTask, origin: Origin) -> Stream:
+async def replay_ended(live: LiveTask, context: CallContext) -> Stream:
     """What a subscriber to an ended task gets: the events it missed where they are kept, else the outcome."""
-    seen, version, task = origin.last_event_id, live.version, live.task
-    if origin.rules.replay and seen is not None and seen < version:
-        kept = await live.kept(seen)
-        if kept is None:
-            return Stream([snapshot(live.snapshot(), version)])
-        events = enumerate(kept, version - len(kept) + 1)
-        told = [(seq, v1.encode_event(v1.decode_record(body)[0])) for seq, body in events]  # without what was said
-        return Stream([Entry(seq, TaskState.WORKING, body) for seq, body in told])
-    status = StatusUpdate(status=task.status, task_id=task.id, context_id=task.context_id)
-    return Stream([Entry(version, task.status.state, v1.encode_event(status))])
+    last_seen = context.last_event_id
+    version = live.version
+    if not context.rules.replay or last_seen is None or last_seen >= version:
+        task = live.task
+        outcome = StatusUpdate(status=task.status, task_id=task.id, context_id=task.context_id)
+        return Stream([LogEntry(version, task.status.state, v1.encode_event(outcome))])
+    stored = await live.stored_events(last_seen)
+    if stored is None:
+        return snapshot_stream(live.snapshot(), version)
+    entries: list[LogEntry] = []
+    for seq, record in enumerate(stored, version - len(stored) + 1):
+        event, _ = v1.decode_record(record)  # without what the user said, which is kept with it
+        # No state that ends a stream, because the last one is only reached by the last event.
+        entries.append(LogEntry(seq, TaskState.WORKING, v1.encode_event(event)))
+    return Stream(entries)

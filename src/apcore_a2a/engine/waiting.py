@@ -1,93 +1,62 @@
-"""Waiting for a stage, for a turn, and for a limited time."""
+"""Noticing that something has to wait.
+
+Most of what the engine awaits is there already: an agent yields several events in a row, a request's body arrives with
+its headers. What has to be done only before a real wait (saving what an agent has said so far, setting a timer) is done
+then, and costs nothing otherwise.
+
+asyncio does not say when a coroutine is about to wait, but a coroutine does: its `send` returns instead of finishing.
+`tell_when_waiting` looks at that, and is otherwise what `await` is. Its call is made before the loop turns, so nobody
+else has run in between. A callback scheduled with `call_soon` would come too late: a request that is queued already
+would run before it and see an old state.
+"""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
-
-from apcore_a2a.engine.watched import tell_when_waiting
+import types
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
-class Progress:
-    """Something that goes from stage to stage, one greater than the other; it is mostly there when somebody asks."""
+@types.coroutine
+def tell_when_waiting(work: Any, waits: Callable[[], None]) -> Generator[Any, Any, Any]:
+    """Await `work`, a coroutine or the step of an async generator; call `waits` before its first wait, if it has one.
 
-    __slots__ = ("_waiters", "stage")
-
-    def __init__(self) -> None:
-        self.stage = 0
-        self._waiters: dict[asyncio.Future[None], int] = {}
-
-    def reach(self, stage: int) -> None:
-        if stage > self.stage:
-            self.stage = stage
-            if self._waiters:
-                for waiter, wanted in self._waiters.items():
-                    if wanted <= stage and not waiter.done():
-                        waiter.set_result(None)
-
-    async def until(self, stage: int) -> None:
-        if self.stage < stage:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters[waiter] = stage
+    `waits` must not raise. Cancellations, exceptions and the result are those of `work`.
+    """
+    try:
+        awaited = work.send(None)
+        waits()
+        # What `yield from work` does; it cannot be told that the first step has been taken already.
+        while True:
             try:
-                await waiter
-            finally:
-                del self._waiters[waiter]
+                sent = yield awaited
+            except BaseException as error:  # a cancellation, which is for whoever waits
+                awaited = work.throw(error)
+            else:
+                awaited = work.send(sent)
+    except StopIteration as done:
+        return done.value
 
 
-class Turn:
-    """Taken by one at a time, in the order of asking. It goes from hand to hand: who comes later cannot slip in."""
+class Watched(Generic[T]):
+    """Iterates over `events` as `async for` would; `waits` is called before each wait of theirs."""
 
-    __slots__ = ("_queue", "is_taken")
+    __slots__ = ("_events", "_waits")
 
-    def __init__(self, *, is_taken: bool = False) -> None:
-        self.is_taken = is_taken
-        self._queue: dict[asyncio.Future[None], None] = {}
+    def __init__(self, events: AsyncGenerator[T, None], waits: Callable[[], None]) -> None:
+        self._events = events
+        self._waits = waits
 
-    def join(self) -> "asyncio.Future[None] | None":
-        """A place in the queue, taken at once and to be waited for; None when the turn has come already."""
-        if not self.is_taken:
-            self.is_taken = True
-            return None
-        place = asyncio.get_running_loop().create_future()
-        self._queue[place] = None
-        return place
+    def __aiter__(self) -> "Watched[T]":
+        return self
 
-    async def wait(self, place: "asyncio.Future[None] | None") -> None:
-        if place is None:
-            return
-        try:
-            await place
-        except asyncio.CancelledError:
-            if place.cancelled():
-                self._queue.pop(place, None)
-            else:  # the turn had come already
-                self.give()
-            raise
-
-    async def take(self) -> None:
-        await self.wait(self.join())
-
-    async def __aenter__(self) -> None:
-        await self.take()
-
-    async def __aexit__(self, *_: object) -> None:
-        self.give()
-
-    def give(self) -> None:
-        """Let the next one have it."""
-        while self._queue:
-            waiter = next(iter(self._queue))
-            del self._queue[waiter]
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-        self.is_taken = False
+    def __anext__(self) -> Awaitable[T]:
+        return tell_when_waiting(self._events.__anext__(), self._waits)
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Await with a deadline. Its timer is set only if there is need to wait: most bodies arrive with their headers.
+    """Await with a deadline, whose timer is set only if there is need to wait (11 µs for each body that is there).
 
     Raises:
         TimeoutError: it took longer.

@@ -12,8 +12,8 @@ from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.engine.call_context import Origin
-from apcore_a2a.engine.event_log import Entry
+from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.event_log import LogEntry
 from apcore_a2a.engine.streams import Stream
 from apcore_a2a.engine.waiting import within
 from apcore_a2a.errors import (
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 MAX_BODY: Final = 10 * 1024 * 1024
 BODY_DEADLINE: Final = 30.0
+MAX_KEY: Final = 256  # characters of an Idempotency-Key
 JSON: Final = b"application/json"
 A2A_JSON: Final = b"application/a2a+json"
 EVENT_STREAM: Final = b"text/event-stream"
@@ -42,9 +43,8 @@ TRACE: Final = ("traceparent", "tracestate")
 _STREAM_HEADERS: Final = (
     (b"content-type", EVENT_STREAM),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
+    (b"x-accel-buffering", b"no"),  # or nginx would keep events until it has enough of them
 )
-
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Locate = Callable[[AgentCard, Scope], AgentCard]
@@ -60,7 +60,9 @@ class HTTPError(Exception):
 
     def __init__(self, status: int, error: A2AError, headers: Headers = ()) -> None:
         super().__init__(error.message)
-        self.status, self.error, self.headers = status, error, headers
+        self.status = status
+        self.error = error
+        self.headers = headers
 
 
 def too_large(limit: int) -> HTTPError:
@@ -69,6 +71,9 @@ def too_large(limit: int) -> HTTPError:
 
 def wrong_media_type(text: str) -> HTTPError:
     return HTTPError(415, ContentTypeNotSupportedError(text))
+
+
+# ---- requests -----------------------------------------------------------------------------------------------------
 
 
 class Inbound(Struct, gc=False):
@@ -92,8 +97,10 @@ class Inbound(Struct, gc=False):
         return version.strip()
 
     def dialect(self) -> Dialect:
-        known = _DIALECTS.get(self.headers.get(b"a2a-version"))
-        return choose(self.version()) if known is None else known
+        exact = _DIALECTS.get(self.headers.get(b"a2a-version"))  # most clients write "1.0", and need no parsing
+        if exact is not None:
+            return exact
+        return choose(self.version())
 
     def error_dialect(self) -> Dialect:
         """What to refuse a request in; a version that is not known is probably newer than those that are."""
@@ -102,37 +109,59 @@ class Inbound(Struct, gc=False):
         except VersionNotSupportedError:
             return v1
 
-    def origin(self, dialect: Dialect, tenant: str) -> Origin:
+    def context(self, dialect: Dialect, tenant: str) -> CallContext:
         """What the engine may know of this request."""
-        headers = self.headers
-        caller = replace(self.caller, tenant=tenant) if tenant else self.caller
-        if _CARRIED.isdisjoint(headers):
-            return Origin(caller=caller, rules=dialect.RULES)
-        last = self.text(b"last-event-id")
-        asked = self.text(dialect.EXTENSIONS_HEADER.lower().encode())
-        return Origin(
+        caller = self.caller
+        if tenant:
+            caller = replace(caller, tenant=tenant)
+        if _CARRIED.isdisjoint(self.headers):  # none of the headers below: most requests have none
+            return CallContext(caller=caller, rules=dialect.RULES)
+        return CallContext(
             caller=caller,
             rules=dialect.RULES,
-            headers={name: value for name in TRACE if (value := self.text(name.encode()))},
-            extensions=frozenset(uri.strip() for uri in asked.split(",") if uri.strip()),
-            idempotency_key=self.text(b"idempotency-key")[:256],
-            last_event_id=int(last) if last.isascii() and last.isdigit() and len(last) < 19 else None,
+            headers=self._trace_headers(),
+            extensions=self._extensions(dialect),
+            idempotency_key=self.text(b"idempotency-key")[:MAX_KEY],
+            last_event_id=self._last_event_id(),
         )
+
+    def _trace_headers(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for name in TRACE:
+            value = self.text(name.encode())
+            if value:
+                found[name] = value
+        return found
+
+    def _extensions(self, dialect: Dialect) -> frozenset[str]:
+        asked = self.text(dialect.EXTENSIONS_HEADER.lower().encode())
+        return frozenset(uri.strip() for uri in asked.split(",")) - {""}
+
+    def _last_event_id(self) -> int | None:
+        text = self.text(b"last-event-id")
+        # What is no number of ours is ignored, as the specification of server-sent events has it; so is a huge one.
+        if not text.isascii() or not text.isdigit() or len(text) >= 19:
+            return None
+        return int(text)
 
 
 _DIALECTS: Final[dict[bytes | None, Dialect]] = {version.encode(): dialect for version, dialect in DIALECTS.items()}
 _CARRIED: Final = frozenset(
     {b"traceparent", b"tracestate", b"a2a-extensions", b"x-a2a-extensions", b"idempotency-key", b"last-event-id"}
 )
+_ANYONE: Final = Caller()
 
 
 def inbound(scope: Scope) -> Inbound:
     """The request as the bindings see it; the caller is whom the authentication found, else anonymous."""
-    caller = scope.get("a2a.caller")
-    return Inbound(dict(scope["headers"]), scope["query_string"], _ANYONE if caller is None else caller)
+    return Inbound(dict(scope["headers"]), scope["query_string"], scope.get("a2a.caller", _ANYONE))
 
 
-_ANYONE: Final = Caller()
+def media_type(request: Inbound) -> bytes:
+    given = request.headers.get(b"content-type", b"")
+    if given == JSON:  # what nearly everybody writes
+        return given
+    return given.partition(b";")[0].strip().lower()
 
 
 async def read_body(request: Inbound, receive: Receive, *, limit: int = MAX_BODY) -> bytes:
@@ -159,14 +188,12 @@ async def _collect(receive: Receive, limit: int) -> bytes:
         size += len(chunk)
         if size > limit:
             raise too_large(limit)
-        if not message.get("more_body", False):
-            return b"".join([*chunks, chunk]) if chunks else chunk
         chunks.append(chunk)
+        if not message.get("more_body", False):
+            return b"".join(chunks)
 
 
-def media_type(request: Inbound) -> bytes:
-    given = request.headers.get(b"content-type", b"")
-    return given if given == JSON else given.partition(b";")[0].strip().lower()
+# ---- answers ------------------------------------------------------------------------------------------------------
 
 
 async def respond(send: Send, status: int, body: bytes, *, media: bytes = JSON, headers: Headers = ()) -> None:
@@ -180,7 +207,9 @@ def error_headers(error: A2AError) -> Headers:
     """Retry-After for a limit, a challenge for missing credentials."""
     if isinstance(error, OverloadedError):
         return ((b"retry-after", b"%d" % error.retry_after),)
-    return ((b"www-authenticate", b"Bearer"),) if wire(error).http == 401 else ()
+    if wire(error).http == 401:
+        return ((b"www-authenticate", b"Bearer"),)
+    return ()
 
 
 def internal(error: BaseException) -> InternalError:
@@ -190,27 +219,38 @@ def internal(error: BaseException) -> InternalError:
     return InternalError(reference)
 
 
+# ---- streams ------------------------------------------------------------------------------------------------------
+
+
 class _Disconnected(Exception):
     pass
 
 
 async def _until_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    raise _Disconnected
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Disconnected
 
 
 async def send_stream(
     stream: Stream, receive: Receive, send: Send, dialect: Dialect, *, head: bytes = b"", tail: bytes = b""
 ) -> None:
-    """Write a stream as server-sent events until it ends or the client leaves; events ready together leave together."""
+    """Write a stream as server-sent events until it ends or the client leaves; events ready together leave together.
+
+    `head` and `tail` are written around each event: JSON-RPC's envelope.
+    """
     try:
         await send({"type": "http.response.start", "status": 200, "headers": [*_STREAM_HEADERS]})
-        if ready := stream.take():  # before anybody listens for the client: the first event is urgent
+        ready = stream.take()
+        if ready:  # before anybody listens for the client: the first event is urgent
             await _send_batch(send, ready, dialect, head, tail)
         async with asyncio.TaskGroup() as group:
             listener = group.create_task(_until_disconnect(receive))
-            while (batch := stream.take()) is not None:
+            while True:
+                batch = stream.take()
+                if batch is None:
+                    break
                 if not batch:
                     await stream.wait()
                     batch = stream.take()
@@ -224,6 +264,10 @@ async def send_stream(
         stream.close()
 
 
-async def _send_batch(send: Send, batch: list[Entry], dialect: Dialect, head: bytes, tail: bytes) -> None:
-    body = b"".join([frame(head + item.encode(dialect) + tail, item.seq) for item in batch]) if batch else KEEP_ALIVE
+async def _send_batch(send: Send, batch: list[LogEntry], dialect: Dialect, head: bytes, tail: bytes) -> None:
+    """Write entries, or that the stream is alive if there are none."""
+    if batch:
+        body = b"".join([frame(head + entry.encode(dialect) + tail, entry.seq) for entry in batch])
+    else:
+        body = KEEP_ALIVE
     await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -1,4 +1,4 @@
-"""The agent card in every form clients ask for, and the health of the server.
+"""The agent card in every form clients ask for.
 
 Rule: a card is encoded when it changes, never when it is asked for.
 """
@@ -6,17 +6,17 @@ Rule: a card is encoded when it changes, never when it is asked for.
 import hashlib
 import time
 from email.utils import formatdate
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.errors import A2AError, StoreUnavailableError
+from apcore_a2a.errors import A2AError
 from apcore_a2a.http.asgi import Headers, Inbound, inbound, respond
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.card import AgentCard, AgentInterface
+from apcore_a2a.protocol.card import AgentCard, AgentInterface, CardMode
 from apcore_a2a.protocol.model import GetExtendedCard, encode
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 
@@ -25,8 +25,6 @@ OLD_CARD_PATH: Final = "/.well-known/agent.json"
 EXTENDED_CARD_PATH: Final = "/agent/authenticatedExtendedCard"
 MAX_AGE: Final = 300
 MAX_ADDRESSES: Final = 32  # a server has few; what somebody makes up is not remembered for ever
-
-CardMode = Literal["auto", "1.0", "0.3", "hybrid"]
 
 
 class _Form(Struct, frozen=True):
@@ -57,14 +55,15 @@ def _form(body: bytes, modified: float) -> _Form:
 
 def interfaces(base: str) -> tuple[AgentInterface, ...]:
     """Where this server speaks what: every binding and version at one address; the first is preferred."""
-    return tuple(
-        AgentInterface(url=base, protocol_binding=binding, protocol_version=version)
-        for version in ("1.0", "0.3")
-        for binding in ("JSONRPC", "HTTP+JSON")
+    return (
+        AgentInterface(url=base, protocol_binding="JSONRPC", protocol_version="1.0"),
+        AgentInterface(url=base, protocol_binding="HTTP+JSON", protocol_version="1.0"),
+        AgentInterface(url=base, protocol_binding="JSONRPC", protocol_version="0.3"),
+        AgentInterface(url=base, protocol_binding="HTTP+JSON", protocol_version="0.3"),
     )
 
 
-class CardDesk:
+class CardEndpoint:
     """Holds the public card and hands it out.
 
     `mode` "auto" serves what fits the request: the pure 1.0 card for `A2A-Version: 1.0`, the pure 0.3 card at the old
@@ -77,17 +76,24 @@ class CardDesk:
     def __init__(
         self, card: AgentCard, *, url: str | None = None, mode: CardMode = "auto", proxies: tuple[str, ...] = ()
     ) -> None:
-        self._url, self._mode, self._proxies = url, mode, frozenset(proxies)
-        self.replace(card)
+        self.card = card
+        self._url = url
+        self._mode = mode
+        self._proxies = frozenset(proxies)
+        self._modified = time.time()
+        self._forms: dict[str, dict[str, _Form]] = {}  # by address, then by the name of the form
 
     def replace(self, card: AgentCard) -> None:
         """Serve another card from now on."""
-        self.card, self._modified = card, time.time()
-        self._forms: dict[str, dict[str, _Form]] = {}
+        self.card = card
+        self._modified = time.time()
+        self._forms = {}
 
     def at(self, card: AgentCard, scope: Scope) -> AgentCard:
         """A card that says where it is served."""
-        return card if card.supported_interfaces else replace(card, supported_interfaces=interfaces(self._base(scope)))
+        if card.supported_interfaces:
+            return card
+        return replace(card, supported_interfaces=interfaces(self._address(scope)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
@@ -100,26 +106,31 @@ class CardDesk:
             await respond(send, 200, form.body, headers=form.headers)  # the server leaves the body out for HEAD
 
     def _encoded(self, scope: Scope) -> dict[str, _Form]:
-        base = "" if self.card.supported_interfaces else self._base(scope)
-        forms = self._forms.get(base)
-        if forms is None:
-            card = self.at(self.card, scope)
+        """The card in every form, for the address at which it was asked for."""
+        address = ""
+        if not self.card.supported_interfaces:
+            address = self._address(scope)
+        if address not in self._forms:
             if len(self._forms) >= MAX_ADDRESSES:
                 self._forms.clear()
-            forms = self._forms[base] = {
+            card = self.at(self.card, scope)
+            self._forms[address] = {
                 "1.0": _form(v1.encode_card(card), self._modified),
                 "0.3": _form(v03.encode_card(card), self._modified),
                 "hybrid": _form(v03.encode_hybrid_card(card), self._modified),
             }
-        return forms
+        return self._forms[address]
 
-    def _base(self, scope: Scope) -> str:
+    def _address(self, scope: Scope) -> str:
+        """Where this server was asked, as far as that can be trusted."""
         if self._url is not None:
             return self._url
         host, port = scope.get("server") or ("localhost", None)
-        scheme, prefix = scope.get("scheme", "http"), scope.get("root_path", "").rstrip("/")
-        address = f"[{host}]" if ":" in host else host
-        if port is not None and port != (443 if scheme == "https" else 80):
+        scheme = scope.get("scheme", "http")
+        prefix = scope.get("root_path", "").rstrip("/")
+        address = f"[{host}]" if ":" in host else host  # an IPv6 address stands in brackets
+        usual_port = 443 if scheme == "https" else 80
+        if port is not None and port != usual_port:
             address = f"{address}:{port}"
         peer = scope.get("client")
         if peer is not None and peer[0] in self._proxies:
@@ -134,46 +145,23 @@ class CardDesk:
             return self._mode
         if path.endswith(OLD_CARD_PATH):
             return "0.3"
-        return "1.0" if version.startswith("1.") else "hybrid"
+        if version.startswith("1."):
+            return "1.0"
+        return "hybrid"
 
 
-class ExtendedCardDesk:
+class ExtendedCardEndpoint:
     """GET /agent/authenticatedExtendedCard: the requirements' path to what GetExtendedAgentCard answers."""
 
-    def __init__(self, engine: Engine, desk: CardDesk) -> None:
-        self._engine, self._desk = engine, desk
+    def __init__(self, engine: Engine, cards: CardEndpoint) -> None:
+        self._engine = engine
+        self._cards = cards
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
         try:
             dialect = request.dialect()
-            card = await self._engine.get_extended_card(GetExtendedCard(), request.origin(dialect, ""))
-            await respond(send, 200, dialect.encode_card(self._desk.at(card, scope)))
+            card = await self._engine.get_extended_card(GetExtendedCard(), request.context(dialect, ""))
+            await respond(send, 200, dialect.encode_card(self._cards.at(card, scope)))
         except A2AError as error:
             await respond(send, 404, encode({"error": {"code": 404, "message": error.message}}))
-
-
-class HealthDesk:
-    """GET /health: 200 while new work is taken and the store answers, else 503."""
-
-    def __init__(self, engine: Engine, desk: CardDesk) -> None:
-        self._engine, self._desk = engine, desk
-        self._started = time.monotonic()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reason = await self._trouble()
-        if reason:
-            await respond(send, 503, encode({"status": "unhealthy", "reason": reason}))
-            return
-        uptime = round(time.monotonic() - self._started, 3)
-        state = {"status": "healthy", "module_count": len(self._desk.card.skills), "uptime_seconds": uptime}
-        await respond(send, 200, encode(state))
-
-    async def _trouble(self) -> str:
-        if self._engine.draining:
-            return "shutting down"
-        try:
-            await self._engine.store.check()
-        except (A2AError, OSError):
-            return StoreUnavailableError.text
-        return ""

@@ -20,16 +20,20 @@ class OneWrite:
     """A transport that writes the head of an answer together with what follows it: one call of the system less."""
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
-        self._write, self._head = transport.write, b""
-        self.is_closing, self.get_extra_info = transport.is_closing, transport.get_extra_info
+        self._transport = transport
+        self._loop = loop
+        self._write = transport.write
+        self._head = b""
+        self.is_closing = transport.is_closing
+        self.get_extra_info = transport.get_extra_info
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
         if self._head:
-            head, self._head = self._head, b""
+            head = self._head
+            self._head = b""
             self._write(head + data)
         elif data.startswith(b"HTTP/1."):
             self._head = data
@@ -39,7 +43,8 @@ class OneWrite:
 
     def _flush(self) -> None:
         if self._head:
-            head, self._head = self._head, b""
+            head = self._head
+            self._head = b""
             self._write(head)
 
     def close(self) -> None:

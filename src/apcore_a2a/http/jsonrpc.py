@@ -1,5 +1,7 @@
 """The JSON-RPC binding: one endpoint, every operation, the version by header. A raw ASGI app: it is the hot path."""
 
+from typing import Any
+
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.engine.engine import Engine
@@ -14,6 +16,7 @@ from apcore_a2a.http.asgi import (
     EVENT_STREAM,
     JSON,
     HTTPError,
+    Inbound,
     Locate,
     as_it_is,
     error_headers,
@@ -28,7 +31,7 @@ from apcore_a2a.http.asgi import (
 from apcore_a2a.protocol import jsonrpc
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import DIALECTS, Dialect
-from apcore_a2a.protocol.operations import SHAPES
+from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.protocol.sse import only
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 
@@ -37,15 +40,17 @@ class JSONRPCBinding:
     """Serves an engine over JSON-RPC 2.0."""
 
     def __init__(self, engine: Engine, *, locate: Locate = as_it_is) -> None:
-        self._engine, self._locate = engine, locate
+        self._engine = engine
+        self._locate = locate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
-        id, dialect, operation = jsonrpc.NULL, None, None
+        # What is known of the request so far: an error is told in its dialect, and under its id.
+        id = jsonrpc.NULL
+        dialect = None
+        operation = None
         try:
-            if media_type(request) != JSON:
-                raise wrong_media_type("Content-Type must be application/json")
-            body = await read_body(request, receive)
+            body = await _read_json(request, receive)
             try:
                 envelope = jsonrpc.parse(body)
             except InvalidRequestError:
@@ -59,29 +64,55 @@ class JSONRPCBinding:
             params = dialect.decode_request(operation, envelope.params)
             if envelope.id is None:
                 raise InvalidRequestError("Invalid JSON-RPC request: id is missing or wrong")
-            origin = request.origin(dialect, params.tenant)  # type: ignore[attr-defined]  # every request has one
-            result = await self._engine.handle(operation, params, origin)
+            context = request.context(dialect, params.tenant)  # type: ignore[attr-defined]  # every request has one
+            result = await self._engine.handle(operation, params, context)
         except HTTPError as refused:
             reply = jsonrpc.format_error(id, request.error_dialect().encode_error(refused.error))
             await respond(send, refused.status, reply, headers=refused.headers)
         except Exception as error:
             known = error if isinstance(error, A2AError) else internal(error)
             reply = jsonrpc.format_error(id, (dialect or request.error_dialect()).encode_error(known))
-            if dialect is v03 and operation is not None and SHAPES[operation].streams and request.accepts(EVENT_STREAM):
-                await respond(send, 200, only(reply), media=EVENT_STREAM)  # where 0.3 clients look for an error
+            if _is_told_as_event(request, dialect, operation):
+                await respond(send, 200, only(reply), media=EVENT_STREAM)
                 return
-            status = 503 if isinstance(known, OverloadedError) else 200
-            await respond(send, status, reply, headers=error_headers(known))
+            await respond(send, _error_status(known), reply, headers=error_headers(known))
         else:
             if SHAPES[operation].streams:
                 await send_stream(result, receive, send, dialect, head=jsonrpc.result_head(id), tail=b"}")
             else:
-                result = self._locate(result, scope) if isinstance(result, AgentCard) else result
-                await respond(send, 200, jsonrpc.format_result(id, dialect.encode_result(operation, result)))
+                encoded = dialect.encode_result(operation, self._located(result, scope))
+                await respond(send, 200, jsonrpc.format_result(id, encoded))
+
+    def _located(self, result: Any, scope: Scope) -> Any:
+        """A result as it is; a card says where it was asked for."""
+        if isinstance(result, AgentCard):
+            return self._locate(result, scope)
+        return result
+
+
+async def _read_json(request: Inbound, receive: Receive) -> bytes:
+    if media_type(request) != JSON:
+        raise wrong_media_type("Content-Type must be application/json")
+    return await read_body(request, receive)
+
+
+def _error_status(error: A2AError) -> int:
+    """JSON-RPC tells its errors with 200; a server that is at its limit says so to balancers, too."""
+    return 503 if isinstance(error, OverloadedError) else 200
+
+
+def _is_told_as_event(request: Inbound, dialect: Dialect | None, operation: Operation | None) -> bool:
+    """Whether the client looks for an error where it would look for the first event."""
+    if dialect is not v03 or operation is None or not SHAPES[operation].streams:
+        return False
+    return request.accepts(EVENT_STREAM)
 
 
 def _unknown(method: str, dialect: Dialect, *, versioned: bool) -> A2AError:
-    newer = next((version for version, other in DIALECTS.items() if method in other.METHODS), None)
-    if newer is not None and not versioned:  # no header means 0.3 (1.0 §3.6.2)
-        return VersionNotSupportedError(dialect.VERSION, DIALECTS, f"{method} needs the header A2A-Version: {newer}")
+    """A method that the request's version does not have; another may."""
+    if not versioned:  # no header means 0.3 (1.0 §3.6.2)
+        for version, other in DIALECTS.items():
+            if method in other.METHODS:
+                text = f"{method} needs the header A2A-Version: {version}"
+                return VersionNotSupportedError(dialect.VERSION, DIALECTS, text)
     return MethodNotFoundError(f"Method not found: {method[:100]}")

@@ -60,17 +60,20 @@ class Metrics:
 
     def values(self) -> dict[str, float]:
         """Every figure by name."""
-        measured = {
-            "run_seconds": round(self._seconds, 6),
-            "uptime_seconds": round(time.monotonic() - self._started, 3),
-        }
-        return {name: measured.get(name, self._counts[name]) for name in _HELP}
+        values: dict[str, float] = {}
+        for name in _HELP:
+            values[name] = self._counts[name]
+        values["run_seconds"] = round(self._seconds, 6)
+        values["uptime_seconds"] = round(time.monotonic() - self._started, 3)
+        return values
 
     def prometheus(self) -> bytes:
-        lines = []
+        lines: list[str] = []
         for name, value in self.values().items():
             kind, text = _HELP[name]
-            metric = f"apcore_a2a_{name}{'_total' if kind == 'counter' and not name.startswith('total') else ''}"
+            metric = f"apcore_a2a_{name}"
+            if kind == "counter" and not name.startswith("total"):  # counters end in _total there
+                metric += "_total"
             lines += [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}", f"{metric} {value:g}"]
         return ("\n".join(lines) + "\n").encode()
 

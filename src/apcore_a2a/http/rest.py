@@ -72,19 +72,20 @@ class RESTBinding:
     """Serves an engine over HTTP+JSON. `old_statuses`: the HTTP codes of A2A 1.0.0 where 1.0.1 changed them."""
 
     def __init__(self, engine: Engine, *, locate: Locate = as_it_is, old_statuses: bool = False) -> None:
-        self._engine, self._locate, self._old_statuses = engine, locate, old_statuses
+        self._engine = engine
+        self._locate = locate
+        self._old_statuses = old_statuses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
         dialect = request.error_dialect()
         media = _media(request)
         try:
-            path = _path(scope)
-            dialect, path = _version(request, path)
+            dialect, path = _choose_dialect(request, _path(scope))
             operation, names = _find(scope["method"], path)
-            params = await _params(request, receive, scope["method"], operation, names, dialect)
+            params = await _read_params(request, receive, scope["method"], operation, names, dialect)
             tenant = str(getattr(params, "tenant", ""))
-            result = await self._engine.handle(operation, params, request.origin(dialect, tenant))
+            result = await self._engine.handle(operation, params, request.context(dialect, tenant))
         except HTTPError as refused:
             body = dialect.encode_rest_error(refused.error, refused.status)
             await respond(send, refused.status, body, media=media, headers=refused.headers)
@@ -95,20 +96,26 @@ class RESTBinding:
         else:
             if SHAPES[operation].streams:
                 await send_stream(result, receive, send, dialect)
-            else:
-                result = self._locate(result, scope) if isinstance(result, AgentCard) else result
-                await respond(send, 200, dialect.encode_result(operation, result), media=media)
+                return
+            if isinstance(result, AgentCard):
+                result = self._locate(result, scope)
+            await respond(send, 200, dialect.encode_result(operation, result), media=media)
 
     async def _refuse(self, error: A2AError, dialect: Dialect, send: Send, media: bytes) -> None:
         row = wire(error)
-        status = row.http_v1_0_0 if self._old_statuses and row.http_v1_0_0 else row.http
+        status = row.http
+        if self._old_statuses and row.http_v1_0_0:
+            status = row.http_v1_0_0
         body = dialect.encode_rest_error(error, status)
         await respond(send, status, body, media=media, headers=error_headers(error))
 
 
 def _media(request: Inbound) -> bytes:
     """What to answer with: the media type of the request, or without a body what it accepts (1.0 §11.1)."""
-    return A2A_JSON if A2A_JSON in (media_type(request) or request.headers.get(b"accept", b"")) else JSON
+    wanted = media_type(request) or request.headers.get(b"accept", b"")
+    if A2A_JSON in wanted:
+        return A2A_JSON
+    return JSON
 
 
 def _path(scope: Scope) -> str:
@@ -116,47 +123,58 @@ def _path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", "").rstrip("/")) or "/"
 
 
-def _version(request: Inbound, path: str) -> tuple[Dialect, str]:
+def _choose_dialect(request: Inbound, path: str) -> tuple[Dialect, str]:
+    """The dialect of a request, and its path as the table of routes has it: 0.3 stands under a prefix."""
     dialect = request.dialect()
     if dialect is not v03:
         return dialect, path
-    if not path.startswith(v03.REST_PREFIX + "/"):
-        if not any(route.path.fullmatch(path) for route in ROUTES):
-            return dialect, path  # for `_find` to refuse
+    if path.startswith(v03.REST_PREFIX + "/"):
+        return v03_rest, path.removeprefix(v03.REST_PREFIX)
+    if any(route.path.fullmatch(path) for route in ROUTES):
         text = "Say A2A-Version: 1.0; without it a request is A2A 0.3, which is served under /v1"
         raise VersionNotSupportedError(v03.VERSION, DIALECTS, text)
-    return v03_rest, path.removeprefix(v03.REST_PREFIX)
+    return dialect, path  # no route of any version: for `_find` to refuse
 
 
 def _find(method: str, path: str) -> tuple[Operation, dict[str, str]]:
-    allowed = ["POST"] if path == "/" else []  # the root is JSON-RPC's
+    """The operation of a route, and what its path names."""
+    allowed: set[str] = set()
+    if path == "/":  # the root is JSON-RPC's
+        allowed.add("POST")
     for route in ROUTES:
         match = route.path.fullmatch(path)
         if match is None:
             continue
         if route.method == method:
-            return route.operation, {name: value for name, value in match.groupdict().items() if value}
-        allowed.append(route.method)
+            names = match.groupdict()
+            if names["tenant"] is None:
+                del names["tenant"]
+            return route.operation, names
+        allowed.add(route.method)
     if allowed:
-        methods = ", ".join(sorted(set(allowed)))
+        methods = ", ".join(sorted(allowed))
         raise HTTPError(405, MethodNotFoundError(f"Use {methods} here"), ((b"allow", methods.encode()),))
     raise MethodNotFoundError("No such resource")
 
 
-async def _params(
+async def _read_params(
     request: Inbound, receive: Receive, method: str, operation: Operation, names: dict[str, str], dialect: Dialect
 ) -> Any:
-    body = await read_body(request, receive) if method == "POST" else b""
+    """The request of an operation, from its body or its query, and its path: what the path says counts over both."""
+    body = b""
+    if method == "POST":
+        body = await read_body(request, receive)
     if body and media_type(request) not in (JSON, A2A_JSON):
         raise wrong_media_type("Content-Type must be application/json or application/a2a+json")
     check(body)
     if operation in _WITH_BODY:
-        return _with_names(dialect.decode_request(operation, body), names)
+        params = dialect.decode_request(operation, body)
+        if names:
+            params = replace(params, **names)
+        return params
     given = decode(body, _OBJECT) if body else QueryParams(request.query)
-    fields = {camel(name): value for name, value in given.items() if name != VERSION_HEADER}
-    return dialect.convert_request(operation, {**fields, **{camel(name): value for name, value in names.items()}})
-
-
-def _with_names(request: Any, names: dict[str, str]) -> Any:
-    """The path counts over the body: /tasks/{id} names the task whatever the body says."""
-    return replace(request, **names) if names else request
+    fields: dict[str, Any] = {}
+    for name, value in (*given.items(), *names.items()):
+        if name != VERSION_HEADER:
+            fields[camel(name)] = value
+    return dialect.convert_request(operation, fields)

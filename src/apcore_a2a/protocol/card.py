@@ -4,7 +4,7 @@ Rule: REQUIRED fields are always on the wire, empty or not. A card that leaves a
 only an interface to call, and the ids of what it lists, are indispensable.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import field
 
@@ -12,6 +12,9 @@ from apcore_a2a.protocol.model import REQUIRED_ITEMS, REQUIRED_TEXT, Value
 
 SecurityRequirement = dict[str, dict[str, dict[str, list[str]]]]  # {"schemes": {name: {"list": [scope, …]}}}
 SecurityScheme = dict[str, dict[str, Any]]  # {"httpAuthSecurityScheme": {"scheme": "bearer"}}
+
+CardMode = Literal["auto", "1.0", "0.3", "hybrid"]
+"""Which form of its card an agent shows: the one that fits the request, or always the same."""
 
 
 class AgentInterface(Value, frozen=True):

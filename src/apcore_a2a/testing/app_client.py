@@ -7,7 +7,7 @@ from typing import Any, Final, Unpack
 
 from starlette.applications import Starlette
 
-from apcore_a2a.app.serve import Options, build
+from apcore_a2a.app.serve import ServeOptions, build
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import ClientOptions
 from apcore_a2a.testing.app_transport import AppTransport, ASGIApp, ASGIMessage
@@ -18,7 +18,7 @@ STARTUP, SHUTDOWN = "lifespan.startup", "lifespan.shutdown"
 
 @asynccontextmanager
 async def app_client(
-    target: object, *, client: ClientOptions | None = None, **options: Unpack[Options]
+    target: object, *, client: ClientOptions | None = None, **options: Unpack[ServeOptions]
 ) -> AsyncIterator[A2AClient]:
     """A client of an application, or of anything that `serve` takes; the application ends with the block.
 

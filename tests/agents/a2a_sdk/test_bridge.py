@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.agents.as_agent import as_agent
-from apcore_a2a.engine.call_context import Origin
+from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.model import Message, Part, Role, SendMessage, Task, TaskState
 from tests.agents.a2a_sdk.test_contract import Scripted, updater_for
@@ -31,7 +31,7 @@ async def test_an_executor_is_told_who_asks_and_what_came_with_the_message() -> 
     request = SendMessage(message=message, metadata={"n": 1})
     async with talk_to(Scripted(look)) as user:
         caller = Caller(id="ada", type="user", issuer="https://example.com", tenant="acme")
-        origin = Origin(caller=caller, headers={"traceparent": "00-1"})
+        origin = CallContext(caller=caller, headers={"traceparent": "00-1"})
         await user.engine.send_message(request, origin)
     context = seen[0]
     assert context.message is not None and context.message.message_id == "m"

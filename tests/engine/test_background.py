@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from apcore_a2a.engine.crew import Crew
+from apcore_a2a.engine.background import BackgroundWork
 from tests.engine.driving import soon
 from tests.fakes import Gate
 
 
 async def test_one_who_fails_is_named_in_the_log_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
-    crew, gate = Crew(), Gate()
+    crew, gate = BackgroundWork(), Gate()
 
     async def fail() -> None:
         raise ValueError("broken")
@@ -26,7 +26,7 @@ async def test_one_who_fails_is_named_in_the_log_and_the_others_go_on(caplog: py
 
 
 async def test_joining_is_bounded() -> None:
-    crew, gate = Crew(), Gate()
+    crew, gate = BackgroundWork(), Gate()
     crew.start(gate.stand(), name="slow")
     assert not await soon(crew.join(0.001))
     gate.open()
@@ -35,31 +35,31 @@ async def test_joining_is_bounded() -> None:
 
 
 async def test_dismissing_cancels_once_and_names_who_stays(caplog: pytest.LogCaptureFixture) -> None:
-    crew, gate, deaf = Crew(), Gate(), Gate(deaf=True)
+    crew, gate, deaf = BackgroundWork(), Gate(), Gate(deaf=True)
     heard = crew.start(gate.stand(), name="hears")
     unheard = crew.start(deaf.stand(), name="deaf")
     await gate.reached()
     await deaf.reached()
-    await soon(crew.dismiss(0.01))
+    await soon(crew.cancel_all(0.01))
     assert (heard.cancelled(), unheard.done(), unheard.cancelling()) == (True, False, 1)
     assert [record.__dict__["work"] for record in caplog.records] == [["deaf"]]
     deaf.open()
     await soon(unheard)
-    await soon(crew.dismiss(5))
+    await soon(crew.cancel_all(5))
     assert len(caplog.records) == 1
 
 
 async def test_nobody_waits_for_the_disowned_but_they_are_held_and_named(caplog: pytest.LogCaptureFixture) -> None:
-    crew, deaf = Crew(), Gate(deaf=True)
+    crew, deaf = BackgroundWork(), Gate(deaf=True)
     member = crew.start(deaf.stand(), name="deaf")
     await deaf.reached()
-    crew.disown(member)
+    crew.abandon(member)
     assert await soon(crew.join(5))
-    await soon(crew.dismiss(5))
+    await soon(crew.cancel_all(5))
     assert member.cancelling() == 0  # it was cancelled before, and once is enough
     assert [record.__dict__["work"] for record in caplog.records] == [["deaf"]]
     deaf.open()
     await soon(asyncio.wait({member}))
-    crew.disown(member)  # too late to matter
-    await soon(crew.dismiss(5))
+    crew.abandon(member)  # too late to matter
+    await soon(crew.cancel_all(5))
     assert len(caplog.records) == 1

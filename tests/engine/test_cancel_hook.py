@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from apcore_a2a.agent import AgentEvent, Call
+from apcore_a2a.agent import AgentEvent, Call, Remember
 from apcore_a2a.engine import runs
 from apcore_a2a.errors import StoreUnavailableError
-from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
 from tests.engine.driving import User, chunks_of, serving, settle, text_of
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, status
@@ -43,6 +43,33 @@ async def test_what_the_agent_says_at_the_end_is_taken() -> None:
     assert (call.message.parts[0].text, call.task.id, call.cancel.is_cancelled) == ("go", task.id, True)
 
 
+async def test_the_agent_is_told_what_it_asked_to_be_remembered_and_what_was_said_last() -> None:
+    agent = Polite()
+    agent.default = (Remember({"page": 7}), status(S.WORKING, "Reading"), ASKS)
+    async with serving(agent) as engine:
+        alice = User(engine)
+        task = await alice.send("go")
+        await alice.send("on", task_id=task.id)
+        await alice.cancel(task)
+    (call,) = agent.farewells
+    assert (call.message.parts[0].text, call.memo) == ("on", {"page": 7})
+
+
+async def test_a_task_in_which_nobody_said_anything_is_canceled_without_its_agent() -> None:
+    class Own(Polite):
+        async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+            submitted = TaskStatus(state=S.SUBMITTED)
+            yield Task(id=call.task.id, context_id=call.task.context_id, status=submitted)
+            yield ASKS
+
+    agent = Own(chunk("notes"))
+    agent.may_reply = True
+    async with serving(agent) as engine:
+        alice = User(engine)
+        canceled = await alice.cancel(await alice.send("go"))
+    assert (canceled.status.state, agent.farewells) == (S.CANCELED, [])
+
+
 @pytest.mark.parametrize(
     "last",
     [(), (chunk("notes"),), (RuntimeError("broken"),), (SystemExit(1),), (asyncio.CancelledError(),)],
@@ -56,7 +83,7 @@ async def test_the_task_is_canceled_whatever_the_agent_does(last: tuple[AgentEve
 
 
 async def test_the_task_is_canceled_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "FAREWELL", 0.01)
+    monkeypatch.setattr(runs, "CANCEL_HOOK_TIME", 0.01)
 
     class Slow(Polite):
         async def cancel(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
@@ -69,7 +96,7 @@ async def test_the_task_is_canceled_in_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_deaf_agent_does_not_keep_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "FAREWELL", 0.01)
+    monkeypatch.setattr(runs, "CANCEL_HOOK_TIME", 0.01)
     deaf = Gate(deaf=True)
 
     class Deaf(Polite):

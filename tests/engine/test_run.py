@@ -7,9 +7,10 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from apcore_a2a.agent import AgentEvent, Call, CancelToken
+from apcore_a2a.engine.phase import MOVES, Phase
 from apcore_a2a.errors import AgentError
 from apcore_a2a.protocol.model import Task, TaskState
-from tests.engine.driving import Acts, Ledger, User, chunks_of, serving, settle, text_of, until
+from tests.engine.driving import Acts, Ledger, User, chunks_of, serving, settle, soon, text_of, until
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, WORKING, Gate, ScriptedAgent, chunk, says, status
 from tests.requirements import requirement
@@ -239,3 +240,30 @@ def test_a_token_calls_back_once() -> None:
     token.cancel()
     token.cancel()
     assert (calls, token.is_cancelled) == (["told"], True)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_agent_that_tidies_up_for_ever_is_left_behind_and_its_task_stays_as_it_ended() -> None:
+    tidying = Gate(deaf=True)
+
+    class Tidy(ScriptedAgent):
+        async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+            try:
+                yield COMPLETED
+            finally:
+                await tidying.stand()
+
+    async with serving(Tidy(), shutdown_timeout=0.01) as engine:
+        task = await User(engine).send("go")
+        assert task.status.state is TaskState.COMPLETED
+        await tidying.reached()
+        assert engine.active_tasks == 1
+        await soon(engine.close())
+        assert engine.active_tasks == 0
+        tidying.open()
+
+
+def test_every_phase_but_the_last_leads_somewhere_and_can_be_reached() -> None:
+    assert set(MOVES) == set(Phase)
+    assert [phase for phase, moves in MOVES.items() if not moves] == [Phase.OVER]
+    assert frozenset().union(*MOVES.values()) == set(Phase)

@@ -15,7 +15,6 @@ from apcore_a2a.client.auth import Auth, AuthContext, to_auth
 from apcore_a2a.client.binding import Exchange
 from apcore_a2a.client.discovery import MAX_CARD, Discovery
 from apcore_a2a.client.failures import from_status
-from apcore_a2a.client.ids import new_id
 from apcore_a2a.client.negotiation import BINDINGS
 from apcore_a2a.client.open_transport import open_transport
 from apcore_a2a.client.options import CallOptions, Settings
@@ -29,6 +28,7 @@ from apcore_a2a.errors import (
     UnauthenticatedError,
     UnsupportedOperationError,
 )
+from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.model import Event, Value
 from apcore_a2a.protocol.operations import Operation
 from apcore_a2a.protocol.sse import SSEDecoder

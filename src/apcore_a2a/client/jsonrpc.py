@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from apcore_a2a.client.binding import Endpoint, read
 from apcore_a2a.client.failures import RemoteError, choose_error, retry_after, to_error
-from apcore_a2a.client.ids import new_id
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError
+from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.dialect import Dialect
 from apcore_a2a.protocol.jsonrpc import NULL, ErrorObject, format_request, parse_response
 from apcore_a2a.protocol.model import Event, Value

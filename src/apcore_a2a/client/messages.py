@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from apcore_a2a.client.ids import new_id
+from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Message, Part, Role, SendMessage, encode
 from apcore_a2a.protocol.operations import Operation

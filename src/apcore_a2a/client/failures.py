@@ -3,12 +3,12 @@
 Rule: `WIRE` read backwards is the only table. Remote text is data: cleaned, shortened, never trusted for a decision.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Struct
 
+from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client.transport import HttpResponse
 from apcore_a2a.errors import (
     WIRE,
@@ -31,10 +31,7 @@ INTERNAL: Final = WIRE[A2AError].code
 BY_CODE: Final = {row.code: kind for kind, row in WIRE.items() if row.code != INTERNAL}
 BY_REASON: Final = {row.reason: kind for kind, row in WIRE.items() if kind not in (A2AError, AgentError)}
 
-MAX_TEXT: Final = 500
-_UNSAFE: Final = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+"
-)  # incl. bidi controls
+MAX_TEXT: Final = 500  # characters of an agent's text that we repeat
 
 
 class RemoteError(Struct, frozen=True):
@@ -52,13 +49,11 @@ class RemoteError(Struct, frozen=True):
             if isinstance(detail, dict) and isinstance(detail.get("reason"), str):
                 metadata = detail.get("metadata")
                 known = metadata if isinstance(metadata, dict) else {}
-                return {"reason": detail["reason"], **{str(name): clean(str(value)) for name, value in known.items()}}
+                return {
+                    "reason": detail["reason"],
+                    **{str(name): clean_line(str(value), MAX_TEXT) for name, value in known.items()},
+                }
         return {}
-
-
-def clean(text: str) -> str:
-    """Remote text that can be shown: one line, no control or direction characters, not long."""
-    return _UNSAFE.sub(" ", text[: 2 * MAX_TEXT]).strip()[:MAX_TEXT]
 
 
 def to_error(remote: RemoteError, retry_after: int = 1, otherwise: type[A2AError] = A2AServerError) -> A2AError:
@@ -68,7 +63,7 @@ def to_error(remote: RemoteError, retry_after: int = 1, otherwise: type[A2AError
     """
     info = remote.info
     kind = BY_REASON.get(info.get("reason", "")) or BY_CODE.get(remote.code, otherwise)
-    text = clean(remote.message)
+    text = clean_line(remote.message, MAX_TEXT)
     make = _MAKERS.get(kind)
     error = make(remote, info) if make else kind(text or None)
     if isinstance(error, OverloadedError):
@@ -95,7 +90,7 @@ def from_status(response: HttpResponse, url: str) -> A2AError:
     """The error for an HTTP status that came without an A2A error in its body."""
     match response.status:
         case 401:
-            asked = clean(response.headers.get("www-authenticate", ""))
+            asked = clean_line(response.headers.get("www-authenticate", ""), MAX_TEXT)
             return UnauthenticatedError(f"{url} asks for credentials ({asked or 'HTTP 401'}); pass auth=")
         case 429 | 503:
             text = f"{url} is overloaded (HTTP {response.status}); try again later"
@@ -103,7 +98,7 @@ def from_status(response: HttpResponse, url: str) -> A2AError:
             error.metadata = {"status": str(response.status)}
             return error
         case _ if response.is_redirect:
-            target = clean(response.headers.get("location", ""))
+            target = clean_line(response.headers.get("location", ""), MAX_TEXT)
             return A2AConnectionError(f"{url} redirects to {target or 'another place'}; redirects are not followed")
     return A2AServerError(f"{url} answered HTTP {response.status}", code=response.status)
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Final
 
+from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client.address import TrustedOrigins, origin
 from apcore_a2a.client.binding import Binding, Endpoint
-from apcore_a2a.client.failures import clean
+from apcore_a2a.client.failures import MAX_TEXT
 from apcore_a2a.client.jsonrpc import exchange as jsonrpc_exchange
 from apcore_a2a.client.options import Settings
 from apcore_a2a.client.rest import exchange as rest_exchange
@@ -28,7 +29,7 @@ def choose_endpoint(card: AgentCard, settings: Settings, trusted: TrustedOrigins
     extensions = tuple(settings.extensions)
     for extension in card.capabilities.extensions:
         if extension.required and extension.uri not in extensions:
-            raise ExtensionSupportRequiredError(clean(extension.uri))
+            raise ExtensionSupportRequiredError(clean_line(extension.uri, MAX_TEXT))
     spoken = list(_spoken(card, settings))
     for interface, dialect in spoken:
         if interface.url in trusted:
@@ -51,11 +52,11 @@ def _why_none(card: AgentCard, settings: Settings, foreign: list[AgentInterface]
         return f"The agent card points to {places}, not to where it came from; if you trust that, pass allow_origins="
     offers = ", ".join(f"{item.protocol_binding} {item.protocol_version}" for item in card.supported_interfaces)
     wanted = f"{settings.binding or 'JSONRPC or HTTP+JSON'}, A2A {settings.version or '1.0 or 0.3'}"
-    return f"The agent offers {clean(offers) or 'no interface'}; this client was to use {wanted}"
+    return f"The agent offers {clean_line(offers, MAX_TEXT) or 'no interface'}; this client was to use {wanted}"
 
 
 def _place(url: str) -> str:
     try:
-        return clean(origin(url))
+        return clean_line(origin(url), MAX_TEXT)
     except ValueError:
-        return repr(clean(url))
+        return repr(clean_line(url, MAX_TEXT))

@@ -13,8 +13,9 @@ from urllib.parse import quote_plus, urlencode
 import msgspec
 from msgspec import Struct
 
+from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client.auth import AuthContext, check_header
-from apcore_a2a.client.failures import clean
+from apcore_a2a.client.failures import MAX_TEXT
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import UnauthenticatedError
 from apcore_a2a.protocol.card import AgentCard
@@ -133,7 +134,7 @@ def _find_flow(card: AgentCard | None) -> _Source | None:
 def _vet(url: str, context: AuthContext) -> str:
     if url not in context.trusted:
         raise UnauthenticatedError(
-            f"The agent card names a token endpoint elsewhere, {clean(url)}; "
+            f"The agent card names a token endpoint elsewhere, {clean_line(url, MAX_TEXT)}; "
             "pass token_url=, or add its origin to allow_origins="
         )
     return url

@@ -6,7 +6,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from apcore_a2a.client.binding import Endpoint, read
-from apcore_a2a.client.failures import RemoteError, choose_error, retry_after, to_error
+from apcore_a2a.client.failures import RemoteError, choose_error, read_retry_after, to_error
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError
 from apcore_a2a.ids_and_time import new_id
@@ -53,7 +53,7 @@ class JsonRpcExchange(Struct, frozen=True):
             error = read(parse_response, response.body).error
         except InvalidAgentResponseError:
             return None  # a proxy's page, say: the status is all there is
-        return None if error is None else to_error(self._told(error), retry_after(response))
+        return None if error is None else to_error(self._told(error), read_retry_after(response))
 
     def _told(self, error: ErrorObject) -> RemoteError:
         data = None if error.data is UNSET else error.data

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from apcore_a2a.client.binding import Endpoint, read
-from apcore_a2a.client.failures import RemoteError, choose_error, retry_after, to_error
+from apcore_a2a.client.failures import RemoteError, choose_error, read_retry_after, to_error
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import (
     A2AError,
@@ -66,7 +66,7 @@ class RestExchange(Struct, frozen=True):
 
     def result(self, response: HttpResponse) -> Any:  # Any: each operation has its own result
         if not 200 <= response.status < 300:
-            told = self._find_error(response.body, response.status, retry_after(response))
+            told = self._find_error(response.body, response.status, read_retry_after(response))
             raise choose_error(response, self.request.url, told)
         if SHAPES[self.operation].streams or self.operation is Operation.SEND:
             return read(self.dialect.decode_event, response.body)

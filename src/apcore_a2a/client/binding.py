@@ -19,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Endpoint(Struct, frozen=True):
+class ChosenInterface(Struct, frozen=True):
     """One interface of an agent, as chosen from its card."""
 
     url: str
@@ -53,10 +53,10 @@ class Exchange(Protocol):
 
 
 class Binding(Protocol):
-    def __call__(self, endpoint: Endpoint, operation: Operation, request: Value) -> Exchange: ...
+    def __call__(self, interface: ChosenInterface, operation: Operation, request: Value) -> Exchange: ...
 
 
-def read(decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def decode_answer(decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What `decode` makes of an agent's words; that they make no sense is the agent's fault, not the caller's."""
     try:
         return decode(*args, **kwargs)

@@ -137,8 +137,8 @@ class Channel:
             raise UnsupportedOperationError("The agent does not stream; use send_message, or wait for the task")
 
     async def _exchange(self, operation: Operation, request: Value) -> Exchange:
-        endpoint = await self.discovery.endpoint()
-        return BINDINGS[endpoint.binding](endpoint, operation, request)
+        interface = await self.discovery.interface()
+        return BINDINGS[interface.binding](interface, operation, request)
 
     async def _fetch(self, request: HttpRequest) -> HttpResponse:
         """For the card: the answer whatever its status, but not while the agent merely asks to come back later."""

@@ -120,7 +120,7 @@ class A2AClient:
     @property
     async def interface(self) -> AgentInterface:
         """The address, binding and version in use: `await client.interface`."""
-        chosen = await self._channel.discovery.endpoint()
+        chosen = await self._channel.discovery.interface()
         return AgentInterface(
             url=chosen.url,
             protocol_binding=chosen.binding,

@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from apcore_a2a.client.address import TrustedOrigins, card_urls
-from apcore_a2a.client.binding import Endpoint
-from apcore_a2a.client.negotiation import choose_endpoint
+from apcore_a2a.client.binding import ChosenInterface
+from apcore_a2a.client.negotiation import choose_interface
 from apcore_a2a.client.options import Settings
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import (
@@ -45,7 +45,7 @@ class Discovery:
         self._verifier = settings.verifier()
         self._public: AgentCard | None = None
         self._extended: AgentCard | None = None
-        self._endpoint: Endpoint | None = None
+        self._interface: ChosenInterface | None = None
         self._fresh_until, self._fetches = 0.0, 0
         self._tags: dict[str, str] = {}
         self._lock = asyncio.Lock()
@@ -64,16 +64,16 @@ class Discovery:
         assert self.known is not None
         return self.known
 
-    async def endpoint(self) -> Endpoint:
+    async def interface(self) -> ChosenInterface:
         """The interface to call, chosen anew whenever the card changes."""
         card = await self.card()
-        if self._endpoint is None:
-            self._endpoint = choose_endpoint(card, self._settings, self.trusted)
-        return self._endpoint
+        if self._interface is None:
+            self._interface = choose_interface(card, self._settings, self.trusted)
+        return self._interface
 
     def adopt(self, extended: AgentCard) -> None:
         """Use the extended card in place of the public one, until the latter has a new version (1.0 §3.1.11)."""
-        self._extended, self._endpoint = extended, None
+        self._extended, self._interface = extended, None
 
     async def _update(self) -> None:
         url, response = await self._find()
@@ -81,7 +81,7 @@ class Discovery:
             card = self.read(response.body, url)
             if self._extended is not None and self._extended.version != card.version:
                 self._extended = None
-            self._public, self._endpoint = card, None
+            self._public, self._interface = card, None
             self._urls = (url, *(other for other in self._urls if other != url))
             self._tags = _tags(response.headers)
         self._fresh_until = time.monotonic() + min(self._ttl, _max_age(response.headers))

@@ -5,7 +5,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from apcore_a2a.client.binding import Endpoint, read
+from apcore_a2a.client.binding import ChosenInterface, decode_answer
 from apcore_a2a.client.failures import RemoteError, choose_error, read_retry_after, to_error
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError
@@ -30,14 +30,14 @@ class JsonRpcExchange(Struct, frozen=True):
             raise choose_error(response, self.request.url, self._find_error(response))
         data = self._unwrap(response.body)
         if SHAPES[self.operation].streams:  # an agent with one thing to say may answer without a stream
-            return read(self.dialect.decode_event, data)
-        return read(self.dialect.decode_result, self.operation, data)
+            return decode_answer(self.dialect.decode_event, data)
+        return decode_answer(self.dialect.decode_result, self.operation, data)
 
     def event(self, event: ServerSentEvent) -> Event:
-        return read(self.dialect.decode_event, self._unwrap(event.data.encode()))
+        return decode_answer(self.dialect.decode_event, self._unwrap(event.data.encode()))
 
     def _unwrap(self, body: bytes) -> Raw:
-        response = read(parse_response, body)
+        response = decode_answer(parse_response, body)
         if response.error is not None:
             raise to_error(self._told(response.error))
         if bytes(response.id) != b'"%b"' % self.id.encode():
@@ -50,7 +50,7 @@ class JsonRpcExchange(Struct, frozen=True):
 
     def _find_error(self, response: HttpResponse) -> A2AError | None:
         try:
-            error = read(parse_response, response.body).error
+            error = decode_answer(parse_response, response.body).error
         except InvalidAgentResponseError:
             return None  # a proxy's page, say: the status is all there is
         return None if error is None else to_error(self._told(error), read_retry_after(response))
@@ -60,9 +60,9 @@ class JsonRpcExchange(Struct, frozen=True):
         return RemoteError(error.code, error.message, data, tuple(self.dialect.decode_violations(data)))
 
 
-def exchange(endpoint: Endpoint, operation: Operation, request: Value) -> JsonRpcExchange:
-    id, dialect = new_id(), endpoint.dialect
-    if endpoint.tenant:
-        request = replace(request, tenant=endpoint.tenant)
+def exchange(interface: ChosenInterface, operation: Operation, request: Value) -> JsonRpcExchange:
+    id, dialect = new_id(), interface.dialect
+    if interface.tenant:
+        request = replace(request, tenant=interface.tenant)
     body = format_request(id, dialect.NAMES[operation], dialect.encode_request(operation, request))
-    return JsonRpcExchange(HttpRequest("POST", endpoint.url, endpoint.headers(MEDIA), body), operation, dialect, id)
+    return JsonRpcExchange(HttpRequest("POST", interface.url, interface.headers(MEDIA), body), operation, dialect, id)

@@ -5,7 +5,7 @@ from typing import Final
 
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client.address import TrustedOrigins, origin
-from apcore_a2a.client.binding import Binding, Endpoint
+from apcore_a2a.client.binding import Binding, ChosenInterface
 from apcore_a2a.client.failures import MAX_TEXT
 from apcore_a2a.client.jsonrpc import exchange as jsonrpc_exchange
 from apcore_a2a.client.options import Settings
@@ -19,7 +19,7 @@ BINDINGS: Final[dict[str, Binding]] = {"JSONRPC": jsonrpc_exchange, "HTTP+JSON":
 SPOKEN: Final[dict[str, Dialect]] = {**DIALECTS, "0.2": DIALECTS["0.3"], "": DIALECTS["1.0"]}
 
 
-def choose_endpoint(card: AgentCard, settings: Settings, trusted: TrustedOrigins) -> Endpoint:
+def choose_interface(card: AgentCard, settings: Settings, trusted: TrustedOrigins) -> ChosenInterface:
     """The interface to use.
 
     Raises:
@@ -33,7 +33,7 @@ def choose_endpoint(card: AgentCard, settings: Settings, trusted: TrustedOrigins
     spoken = list(_spoken(card, settings))
     for interface, dialect in spoken:
         if interface.url in trusted:
-            return Endpoint(interface.url, interface.protocol_binding, dialect, interface.tenant, extensions)
+            return ChosenInterface(interface.url, interface.protocol_binding, dialect, interface.tenant, extensions)
     raise A2ADiscoveryError(_why_none(card, settings, [interface for interface, _ in spoken]))
 
 

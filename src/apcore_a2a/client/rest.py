@@ -6,7 +6,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import Struct
 
-from apcore_a2a.client.binding import Endpoint, read
+from apcore_a2a.client.binding import ChosenInterface, decode_answer
 from apcore_a2a.client.failures import RemoteError, choose_error, read_retry_after, to_error
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import (
@@ -69,15 +69,15 @@ class RestExchange(Struct, frozen=True):
             told = self._find_error(response.body, response.status, read_retry_after(response))
             raise choose_error(response, self.request.url, told)
         if SHAPES[self.operation].streams or self.operation is Operation.SEND:
-            return read(self.dialect.decode_event, response.body)
-        return read(self.dialect.decode_result, self.operation, response.body)
+            return decode_answer(self.dialect.decode_event, response.body)
+        return decode_answer(self.dialect.decode_result, self.operation, response.body)
 
     def event(self, event: ServerSentEvent) -> Event:
         data = event.data.encode()
         error = self._find_error(data) if event.event == "error" or data.startswith(b'{"error"') else None
         if error is not None:
             raise error
-        return read(self.dialect.decode_event, data)
+        return decode_answer(self.dialect.decode_event, data)
 
     def _find_error(self, body: bytes, status: int = 0, retry_after: int = 1) -> A2AError | None:
         try:
@@ -101,20 +101,20 @@ class RestExchange(Struct, frozen=True):
         return TaskNotFoundError if code == 404 and self.task_id else BY_STATUS.get(code, A2AServerError)
 
 
-def exchange(endpoint: Endpoint, operation: Operation, request: Value) -> RestExchange:
-    is_old = endpoint.dialect.VERSION == v03.VERSION
-    dialect: Dialect = v03_rest if is_old else endpoint.dialect
+def exchange(interface: ChosenInterface, operation: Operation, request: Value) -> RestExchange:
+    is_old = interface.dialect.VERSION == v03.VERSION
+    dialect: Dialect = v03_rest if is_old else interface.dialect
     method, template = (is_old and OLD_PATHS.get(operation)) or PATHS[operation]
     names = {name: getattr(request, name, "") for name in ("id", "task_id")}
     path = template.format(**{name: _segment(value) for name, value in names.items()})
-    tenant = f"/{quote(endpoint.tenant, safe='')}" if endpoint.tenant else ""
+    tenant = f"/{quote(interface.tenant, safe='')}" if interface.tenant else ""
     body = dialect.encode_request(operation, request)
     query = ""
     if method != "POST":
         fields = {name: _text(value) for name, value in decode(body, _OBJECT).items() if name not in IN_PATH}
         query, body = (f"?{urlencode(fields)}" if fields else ""), b""
-    url = f"{endpoint.url.rstrip('/')}{tenant}{dialect.REST_PREFIX}{path}{query}"
-    http = HttpRequest(method, url, endpoint.headers(MEDIA[dialect.VERSION]), body)
+    url = f"{interface.url.rstrip('/')}{tenant}{dialect.REST_PREFIX}{path}{query}"
+    http = HttpRequest(method, url, interface.headers(MEDIA[dialect.VERSION]), body)
     return RestExchange(http, operation, dialect, names["task_id"] or names["id"])
 
 

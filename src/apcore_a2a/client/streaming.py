@@ -127,8 +127,8 @@ class EventStream:
 
     async def _replay_from(self) -> str:
         """The last event's number, if the agent's version can play back from there (1.0 begins with a snapshot)."""
-        endpoint = await self._channel.discovery.endpoint()
-        return self._cursor if endpoint.dialect.RULES.replay and self._cursor.isdecimal() else ""
+        interface = await self._channel.discovery.interface()
+        return self._cursor if interface.dialect.RULES.replay and self._cursor.isdecimal() else ""
 
     async def _resume(self, received: AsyncGenerator[Received], cursor: str) -> Received:
         """The first event after a break, if nothing is missing before it."""

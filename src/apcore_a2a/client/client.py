@@ -13,18 +13,20 @@ from msgspec.structs import replace
 
 from apcore_a2a.client.address import check_url
 from apcore_a2a.client.auth import to_auth
-from apcore_a2a.client.channel import Call, Channel
+from apcore_a2a.client.channel import Channel
 from apcore_a2a.client.messages import Sendable, to_message
 from apcore_a2a.client.options import (
     LIST_FILTERS,
     AuthLike,
     CallOptions,
     ClientOptions,
+    ClientSettings,
     ListOptions,
+    ResolvedOptions,
     SendOptions,
-    Settings,
+    resolve_options,
 )
-from apcore_a2a.client.streaming import EventStream, settle
+from apcore_a2a.client.streaming import EventStream, wait_until_at_rest
 from apcore_a2a.client.transport import Transport
 from apcore_a2a.errors import InvalidAgentResponseError
 from apcore_a2a.protocol.card import AgentCard, AgentInterface
@@ -90,8 +92,9 @@ class A2AClient:
         **options: Unpack[ClientOptions],
     ) -> None:
         self.url = check_url(url)
-        call = Call(timeout, to_auth(auth))
-        self._channel = Channel(self.url, Settings(**options), call, http=http, card_ttl=card_ttl)
+        settings = ClientSettings(**options)
+        defaults = ResolvedOptions(timeout, to_auth(auth))
+        self._channel = Channel(self.url, settings, defaults, http=http, card_ttl=card_ttl)
 
     def __repr__(self) -> str:
         return f"A2AClient({self.url!r})"
@@ -160,11 +163,11 @@ class A2AClient:
         what follows is the next event, or a `Task` that stands for everything before.
         """
         request = _compose(message, options)
-        return EventStream(self._channel, self._channel.options(options)).run(request)
+        return EventStream(self._channel, self._resolve(options)).run(request)
 
     def resubscribe(self, task_id: str, **options: Unpack[CallOptions]) -> AsyncGenerator[Event]:
         """Follow a task that is under way, from its present state on, as `stream_message` does."""
-        stream = EventStream(self._channel, self._channel.options(options), task_id)
+        stream = EventStream(self._channel, self._resolve(options), task_id)
         return stream.run(SubscribeToTask(id=task_id))
 
     async def wait(self, task: Task | str, *, within: float | None = None, **options: Unpack[CallOptions]) -> Task:
@@ -179,9 +182,9 @@ class A2AClient:
         """
         if isinstance(task, Task) and task.status.state in AT_REST:
             return task
-        call = self._channel.options(options)
+        task_id = task if isinstance(task, str) else task.id
         async with asyncio.timeout(within):
-            return await settle(self._channel, task if isinstance(task, str) else task.id, call)
+            return await wait_until_at_rest(self._channel, task_id, self._resolve(options))
 
     async def get_task(
         self, task_id: str, *, history_length: int | None = None, **options: Unpack[CallOptions]
@@ -241,8 +244,11 @@ class A2AClient:
     async def delete_push_config(self, task_id: str, config_id: str, **options: Unpack[CallOptions]) -> None:
         await self._call(Operation.DELETE_PUSH, PushConfigRef(task_id=task_id, id=config_id), options)
 
+    def _resolve(self, options: CallOptions) -> ResolvedOptions:
+        return resolve_options(options, self._channel.defaults)
+
     async def _call(self, operation: Operation, request: Value, options: CallOptions) -> Any:
-        return await self._channel.call(operation, request, self._channel.options(options))
+        return await self._channel.call(operation, request, self._resolve(options))
 
 
 def _compose(message: Sendable, options: SendOptions) -> SendMessage:

@@ -14,7 +14,7 @@ import msgspec
 from apcore_a2a.client.address import TrustedOrigins, card_urls
 from apcore_a2a.client.binding import ChosenInterface
 from apcore_a2a.client.negotiation import choose_interface
-from apcore_a2a.client.options import Settings
+from apcore_a2a.client.options import ClientSettings
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import (
     A2ADiscoveryError,
@@ -39,7 +39,7 @@ Fetch = Callable[[HttpRequest], Awaitable[HttpResponse]]
 class Discovery:
     """What a client knows of its agent."""
 
-    def __init__(self, url: str, settings: Settings, *, ttl: float, fetch: Fetch) -> None:
+    def __init__(self, url: str, settings: ClientSettings, *, ttl: float, fetch: Fetch) -> None:
         self._urls, self._settings, self._ttl, self._fetch = card_urls(url), settings, ttl, fetch
         self.trusted = TrustedOrigins(url, settings.allow_origins)
         self._verifier = settings.verifier()
@@ -51,7 +51,7 @@ class Discovery:
         self._lock = asyncio.Lock()
 
     @property
-    def known(self) -> AgentCard | None:
+    def known_card(self) -> AgentCard | None:
         """The card at hand, fresh or not."""
         return self._extended or self._public
 
@@ -61,8 +61,8 @@ class Discovery:
             async with self._lock:
                 if self._fetches == seen:  # else another call fetched it while this one waited
                     await self._update()
-        assert self.known is not None
-        return self.known
+        assert self.known_card is not None
+        return self.known_card
 
     async def interface(self) -> ChosenInterface:
         """The interface to call, chosen anew whenever the card changes."""

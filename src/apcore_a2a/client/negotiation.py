@@ -8,7 +8,7 @@ from apcore_a2a.client.address import TrustedOrigins, origin
 from apcore_a2a.client.binding import Binding, ChosenInterface
 from apcore_a2a.client.failures import MAX_TEXT
 from apcore_a2a.client.jsonrpc import exchange as jsonrpc_exchange
-from apcore_a2a.client.options import Settings
+from apcore_a2a.client.options import ClientSettings
 from apcore_a2a.client.rest import exchange as rest_exchange
 from apcore_a2a.errors import A2ADiscoveryError, ExtensionSupportRequiredError
 from apcore_a2a.protocol.card import AgentCard, AgentInterface
@@ -19,7 +19,7 @@ BINDINGS: Final[dict[str, Binding]] = {"JSONRPC": jsonrpc_exchange, "HTTP+JSON":
 SPOKEN: Final[dict[str, Dialect]] = {**DIALECTS, "0.2": DIALECTS["0.3"], "": DIALECTS["1.0"]}
 
 
-def choose_interface(card: AgentCard, settings: Settings, trusted: TrustedOrigins) -> ChosenInterface:
+def choose_interface(card: AgentCard, settings: ClientSettings, trusted: TrustedOrigins) -> ChosenInterface:
     """The interface to use.
 
     Raises:
@@ -37,7 +37,7 @@ def choose_interface(card: AgentCard, settings: Settings, trusted: TrustedOrigin
     raise A2ADiscoveryError(_why_none(card, settings, [interface for interface, _ in spoken]))
 
 
-def _spoken(card: AgentCard, settings: Settings) -> Iterator[tuple[AgentInterface, Dialect]]:
+def _spoken(card: AgentCard, settings: ClientSettings) -> Iterator[tuple[AgentInterface, Dialect]]:
     for interface in card.supported_interfaces:
         dialect = SPOKEN.get(".".join(interface.protocol_version.split(".")[:2]))
         if dialect is None or interface.protocol_binding not in BINDINGS:
@@ -46,7 +46,7 @@ def _spoken(card: AgentCard, settings: Settings) -> Iterator[tuple[AgentInterfac
             yield interface, dialect
 
 
-def _why_none(card: AgentCard, settings: Settings, foreign: list[AgentInterface]) -> str:
+def _why_none(card: AgentCard, settings: ClientSettings, foreign: list[AgentInterface]) -> str:
     if foreign:
         places = ", ".join(sorted({_place(interface.url) for interface in foreign}))
         return f"The agent card points to {places}, not to where it came from; if you trust that, pass allow_origins="

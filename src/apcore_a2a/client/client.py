@@ -140,7 +140,7 @@ class A2AClient:
         discovery = self._channel.discovery
         discovery.verify(card, msgspec.json.decode(encode(card)), self.url)
         if "auth" not in options:
-            discovery.adopt(card)
+            discovery.use_extended_card(card)
         return card
 
     async def send_message(self, message: Sendable, **options: Unpack[SendOptions]) -> Task | Message:

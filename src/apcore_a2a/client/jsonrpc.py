@@ -26,6 +26,7 @@ class JsonRpcExchange(Struct, frozen=True):
     id: str
 
     def result(self, response: HttpResponse) -> Any:  # Any: each operation has its own result
+        # JSON-RPC sends its errors with 200. Any other status is a proxy's, or an agent's that uses both.
         if not 200 <= response.status < 300:
             raise choose_error(response, self.request.url, self._find_error(response))
         data = self._unwrap(response.body)
@@ -39,7 +40,8 @@ class JsonRpcExchange(Struct, frozen=True):
     def _unwrap(self, body: bytes) -> Raw:
         response = decode_answer(parse_response, body)
         if response.error is not None:
-            raise to_error(self._told(response.error))
+            # Before the id is looked at: an agent that could not read ours answers with null (JSON-RPC 2.0 §5).
+            raise to_error(self._to_remote_error(response.error))
         if bytes(response.id) != b'"%b"' % self.id.encode():
             raise InvalidAgentResponseError("The agent answered another request than ours: the JSON-RPC id is not ours")
         if response.result is UNSET:
@@ -53,16 +55,23 @@ class JsonRpcExchange(Struct, frozen=True):
             error = decode_answer(parse_response, response.body).error
         except InvalidAgentResponseError:
             return None  # a proxy's page, say: the status is all there is
-        return None if error is None else to_error(self._told(error), read_retry_after(response))
+        if error is None:
+            return None
+        return to_error(self._to_remote_error(error), read_retry_after(response))
 
-    def _told(self, error: ErrorObject) -> RemoteError:
+    def _to_remote_error(self, error: ErrorObject) -> RemoteError:
         data = None if error.data is UNSET else error.data
-        return RemoteError(error.code, error.message, data, tuple(self.dialect.decode_violations(data)))
+        violations = tuple(self.dialect.decode_violations(data))
+        return RemoteError(error.code, error.message, data, violations)
 
 
-def exchange(interface: ChosenInterface, operation: Operation, request: Value) -> JsonRpcExchange:
-    id, dialect = new_id(), interface.dialect
-    if interface.tenant:
+def prepare_jsonrpc(interface: ChosenInterface, operation: Operation, request: Value) -> JsonRpcExchange:
+    """The exchange for one operation, ready to be sent."""
+    dialect = interface.dialect
+    id = new_id()
+    if interface.tenant:  # 1.0 §8.3.2: in every request, just as the card's interface says it
         request = replace(request, tenant=interface.tenant)
-    body = format_request(id, dialect.NAMES[operation], dialect.encode_request(operation, request))
-    return JsonRpcExchange(HttpRequest("POST", interface.url, interface.headers(MEDIA), body), operation, dialect, id)
+    params = dialect.encode_request(operation, request)
+    body = format_request(id, dialect.NAMES[operation], params)
+    http = HttpRequest("POST", interface.url, interface.headers(MEDIA), body)
+    return JsonRpcExchange(http, operation, dialect, id)

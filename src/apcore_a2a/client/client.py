@@ -138,7 +138,10 @@ class A2AClient:
         """
         card: AgentCard = await self._call(Operation.EXTENDED_CARD, GetExtendedCard(), options)
         discovery = self._channel.discovery
-        discovery.verify(card, msgspec.json.decode(encode(card)), self.url)
+        # The bytes it came in are gone by now. A signature over fields that we do not know does not hold here.
+        body = msgspec.json.decode(encode(card))
+        discovery.verify(card, body, self.url)
+        # What other credentials may see is not for the calls that go without them.
         if "auth" not in options:
             discovery.use_extended_card(card)
         return card
@@ -152,7 +155,7 @@ class A2AClient:
             message: A text, a dict (data, or a whole message if it has `parts`), `Part`s, or a `Message`.
             options: See `SendOptions`.
         """
-        request = _compose(message, options)
+        request = _take_request(message, options)
         answer: Task | Message = await self._call(Operation.SEND, request, options)
         return answer
 
@@ -162,7 +165,7 @@ class A2AClient:
         Yields `Task`, `StatusUpdate` and `ArtifactUpdate`, or one `Message`. A broken connection is taken up again:
         what follows is the next event, or a `Task` that stands for everything before.
         """
-        request = _compose(message, options)
+        request = _take_request(message, options)
         return EventStream(self._channel, self._resolve(options)).run(request)
 
     def resubscribe(self, task_id: str, **options: Unpack[CallOptions]) -> AsyncGenerator[Event]:
@@ -201,20 +204,20 @@ class A2AClient:
 
     async def list_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> TaskPage:
         """One page of the caller's tasks, newest first; `page.next_page_token` leads to the next."""
-        request = _filters(context_id, options)
+        request = _take_filters(context_id, options)
         page: TaskPage = await self._call(Operation.LIST, request, options)
         return page
 
     async def iter_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> AsyncGenerator[Task]:
         """All the caller's tasks, page after page."""
-        request = _filters(context_id, options)
+        request = _take_filters(context_id, options)
         while True:
             page: TaskPage = await self._call(Operation.LIST, request, options)
             for task in page.tasks:
                 yield task
             if not page.next_page_token:
                 return
-            if page.next_page_token == request.page_token:
+            if page.next_page_token == request.page_token:  # for ever, otherwise
                 raise InvalidAgentResponseError("The agent's list of tasks leads back to the page it came from")
             request = replace(request, page_token=page.next_page_token)
 
@@ -222,7 +225,9 @@ class A2AClient:
         self, task_id: str, config: PushConfig | str, **options: Unpack[CallOptions]
     ) -> PushConfig:
         """Have the events of a task sent to a webhook: a URL, or a `PushConfig` with token and authentication."""
-        given = PushConfig(url=config) if isinstance(config, str) else config
+        given = config
+        if isinstance(given, str):
+            given = PushConfig(url=given)
         stored: PushConfig = await self._call(Operation.CREATE_PUSH, replace(given, task_id=task_id), options)
         return stored
 
@@ -237,6 +242,7 @@ class A2AClient:
         while True:
             page: PushConfigPage = await self._call(Operation.LIST_PUSH, request, options)
             configs += page.configs
+            # A token that leads back to its own page would lead there for ever; what it has is here already.
             if not page.next_page_token or page.next_page_token == request.page_token:
                 return configs
             request = replace(request, page_token=page.next_page_token)
@@ -251,18 +257,23 @@ class A2AClient:
         return await self._channel.call(operation, request, self._resolve(options))
 
 
-def _compose(message: Sendable, options: SendOptions) -> SendMessage:
-    """The request, from those of the options that belong into it."""
-    said = to_message(
+def _take_request(message: Sendable, options: SendOptions) -> SendMessage:
+    """The request, from those of the options that belong into it; the others stay in `options`."""
+    # pop: what is left over must be options of a call, or `resolve_options` refuses it.
+    composed = to_message(
         message,
         skill=options.pop("skill", None),
         context_id=options.pop("context_id", None),
         task_id=options.pop("task_id", None),
     )
     configuration = options.pop("configuration", SendConfiguration())
-    return SendMessage(message=said, configuration=configuration, metadata=options.pop("metadata", None))
+    metadata = options.pop("metadata", None)
+    return SendMessage(message=composed, configuration=configuration, metadata=metadata)
 
 
-def _filters(context_id: str | None, options: ListOptions) -> ListTasks:
-    given: dict[str, Any] = {name: options.pop(name) for name in LIST_FILTERS & options.keys()}  # type: ignore[misc]  # all its keys
+def _take_filters(context_id: str | None, options: ListOptions) -> ListTasks:
+    """The request, from those of the options that belong into it; the others stay in `options`."""
+    given: dict[str, Any] = {}
+    for name in LIST_FILTERS & options.keys():
+        given[name] = options.pop(name)  # type: ignore[misc]  # its keys, every one of them
     return ListTasks(context_id=context_id or "", **given)

@@ -18,6 +18,7 @@ Version = Literal["1.0", "0.3"]
 SignaturePolicy = Literal["require", "if-present", "off"]
 AuthLike = str | TokenProvider | Auth
 
+# Beside the types above: a Literal is checked by type checkers, these while running.
 BINDING_NAMES: Final = ("JSONRPC", "HTTP+JSON")
 POLICIES: Final = ("require", "if-present", "off")
 

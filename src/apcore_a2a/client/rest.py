@@ -77,7 +77,7 @@ class RestExchange(Struct, frozen=True):
 
     def event(self, event: ServerSentEvent) -> Event:
         data = event.data.encode()
-        # 1.0 names no form for an error amid a stream. Some name the event so, some send the body of an HTTP error.
+        # 1.0 §11.7 names no form for an error amid a stream: some name the event, some send the body of an HTTP error.
         if event.event == "error" or data.startswith(b'{"error"'):
             error = self._find_error(data)
             if error is not None:

@@ -100,7 +100,8 @@ async def test_an_error_of_0_3_comes_back_over_json_rpc_and_rest(
     server.on("/", error(*encoded(v03, sent)))
     server.on("/v1/tasks/t-1", respond(v03_rest.encode_rest_error(sent, 400), wire(sent).http))
 
-    over_rpc, over_rest = await received(server, connect), await received(server, connect)
+    over_rpc = await received(server, connect)
+    over_rest = await received(server, connect)
 
     assert (type(over_rpc), type(over_rest)) == (kind, kind)
     assert (str(over_rpc), str(over_rest)) == (str(sent), str(sent))

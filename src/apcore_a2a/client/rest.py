@@ -48,11 +48,12 @@ BY_STATUS: Final[dict[int, type[A2AError]]] = {
     422: InvalidParamsError,
     501: UnsupportedOperationError,
 }
-# Of 0.3, where they differ; a2a-sdk 0.3 subscribes by GET alone.
-OLD_PATHS: Final = {
+# Where they differ; a2a-sdk 0.3 subscribes by GET alone.
+PATHS_OF_0_3: Final = {
     Operation.SUBSCRIBE: ("GET", "/tasks/{id}:subscribe"),
     Operation.EXTENDED_CARD: ("GET", "/card"),
 }
+# 1.0 has a media type of its own (§11.1); 0.3 had none.
 MEDIA: Final = {"1.0": "application/a2a+json", "0.3": "application/json"}
 IN_PATH: Final = frozenset({"id", "taskId", "pushNotificationConfigId", "tenant"})
 
@@ -116,20 +117,19 @@ def prepare_rest(interface: ChosenInterface, operation: Operation, request: Valu
     method, template = PATHS[operation]
     if dialect.VERSION == v03.VERSION:
         dialect = v03_rest  # 0.3 has one JSON for JSON-RPC and another for REST
-        method, template = OLD_PATHS.get(operation, PATHS[operation])
+        method, template = PATHS_OF_0_3.get(operation, PATHS[operation])
     id = getattr(request, "id", "")
     task_id = getattr(request, "task_id", "")
     path = template.format(id=_quote_segment(id), task_id=_quote_segment(task_id))
+    base = interface.url.rstrip("/")
     if interface.tenant:
-        path = f"/{quote(interface.tenant, safe='')}{dialect.REST_PREFIX}{path}"
-    else:
-        path = f"{dialect.REST_PREFIX}{path}"
+        base += "/" + quote(interface.tenant, safe="")
     body = dialect.encode_request(operation, request)
     query = ""
     if method != "POST":
         query = _to_query(body)
         body = b""
-    url = f"{interface.url.rstrip('/')}{path}{query}"
+    url = f"{base}{dialect.REST_PREFIX}{path}{query}"
     http = HttpRequest(method, url, interface.headers(MEDIA[dialect.VERSION]), body)
     return RestExchange(http, operation, dialect, task_id or id)
 

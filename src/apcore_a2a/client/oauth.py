@@ -80,18 +80,19 @@ class OAuth2ClientCredentials:
     async def headers(self, context: AuthContext) -> Mapping[str, str]:
         if context.card is None and (not self._url or self._scopes is None):
             return {}  # the card says where tokens come from, or for what, and it is still to be fetched
-        source = self._source(context)
+        source = self._choose_source(context)
         async with self._lock:  # one request for a token, however many calls wait for it
             cached = self._tokens.get(source)
             if cached is None or time.monotonic() >= cached.until:
-                cached = self._tokens[source] = await self._fetch(source, context)
+                cached = await self._fetch(source, context)
+                self._tokens[source] = cached
             return {"Authorization": cached.header}
 
     def renew(self) -> bool:
         self._tokens.clear()
         return True
 
-    def _source(self, context: AuthContext) -> _Source:
+    def _choose_source(self, context: AuthContext) -> _Source:
         """Where the caller said, for what the caller said; what was left open, the card says."""
         flow = _find_flow(context.card)
         url = self._url
@@ -117,7 +118,7 @@ class OAuth2ClientCredentials:
         }
         response = await context.send(HttpRequest("POST", source.url, headers, urlencode(form).encode()))
         token = _read_token(response, source.url)
-        lifetime = max(1.0, token.expires_in - EARLY)  # a token of a few seconds is still used once
+        lifetime = max(1.0, token.expires_in - EARLY)  # one that lives for less still serves this moment's calls
         return _Cached(token.header, time.monotonic() + lifetime)
 
     def __repr__(self) -> str:

@@ -14,7 +14,9 @@ OPEN = frozenset({("GET", "/health"), ("GET", "/explorer/")})
 
 class Accepts:
     def authenticate(self, headers: dict[str, str]) -> Caller | None:
-        return Caller(id="ada", type="user") if headers.get("authorization") == "Bearer good" else None
+        if headers.get("authorization") != "Bearer good":
+            return None
+        return Caller(id="ada", type="user")
 
 
 class Room:
@@ -31,7 +33,8 @@ class Room:
 async def knock(
     path: str, *credentials: str, method: str = "GET", root_path: str = ""
 ) -> tuple[Room, MutableMapping[str, Any], bytes]:
-    room, sent = Room(), []
+    room = Room()
+    sent: list[MutableMapping[str, Any]] = []
     headers = [(b"authorization", value.encode()) for value in credentials]
     scope = {"type": "http", "method": method, "path": path, "headers": headers, "root_path": root_path}
 

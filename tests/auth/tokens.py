@@ -15,7 +15,8 @@ def bearer(
     claims: dict[str, Any] | None = None, *, key: Any = None, alg: str = "HS256", **changes: Any
 ) -> dict[str, str]:
     """The Authorization header of a token; a change to None leaves the claim out."""
-    whole = {"exp": int(time.time()) + 60, **(CLAIMS if claims is None else claims), **changes}
+    said = CLAIMS if claims is None else claims
+    whole = {"exp": int(time.time()) + 60, **said, **changes}
     kept = {name: value for name, value in whole.items() if value is not None}
     token = jwt.encode({"alg": alg}, kept, key or OctKey.import_key(SECRET), algorithms=[alg])
     return {"authorization": f"Bearer {token}"}

@@ -53,7 +53,9 @@ def replayed(events: Iterable[Event]) -> Task:
 
 class LoggedAgent:
     def __init__(self, dialect: Dialect, events: list[Event], *, cuts: Iterable[int], missed: int = 0) -> None:
-        self._dialect, self.events, self._missed = dialect, events, missed
+        self._dialect = dialect
+        self.events = events
+        self._missed = missed
         self._cuts: Iterator[int] = iter(cuts)
         self._acknowledged = asyncio.Semaphore(0)
         self.position = 0

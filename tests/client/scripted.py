@@ -38,10 +38,13 @@ class ScriptedServer:
     """
 
     def __init__(self, port: int = 0, *, keep_alive: bool = False) -> None:
-        self.connections, self._keep_alive = 0, keep_alive
+        self.port = port  # 0 until it runs: the system chooses one
+        self.url = ""
+        self.connections = 0
         self.requests: list[Request] = []
+        self._keep_alive = keep_alive
+        self._server: asyncio.Server | None = None
         self._answers: dict[str, list[Answer]] = {}
-        self._port = port
         self._connections: set[asyncio.Task[None]] = set()
 
     def on(self, path: str, *answers: Answer) -> Self:
@@ -52,7 +55,7 @@ class ScriptedServer:
         return [request for request in self.requests if request.path == path]
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         return self
@@ -60,6 +63,7 @@ class ScriptedServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        assert self._server is not None
         self._server.close()
         for connection in list(self._connections):
             connection.cancel()
@@ -95,17 +99,26 @@ async def _read(reader: asyncio.StreamReader) -> Request:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     method, path, _ = head[0].split(" ")
     headers: dict[str, str] = {}
-    for name, _, value in (line.partition(":") for line in head[1:] if line):
-        said = headers.get(name.lower())  # a header said twice is seen twice
-        headers[name.lower()] = value.strip() if said is None else f"{said}, {value.strip()}"
-    return Request(method, path, headers, await reader.readexactly(int(headers.get("content-length", 0))))
+    for line in head[1:]:
+        if not line:
+            continue
+        spelled, _, value = line.partition(":")
+        name = spelled.lower()
+        if name in headers:  # a header said twice is seen twice
+            headers[name] += f", {value.strip()}"
+        else:
+            headers[name] = value.strip()
+    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    return Request(method, path, headers, body)
 
 
 def respond(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> bytes:
     """A whole answer: JSON, or the bytes given."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     fields = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
-    lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in (fields | dict(headers or {})).items())]
+    fields |= headers or {}
+    lines = [f"HTTP/1.1 {status} X"]
+    lines += [f"{name}: {value}" for name, value in fields.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
 
 
@@ -139,7 +152,10 @@ def chunk(data: bytes) -> bytes:
 def event(request: Request, value: object, id: int | str | None = None) -> bytes:
     """One server-sent event with a JSON-RPC result, as one chunk."""
     data = json.dumps({"jsonrpc": "2.0", "id": request.json["id"], "result": value})
-    return chunk((f"id: {id}\n" if id is not None else "").encode() + f"data: {data}\n\n".encode())
+    frame = f"data: {data}\n\n"
+    if id is not None:
+        frame = f"id: {id}\n{frame}"
+    return chunk(frame.encode())
 
 
 def stream(*values: object, end: bool = True, first_id: int | None = None) -> Writer:
@@ -148,7 +164,8 @@ def stream(*values: object, end: bool = True, first_id: int | None = None) -> Wr
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(STREAM_HEAD)
         for number, value in enumerate(values):
-            writer.write(event(request, value, None if first_id is None else first_id + number))
+            id = None if first_id is None else first_id + number
+            writer.write(event(request, value, id))
         if end:
             writer.write(STREAM_END)
             return

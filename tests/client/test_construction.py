@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import httpx
 import pytest
@@ -129,18 +129,25 @@ async def test_an_unknown_option_of_a_call_is_a_type_error(connect: Connect) -> 
         await connect().get_task("t-1", colour="red")  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("auth", ["Bearer two\r\nlines", "", ApiKeyAuth])
-def test_a_credential_that_is_no_header_is_refused_without_repeating_it(auth: object) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: A2AClient("http://agent.example", auth="Bearer two\r\nlines"),
+        lambda: A2AClient("http://agent.example", auth=""),
+        lambda: ApiKeyAuth("two\nlines"),
+    ],
+)
+def test_a_credential_that_is_no_header_is_refused_without_repeating_it(make: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="A credential must not be empty") as caught:
-        A2AClient("http://agent.example", auth=auth if isinstance(auth, str) else ApiKeyAuth("two\nlines"))
+        make()
     assert "two" not in str(caught.value)
 
 
 def test_no_secret_shows_in_a_repr() -> None:
     client = A2AClient("http://agent.example", auth="Bearer s3cret")
-    keyed = ApiKeyAuth("s3cret")
+    key = ApiKeyAuth("s3cret")
     with Client("http://agent.example", auth="Bearer s3cret") as twin:
-        assert "s3cret" not in repr([client, vars(client), keyed, twin])
+        assert "s3cret" not in repr([client, vars(client), key, twin])
 
 
 async def test_a_closed_client_says_so(connect: Connect) -> None:

@@ -29,7 +29,8 @@ from tests.requirements import requirement
 async def test_the_card_is_fetched_once_and_kept(server: ScriptedServer, connect: Connect) -> None:
     client = connect()
 
-    first, second = await client.agent_card, await client.agent_card
+    first = await client.agent_card
+    second = await client.agent_card
 
     assert first is second
     assert first.skills[0].id == "obey"

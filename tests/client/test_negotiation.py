@@ -10,7 +10,9 @@ from apcore_a2a.errors import A2ADiscoveryError, ExtensionSupportRequiredError
 from tests.client.conftest import Connect
 from tests.client.scripted import CARD, ScriptedServer, card, card_03, respond, result, task
 
-RPC, REST = "JSONRPC", "HTTP+JSON"
+RPC = "JSONRPC"
+REST = "HTTP+JSON"
+COMPLETED = {"0.3": {"state": "completed"}, "1.0": {"state": "TASK_STATE_COMPLETED"}}
 BOTH = {"binding": REST, "version": "0.3"}
 
 
@@ -136,9 +138,7 @@ async def test_1_0_is_said_and_0_3_is_not(
     server: ScriptedServer, connect: Connect, version: str, said: str | None
 ) -> None:
     server.on(CARD, respond(card(server.url, supportedInterfaces=[offer(f"{server.url}/", RPC, version)])))
-    server.on(
-        "/", result(task(status={"state": "completed"} if version == "0.3" else {"state": "TASK_STATE_COMPLETED"}))
-    )
+    server.on("/", result(task(status=COMPLETED[version])))
 
     await connect().get_task("t-1")
 
@@ -182,9 +182,7 @@ async def test_declared_extensions_are_said_in_the_header_of_the_version(
         "capabilities": {"extensions": [{"uri": "https://example.com/ext", "required": True}]},
     }
     server.on(CARD, respond(card(server.url, **changes)))
-    server.on(
-        "/", result(task(status={"state": "completed"} if version == "0.3" else {"state": "TASK_STATE_COMPLETED"}))
-    )
+    server.on("/", result(task(status=COMPLETED[version])))
 
     await connect(extensions=["https://example.com/ext", "https://example.com/b"]).get_task("t-1")
 

@@ -249,8 +249,9 @@ async def test_only_the_answer_to_a_deletion_may_be_empty(server: ScriptedServer
 
 
 async def test_webhooks_are_listed_over_all_pages(server: ScriptedServer, connect: Connect) -> None:
-    pages = [{"configs": [PUSH | {"id": f"p-{n}"}], "nextPageToken": "more" if n < 1 else ""} for n in range(2)]
-    server.on("/", *(result(page) for page in pages))
+    first = {"configs": [PUSH | {"id": "p-0"}], "nextPageToken": "more"}
+    last = {"configs": [PUSH | {"id": "p-1"}], "nextPageToken": ""}
+    server.on("/", result(first), result(last))
 
     assert [config.id for config in await connect().list_push_configs("t-1")] == ["p-0", "p-1"]
     assert [request.json["params"].get("pageToken") for request in server.asked("/")] == [None, "more"]

@@ -86,15 +86,22 @@ async def test_empty_required_fields_may_be_left_out_on_the_way(server: Scripted
     assert await discover(server, connect, body) == "Scripted"
 
 
-def as_the_sdk_signs(body: dict[str, Any]) -> bytes:
-    def clean(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: kept for name, item in value.items() if (kept := clean(item)) is not None} or None
-        if isinstance(value, list):
-            return [kept for item in value if (kept := clean(item)) is not None] or None
-        return None if value == "" else value
+def without_empty(value: Any) -> Any:
+    """As a2a-sdk does it before it signs: no empty text, list or object, at any depth; None if nothing is left."""
+    if isinstance(value, dict):
+        members = {name: without_empty(item) for name, item in value.items()}
+        return {name: item for name, item in members.items() if item is not None} or None
+    if isinstance(value, list):
+        items = [without_empty(item) for item in value]
+        return [item for item in items if item is not None] or None
+    if value == "":
+        return None
+    return value
 
-    return sdk_canonicalize(clean(MessageToDict(ParseDict(body, pb.AgentCard())))).encode()
+
+def as_the_sdk_signs(body: dict[str, Any]) -> bytes:
+    known = MessageToDict(ParseDict(body, pb.AgentCard()))
+    return sdk_canonicalize(without_empty(known)).encode()
 
 
 async def test_a_card_signed_as_a2a_sdk_signs_is_believed(server: ScriptedServer, connect: Connect) -> None:
@@ -177,7 +184,8 @@ async def test_every_bit_of_a_signature_counts(server: ScriptedServer, connect: 
     body = signed(card(server.url))
     good = body["signatures"][0]["signature"]
     for place in (0, 20, 60):
-        body["signatures"][0]["signature"] = good[:place] + ("A" if good[place] != "A" else "B") + good[place + 1 :]
+        other = "A" if good[place] != "A" else "B"
+        body["signatures"][0]["signature"] = good[:place] + other + good[place + 1 :]
         with pytest.raises(A2ADiscoveryError, match="holds with the pinned keys"):
             await discover(server, connect, body)
 
@@ -237,7 +245,8 @@ async def test_where_a_card_says_its_keys_are_is_not_asked(server: ScriptedServe
 async def test_the_policy_says_what_is_needed(
     server: ScriptedServer, connect: Connect, policy: str | None, unsigned: bool, wrong: bool
 ) -> None:
-    plain, bad = card(server.url), signed(card(server.url), lambda _: b"{}")
+    plain = card(server.url)
+    bad = signed(card(server.url), lambda _: b"{}")
     for body, accepted in ((plain, unsigned), (bad, wrong), (signed(plain), True)):
         if accepted:
             assert await discover(server, connect, body, signatures=policy)

@@ -36,7 +36,9 @@ PUSH = {"taskId": "t-1", "id": "p-1", "url": "https://example.com/hook"}
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
     """A scripted server on a loop of its own, since the tests block theirs."""
-    ready, stop, running = threading.Event(), asyncio.Event(), ScriptedServer()
+    ready = threading.Event()
+    stop = asyncio.Event()
+    running = ScriptedServer()
     loop = asyncio.new_event_loop()
 
     async def serve() -> None:
@@ -45,7 +47,8 @@ def server() -> Iterator[ScriptedServer]:
             ready.set()
             await stop.wait()
         others = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.wait(others, timeout=5) if others else None
+        if others:
+            await asyncio.wait(others, timeout=5)
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
@@ -165,7 +168,8 @@ def test_an_interrupted_call_is_cancelled(
     server: ScriptedServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C in the caller's thread: the request must not go on behind its back, and the client stays usable."""
-    asked, gone = threading.Event(), threading.Event()
+    asked = threading.Event()
+    gone = threading.Event()
 
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         asked.set()
@@ -221,13 +225,18 @@ def test_a_wrong_address_starts_no_thread() -> None:
 
 def test_both_clients_offer_the_same_with_the_same_arguments() -> None:
     def offers(kind: type) -> dict[str, list[str]]:
-        return {
-            name: list(inspect.signature(member).parameters) if inspect.isfunction(member) else []
-            for name, member in vars(kind).items()
-            if not name.startswith("_")
-        }
+        """Its public methods with the names of their arguments, and its properties."""
+        offered: dict[str, list[str]] = {}
+        for name, member in vars(kind).items():
+            if name.startswith("_"):
+                continue
+            offered[name] = []
+            if inspect.isfunction(member):
+                offered[name] = list(inspect.signature(member).parameters)
+        return offered
 
-    ours, theirs = offers(Client), offers(A2AClient)
+    ours = offers(Client)
+    theirs = offers(A2AClient)
     ours.pop("url")  # an attribute of the other
     assert ours == theirs
     assert inspect.signature(Client).parameters.keys() == inspect.signature(A2AClient).parameters.keys()

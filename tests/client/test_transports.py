@@ -64,7 +64,9 @@ async def test_a_request_and_its_answer(server: ScriptedServer, transport: Trans
 
 def poured(*chunks: bytes, end: bool = True) -> Answer:
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
-        writer.write(STREAM_HEAD + b"".join(map(chunk, chunks)) + (STREAM_END if end else b""))
+        writer.write(STREAM_HEAD + b"".join(map(chunk, chunks)))
+        if end:
+            writer.write(STREAM_END)
 
     return write
 
@@ -200,7 +202,8 @@ async def test_streams_survive_their_connections_over_either(
 
 async def test_many_streams_hold_up_no_call(server: ScriptedServer, connect: Connect) -> None:
     """The pool has no limit that open streams could use up."""
-    client, all_there = connect(), asyncio.Barrier(151)
+    client = connect()
+    all_there = asyncio.Barrier(151)
 
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         await all_there.wait()

@@ -114,7 +114,8 @@ async def test_a_task_whose_stream_cannot_be_had_is_looked_at_until_it_rests(
             await refusal(request, writer)  # type: ignore[operator]  # all of them are functions
             return
         seen["n"] += 1
-        await result(task("WORKING" if seen["n"] < 3 else "INPUT_REQUIRED"))(request, writer)
+        state = "WORKING" if seen["n"] < 3 else "INPUT_REQUIRED"
+        await result(task(state))(request, writer)
 
     server.on("/", answer)
 

@@ -4,7 +4,6 @@ Rule: an authenticator proves who a caller is; what they may do is apcore's ACL'
 """
 
 import inspect
-from collections.abc import Iterable
 from typing import Any, Final, Protocol, runtime_checkable
 
 from apcore_a2a.agent import ANONYMOUS, Caller
@@ -35,21 +34,34 @@ BEARER: Final[dict[str, Any]] = {"type": "http", "scheme": "bearer"}
 async def identify(authenticator: Authenticator, headers: dict[str, str]) -> Caller | None:
     """The caller an authenticator finds behind a request; None when it finds nobody."""
     identity = authenticator.authenticate(headers)
+    # The answer is looked at, not the function: a wrapper around a coroutine function is none itself.
     if inspect.isawaitable(identity):
         identity = await identity
     if identity is None or isinstance(identity, Caller):
         return identity
-    kind = str(getattr(identity, "type", "") or "user")
+    # Only `id` is indispensable; an identity of somebody's own making may leave out the rest, or have None there.
+    roles = getattr(identity, "roles", None) or ()
     return Caller(
         id=str(identity.id),
-        type="user" if kind in (ANONYMOUS, "system") else kind,  # neither can be claimed from outside
-        roles=tuple(map(str, getattr(identity, "roles", None) or ())),
+        type=outside_type(getattr(identity, "type", None)),
+        roles=tuple(map(str, roles)),
         attributes=dict(getattr(identity, "attrs", None) or {}),
     )
 
 
+def outside_type(claimed: object) -> str:
+    """The type of a caller who comes from outside: what was claimed, but for what cannot be claimed there."""
+    kind = str(claimed or "user")
+    # apcore's ACL trusts "system"; and who is ANONYMOUS owns the tasks that everybody without a name shares.
+    if kind in (ANONYMOUS, "system"):
+        return "user"
+    return kind
+
+
 def security_schemes(authenticator: Authenticator) -> list[dict[str, Any]]:
     """What an authenticator says of itself on the agent card, in OpenAPI's words."""
+    # Optional, so it is not in the protocol: isinstance would refuse an authenticator without it.
     declared = getattr(authenticator, "security_schemes", None)
-    schemes: Iterable[dict[str, Any]] = declared() if callable(declared) else [BEARER]
-    return list(schemes)
+    if not callable(declared):
+        return [BEARER]
+    return list(declared())

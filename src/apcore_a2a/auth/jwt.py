@@ -14,12 +14,12 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OctKey, OKPKey, RSAKey
 from msgspec import Struct
 
-from apcore_a2a.agent import ANONYMOUS, Caller
-from apcore_a2a.auth.authenticator import BEARER
+from apcore_a2a.agent import Caller
+from apcore_a2a.auth.authenticator import BEARER, outside_type
 
 logger = logging.getLogger(__name__)
 
-MAX_TOKEN: Final = 16 * 1024
+MAX_TOKEN: Final = 16 * 1024  # characters; more is not worth a signature check
 LEEWAY: Final = 30  # seconds two clocks may differ
 _PEM: Final = "-----BEGIN "
 
@@ -67,17 +67,21 @@ class JWTAuthenticator:
         require_claims: Sequence[str] | None = None,
     ) -> None:
         self._key = _import_key(key)
+        # Fixed now, by us: a token that could choose its own would say "none", or HMAC with our public key.
         self._algorithms = list(algorithms or _algorithms(self._key))
         if not self._algorithms or "none" in self._algorithms:
             raise ValueError("algorithms must name at least one signature algorithm, and never 'none'")
         self._mapping = claim_mapping or _DEFAULT
-        required: dict[str, Any] = {name: {"essential": True} for name in (self._mapping.id, *(require_claims or ()))}
-        required["exp"] = {"essential": True}
+        # In joserfc's words: an essential claim must be there, one with a value must have that value.
+        self._required: dict[str, Any] = {self._mapping.id: {"essential": True}}
+        for name in require_claims or ():
+            self._required[name] = {"essential": True}
+        # After the caller's own names, so that a name of theirs cannot make these weaker.
+        self._required["exp"] = {"essential": True}
         if issuer is not None:
-            required["iss"] = {"essential": True, "value": issuer}
+            self._required["iss"] = {"essential": True, "value": issuer}
         if audience is not None:
-            required["aud"] = {"essential": True, "value": audience}
-        self._required = required
+            self._required["aud"] = {"essential": True, "value": audience}
 
     def authenticate(self, headers: Mapping[str, str]) -> Caller | None:
         """The caller that a valid token names; None without one."""
@@ -86,30 +90,50 @@ class JWTAuthenticator:
             return None
         try:
             claims = jwt.decode(token.strip(), self._key, algorithms=self._algorithms).claims
+            # A registry for each token: it holds the time at which it was made.
             jwt.JWTClaimsRegistry(now=int(time.time()), leeway=LEEWAY, **self._required).validate(claims)
+        # Not only JoseError: on tokens that are well signed but oddly shaped, the library stumbles in its own ways.
         except (JoseError, ValueError, TypeError, AttributeError) as error:
+            # The name of the error alone: its text may repeat what the token says.
             logger.info("token refused", extra={"reason": type(error).__name__})
             return None
-        return self._caller(claims)
+        return self._to_caller(claims)
 
-    def _caller(self, claims: dict[str, Any]) -> Caller | None:
+    def _to_caller(self, claims: dict[str, Any]) -> Caller | None:
         names = self._mapping
         subject = claims.get(names.id)
+        # Essential is not enough: 7, [] or "" would be there, and str() of them would be somebody's id.
         if not isinstance(subject, str) or not subject:
             return None
-        kind = str(claims.get(names.type) or "user")
-        roles = claims.get(names.roles) or ()
-        kept = names.attributes if names.attributes is not None else claims.keys() - _REGISTERED
         return Caller(
             id=subject,
-            type="user" if kind in (ANONYMOUS, "system") else kind,  # apcore's ACL trusts "system": never from outside
+            type=outside_type(claims.get(names.type)),
             issuer=str(claims.get("iss") or ""),
-            roles=tuple(map(str, roles)) if isinstance(roles, list | tuple) else (str(roles),),
-            attributes={name: claims[name] for name in kept if name in claims},
+            roles=_to_roles(claims.get(names.roles)),
+            attributes=_pick_attributes(claims, names.attributes),
         )
 
     def security_schemes(self) -> list[dict[str, Any]]:
         return [{**BEARER, "bearerFormat": "JWT"}]
+
+
+def _to_roles(claim: object) -> tuple[str, ...]:
+    if not claim:
+        return ()
+    if isinstance(claim, list | tuple):
+        return tuple(str(role) for role in claim)
+    return (str(claim),)  # some issuers write a single role without the list
+
+
+def _pick_attributes(claims: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
+    """The claims of these names that the token has; all but the registered ones when None."""
+    if names is None:
+        names = list(claims.keys() - _REGISTERED)
+    attributes: dict[str, Any] = {}
+    for name in names:
+        if name in claims:
+            attributes[name] = claims[name]
+    return attributes
 
 
 Key = OctKey | RSAKey | ECKey | OKPKey | KeySet
@@ -129,6 +153,7 @@ def _import_key(key: str | bytes | Mapping[str, Any]) -> Key:
     text = key.decode() if isinstance(key, bytes) else key
     if not text.startswith(_PEM):
         return OctKey.import_key(text)
+    # A PEM block says "PUBLIC KEY", not of which kind: they are tried one after the other.
     for kind in (RSAKey, ECKey, OKPKey):
         try:
             return kind.import_key(text)
@@ -148,5 +173,5 @@ def _algorithms(key: Key) -> Sequence[str]:
             return ("ES256", "ES384", "ES512")
         case OKPKey():
             return ("EdDSA", "Ed25519")
-        case _:
+        case _:  # a set, maybe of several kinds: none of the shared-secret algorithms, whatever is in it
             return ("RS256", "PS256", "ES256", "EdDSA")

@@ -19,34 +19,44 @@ class AuthMiddleware:
     """Lets a request through with its caller in `scope["a2a.caller"]`, or answers 401."""
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator, *, exempt: frozenset[tuple[str, str]]) -> None:
-        self._app, self._authenticator, self._exempt = app, authenticator, exempt
+        self._app = app
+        self._authenticator = authenticator
+        self._exempt = exempt
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
+        # Mounted below another application, the path has that one's prefix; what is exempt is named without it.
+        root = scope.get("root_path", "").rstrip("/")
+        path = scope["path"].removeprefix(root)
         if (scope["method"], path) in self._exempt:
             await self._app(scope, receive, send)
             return
-        headers = _single(scope)
-        caller = None if headers is None else await identify(self._authenticator, headers)
-        if caller is None:
-            await _refuse(send, given=headers is None or "authorization" in headers)
+        headers = _read_headers(scope)
+        if headers is None:
+            await _refuse(send, had_credentials=True)
             return
+        caller = await identify(self._authenticator, headers)
+        if caller is None:
+            await _refuse(send, had_credentials="authorization" in headers)
+            return
+        # A new scope: the one that was handed in belongs to the server.
         await self._app({**scope, "a2a.caller": caller}, receive, send)
 
 
-def _single(scope: Scope) -> dict[str, str] | None:
+def _read_headers(scope: Scope) -> dict[str, str] | None:
     """The headers by lower-case name; None when there are two sets of credentials."""
+    # Of two Authorization headers, a proxy in front of us may have checked the one that we would not look at.
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
-        text = name.decode("latin-1").lower()
-        if text == "authorization" and text in headers:
+        name_text = name.decode("latin-1").lower()  # latin-1 decodes any byte: bad headers are no crash
+        if name_text == "authorization" and name_text in headers:
             return None
-        headers[text] = value.decode("latin-1")
+        headers[name_text] = value.decode("latin-1")
     return headers
 
 
-async def _refuse(send: Send, *, given: bool) -> None:
-    challenge = b'Bearer error="invalid_token"' if given else b"Bearer"
+async def _refuse(send: Send, *, had_credentials: bool) -> None:
+    # RFC 6750 §3.1: no error code for a request that showed nothing; and never why a token is invalid.
+    challenge = b'Bearer error="invalid_token"' if had_credentials else b"Bearer"
     start = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(_REFUSED)),

@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 WELL_KNOWN: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")  # today's, and that of 0.2
 _PORTS: Final = {"http": 80, "https": 443}
+# Exactly these: 127.0.0.2 is this machine as well, but people bind another server to it.
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
@@ -31,18 +32,23 @@ def origin(url: str) -> str:
     """
     parts = _split(url)
     host = "localhost" if parts.hostname in _LOOPBACK else parts.hostname
-    return f"{parts.scheme}://{host}:{parts.port or _PORTS[parts.scheme]}"
+    port = parts.port or _PORTS[parts.scheme]
+    return f"{parts.scheme}://{host}:{port}"
 
 
 def _split(url: str) -> SplitResult:
-    if any(char <= " " or char == "\x7f" for char in url):
-        raise ValueError(f"Not an http or https address: {url!r}")
+    # urlsplit drops line ends and tabs without a word: what was checked would not be what is called.
+    for char in url:
+        if char <= " " or char == "\x7f":
+            raise ValueError(f"Not an http or https address: {url!r}")
     parts = urlsplit(url)
     if parts.scheme not in _PORTS or not parts.hostname:
         raise ValueError(f"Not an http or https address: {url!r}")
+    # "http://agent.example@evil.example/" is an address of evil.example; and a secret in it would end up in logs.
+    # The text does not repeat the address, for the same reason.
     if "@" in parts.netloc:
         raise ValueError("An address must not carry a user name or password; pass auth= instead")
-    _ = parts.port  # out of range: a ValueError that says so
+    _ = parts.port  # only now is it read: out of range it is a ValueError that says so
     return parts
 
 
@@ -50,15 +56,21 @@ class TrustedOrigins:
     """The origins that may be called, and given credentials."""
 
     def __init__(self, url: str, allowed: Iterable[str] = ()) -> None:
-        self._origins = frozenset({origin(url), *map(origin, allowed)})
+        self._origins = {origin(url)}
+        for address in allowed:
+            self._origins.add(origin(address))
 
     def __contains__(self, url: object) -> bool:
+        if not isinstance(url, str):
+            return False
         try:
-            return isinstance(url, str) and origin(url) in self._origins
-        except ValueError:
+            return origin(url) in self._origins
+        except ValueError:  # a card may say anything; what is no address is no trusted one
             return False
 
 
 def card_urls(url: str) -> tuple[str, ...]:
     """Where to look for the card: the address itself if it names a JSON file, else the well-known places below it."""
-    return (url,) if url.endswith(".json") else tuple(url + place for place in WELL_KNOWN)
+    if url.endswith(".json"):
+        return (url,)
+    return tuple(url + place for place in WELL_KNOWN)

@@ -13,7 +13,7 @@ from apcore_a2a.client.transport import (
     HttpResponse,
     HttpStream,
     broken,
-    check_plain,
+    check_headers,
     not_reached,
     read_all,
 )
@@ -30,19 +30,23 @@ class AiohttpTransport:
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
-        self._plain = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT)
+        # total=None: the call as a whole is bounded by whoever makes it, all its attempts together.
+        self._only_connecting = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT)
 
     async def request(self, request: HttpRequest, limit: int) -> HttpResponse:
-        async with await self._send(request, self._plain) as response:
+        async with await self._send(request, self._only_connecting) as response:
             if response.content_length is None:
+                # Its size is known only when all of it is here: read chunk by chunk, and stop at the limit.
                 async with aclosing(_chunks(response)) as chunks:
                     body = await read_all(HttpStream(response.status, response.headers, chunks), limit)
                 return HttpResponse(response.status, response.headers, body)
-            check_plain(response.headers, limit)
+            # aiohttp reads no more than the length that the headers promise, so checking that is enough.
+            check_headers(response.headers, limit)
             try:
-                return HttpResponse(response.status, response.headers, await response.read())
+                body = await response.read()
             except FAILURES as error:
                 raise _translate(error, request.url) from error
+            return HttpResponse(response.status, response.headers, body)
 
     @asynccontextmanager
     async def stream(self, request: HttpRequest, idle: float) -> AsyncIterator[HttpStream]:
@@ -53,7 +57,9 @@ class AiohttpTransport:
     async def _send(self, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),  # streams must not hold up calls
+                # limit=0, no limit: each open stream holds a connection, and streams must not hold up calls.
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
+                # A cookie is a credential that the caller did not give.
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers=HEADERS,
                 auto_decompress=False,  # a small answer must not become a large one
@@ -64,7 +70,7 @@ class AiohttpTransport:
                 request.url,
                 headers=request.headers,
                 data=request.body or None,
-                allow_redirects=False,
+                allow_redirects=False,  # elsewhere is not what the caller trusts (docs/decisions/0032)
                 timeout=timeout,
             )
         except FAILURES as error:
@@ -84,6 +90,7 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
 
 
 def _translate(error: Exception, url: str) -> A2AConnectionError:
+    # The order matters: ConnectionTimeoutError is a TimeoutError as well, but then nothing was sent.
     match error:
         case aiohttp.ConnectionTimeoutError():
             return not_reached(url, f"no connection within {CONNECT_TIMEOUT:g} seconds")

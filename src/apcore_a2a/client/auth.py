@@ -41,14 +41,22 @@ class BearerAuth:
     """
 
     def __init__(self, token: str | TokenProvider) -> None:
-        self._token = check_header(token) if isinstance(token, str) else token
+        if isinstance(token, str):
+            check_header(token)  # now, where the caller sees who passed it; not at the first request
+        self._token = token
 
     async def headers(self, context: AuthContext) -> Mapping[str, str]:
-        token = self._token if isinstance(self._token, str) else check_header(await self._token())
-        return {"Authorization": token if " " in token else f"Bearer {token}"}
+        if isinstance(self._token, str):
+            token = self._token
+        else:
+            token = check_header(await self._token())
+        # A bare token has no space; whoever writes one names the scheme as well, "Bearer …" or another.
+        if " " not in token:
+            token = f"Bearer {token}"
+        return {"Authorization": token}
 
     def renew(self) -> bool:
-        return not isinstance(self._token, str)
+        return not isinstance(self._token, str)  # a fixed token stays refused; a provider may have a new one
 
     def __repr__(self) -> str:
         return "BearerAuth(…)"
@@ -63,7 +71,8 @@ class ApiKeyAuth:
     """
 
     def __init__(self, key: str, *, header: str = "X-API-Key") -> None:
-        self._key, self._header = check_header(key), check_header(header)
+        self._key = check_header(key)
+        self._header = check_header(header)
 
     async def headers(self, context: AuthContext) -> Mapping[str, str]:
         return {self._header: self._key}
@@ -77,7 +86,9 @@ class ApiKeyAuth:
 
 def to_auth(auth: "str | TokenProvider | Auth | None") -> Auth | None:
     """What the caller gave as `auth=`: a header value such as "Bearer …", a bare token, a provider, or an Auth."""
-    return BearerAuth(auth) if isinstance(auth, str) or callable(auth) else auth
+    if isinstance(auth, str) or callable(auth):
+        return BearerAuth(auth)
+    return auth
 
 
 def check_header(text: str) -> str:

@@ -19,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Endpoint(Struct, frozen=True):
+class ChosenInterface(Struct, frozen=True):
     """One interface of an agent, as chosen from its card."""
 
     url: str
@@ -29,8 +29,10 @@ class Endpoint(Struct, frozen=True):
     extensions: tuple[str, ...] = ()
 
     def headers(self, media: str) -> dict[str, str]:
+        # Both media types, always: an agent with one thing to say may answer a streaming request without a stream.
         headers = {"Content-Type": media, "Accept": f"{media}, text/event-stream"}
-        if self.dialect.VERSION != "0.3":  # 1.0 §3.6.1: a missing header means 0.3, and 0.3 agents know no header
+        # 1.0 §3.6.1: a missing header means 0.3, and 0.3 agents know no header.
+        if self.dialect.VERSION != "0.3":
             headers[VERSION_HEADER] = self.dialect.VERSION
         if self.extensions:
             headers[self.dialect.EXTENSIONS_HEADER] = ", ".join(self.extensions)
@@ -53,11 +55,12 @@ class Exchange(Protocol):
 
 
 class Binding(Protocol):
-    def __call__(self, endpoint: Endpoint, operation: Operation, request: Value) -> Exchange: ...
+    def __call__(self, interface: ChosenInterface, operation: Operation, request: Value) -> Exchange: ...
 
 
-def read(decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def decode_answer(decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What `decode` makes of an agent's words; that they make no sense is the agent's fault, not the caller's."""
+    # The decoders serve both sides of the wire. There, the same errors tell a client that its request is wrong.
     try:
         return decode(*args, **kwargs)
     except (ParseError, InvalidParamsError) as error:

@@ -4,21 +4,19 @@ Rule: every request of a client leaves through here, and with credentials only f
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from apcore_a2a.client.auth import Auth, AuthContext, to_auth
+from apcore_a2a.client.auth import AuthContext
 from apcore_a2a.client.binding import Exchange
 from apcore_a2a.client.discovery import MAX_CARD, Discovery
 from apcore_a2a.client.failures import from_status
-from apcore_a2a.client.ids import new_id
 from apcore_a2a.client.negotiation import BINDINGS
 from apcore_a2a.client.open_transport import open_transport
-from apcore_a2a.client.options import CallOptions, Settings
+from apcore_a2a.client.options import ClientSettings, ResolvedOptions
 from apcore_a2a.client.retry import SENDS, Retry, repeat
 from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport, read_all
 from apcore_a2a.errors import (
@@ -29,6 +27,7 @@ from apcore_a2a.errors import (
     UnauthenticatedError,
     UnsupportedOperationError,
 )
+from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.model import Event, Value
 from apcore_a2a.protocol.operations import Operation
 from apcore_a2a.protocol.sse import SSEDecoder
@@ -36,74 +35,98 @@ from apcore_a2a.protocol.sse import SSEDecoder
 if TYPE_CHECKING:
     import httpx
 
-_OPTIONS: Final = CallOptions.__annotations__.keys()
 
-
-class Received(NamedTuple):
+class EventWithId(NamedTuple):
     """An event, and the id of its frame ("" if it had none)."""
 
     event: Event
     id: str
 
 
-class Call(Struct, frozen=True):
-    """The options of one call, with the client's where none were given."""
-
-    timeout: float | None
-    auth: Auth | None
-    headers: Mapping[str, str] = {}
-
-
 class Channel:
     """One agent, as the client sees it: everything it asks goes through `call` or `events`."""
 
     def __init__(
-        self, url: str, settings: Settings, call: Call, *, http: "httpx.AsyncClient | Transport | None", card_ttl: float
+        self,
+        url: str,
+        settings: ClientSettings,
+        defaults: ResolvedOptions,
+        *,
+        http: "httpx.AsyncClient | Transport | None",
+        card_ttl: float,
     ) -> None:
-        self.settings, self._defaults, self._http = settings, call, http
-        self.discovery = Discovery(url, settings, ttl=card_ttl, fetch=self._fetch)
+        self.settings = settings
+        self.defaults = defaults
+        self._http = http
+        self.discovery = Discovery(url, settings, ttl=card_ttl, fetch=self._fetch_card)
+        # Opened at the first request: a client is made outside of an event loop, connections belong to one.
         self._transport: Transport | None = None
         self._closed = False
 
-    def options(self, given: CallOptions) -> Call:
-        if not given:
-            return self._defaults
-        if unknown := given.keys() - _OPTIONS:
-            raise TypeError(f"unexpected keyword argument: {', '.join(sorted(unknown))}")
-        return Call(
-            given.get("timeout", self._defaults.timeout),
-            to_auth(given["auth"]) if "auth" in given else self._defaults.auth,
-            given.get("headers", {}),
-        )
-
-    async def call(self, operation: Operation, request: Value, call: Call, *, retry: Retry | None = None) -> Any:
+    async def call(
+        self, operation: Operation, request: Value, options: ResolvedOptions, *, retry: Retry | None = None
+    ) -> Any:  # Any: each operation has its own result
         """One request and its typed answer, within the call's timeout however often it is tried."""
         policy = retry or self.settings.retry
-        call = keyed(operation, call, policy)
-        async with bounded(call.timeout) as deadline:
-            return await repeat(policy, operation, lambda: self._once(operation, request, call), deadline)
+        # The key is made once, out here: all attempts must carry the same one.
+        options = with_idempotency_key(operation, options, policy)
+
+        async def attempt() -> Any:
+            return await self._call_once(operation, request, options)
+
+        async with call_deadline(options.timeout) as deadline:
+            return await repeat(policy, operation, attempt, deadline)
+
+    async def _call_once(self, operation: Operation, request: Value, options: ResolvedOptions) -> Any:
+        exchange = await self._prepare(operation, request)
+        try:
+            return exchange.result(await self._send(exchange.request, options))
+        except UnauthenticatedError:
+            if options.auth is None or not options.auth.renew():
+                raise
+        # Refused, so not begun: even a message may be sent once more, with the renewed credentials.
+        return exchange.result(await self._send(exchange.request, options))
 
     async def events(
-        self, operation: Operation, request: Value, call: Call, last_id: str = ""
-    ) -> AsyncGenerator[Received]:
-        """The events of one connection. The call's timeout is for its first byte; after that, silence is bounded."""
-        if last_id:
-            call = replace(call, headers={**call.headers, "Last-Event-ID": last_id})
-        async with AsyncExitStack() as stack:
-            async with bounded(call.timeout):
-                await self._check_streaming()
-                exchange = await self._exchange(operation, request)
-                response = await self._open(exchange, call, stack)
-                is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-                body = b"" if is_stream else await read_all(response, self.settings.max_response)
-            if not is_stream:
-                yield Received(exchange.result(HttpResponse(response.status, response.headers, body)), "")
-                return
-            async with aclosing(self._read(exchange, response)) as received:
-                async for one in received:
-                    yield one
+        self, operation: Operation, request: Value, options: ResolvedOptions, last_id: str = ""
+    ) -> AsyncGenerator[EventWithId]:
+        """The events of one connection. The call's timeout is for its first byte; after that, silence is bounded.
 
-    async def _read(self, exchange: Exchange, response: HttpStream) -> AsyncGenerator[Received]:
+        Args:
+            last_id: Ask the agent to play back what came after the event of this id.
+        """
+        if last_id:
+            options = replace(options, headers={**options.headers, "Last-Event-ID": last_id})
+        async with AsyncExitStack() as stack:
+            async with call_deadline(options.timeout):
+                await self._check_streaming()
+                exchange = await self._prepare(operation, request)
+                response = await self._open_stream(exchange, options, stack)
+                is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+                body = b""
+                if not is_stream:  # an error, or an agent with a single thing to say
+                    body = await read_all(response, self.settings.max_response)
+            if not is_stream:
+                yield EventWithId(exchange.result(HttpResponse(response.status, response.headers, body)), "")
+                return
+            async with aclosing(self._read_events(exchange, response)) as received:
+                async for event in received:
+                    yield event
+
+    async def _open_stream(self, exchange: Exchange, options: ResolvedOptions, stack: AsyncExitStack) -> HttpStream:
+        """The answer, its body unread; `stack` closes it."""
+        for _ in range(2):
+            request = await self._complete_headers(exchange.request, options)
+            opened = self._get_transport().stream(request, self.settings.idle_timeout)
+            response = await stack.enter_async_context(opened)
+            if response.status != 401:
+                break
+            # Refused, so not begun: once more, if there may be other credentials to show.
+            if options.auth is None or not options.auth.renew():
+                break
+        return response
+
+    async def _read_events(self, exchange: Exchange, response: HttpStream) -> AsyncGenerator[EventWithId]:
         decoder = SSEDecoder(self.settings.max_response)
         async for chunk in response.chunks:
             try:
@@ -111,67 +134,61 @@ class Channel:
             except ValueError as error:
                 raise InvalidAgentResponseError(f"The agent's stream cannot be read: {error}") from error
             for frame in frames:
-                if frame.data:
-                    yield Received(exchange.event(frame), frame.id)
-
-    async def _once(self, operation: Operation, request: Value, call: Call) -> Any:
-        exchange = await self._exchange(operation, request)
-        try:
-            return exchange.result(await self._send(exchange.request, call))
-        except UnauthenticatedError:
-            if call.auth is None or not call.auth.renew():
-                raise
-        return exchange.result(await self._send(exchange.request, call))  # refused, so not begun: once more
-
-    async def _open(self, exchange: Exchange, call: Call, stack: AsyncExitStack) -> HttpStream:
-        for _ in range(2):
-            request = await self._authenticated(exchange.request, call)
-            response = await stack.enter_async_context(self._wire().stream(request, self.settings.idle_timeout))
-            if response.status != 401 or call.auth is None or not call.auth.renew():
-                break
-        return response
+                if frame.data:  # an empty frame is somebody's keep-alive
+                    yield EventWithId(exchange.event(frame), frame.id)
 
     async def _check_streaming(self) -> None:
         card = await self.discovery.card()
+        # `is False`: an agent that says nothing about streaming (None) may well do it, so it is asked.
         if card.capabilities.streaming is False:
             raise UnsupportedOperationError("The agent does not stream; use send_message, or wait for the task")
 
-    async def _exchange(self, operation: Operation, request: Value) -> Exchange:
-        endpoint = await self.discovery.endpoint()
-        return BINDINGS[endpoint.binding](endpoint, operation, request)
+    async def _prepare(self, operation: Operation, request: Value) -> Exchange:
+        interface = await self.discovery.interface()
+        prepare = BINDINGS[interface.binding]
+        return prepare(interface, operation, request)
 
-    async def _fetch(self, request: HttpRequest) -> HttpResponse:
+    async def _fetch_card(self, request: HttpRequest) -> HttpResponse:
         """For the card: the answer whatever its status, but not while the agent merely asks to come back later."""
 
-        async def once() -> HttpResponse:
-            response = await self._send(request, self._defaults, MAX_CARD)
+        async def attempt() -> HttpResponse:
+            response = await self._send(request, self.defaults, MAX_CARD)
             if response.status in (429, 503):
                 raise from_status(response, request.url)
             return response
 
         try:
-            async with bounded(self._defaults.timeout) as deadline:
-                return await repeat(self.settings.retry, Operation.EXTENDED_CARD, once, deadline)
+            async with call_deadline(self.defaults.timeout) as deadline:
+                # No operation of A2A fetches the public card. This one is a read as well, so it is repeated as such.
+                return await repeat(self.settings.retry, Operation.EXTENDED_CARD, attempt, deadline)
         except OverloadedError as error:
             status = int(error.metadata["status"])
             raise A2ADiscoveryError(f"No agent card: {error}", url=request.url, status=status) from error
 
-    async def _send(self, request: HttpRequest, call: Call, limit: int = 0) -> HttpResponse:
-        request = await self._authenticated(request, call)
-        return await self._wire().request(request, limit or self.settings.max_response)
+    async def _send(self, request: HttpRequest, options: ResolvedOptions, limit: int = 0) -> HttpResponse:
+        request = await self._complete_headers(request, options)
+        return await self._get_transport().request(request, limit or self.settings.max_response)
 
-    async def _authenticated(self, request: HttpRequest, call: Call) -> HttpRequest:
-        context = AuthContext(self.discovery.known, self.discovery.trusted, self._send_bare)
-        credentials = {} if call.auth is None else await call.auth.headers(context)
-        ours = {**request.headers, **credentials}
-        named = {name.lower() for name in call.headers}
-        kept = {name: value for name, value in ours.items() if name.lower() not in named} if named else ours
-        return replace(request, headers={**kept, **call.headers})
+    async def _complete_headers(self, request: HttpRequest, options: ResolvedOptions) -> HttpRequest:
+        """The request with credentials, and with the caller's own headers in place of any of ours."""
+        headers = dict(request.headers)
+        if options.auth is not None:
+            context = AuthContext(self.discovery.known_card, self.discovery.trusted, self._send_without_credentials)
+            headers.update(await options.auth.headers(context))
+        if options.headers:
+            # Names of headers have no case. "authorization" beside our "Authorization" would be two of them.
+            replaced = {name.lower() for name in options.headers}
+            for name in list(headers):
+                if name.lower() in replaced:
+                    del headers[name]
+            headers.update(options.headers)
+        return replace(request, headers=headers)
 
-    async def _send_bare(self, request: HttpRequest) -> HttpResponse:
-        return await self._wire().request(request, MAX_CARD)
+    async def _send_without_credentials(self, request: HttpRequest) -> HttpResponse:
+        """For an `Auth` that fetches its tokens: asked with our credentials, it would ask itself for them."""
+        return await self._get_transport().request(request, MAX_CARD)
 
-    def _wire(self) -> Transport:
+    def _get_transport(self) -> Transport:
         if self._closed:
             raise RuntimeError("The client is closed")
         if self._transport is None:
@@ -185,7 +202,7 @@ class Channel:
 
 
 @asynccontextmanager
-async def bounded(seconds: float | None) -> AsyncIterator[float | None]:
+async def call_deadline(seconds: float | None) -> AsyncIterator[float | None]:
     """The wait of a caller: gives the deadline on the loop's clock, and an A2AConnectionError when it has passed."""
     try:
         async with asyncio.timeout(seconds) as scope:
@@ -197,8 +214,11 @@ async def bounded(seconds: float | None) -> AsyncIterator[float | None]:
         raise A2AConnectionError(text) from error
 
 
-def keyed(operation: Operation, call: Call, retry: Retry) -> Call:
-    """The call with an Idempotency-Key if it may be repeated although it may have arrived."""
-    if not retry.sends or operation not in SENDS or "idempotency-key" in map(str.lower, call.headers):
-        return call
-    return replace(call, headers={**call.headers, "Idempotency-Key": new_id()})
+def with_idempotency_key(operation: Operation, options: ResolvedOptions, retry: Retry) -> ResolvedOptions:
+    """The options with an Idempotency-Key if the request may be repeated although it may have arrived."""
+    if not retry.sends or operation not in SENDS:
+        return options
+    for name in options.headers:
+        if name.lower() == "idempotency-key":
+            return options  # the caller's own: it may be meant for more than one call
+    return replace(options, headers={**options.headers, "Idempotency-Key": new_id()})

@@ -13,18 +13,20 @@ from msgspec.structs import replace
 
 from apcore_a2a.client.address import check_url
 from apcore_a2a.client.auth import to_auth
-from apcore_a2a.client.channel import Call, Channel
+from apcore_a2a.client.channel import Channel
 from apcore_a2a.client.messages import Sendable, to_message
 from apcore_a2a.client.options import (
     LIST_FILTERS,
     AuthLike,
     CallOptions,
     ClientOptions,
+    ClientSettings,
     ListOptions,
+    ResolvedOptions,
     SendOptions,
-    Settings,
+    resolve_options,
 )
-from apcore_a2a.client.streaming import EventStream, settle
+from apcore_a2a.client.streaming import EventStream, wait_until_at_rest
 from apcore_a2a.client.transport import Transport
 from apcore_a2a.errors import InvalidAgentResponseError
 from apcore_a2a.protocol.card import AgentCard, AgentInterface
@@ -90,8 +92,9 @@ class A2AClient:
         **options: Unpack[ClientOptions],
     ) -> None:
         self.url = check_url(url)
-        call = Call(timeout, to_auth(auth))
-        self._channel = Channel(self.url, Settings(**options), call, http=http, card_ttl=card_ttl)
+        settings = ClientSettings(**options)
+        defaults = ResolvedOptions(timeout, to_auth(auth))
+        self._channel = Channel(self.url, settings, defaults, http=http, card_ttl=card_ttl)
 
     def __repr__(self) -> str:
         return f"A2AClient({self.url!r})"
@@ -120,7 +123,7 @@ class A2AClient:
     @property
     async def interface(self) -> AgentInterface:
         """The address, binding and version in use: `await client.interface`."""
-        chosen = await self._channel.discovery.endpoint()
+        chosen = await self._channel.discovery.interface()
         return AgentInterface(
             url=chosen.url,
             protocol_binding=chosen.binding,
@@ -135,9 +138,12 @@ class A2AClient:
         """
         card: AgentCard = await self._call(Operation.EXTENDED_CARD, GetExtendedCard(), options)
         discovery = self._channel.discovery
-        discovery.verify(card, msgspec.json.decode(encode(card)), self.url)
+        # The bytes it came in are gone by now. A signature over fields that we do not know does not hold here.
+        body = msgspec.json.decode(encode(card))
+        discovery.verify(card, body, self.url)
+        # What other credentials may see is not for the calls that go without them.
         if "auth" not in options:
-            discovery.adopt(card)
+            discovery.use_extended_card(card)
         return card
 
     async def send_message(self, message: Sendable, **options: Unpack[SendOptions]) -> Task | Message:
@@ -149,7 +155,7 @@ class A2AClient:
             message: A text, a dict (data, or a whole message if it has `parts`), `Part`s, or a `Message`.
             options: See `SendOptions`.
         """
-        request = _compose(message, options)
+        request = _take_request(message, options)
         answer: Task | Message = await self._call(Operation.SEND, request, options)
         return answer
 
@@ -159,12 +165,12 @@ class A2AClient:
         Yields `Task`, `StatusUpdate` and `ArtifactUpdate`, or one `Message`. A broken connection is taken up again:
         what follows is the next event, or a `Task` that stands for everything before.
         """
-        request = _compose(message, options)
-        return EventStream(self._channel, self._channel.options(options)).run(request)
+        request = _take_request(message, options)
+        return EventStream(self._channel, self._resolve(options)).run(request)
 
     def resubscribe(self, task_id: str, **options: Unpack[CallOptions]) -> AsyncGenerator[Event]:
         """Follow a task that is under way, from its present state on, as `stream_message` does."""
-        stream = EventStream(self._channel, self._channel.options(options), task_id)
+        stream = EventStream(self._channel, self._resolve(options), task_id)
         return stream.run(SubscribeToTask(id=task_id))
 
     async def wait(self, task: Task | str, *, within: float | None = None, **options: Unpack[CallOptions]) -> Task:
@@ -179,9 +185,9 @@ class A2AClient:
         """
         if isinstance(task, Task) and task.status.state in AT_REST:
             return task
-        call = self._channel.options(options)
+        task_id = task if isinstance(task, str) else task.id
         async with asyncio.timeout(within):
-            return await settle(self._channel, task if isinstance(task, str) else task.id, call)
+            return await wait_until_at_rest(self._channel, task_id, self._resolve(options))
 
     async def get_task(
         self, task_id: str, *, history_length: int | None = None, **options: Unpack[CallOptions]
@@ -198,20 +204,20 @@ class A2AClient:
 
     async def list_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> TaskPage:
         """One page of the caller's tasks, newest first; `page.next_page_token` leads to the next."""
-        request = _filters(context_id, options)
+        request = _take_filters(context_id, options)
         page: TaskPage = await self._call(Operation.LIST, request, options)
         return page
 
     async def iter_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> AsyncGenerator[Task]:
         """All the caller's tasks, page after page."""
-        request = _filters(context_id, options)
+        request = _take_filters(context_id, options)
         while True:
             page: TaskPage = await self._call(Operation.LIST, request, options)
             for task in page.tasks:
                 yield task
             if not page.next_page_token:
                 return
-            if page.next_page_token == request.page_token:
+            if page.next_page_token == request.page_token:  # for ever, otherwise
                 raise InvalidAgentResponseError("The agent's list of tasks leads back to the page it came from")
             request = replace(request, page_token=page.next_page_token)
 
@@ -219,7 +225,9 @@ class A2AClient:
         self, task_id: str, config: PushConfig | str, **options: Unpack[CallOptions]
     ) -> PushConfig:
         """Have the events of a task sent to a webhook: a URL, or a `PushConfig` with token and authentication."""
-        given = PushConfig(url=config) if isinstance(config, str) else config
+        given = config
+        if isinstance(given, str):
+            given = PushConfig(url=given)
         stored: PushConfig = await self._call(Operation.CREATE_PUSH, replace(given, task_id=task_id), options)
         return stored
 
@@ -234,6 +242,7 @@ class A2AClient:
         while True:
             page: PushConfigPage = await self._call(Operation.LIST_PUSH, request, options)
             configs += page.configs
+            # A token that leads back to its own page would lead there for ever; what it has is here already.
             if not page.next_page_token or page.next_page_token == request.page_token:
                 return configs
             request = replace(request, page_token=page.next_page_token)
@@ -241,22 +250,30 @@ class A2AClient:
     async def delete_push_config(self, task_id: str, config_id: str, **options: Unpack[CallOptions]) -> None:
         await self._call(Operation.DELETE_PUSH, PushConfigRef(task_id=task_id, id=config_id), options)
 
+    def _resolve(self, options: CallOptions) -> ResolvedOptions:
+        return resolve_options(options, self._channel.defaults)
+
     async def _call(self, operation: Operation, request: Value, options: CallOptions) -> Any:
-        return await self._channel.call(operation, request, self._channel.options(options))
+        return await self._channel.call(operation, request, self._resolve(options))
 
 
-def _compose(message: Sendable, options: SendOptions) -> SendMessage:
-    """The request, from those of the options that belong into it."""
-    said = to_message(
+def _take_request(message: Sendable, options: SendOptions) -> SendMessage:
+    """The request, from those of the options that belong into it; the others stay in `options`."""
+    # pop: what is left over must be options of a call, or `resolve_options` refuses it.
+    composed = to_message(
         message,
         skill=options.pop("skill", None),
         context_id=options.pop("context_id", None),
         task_id=options.pop("task_id", None),
     )
     configuration = options.pop("configuration", SendConfiguration())
-    return SendMessage(message=said, configuration=configuration, metadata=options.pop("metadata", None))
+    metadata = options.pop("metadata", None)
+    return SendMessage(message=composed, configuration=configuration, metadata=metadata)
 
 
-def _filters(context_id: str | None, options: ListOptions) -> ListTasks:
-    given: dict[str, Any] = {name: options.pop(name) for name in LIST_FILTERS & options.keys()}  # type: ignore[misc]  # all its keys
+def _take_filters(context_id: str | None, options: ListOptions) -> ListTasks:
+    """The request, from those of the options that belong into it; the others stay in `options`."""
+    given: dict[str, Any] = {}
+    for name in LIST_FILTERS & options.keys():
+        given[name] = options.pop(name)  # type: ignore[misc]  # its keys, every one of them
     return ListTasks(context_id=context_id or "", **given)

@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from apcore_a2a.client.address import TrustedOrigins, card_urls
-from apcore_a2a.client.binding import Endpoint
-from apcore_a2a.client.negotiation import choose_endpoint
-from apcore_a2a.client.options import Settings
+from apcore_a2a.client.binding import ChosenInterface
+from apcore_a2a.client.negotiation import choose_interface
+from apcore_a2a.client.options import ClientSettings
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import (
     A2ADiscoveryError,
@@ -39,82 +39,96 @@ Fetch = Callable[[HttpRequest], Awaitable[HttpResponse]]
 class Discovery:
     """What a client knows of its agent."""
 
-    def __init__(self, url: str, settings: Settings, *, ttl: float, fetch: Fetch) -> None:
-        self._urls, self._settings, self._ttl, self._fetch = card_urls(url), settings, ttl, fetch
+    def __init__(self, url: str, settings: ClientSettings, *, ttl: float, fetch: Fetch) -> None:
+        self._urls = card_urls(url)
+        self._settings = settings
+        self._ttl = ttl
+        self._fetch = fetch
         self.trusted = TrustedOrigins(url, settings.allow_origins)
         self._verifier = settings.verifier()
         self._public: AgentCard | None = None
         self._extended: AgentCard | None = None
-        self._endpoint: Endpoint | None = None
-        self._fresh_until, self._fetches = 0.0, 0
-        self._tags: dict[str, str] = {}
+        self._interface: ChosenInterface | None = None
+        self._fresh_until = 0.0  # on time.monotonic's clock
+        self._fetches = 0
+        # If-None-Match and If-Modified-Since, as the last card asks for them; they are for the first of `_urls`.
+        self._conditions: dict[str, str] = {}
         self._lock = asyncio.Lock()
 
     @property
-    def known(self) -> AgentCard | None:
+    def known_card(self) -> AgentCard | None:
         """The card at hand, fresh or not."""
         return self._extended or self._public
 
     async def card(self, *, refresh: bool = False) -> AgentCard:
+        """The card, fetched if there is none or it is not fresh any more."""
         if refresh or self._public is None or time.monotonic() >= self._fresh_until:
             seen = self._fetches
             async with self._lock:
                 if self._fetches == seen:  # else another call fetched it while this one waited
                     await self._update()
-        assert self.known is not None
-        return self.known
+        assert self.known_card is not None
+        return self.known_card
 
-    async def endpoint(self) -> Endpoint:
+    async def interface(self) -> ChosenInterface:
         """The interface to call, chosen anew whenever the card changes."""
         card = await self.card()
-        if self._endpoint is None:
-            self._endpoint = choose_endpoint(card, self._settings, self.trusted)
-        return self._endpoint
+        if self._interface is None:
+            self._interface = choose_interface(card, self._settings, self.trusted)
+        return self._interface
 
-    def adopt(self, extended: AgentCard) -> None:
+    def use_extended_card(self, extended: AgentCard) -> None:
         """Use the extended card in place of the public one, until the latter has a new version (1.0 §3.1.11)."""
-        self._extended, self._endpoint = extended, None
+        self._extended = extended
+        self._interface = None  # it may offer others
 
     async def _update(self) -> None:
         url, response = await self._find()
         if response.status != _NOT_MODIFIED:
-            card = self.read(response.body, url)
+            card = self._parse(response.body, url)
             if self._extended is not None and self._extended.version != card.version:
                 self._extended = None
-            self._public, self._endpoint = card, None
-            self._urls = (url, *(other for other in self._urls if other != url))
-            self._tags = _tags(response.headers)
+            self._public = card
+            self._interface = None
+            self._look_first_at(url)
+            self._conditions = _conditions(response.headers)
+        # The agent may shorten the time that the caller chose, never lengthen it.
         self._fresh_until = time.monotonic() + min(self._ttl, _max_age(response.headers))
         self._fetches += 1
+
+    def _look_first_at(self, url: str) -> None:
+        others = [other for other in self._urls if other != url]
+        self._urls = (url, *others)
 
     async def _find(self) -> tuple[str, HttpResponse]:
         """The first place that has a card."""
         headers = {"Accept": "application/json", VERSION_HEADER: self._settings.version or "1.0"}
-        tags = self._tags if self._public is not None else {}
+        conditions = self._conditions
         response = HttpResponse(0, {})
         for url in self._urls:
             try:
-                response = await self._fetch(HttpRequest("GET", url, headers | tags))
+                response = await self._fetch(HttpRequest("GET", url, headers | conditions))
             except InvalidAgentResponseError as error:
                 raise A2ADiscoveryError(f"The agent card at {url} cannot be read: {error}", url=url) from error
-            if response.status == 200 or (response.status == _NOT_MODIFIED and tags):
+            if response.status == 200:
                 return url, response
-            tags = {}  # they belong to the first place
+            if response.status == _NOT_MODIFIED and conditions:  # unasked for, it would leave us without a card
+                return url, response
+            conditions = {}  # they belong to the first place
+            # "Not here" sends us on to the next place; anything else is an answer. Some hosts say 403 or 405 of a path
+            # that they do not have.
             if response.status not in (403, 404, 405, 410):
                 break
-        hint = (
-            "; pass auth=" if response.status == 401 else "; redirects are not followed" if response.is_redirect else ""
-        )
         raise A2ADiscoveryError(
-            f"No agent card: HTTP {response.status} from {url}{hint}", url=url, status=response.status
+            f"No agent card: HTTP {response.status} from {url}{_hint(response)}", url=url, status=response.status
         )
 
-    def read(self, body: bytes, url: str) -> AgentCard:
+    def _parse(self, body: bytes, url: str) -> AgentCard:
         """The card in the bytes, if it is one and is signed as it should be."""
         try:
             check(body)
-            card = v03.decode_card(body)
-            raw = decode(body, _BODY)
+            card = v03.decode_card(body)  # despite its name: cards of 0.3, of 1.0, and for both
+            raw = decode(body, _BODY)  # as it came: what was signed may have fields that the model does not know
         except ParseError as error:
             raise A2ADiscoveryError(f"Invalid JSON in the agent card at {url}", url=url) from error
         except (InvalidParamsError, InvalidRequestError) as error:
@@ -128,10 +142,22 @@ class Discovery:
             self._verifier.check(card, body, url)
 
 
-def _tags(headers: Mapping[str, str]) -> dict[str, str]:
+def _hint(response: HttpResponse) -> str:
+    if response.status == 401:
+        return "; pass auth="
+    if response.is_redirect:
+        return "; redirects are not followed"
+    return ""
+
+
+def _conditions(headers: Mapping[str, str]) -> dict[str, str]:
     """What to ask with, next time, whether the card has changed (1.0 §8.6.2)."""
-    names = {"If-None-Match": "etag", "If-Modified-Since": "last-modified"}
-    return {ask: headers[told] for ask, told in names.items() if told in headers}
+    conditions: dict[str, str] = {}
+    if "etag" in headers:
+        conditions["If-None-Match"] = headers["etag"]
+    if "last-modified" in headers:
+        conditions["If-Modified-Since"] = headers["last-modified"]
+    return conditions
 
 
 def _max_age(headers: Mapping[str, str]) -> float:
@@ -139,4 +165,6 @@ def _max_age(headers: Mapping[str, str]) -> float:
     if "no-store" in control or "no-cache" in control:
         return 0.0
     age = _MAX_AGE.search(control)
-    return float(age[1]) if age else float("inf")
+    if age is None:
+        return float("inf")  # nothing said: the caller's card_ttl decides
+    return float(age[1])

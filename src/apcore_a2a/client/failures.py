@@ -3,12 +3,12 @@
 Rule: `WIRE` read backwards is the only table. Remote text is data: cleaned, shortened, never trusted for a decision.
 """
 
-import re
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from msgspec import Struct
 
+from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client.transport import HttpResponse
 from apcore_a2a.errors import (
     WIRE,
@@ -31,10 +31,7 @@ INTERNAL: Final = WIRE[A2AError].code
 BY_CODE: Final = {row.code: kind for kind, row in WIRE.items() if row.code != INTERNAL}
 BY_REASON: Final = {row.reason: kind for kind, row in WIRE.items() if kind not in (A2AError, AgentError)}
 
-MAX_TEXT: Final = 500
-_UNSAFE: Final = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+"
-)  # incl. bidi controls
+MAX_TEXT: Final = 500  # characters of an agent's text that we repeat
 
 
 class RemoteError(Struct, frozen=True):
@@ -48,17 +45,22 @@ class RemoteError(Struct, frozen=True):
     @property
     def info(self) -> Mapping[str, str]:
         """The metadata of google.rpc.ErrorInfo in the data, with its reason (A2A 1.0 §9.5); empty if there is none."""
-        for detail in self.data if isinstance(self.data, list) else ():
+        if not isinstance(self.data, list):
+            return {}
+        for detail in self.data:
+            # Details of other types stand in the same list (BadRequest, say); only ErrorInfo has a reason.
             if isinstance(detail, dict) and isinstance(detail.get("reason"), str):
-                metadata = detail.get("metadata")
-                known = metadata if isinstance(metadata, dict) else {}
-                return {"reason": detail["reason"], **{str(name): clean(str(value)) for name, value in known.items()}}
+                return _read_info(detail)
         return {}
 
 
-def clean(text: str) -> str:
-    """Remote text that can be shown: one line, no control or direction characters, not long."""
-    return _UNSAFE.sub(" ", text[: 2 * MAX_TEXT]).strip()[:MAX_TEXT]
+def _read_info(detail: dict[str, Any]) -> dict[str, str]:
+    info: dict[str, str] = {"reason": detail["reason"]}
+    metadata = detail.get("metadata")
+    if isinstance(metadata, dict):
+        for name, value in metadata.items():
+            info[str(name)] = clean_line(str(value), MAX_TEXT)
+    return info
 
 
 def to_error(remote: RemoteError, retry_after: int = 1, otherwise: type[A2AError] = A2AServerError) -> A2AError:
@@ -66,55 +68,74 @@ def to_error(remote: RemoteError, retry_after: int = 1, otherwise: type[A2AError
 
     `otherwise` is for an error that neither its reason nor its code tells.
     """
-    info = remote.info
-    kind = BY_REASON.get(info.get("reason", "")) or BY_CODE.get(remote.code, otherwise)
-    text = clean(remote.message)
-    make = _MAKERS.get(kind)
-    error = make(remote, info) if make else kind(text or None)
-    if isinstance(error, OverloadedError):
-        error.retry_after = retry_after
+    info = dict(remote.info)
+    # The reason comes first: several of our classes share the code -32603.
+    kind = BY_REASON.get(info.pop("reason", ""))
+    if kind is None:
+        kind = BY_CODE.get(remote.code, otherwise)
+    error = _make_error(kind, remote, info, retry_after)
+    # Nobody has seen this exception yet, so it may still be changed. It has to be: constructors such as
+    # TaskNotFoundError's take values and write a text of their own, and the agent's text says more.
+    text = clean_line(remote.message, MAX_TEXT)
     if text:
-        error.message, error.args = text, (text,)
-    error.metadata = {**error.metadata, **{name: value for name, value in info.items() if name != "reason"}}
+        error.message = text
+        error.args = (text,)
+    error.metadata = {**error.metadata, **info}
     return error
 
 
-_MAKERS: Final[dict[type[A2AError], Callable[[RemoteError, Mapping[str, str]], A2AError]]] = {
-    A2AServerError: lambda remote, _: A2AServerError(code=remote.code, data=remote.data),
-    InvalidParamsError: lambda remote, _: InvalidParamsError(None, remote.violations),
-    TaskNotFoundError: lambda _, info: TaskNotFoundError(info.get("taskId")),
-    TaskNotCancelableError: lambda _, info: TaskNotCancelableError(info.get("taskId"), info.get("state", "terminal")),
-    ExtensionSupportRequiredError: lambda _, info: ExtensionSupportRequiredError(info.get("extension", "")),
-    VersionNotSupportedError: lambda _, info: VersionNotSupportedError(
-        info.get("requestedVersion", ""), info.get("supportedVersions", "").split(", ")
-    ),
-}
+def _make_error(kind: type[A2AError], remote: RemoteError, info: Mapping[str, str], retry_after: int) -> A2AError:
+    """An exception of that class, with the values its constructor asks for where the agent told them."""
+    if kind is A2AServerError:
+        return A2AServerError(code=remote.code, data=remote.data)
+    if kind is InvalidParamsError:
+        return InvalidParamsError(None, remote.violations)
+    if kind is TaskNotFoundError:
+        return TaskNotFoundError(info.get("taskId"))
+    if kind is TaskNotCancelableError:
+        return TaskNotCancelableError(info.get("taskId"), info.get("state", "terminal"))
+    if kind is ExtensionSupportRequiredError:
+        return ExtensionSupportRequiredError(info.get("extension", ""))
+    if kind is VersionNotSupportedError:
+        supported = info.get("supportedVersions", "").split(", ")
+        return VersionNotSupportedError(info.get("requestedVersion", ""), supported)
+    if kind is OverloadedError:
+        return OverloadedError(retry_after=retry_after)
+    return kind()
 
 
 def from_status(response: HttpResponse, url: str) -> A2AError:
     """The error for an HTTP status that came without an A2A error in its body."""
     match response.status:
         case 401:
-            asked = clean(response.headers.get("www-authenticate", ""))
-            return UnauthenticatedError(f"{url} asks for credentials ({asked or 'HTTP 401'}); pass auth=")
+            # The challenge names the scheme and often what is wrong with the token: the best hint there is.
+            challenge = clean_line(response.headers.get("www-authenticate", ""), MAX_TEXT)
+            return UnauthenticatedError(f"{url} asks for credentials ({challenge or 'HTTP 401'}); pass auth=")
         case 429 | 503:
             text = f"{url} is overloaded (HTTP {response.status}); try again later"
-            error = OverloadedError(text, retry_after=retry_after(response))
+            error = OverloadedError(text, retry_after=read_retry_after(response))
+            # Discovery turns this error into its own, which has the status as a field.
             error.metadata = {"status": str(response.status)}
             return error
         case _ if response.is_redirect:
-            target = clean(response.headers.get("location", ""))
+            target = clean_line(response.headers.get("location", ""), MAX_TEXT)
             return A2AConnectionError(f"{url} redirects to {target or 'another place'}; redirects are not followed")
     return A2AServerError(f"{url} answered HTTP {response.status}", code=response.status)
 
 
-def choose_error(response: HttpResponse, url: str, told: A2AError | None) -> A2AError:
+def choose_error(response: HttpResponse, url: str, from_body: A2AError | None) -> A2AError:
     """Of what the body and the status of a failed answer say, that which says more."""
-    vague = told is None or (isinstance(told, A2AServerError) and response.status in (401, 429, 503))
-    return from_status(response, url) if vague or told is None else told
+    if from_body is None:
+        return from_status(response, url)
+    # "Internal error" in the body says less than these statuses, which tell the caller what to do.
+    if isinstance(from_body, A2AServerError) and response.status in (401, 429, 503):
+        return from_status(response, url)
+    return from_body
 
 
-def retry_after(response: HttpResponse) -> int:
+def read_retry_after(response: HttpResponse) -> int:
     """The Retry-After header in seconds; its date form, which needs clocks that agree, counts as one second."""
     value = response.headers.get("retry-after", "")
-    return int(value[:6]) if value.isdecimal() else 1
+    if not value.isdecimal():
+        return 1
+    return int(value[:6])  # Python refuses to convert thousands of digits; six are eleven days

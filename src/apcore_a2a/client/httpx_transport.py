@@ -34,14 +34,17 @@ class HttpxTransport:
             yield HttpStream(response.status_code, response.headers, chunks)
 
     async def _send(self, request: HttpRequest, timeout: httpx.Timeout) -> httpx.Response:
+        # `|`: a header of the request counts more than this one. httpx would ask for gzip otherwise.
+        headers = {"accept-encoding": "identity"} | request.headers
         built = self._client.build_request(
             request.method,
             request.url,
-            headers={"accept-encoding": "identity"} | request.headers,
+            headers=headers,
             content=request.body or None,
             timeout=timeout,
         )
         try:
+            # Redirects are not followed even if the caller's client is set to: it would carry credentials elsewhere.
             return await self._client.send(built, stream=True, follow_redirects=False)
         except httpx.HTTPError as error:
             raise _translate(error, request.url) from error
@@ -52,7 +55,7 @@ class HttpxTransport:
 
 async def _chunks(response: httpx.Response) -> AsyncGenerator[bytes]:
     try:
-        async for chunk in response.aiter_raw():
+        async for chunk in response.aiter_raw():  # raw: httpx would decompress
             yield chunk
     except httpx.HTTPError as error:
         raise _translate(error, str(response.url)) from error

@@ -5,11 +5,11 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from apcore_a2a.client.binding import Endpoint, read
-from apcore_a2a.client.failures import RemoteError, choose_error, retry_after, to_error
-from apcore_a2a.client.ids import new_id
+from apcore_a2a.client.binding import ChosenInterface, decode_answer
+from apcore_a2a.client.failures import RemoteError, choose_error, read_retry_after, to_error
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError
+from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.dialect import Dialect
 from apcore_a2a.protocol.jsonrpc import NULL, ErrorObject, format_request, parse_response
 from apcore_a2a.protocol.model import Event, Value
@@ -26,20 +26,22 @@ class JsonRpcExchange(Struct, frozen=True):
     id: str
 
     def result(self, response: HttpResponse) -> Any:  # Any: each operation has its own result
+        # JSON-RPC sends its errors with 200. Any other status is a proxy's, or an agent's that uses both.
         if not 200 <= response.status < 300:
             raise choose_error(response, self.request.url, self._find_error(response))
         data = self._unwrap(response.body)
         if SHAPES[self.operation].streams:  # an agent with one thing to say may answer without a stream
-            return read(self.dialect.decode_event, data)
-        return read(self.dialect.decode_result, self.operation, data)
+            return decode_answer(self.dialect.decode_event, data)
+        return decode_answer(self.dialect.decode_result, self.operation, data)
 
     def event(self, event: ServerSentEvent) -> Event:
-        return read(self.dialect.decode_event, self._unwrap(event.data.encode()))
+        return decode_answer(self.dialect.decode_event, self._unwrap(event.data.encode()))
 
     def _unwrap(self, body: bytes) -> Raw:
-        response = read(parse_response, body)
+        response = decode_answer(parse_response, body)
         if response.error is not None:
-            raise to_error(self._told(response.error))
+            # Before the id is looked at: an agent that could not read ours answers with null (JSON-RPC 2.0 §5).
+            raise to_error(self._to_remote_error(response.error))
         if bytes(response.id) != b'"%b"' % self.id.encode():
             raise InvalidAgentResponseError("The agent answered another request than ours: the JSON-RPC id is not ours")
         if response.result is UNSET:
@@ -50,19 +52,26 @@ class JsonRpcExchange(Struct, frozen=True):
 
     def _find_error(self, response: HttpResponse) -> A2AError | None:
         try:
-            error = read(parse_response, response.body).error
+            error = decode_answer(parse_response, response.body).error
         except InvalidAgentResponseError:
             return None  # a proxy's page, say: the status is all there is
-        return None if error is None else to_error(self._told(error), retry_after(response))
+        if error is None:
+            return None
+        return to_error(self._to_remote_error(error), read_retry_after(response))
 
-    def _told(self, error: ErrorObject) -> RemoteError:
+    def _to_remote_error(self, error: ErrorObject) -> RemoteError:
         data = None if error.data is UNSET else error.data
-        return RemoteError(error.code, error.message, data, tuple(self.dialect.decode_violations(data)))
+        violations = tuple(self.dialect.decode_violations(data))
+        return RemoteError(error.code, error.message, data, violations)
 
 
-def exchange(endpoint: Endpoint, operation: Operation, request: Value) -> JsonRpcExchange:
-    id, dialect = new_id(), endpoint.dialect
-    if endpoint.tenant:
-        request = replace(request, tenant=endpoint.tenant)
-    body = format_request(id, dialect.NAMES[operation], dialect.encode_request(operation, request))
-    return JsonRpcExchange(HttpRequest("POST", endpoint.url, endpoint.headers(MEDIA), body), operation, dialect, id)
+def prepare_jsonrpc(interface: ChosenInterface, operation: Operation, request: Value) -> JsonRpcExchange:
+    """The exchange for one operation, ready to be sent."""
+    dialect = interface.dialect
+    id = new_id()
+    if interface.tenant:  # 1.0 §8.3.2: in every request, just as the card's interface says it
+        request = replace(request, tenant=interface.tenant)
+    params = dialect.encode_request(operation, request)
+    body = format_request(id, dialect.NAMES[operation], params)
+    http = HttpRequest("POST", interface.url, interface.headers(MEDIA), body)
+    return JsonRpcExchange(http, operation, dialect, id)

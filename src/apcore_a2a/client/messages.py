@@ -5,14 +5,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from apcore_a2a.client.ids import new_id
+from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Message, Part, Role, SendMessage, encode
 from apcore_a2a.protocol.operations import Operation
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 
 Sendable = str | Part | Sequence[Part] | Mapping[str, Any] | Message
-SKILL: str = "skillId"
+SKILL: str = "skillId"  # where our own agents look for it; A2A has no field for the skill that is meant
 
 
 def to_message(given: Sendable, *, skill: str | None, context_id: str | None, task_id: str | None) -> Message:
@@ -23,12 +23,14 @@ def to_message(given: Sendable, *, skill: str | None, context_id: str | None, ta
         InvalidParamsError: a dict that looks like a message is none; the error names the wrong field.
     """
     message = _convert(given)
-    metadata = message.metadata if skill is None else {**(message.metadata or {}), SKILL: skill}
+    metadata = message.metadata
+    if skill is not None:
+        metadata = {**(metadata or {}), SKILL: skill}  # a new one: the caller's own message stays as it is
     return replace(
         message,
         metadata=metadata,
-        context_id=_agreed("context_id", message.context_id, context_id),
-        task_id=_agreed("task_id", message.task_id, task_id),
+        context_id=_agree("context_id", message.context_id, context_id),
+        task_id=_agree("task_id", message.task_id, task_id),
     )
 
 
@@ -40,7 +42,7 @@ def _convert(given: Sendable) -> Message:
             return _from_parts(Part(text=given))
         case Part():
             return _from_parts(given)
-        case Mapping() if "parts" in given:
+        case Mapping() if "parts" in given:  # no message is without; data that has it goes in a Part
             return _from_dict(given)
         case Mapping():
             return _from_parts(Part(data=dict(given)))
@@ -55,19 +57,31 @@ def _from_parts(*parts: Part) -> Message:
 
 def _from_dict(given: Mapping[str, Any]) -> Message:
     """A message as JSON: of 1.0; or of 0.3 and the requirements' dialect, with `kind`, `type` or "role": "user"."""
-    parts = given["parts"]
-    tagged = isinstance(parts, list) and any(
-        isinstance(part, dict) and {"kind", "type"} & part.keys() for part in parts
-    )
-    old = tagged or given.get("role") in ("user", "agent")
-    defaults = {"role": "user" if old else Role.USER, "messageId": new_id()}
-    body = encode({"message": {**defaults, **given}})
-    request = (v03 if old else v1).decode_request(Operation.SEND, body)
+    if _is_of_0_3(given):
+        defaults = {"role": "user", "messageId": new_id()}
+        request = v03.decode_request(Operation.SEND, encode({"message": {**defaults, **given}}))
+    else:
+        defaults = {"role": Role.USER, "messageId": new_id()}
+        request = v1.decode_request(Operation.SEND, encode({"message": {**defaults, **given}}))
     assert isinstance(request, SendMessage)
     return request.message
 
 
-def _agreed(name: str, said: str, given: str | None) -> str:
-    if given and said and given != said:
-        raise ValueError(f"The message says {name} {said!r}, the argument {given!r}")
-    return given or said
+def _is_of_0_3(given: Mapping[str, Any]) -> bool:
+    # A dict may leave out its role, but its parts tell as well: those of 1.0 carry no tag.
+    if given.get("role") in ("user", "agent"):
+        return True
+    parts = given["parts"]
+    if not isinstance(parts, list):
+        return False
+    for part in parts:
+        if isinstance(part, dict) and ("kind" in part or "type" in part):
+            return True
+    return False
+
+
+def _agree(name: str, in_message: str, argument: str | None) -> str:
+    """The one of two values that is given; a message for another conversation than the caller means is an error."""
+    if argument and in_message and argument != in_message:
+        raise ValueError(f"The message says {name} {in_message!r}, the argument {argument!r}")
+    return argument or in_message

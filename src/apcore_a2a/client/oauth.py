@@ -13,14 +13,15 @@ from urllib.parse import quote_plus, urlencode
 import msgspec
 from msgspec import Struct
 
+from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client.auth import AuthContext, check_header
-from apcore_a2a.client.failures import clean
+from apcore_a2a.client.failures import MAX_TEXT
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import UnauthenticatedError
 from apcore_a2a.protocol.card import AgentCard
 
 EARLY: Final = 30.0  # seconds before its end that a token counts as old: requests take time, and clocks differ
-DEFAULT_LIFE: Final = 300.0
+DEFAULT_LIFE: Final = 300.0  # RFC 6749 §5.1 lets a server leave out how long its token lives
 
 
 class _Source(NamedTuple):
@@ -31,6 +32,8 @@ class _Source(NamedTuple):
 
 
 class _Cached(NamedTuple):
+    """A token, ready to be sent, and until when; on time.monotonic's clock, which nobody can set."""
+
     header: str
     until: float
 
@@ -42,8 +45,10 @@ class _Token(Struct, frozen=True):
 
     @property
     def header(self) -> str:
-        kind = "Bearer" if self.token_type.lower() == "bearer" else self.token_type
-        return f"{kind} {self.access_token}"
+        # The type has no case (RFC 6749 §5.1): token endpoints say "bearer", and agents look for "Bearer".
+        if self.token_type.lower() == "bearer":
+            return f"Bearer {self.access_token}"
+        return f"{self.token_type} {self.access_token}"
 
 
 _TOKEN: Final = msgspec.json.Decoder(_Token)
@@ -65,43 +70,56 @@ class OAuth2ClientCredentials:
     def __init__(
         self, client_id: str, client_secret: str, *, token_url: str = "", scopes: Iterable[str] | None = None
     ) -> None:
-        self._id, self._secret = client_id, client_secret
-        self._url, self._scopes = token_url, None if scopes is None else tuple(scopes)
+        self._id = client_id
+        self._secret = client_secret
+        self._url = token_url
+        self._scopes = None if scopes is None else tuple(scopes)  # None is "the card's", () is "none"
         self._tokens: dict[_Source, _Cached] = {}
         self._lock = asyncio.Lock()
 
     async def headers(self, context: AuthContext) -> Mapping[str, str]:
         if context.card is None and (not self._url or self._scopes is None):
             return {}  # the card says where tokens come from, or for what, and it is still to be fetched
-        source = self._source(context)
+        source = self._choose_source(context)
         async with self._lock:  # one request for a token, however many calls wait for it
             cached = self._tokens.get(source)
             if cached is None or time.monotonic() >= cached.until:
-                cached = self._tokens[source] = await self._fetch(source, context)
+                cached = await self._fetch(source, context)
+                self._tokens[source] = cached
             return {"Authorization": cached.header}
 
     def renew(self) -> bool:
         self._tokens.clear()
         return True
 
-    def _source(self, context: AuthContext) -> _Source:
+    def _choose_source(self, context: AuthContext) -> _Source:
+        """Where the caller said, for what the caller said; what was left open, the card says."""
         flow = _find_flow(context.card)
-        if not self._url and flow is None:
-            raise UnauthenticatedError("The agent card names no OAuth 2.0 client credentials flow; pass token_url=")
-        url = self._url or _vet(flow.url if flow else "", context)
-        return _Source(url, (flow.scopes if flow else ()) if self._scopes is None else self._scopes)
+        url = self._url
+        if not url:
+            if flow is None:
+                raise UnauthenticatedError("The agent card names no OAuth 2.0 client credentials flow; pass token_url=")
+            url = _check_trusted(flow.url, context)
+        scopes = self._scopes
+        if scopes is None:
+            scopes = () if flow is None else flow.scopes
+        return _Source(url, scopes)
 
     async def _fetch(self, source: _Source, context: AuthContext) -> _Cached:
-        url, scopes = source
+        # RFC 6749 §2.3.1: both are form-encoded before they are joined, so that a colon in one of them does no harm.
         pair = f"{quote_plus(self._id)}:{quote_plus(self._secret)}".encode()
-        form = {"grant_type": "client_credentials"} | ({"scope": " ".join(scopes)} if scopes else {})
+        form = {"grant_type": "client_credentials"}
+        if source.scopes:
+            form["scope"] = " ".join(source.scopes)
         headers = {
             "Authorization": f"Basic {b64encode(pair).decode()}",
             "Content-Type": "application/x-www-form-urlencoded",
             "Accept": "application/json",
         }
-        token = _read_token(await context.send(HttpRequest("POST", url, headers, urlencode(form).encode())), url)
-        return _Cached(token.header, time.monotonic() + max(1.0, token.expires_in - EARLY))
+        response = await context.send(HttpRequest("POST", source.url, headers, urlencode(form).encode()))
+        token = _read_token(response, source.url)
+        lifetime = max(1.0, token.expires_in - EARLY)  # one that lives for less still serves this moment's calls
+        return _Cached(token.header, time.monotonic() + lifetime)
 
     def __repr__(self) -> str:
         return f"OAuth2ClientCredentials({self._id!r}, …)"
@@ -112,7 +130,7 @@ def _read_token(response: HttpResponse, url: str) -> _Token:
         raise UnauthenticatedError(f"The token endpoint {url} refused the client credentials: HTTP {response.status}")
     try:
         token = _TOKEN.decode(response.body)
-        check_header(token.header)
+        check_header(token.header)  # it becomes a header of ours: a line end in it would begin another
         return token
     except (msgspec.MsgspecError, ValueError) as error:
         raise UnauthenticatedError(f"The token endpoint {url} answered with something that is no token") from error
@@ -125,15 +143,23 @@ def _find_flow(card: AgentCard | None) -> _Source | None:
     for name, scheme in (card.security_schemes or {}).items():
         match scheme:
             case {"oauth2SecurityScheme": {"flows": {"clientCredentials": {"tokenUrl": str(url)}}}}:
-                wanted = (entry.get("schemes", {}).get(name, {}).get("list") for entry in card.security_requirements)
-                return _Source(url, tuple(next(filter(None, wanted), ())))
+                return _Source(url, _required_scopes(card, name))
     return None
 
 
-def _vet(url: str, context: AuthContext) -> str:
+def _required_scopes(card: AgentCard, scheme: str) -> tuple[str, ...]:
+    # Requirements are alternatives: the first that asks for scopes of this scheme will do.
+    for requirement in card.security_requirements:
+        scopes = requirement.get("schemes", {}).get(scheme, {}).get("list")
+        if scopes:
+            return tuple(scopes)
+    return ()
+
+
+def _check_trusted(url: str, context: AuthContext) -> str:
     if url not in context.trusted:
         raise UnauthenticatedError(
-            f"The agent card names a token endpoint elsewhere, {clean(url)}; "
+            f"The agent card names a token endpoint elsewhere, {clean_line(url, MAX_TEXT)}; "
             "pass token_url=, or add its origin to allow_origins="
         )
     return url

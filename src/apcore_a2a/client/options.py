@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from msgspec import Struct
 
-from apcore_a2a.client.auth import Auth, TokenProvider
+from apcore_a2a.client.auth import Auth, TokenProvider, to_auth
 from apcore_a2a.client.retry import Retry
 from apcore_a2a.protocol.dialect import DIALECTS
 from apcore_a2a.protocol.model import Metadata, SendConfiguration, TaskState
@@ -18,6 +18,7 @@ Version = Literal["1.0", "0.3"]
 SignaturePolicy = Literal["require", "if-present", "off"]
 AuthLike = str | TokenProvider | Auth
 
+# Beside the types above: a Literal is checked by type checkers, these while running.
 BINDING_NAMES: Final = ("JSONRPC", "HTTP+JSON")
 POLICIES: Final = ("require", "if-present", "off")
 
@@ -31,6 +32,9 @@ class CallOptions(TypedDict, total=False):
     """Seconds for this call, instead of the client's; for a stream, until its first byte."""
     headers: Mapping[str, str]
     """Further HTTP headers, `traceparent` say."""
+
+
+_CALL_OPTIONS: Final = CallOptions.__annotations__.keys()
 
 
 class SendOptions(CallOptions, total=False):
@@ -57,7 +61,33 @@ class ListOptions(CallOptions, total=False):
     include_artifacts: bool
 
 
-LIST_FILTERS: Final = ListOptions.__annotations__.keys() - CallOptions.__annotations__.keys()
+LIST_FILTERS: Final = ListOptions.__annotations__.keys() - _CALL_OPTIONS
+
+
+class ResolvedOptions(Struct, frozen=True):
+    """`CallOptions` of one call, with the client's own where none were given."""
+
+    timeout: float | None
+    auth: Auth | None
+    headers: Mapping[str, str] = {}
+
+
+def resolve_options(given: CallOptions, defaults: ResolvedOptions) -> ResolvedOptions:
+    """What holds for one call.
+
+    Raises:
+        TypeError: an option that no call has. `**options` takes any name, so it is checked here.
+    """
+    if not given:
+        return defaults
+    unknown = given.keys() - _CALL_OPTIONS
+    if unknown:
+        raise TypeError(f"unexpected keyword argument: {', '.join(sorted(unknown))}")
+    auth = defaults.auth
+    if "auth" in given:  # not get(): auth=None means "without credentials", not "with the client's"
+        auth = to_auth(given["auth"])
+    timeout = given.get("timeout", defaults.timeout)
+    return ResolvedOptions(timeout, auth, given.get("headers", {}))
 
 
 class ClientOptions(TypedDict, total=False):
@@ -83,7 +113,7 @@ class ClientOptions(TypedDict, total=False):
     """The largest answer, and the largest event of a stream, in bytes."""
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class ClientSettings(Struct, frozen=True, kw_only=True):
     """`ClientOptions` with every default filled in."""
 
     binding: str | None = None
@@ -98,6 +128,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_response: int = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:
+        # Types are for whoever runs a type checker. The others are told here, and not at the first call.
         _check("binding", self.binding, BINDING_NAMES)
         _check("version", self.version, DIALECTS)
         _check("signatures", self.signatures, POLICIES)
@@ -108,7 +139,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         """What checks the card's signatures; None if nothing does."""
         if self.keys is None or self.signatures == "off":
             return None
-        from apcore_a2a.client.signatures import CardVerifier  # loads cryptography: for those who pin keys
+        # Imported here, because it loads a cryptography library: only those who pin keys pay for it.
+        from apcore_a2a.client.signatures import CardVerifier
 
         return CardVerifier(self.keys, required=self.signatures != "if-present")
 

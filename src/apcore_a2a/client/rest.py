@@ -6,8 +6,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import Struct
 
-from apcore_a2a.client.binding import Endpoint, read
-from apcore_a2a.client.failures import RemoteError, choose_error, retry_after, to_error
+from apcore_a2a.client.binding import ChosenInterface, decode_answer
+from apcore_a2a.client.failures import RemoteError, choose_error, read_retry_after, to_error
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import (
     A2AError,
@@ -41,16 +41,19 @@ PATHS: Final = {
     Operation.DELETE_PUSH: ("DELETE", _PUSHES + "/{id}"),
     Operation.EXTENDED_CARD: ("GET", "/extendedAgentCard"),
 }
-BY_STATUS: Final[dict[int, type[A2AError]]] = {  # for agents that give no reason, as those of a2a-sdk 0.3
+# For agents that give no reason, as those of a2a-sdk 0.3.
+BY_STATUS: Final[dict[int, type[A2AError]]] = {
     409: TaskNotCancelableError,
     415: ContentTypeNotSupportedError,
     422: InvalidParamsError,
     501: UnsupportedOperationError,
 }
-OLD_PATHS: Final = {  # of 0.3, where they differ; a2a-sdk 0.3 subscribes by GET alone
+# Where they differ; a2a-sdk 0.3 subscribes by GET alone.
+PATHS_OF_0_3: Final = {
     Operation.SUBSCRIBE: ("GET", "/tasks/{id}:subscribe"),
     Operation.EXTENDED_CARD: ("GET", "/card"),
 }
+# 1.0 has a media type of its own (§11.1); 0.3 had none.
 MEDIA: Final = {"1.0": "application/a2a+json", "0.3": "application/json"}
 IN_PATH: Final = frozenset({"id", "taskId", "pushNotificationConfigId", "tenant"})
 
@@ -66,18 +69,21 @@ class RestExchange(Struct, frozen=True):
 
     def result(self, response: HttpResponse) -> Any:  # Any: each operation has its own result
         if not 200 <= response.status < 300:
-            told = self._find_error(response.body, response.status, retry_after(response))
-            raise choose_error(response, self.request.url, told)
+            from_body = self._find_error(response.body, response.status, read_retry_after(response))
+            raise choose_error(response, self.request.url, from_body)
+        # What SendMessage answers has the shape of an event here: {"task": …} or {"message": …}.
         if SHAPES[self.operation].streams or self.operation is Operation.SEND:
-            return read(self.dialect.decode_event, response.body)
-        return read(self.dialect.decode_result, self.operation, response.body)
+            return decode_answer(self.dialect.decode_event, response.body)
+        return decode_answer(self.dialect.decode_result, self.operation, response.body)
 
     def event(self, event: ServerSentEvent) -> Event:
         data = event.data.encode()
-        error = self._find_error(data) if event.event == "error" or data.startswith(b'{"error"') else None
-        if error is not None:
-            raise error
-        return read(self.dialect.decode_event, data)
+        # 1.0 §11.7 names no form for an error amid a stream: some name the event, some send the body of an HTTP error.
+        if event.event == "error" or data.startswith(b'{"error"'):
+            error = self._find_error(data)
+            if error is not None:
+                raise error
+        return decode_answer(self.dialect.decode_event, data)
 
     def _find_error(self, body: bytes, status: int = 0, retry_after: int = 1) -> A2AError | None:
         try:
@@ -90,39 +96,61 @@ class RestExchange(Struct, frozen=True):
             case {"code": int(code), "message": str(text)}:  # 0.3 leaves the form open; this is ours
                 data = value.get("data")
             case {"message": str(text)}:  # and this is a2a-sdk 0.3's
-                code, data = status, None
+                code = status
+                data = None
             case _:
                 return None
-        told = RemoteError(code, text, data, tuple(self.dialect.decode_violations(data)))
-        return to_error(told, retry_after, self._by_status(code))
+        violations = tuple(self.dialect.decode_violations(data))
+        return to_error(RemoteError(code, text, data, violations), retry_after, self._by_status(code))
 
     def _by_status(self, code: int) -> type[A2AError]:
         """What an HTTP status means where nothing else is said."""
-        return TaskNotFoundError if code == 404 and self.task_id else BY_STATUS.get(code, A2AServerError)
+        # Without a task in its path, a 404 says that the path is wrong and not that a task is missing.
+        if code == 404 and self.task_id:
+            return TaskNotFoundError
+        return BY_STATUS.get(code, A2AServerError)
 
 
-def exchange(endpoint: Endpoint, operation: Operation, request: Value) -> RestExchange:
-    is_old = endpoint.dialect.VERSION == v03.VERSION
-    dialect: Dialect = v03_rest if is_old else endpoint.dialect
-    method, template = (is_old and OLD_PATHS.get(operation)) or PATHS[operation]
-    names = {name: getattr(request, name, "") for name in ("id", "task_id")}
-    path = template.format(**{name: _segment(value) for name, value in names.items()})
-    tenant = f"/{quote(endpoint.tenant, safe='')}" if endpoint.tenant else ""
+def prepare_rest(interface: ChosenInterface, operation: Operation, request: Value) -> RestExchange:
+    """The exchange for one operation, ready to be sent."""
+    dialect = interface.dialect
+    method, template = PATHS[operation]
+    if dialect.VERSION == v03.VERSION:
+        dialect = v03_rest  # 0.3 has one JSON for JSON-RPC and another for REST
+        method, template = PATHS_OF_0_3.get(operation, PATHS[operation])
+    id = getattr(request, "id", "")
+    task_id = getattr(request, "task_id", "")
+    path = template.format(id=_quote_segment(id), task_id=_quote_segment(task_id))
+    base = interface.url.rstrip("/")
+    if interface.tenant:
+        base += "/" + quote(interface.tenant, safe="")
     body = dialect.encode_request(operation, request)
     query = ""
     if method != "POST":
-        fields = {name: _text(value) for name, value in decode(body, _OBJECT).items() if name not in IN_PATH}
-        query, body = (f"?{urlencode(fields)}" if fields else ""), b""
-    url = f"{endpoint.url.rstrip('/')}{tenant}{dialect.REST_PREFIX}{path}{query}"
-    http = HttpRequest(method, url, endpoint.headers(MEDIA[dialect.VERSION]), body)
-    return RestExchange(http, operation, dialect, names["task_id"] or names["id"])
+        query = _to_query(body)
+        body = b""
+    url = f"{base}{dialect.REST_PREFIX}{path}{query}"
+    http = HttpRequest(method, url, interface.headers(MEDIA[dialect.VERSION]), body)
+    return RestExchange(http, operation, dialect, task_id or id)
 
 
-def _segment(value: str) -> str:
+def _quote_segment(value: str) -> str:
+    # Quoting does not help here: "%2e%2e" is the same step to whoever resolves the path on the way.
     if value in (".", ".."):
         raise InvalidParamsError(f"Over REST an id cannot be {value!r}: it would be taken for a step in the path")
     return quote(value, safe="")
 
 
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _to_query(body: bytes) -> str:
+    """The fields of a request that has no body as a query (1.0 §11.5), without those that stand in the path."""
+    fields: dict[str, str] = {}
+    for name, value in decode(body, _OBJECT).items():
+        if name in IN_PATH:
+            continue
+        text = str(value)
+        if isinstance(value, bool):
+            text = text.lower()
+        fields[name] = text
+    if not fields:
+        return ""
+    return f"?{urlencode(fields)}"

@@ -15,6 +15,7 @@ from apcore_a2a.protocol.operations import Operation
 
 T = TypeVar("T")
 
+# CANCEL, CREATE_PUSH and DELETE_PUSH are in neither set: they change something, and carry no key to be known again by.
 SENDS: Final = frozenset({Operation.SEND, Operation.STREAM})
 READS: Final = frozenset(
     {
@@ -48,13 +49,16 @@ class Retry(Struct, frozen=True, kw_only=True):
     """Repeat a message that may have arrived, with an Idempotency-Key. Only for agents that honour that header."""
 
     def may_repeat(self, operation: Operation, error: A2AError) -> bool:
+        """Whether the operation may be tried again after this error."""
+        # The order matters: A2ADiscoveryError is an A2AConnectionError, too.
         match error:
             case OverloadedError():
                 return True  # refused, not begun
             case A2ADiscoveryError():
+                # The card was repeated already, where it was fetched; a stream that lost its agent waits on.
                 return operation in READS and error.status in BUSY
             case A2AConnectionError(sent=False):
-                return True
+                return True  # it never left
             case A2AServerError() if error.code not in BUSY:
                 return False
             case A2AConnectionError() | A2AServerError():
@@ -63,9 +67,12 @@ class Retry(Struct, frozen=True, kw_only=True):
 
     def pause(self, failures: int, error: A2AError) -> float:
         """Seconds to wait after so many failures in a row: what the agent asked for, or longer and longer."""
-        grown = min(self.cap, self.base * 2 ** (failures - 1)) * random.uniform(0.5, 1)  # many clients, one agent
-        asked = error.retry_after if isinstance(error, OverloadedError) else 0
-        return float(max(grown, asked))
+        longest = min(self.cap, self.base * 2 ** (failures - 1))
+        # Many clients lose one agent at the same moment: they must not all come back at the same moment.
+        pause = longest * random.uniform(0.5, 1)
+        if isinstance(error, OverloadedError):
+            pause = max(pause, error.retry_after)
+        return float(pause)
 
 
 async def repeat(retry: Retry, operation: Operation, once: Callable[[], Awaitable[T]], deadline: float | None) -> T:
@@ -77,7 +84,8 @@ async def repeat(retry: Retry, operation: Operation, once: Callable[[], Awaitabl
         except A2AError as error:
             failures += 1
             pause = retry.pause(failures, error)
-            late = deadline is not None and asyncio.get_running_loop().time() + pause >= deadline
-            if failures >= retry.attempts or late or not retry.may_repeat(operation, error):
+            # Too late after the pause: then this error now, and not "did not answer in time" later.
+            is_late = deadline is not None and asyncio.get_running_loop().time() + pause >= deadline
+            if failures >= retry.attempts or is_late or not retry.may_repeat(operation, error):
                 raise
         await asyncio.sleep(pause)

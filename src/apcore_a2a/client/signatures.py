@@ -33,7 +33,7 @@ ALGORITHMS: Final = [
     "Ed25519",
     "EdDSA",
 ]
-MAX_SIGNATURES: Final = 10
+MAX_SIGNATURES: Final = 10  # a card may list thousands, and each is checked against four forms
 # Fields of security schemes and requirements that are neither REQUIRED nor `optional` in the protocol's own definition.
 _IMPLICIT: Final = frozenset({"description", "bearerFormat", "oauth2MetadataUrl", "refreshUrl", "pkceRequired", "list"})
 _FREE_FORM: Final = ("securitySchemes", "securityRequirements")
@@ -58,9 +58,12 @@ class CardVerifier:
         self._required = required
         self._keys: dict[str, tuple[Key, float]] = {}
         for entry in keys.get("keys", [keys]):
+            # A shared secret ("oct") proves nothing: whoever can check with it can sign with it.
             if entry.get("kty") == "oct" or not entry.get("kid"):
                 raise ValueError("A pinned key must be public and have a kid")
-            self._keys[entry["kid"]] = (JWKRegistry.import_key(dict(entry)), float(entry.get("exp", "inf")))
+            key = JWKRegistry.import_key(dict(entry))
+            expires = float(entry.get("exp", "inf"))
+            self._keys[entry["kid"]] = (key, expires)
 
     def check(self, card: AgentCard, body: Mapping[str, Any], url: str) -> None:
         """Refuse a card that is not signed as it should be. `body` is the card as it came, decoded."""
@@ -72,22 +75,29 @@ class CardVerifier:
             payloads = [canonicalize(form) for form in _signed_forms(card, body)]
         except ValueError as error:
             raise A2ADiscoveryError(f"The agent card at {url} has no canonical form: {error}", url=url) from error
-        if not any(self._holds(signature, payloads) for signature in card.signatures[:MAX_SIGNATURES]):
-            raise A2ADiscoveryError(f"No signature of the agent card at {url} holds with the pinned keys", url=url)
+        # One is enough (§8.4.3): several are there while keys change.
+        for signature in card.signatures[:MAX_SIGNATURES]:
+            if self._holds(signature, payloads):
+                return
+        raise A2ADiscoveryError(f"No signature of the agent card at {url} holds with the pinned keys", url=url)
 
     def _holds(self, signature: AgentCardSignature, payloads: list[bytes]) -> bool:
         try:
+            # Only the protected header: the other one (`signature.header`) is not signed.
             header = _HEADER.decode(_unbase64(signature.protected))
         except (msgspec.MsgspecError, ValueError):
             return False
-        key, expires = self._keys.get(header.kid, (None, 0.0))
-        if key is None or time.time() >= expires:
+        if header.kid not in self._keys:
+            return False
+        key, expires = self._keys[header.kid]
+        if time.time() >= expires:  # §8.4.3: expired keys MUST NOT be used
             return False
         return any(_is_valid(signature, payload, key) for payload in payloads)
 
 
 def _is_valid(signature: AgentCardSignature, payload: bytes, key: Key) -> bool:
-    token = f"{signature.protected}.{urlsafe_b64encode(payload).rstrip(b'=').decode()}.{signature.signature}"
+    encoded = urlsafe_b64encode(payload).rstrip(b"=").decode()
+    token = f"{signature.protected}.{encoded}.{signature.signature}"
     try:
         jws.deserialize_compact(token, key, algorithms=ALGORITHMS)
     except (JoseError, ValueError):
@@ -104,8 +114,11 @@ def _signed_forms(card: AgentCard, body: Mapping[str, Any]) -> Iterator[object]:
     # Security is free-form in the model, so there it is done by hand.
     standard = msgspec.json.decode(encode(replace(card, signatures=())))
     for holder in (standard, *standard["skills"]):
-        holder.update({name: _without_defaults(holder[name]) for name in _FREE_FORM if name in holder})
-    received = {name: value for name, value in body.items() if name != "signatures"}
+        for name in _FREE_FORM:
+            if name in holder:
+                holder[name] = _without_defaults(holder[name])
+    received = dict(body)
+    received.pop("signatures", None)
     yield standard
     yield _without_empty(standard)  # a2a-sdk leaves out empty REQUIRED fields as well
     yield received  # a card of 0.3, or of a version newer than this one
@@ -113,22 +126,48 @@ def _signed_forms(card: AgentCard, body: Mapping[str, Any]) -> Iterator[object]:
 
 
 def _without_defaults(value: Any) -> Any:
+    """The value without those of its fields, at any depth, that §8.4.1 leaves out when they are empty."""
     if isinstance(value, list):
         return [_without_defaults(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {name: _without_defaults(item) for name, item in value.items() if item or name not in _IMPLICIT}
+    kept: dict[str, Any] = {}
+    for name, item in value.items():
+        if item or name not in _IMPLICIT:
+            kept[name] = _without_defaults(item)
+    return kept
 
 
 def _without_empty(value: Any) -> Any:
+    """The value without empty texts, lists and objects at any depth; None if that leaves nothing."""
+    # false and 0 stay: they are values, and a2a-sdk signs them.
     if isinstance(value, list):
-        kept = [cleaned for item in value if (cleaned := _without_empty(item)) is not None]
-        return kept or None
+        return _without_empty_items(value) or None
     if isinstance(value, dict):
-        members = {name: cleaned for name, item in value.items() if (cleaned := _without_empty(item)) is not None}
-        return members or None
-    return None if value == "" else value
+        return _without_empty_members(value) or None
+    if value == "":
+        return None
+    return value
+
+
+def _without_empty_items(items: list[Any]) -> list[Any]:
+    kept: list[Any] = []
+    for item in items:
+        cleaned = _without_empty(item)
+        if cleaned is not None:
+            kept.append(cleaned)
+    return kept
+
+
+def _without_empty_members(members: dict[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, item in members.items():
+        cleaned = _without_empty(item)
+        if cleaned is not None:
+            kept[name] = cleaned
+    return kept
 
 
 def _unbase64(text: str) -> bytes:
+    # JWS leaves out the padding (RFC 7515 §2); Python insists on it.
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -25,17 +25,19 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        # A daemon: a program that forgets to close its client must still be able to end.
         self._thread = threading.Thread(target=self._loop.run_forever, name="apcore-a2a-client", daemon=True)
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin the work; whoever waits for it may be in any thread."""
         if self._loop.is_closed():
-            work.close()
+            work.close()  # or Python warns that it was never awaited
             raise RuntimeError("The client is closed")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work there, and wait for it here."""
         future = self.submit(work)
         try:
             return future.result()
@@ -64,6 +66,7 @@ class LoopThread:
         """Do one last thing, then end the thread; once."""
         if not self._loop.is_closed():
             self.run(last())
+            # Streams that nobody read to their end: closed on their own loop, while it still runs.
             self.run(self._loop.shutdown_asyncgens())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -92,6 +95,7 @@ class Client:
         http: "httpx.AsyncClient | Transport | None" = None,
         **options: Unpack[ClientOptions],
     ) -> None:
+        # First: a wrong argument raises here, before there is a thread to be ended.
         self._client = A2AClient(url, auth=auth, timeout=timeout, card_ttl=card_ttl, http=http, **options)
         self._thread = LoopThread()
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from apcore_a2a.errors import A2AConnectionError, InvalidAgentResponseError
 
-CONNECT_TIMEOUT: Final = 5.0
+CONNECT_TIMEOUT: Final = 5.0  # seconds, of whatever the whole call may take
 
 
 class HttpRequest(Struct, frozen=True):
@@ -61,21 +61,23 @@ class Transport(Protocol):
 
 async def read_all(response: HttpStream, limit: int) -> bytes:
     """The body of a streamed answer, if it is no larger than `limit`."""
-    check_plain(response.headers, limit)
+    check_headers(response.headers, limit)
     body = bytearray()
     async for chunk in response.chunks:
         body += chunk
         if len(body) > limit:
-            raise too_large(limit)
+            raise too_large(limit)  # whatever Content-Length said, or did not say
     return bytes(body)
 
 
-def check_plain(headers: Mapping[str, str], limit: int) -> None:
+def check_headers(headers: Mapping[str, str], limit: int) -> None:
     """Refuse early what announces itself as too large, or as compressed though we asked for plain bytes."""
+    # A few compressed kilobytes can become gigabytes: no limit on what is read would hold.
     encoding = headers.get("content-encoding", "identity")
     if encoding.lower() not in ("identity", ""):
         raise InvalidAgentResponseError("The agent compressed its answer although it was asked not to")
     length = headers.get("content-length", "")
+    # Python refuses to convert thousands of digits; the first twenty are too large already.
     if length.isdecimal() and int(length[:20]) > limit:
         raise too_large(limit)
 

@@ -15,7 +15,8 @@ from fasta2a.storage import InMemoryStorage
 
 class Agent(Worker):
     async def run_task(self, params) -> None:
-        id, context = params["id"], params["context_id"]
+        id = params["id"]
+        context = params["context_id"]
         word, _, rest = params["message"]["parts"][0]["text"].partition(" ")
         await self.storage.update_task(id, state="working")
         await self.publish_status(id, context, "working")
@@ -27,7 +28,9 @@ class Agent(Worker):
             case "hang":
                 await asyncio.Event().wait()
             case _:
-                texts = [str(n) for n in range(int(rest))] if word == "count" else [rest]
+                texts = [rest]
+                if word == "count":
+                    texts = [str(n) for n in range(int(rest))]
                 for n, text in enumerate(texts):
                     piece = {"artifact_id": "numbers", "parts": [{"text": text}]}
                     await self.publish_artifact(id, context, piece, append=n > 0, last_chunk=n == len(texts) - 1)
@@ -47,7 +50,8 @@ class Agent(Worker):
 
 def main() -> None:
     sock = socket.create_server(("127.0.0.1", 0))
-    storage, broker = InMemoryStorage(), InMemoryBroker()
+    storage = InMemoryStorage()
+    broker = InMemoryBroker()
 
     @asynccontextmanager
     async def lifespan(app):

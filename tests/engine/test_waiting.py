@@ -76,3 +76,23 @@ async def test_who_is_cancelled_while_waiting_passes_the_turn_on(given: str) -> 
         turn.give()
     await soon(other)
     assert (seen, gone.cancelled(), turn.is_taken) == (["other"], True, False)
+
+
+async def test_a_cancellation_from_outside_is_no_timeout_even_when_both_come_together() -> None:
+    waits = asyncio.Event()
+
+    async def work() -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    cancelled = asyncio.create_task(within(60, work()))
+    await soon(waits.wait())
+    cancelled.cancel()
+    await asyncio.wait({cancelled}, timeout=5)
+    assert cancelled.cancelled()
+
+    both = asyncio.create_task(within(0, work()))
+    await asyncio.sleep(0)
+    both.cancel()  # before the deadline, which has passed already, gets its turn
+    await asyncio.wait({both}, timeout=5)
+    assert both.cancelled()

@@ -56,12 +56,49 @@ class Watched(Generic[T]):
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Await with a deadline, whose timer is set only if there is need to wait (11 µs for each body that is there).
+    """Await with a deadline whose timer is set only if there is need to wait.
+
+    What `asyncio.timeout` does, but for that: it would cost every request 4 µs, and nearly every body is there already.
 
     Raises:
         TimeoutError: it took longer.
     """
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(None) as limit:
-        result: T = await tell_when_waiting(work, lambda: limit.reschedule(loop.time() + seconds))
+    deadline = _Deadline(seconds)
+    try:
+        result: T = await tell_when_waiting(work, deadline.set)
         return result
+    except asyncio.CancelledError as error:
+        if deadline.has_passed_alone():
+            raise TimeoutError from error
+        raise
+    finally:
+        deadline.unset()
+
+
+class _Deadline:
+    """Cancels the current task once, if it is set and not unset in time."""
+
+    __slots__ = ("_has_passed", "_seconds", "_task", "_timer")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._has_passed = False
+        self._task: asyncio.Task[Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self) -> None:
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._pass)
+
+    def unset(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _pass(self) -> None:
+        self._has_passed = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def has_passed_alone(self) -> bool:
+        """Whether the cancellation is the deadline's, and nobody else wants the task cancelled, too."""
+        return self._has_passed and self._task is not None and self._task.uncancel() == 0

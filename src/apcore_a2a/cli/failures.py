@@ -13,7 +13,8 @@ import click
 import msgspec
 from msgspec import Struct
 
-from apcore_a2a.cli import clean_text
+from apcore_a2a.clean_text import clean_line
+from apcore_a2a.cli.rendering import escape_json
 from apcore_a2a.errors import (
     WIRE,
     A2AConnectionError,
@@ -102,12 +103,12 @@ def explain(error: BaseException, *, with_credentials: bool = False) -> Failure:
             kind = next(cls for cls in type(error).__mro__ if cls in WIRE)
             return Failure(_CODES.get(kind, kind.__name__), _said(error), HINTS.get(kind), wire(error).code)
         case ValueError():
-            return Failure(USAGE, clean_text.line(str(error)))
+            return Failure(USAGE, clean_line(str(error)))
     return Failure(INTERNAL, f"This should not happen: {type(error).__name__}", "Run it with --debug and report it")
 
 
 def _said(error: A2AError) -> str:
-    text = clean_text.line(error.message)
+    text = clean_line(error.message)
     for argument, flag in _FLAGS:
         text = text.replace(argument, flag)
     return text
@@ -130,7 +131,7 @@ def _undiscovered(error: A2ADiscoveryError, with_credentials: bool) -> Failure:
 def report(failure: Failure, *, json: bool) -> int:
     """Say what failed: as an object on standard output, or to a person on standard error."""
     if json:
-        click.echo(clean_text.json_line(msgspec.json.encode({"error": failure})))
+        click.echo(escape_json(msgspec.json.encode({"error": failure})))
     else:
         click.echo(f"Error: {failure.message} ({failure.code})", err=True)
         if failure.hint:

@@ -13,7 +13,8 @@ import click
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from apcore_a2a.cli import clean_text, rendering
+from apcore_a2a.clean_text import clean_line, clean_text
+from apcore_a2a.cli import rendering
 from apcore_a2a.cli.downloads import save_artifacts
 from apcore_a2a.cli.options import Connection
 from apcore_a2a.protocol import v1
@@ -33,7 +34,7 @@ WARNINGS: Final = {
 def say(connection: Connection, payload: bytes, lines: Iterable[str]) -> None:
     """Print one result."""
     if connection.json:
-        click.echo(clean_text.json_document(payload))
+        click.echo(rendering.format_json(payload))
     else:
         for line in lines:
             click.echo(line)
@@ -60,7 +61,7 @@ def tell_answer(connection: Connection, answer: Task | Message, save: str | None
 
 def next_line(connection: Connection, task_id: str, state: TaskState) -> str:
     """The exact command that goes on from here; nothing where there is nothing to go on with."""
-    agent, task = shlex.quote(connection.agent), shlex.quote(clean_text.line(task_id))
+    agent, task = shlex.quote(connection.agent), shlex.quote(clean_line(task_id))
     if state is TaskState.INPUT_REQUIRED:
         return f"Next: apcore-a2a send {agent} --task-id {task} 'your reply'"
     if state is TaskState.AUTH_REQUIRED or state not in AT_REST:
@@ -121,7 +122,7 @@ class Ticker:
     def show(self, event: Event) -> None:
         self._keep(event)
         if self._connection.json:
-            click.echo(clean_text.json_line(v1.encode_event(event)))
+            click.echo(rendering.escape_json(v1.encode_event(event)))
             return
         if isinstance(event, ArtifactUpdate):
             self._show_artifact(event)
@@ -155,10 +156,10 @@ class Ticker:
         if not event.append or self._growing != artifact.artifact_id:
             self.end_block()
             click.echo(rendering.field("Artifact", artifact.name or artifact.artifact_id))
-            click.echo(f"Text:\n{clean_text.INDENT}", nl=False)
+            click.echo(f"Text:\n{rendering.INDENT}", nl=False)
             self._growing = artifact.artifact_id
-        grown = clean_text.clean("".join(map(str, texts)))
-        click.echo(grown.replace("\n", f"\n{clean_text.INDENT}"), nl=False)
+        grown = clean_text("".join(map(str, texts)))
+        click.echo(grown.replace("\n", f"\n{rendering.INDENT}"), nl=False)
 
     def end_block(self) -> None:
         if self._growing:

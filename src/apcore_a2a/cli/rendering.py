@@ -4,20 +4,45 @@ Rule: one `Label: value` a line; what needs more lines stands set in below its l
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
+import msgspec
 from msgspec import UNSET
 
-from apcore_a2a.cli import clean_text
+from apcore_a2a.clean_text import CONTROL, clean_line, clean_text
 from apcore_a2a.protocol.card import AgentCard, AgentSkill
 from apcore_a2a.protocol.model import Artifact, Message, Part, PushConfig, Task, TaskState, encode
 
+INDENT: Final = "  "
+
 
 def field(label: str, value: object) -> str:
-    return f"{label}: {clean_text.line(str(value))}"
+    """One line. What an agent wrote is cleaned, so that it cannot begin a line of its own."""
+    return f"{label}: {clean_line(str(value))}"
 
 
 def block(label: str, text: str) -> str:
-    return f"{label}:\n{clean_text.block(text)}\n"
+    """A label, the text set in below it, and a blank line."""
+    return f"{label}:\n{indent(text)}\n"
+
+
+def indent(text: str) -> str:
+    """Cleaned text as lines that are set in, so that none of them can be taken for a field of ours."""
+    return INDENT + clean_text(text).rstrip("\n").replace("\n", f"\n{INDENT}")
+
+
+def escape_json(document: bytes) -> str:
+    """JSON that a terminal shows and does not obey.
+
+    Unlike text, JSON must arrive whole: what a terminal could obey is escaped (JSON lets U+009B stand as it is, and a
+    terminal takes that for the start of an escape sequence), not taken out.
+    """
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", document.decode())
+
+
+def format_json(document: bytes) -> str:
+    """Escaped JSON, over as many lines as it takes to be read by people."""
+    return escape_json(msgspec.json.format(document, indent=2))
 
 
 def short(state: TaskState) -> str:
@@ -34,7 +59,7 @@ def part_lines(part: Part) -> Iterator[str]:
     elif part.url is not UNSET:
         yield field("File", f"{name or '(no name)'} ({media or 'unknown type'}) at {part.url}")
     else:
-        yield block("Data", clean_text.json_document(encode(part.data)))
+        yield block("Data", format_json(encode(part.data)))
 
 
 def parts_lines(parts: Iterable[Part]) -> Iterator[str]:
@@ -86,7 +111,7 @@ def task_lines(task: Task, *, verbose: bool = False) -> Iterator[str]:
         for message in task.history:
             yield from message_lines(message)
         if task.metadata:
-            yield block("Metadata", clean_text.json_document(encode(task.metadata)))
+            yield block("Metadata", format_json(encode(task.metadata)))
 
 
 def summary_lines(task: Task) -> Iterator[str]:

@@ -9,7 +9,8 @@ from typing import Any, Final
 import click
 from msgspec import Struct
 
-from apcore_a2a.cli import clean_text, options, output
+from apcore_a2a.clean_text import clean_line
+from apcore_a2a.cli import options, output
 from apcore_a2a.cli.connection import run
 from apcore_a2a.cli.downloads import save_artifacts
 from apcore_a2a.cli.options import Connection
@@ -142,7 +143,7 @@ async def _wait(client: A2AClient, connection: Connection, task: Task) -> Task:
 def _remind(connection: Connection, task_id: str) -> None:
     """We stop waiting; the task does not stop."""
     if task_id:
-        agent, task = shlex.quote(connection.agent), shlex.quote(clean_text.line(task_id))
+        agent, task = shlex.quote(connection.agent), shlex.quote(clean_line(task_id))
         click.echo(f"Task {task} goes on: apcore-a2a task get {agent} {task} --wait (or: task cancel)", err=True)
 
 

@@ -8,7 +8,8 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from apcore_a2a.cli import clean_text
+from apcore_a2a.clean_text import clean_line
+from apcore_a2a.cli.rendering import indent
 from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport
 
 PLAIN: Final = frozenset({"accept", "content-type", "a2a-version", "a2a-extensions", "last-event-id", "if-none-match"})
@@ -98,4 +99,4 @@ def _show_request(request: HttpRequest) -> None:
 
 def _show(head: str, body: bytes = b"") -> None:
     text = body[:MAX_SHOWN].decode(errors="replace") + ("…" if len(body) > MAX_SHOWN else "")
-    click.echo(f"{clean_text.line(head)}\n{clean_text.block(text)}" if text else clean_text.line(head), err=True)
+    click.echo(f"{clean_line(head)}\n{indent(text)}" if text else clean_line(head), err=True)

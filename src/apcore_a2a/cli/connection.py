@@ -16,7 +16,7 @@ import msgspec
 
 from apcore_a2a.cli import failures
 from apcore_a2a.cli.options import Connection
-from apcore_a2a.cli.wire import DebugTransport, FileCardTransport, HeaderTransport, LocalCard
+from apcore_a2a.cli.transports import DebugTransport, FileCardTransport, HeaderTransport, LocalCard
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.address import origin
 from apcore_a2a.client.auth import Auth, AuthContext, BearerAuth, check_header

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from apcore_a2a.cli import options, output, rendering
 from apcore_a2a.cli.conformance.card_checks import Finding, Result, Rule, check_card
-from apcore_a2a.cli.conformance.probes import Recorder, converse, probe
+from apcore_a2a.cli.conformance.probes import converse, probe
 from apcore_a2a.cli.connection import guard, open_client
 from apcore_a2a.cli.failures import EXIT_FAILED
 from apcore_a2a.cli.options import Connection
+from apcore_a2a.cli.transports import RecordingTransport
 from apcore_a2a.client.options import BINDING_NAMES, BindingName
 from apcore_a2a.client.transport import Transport
 from apcore_a2a.errors import A2ADiscoveryError
@@ -56,7 +57,7 @@ def validate_agent(
 
 async def _check_card(connection: Connection, found: list[Finding]) -> list[BindingName]:
     """Check the card; the bindings over which the agent can be tried."""
-    recorders: list[Recorder] = []
+    recorders: list[RecordingTransport] = []
     async with open_client(connection, wrap=_recording(recorders)) as client:
         card: AgentCard | None = None
         try:
@@ -64,7 +65,7 @@ async def _check_card(connection: Connection, found: list[Finding]) -> list[Bind
         except A2ADiscoveryError as error:
             if error.status is not None:
                 raise  # there is none
-        found += check_card(recorders[0].json(), recorders[0].response.headers)
+        found += check_card(recorders[0].last_json(), recorders[0].last_response.headers)
     if card is None:
         return []
     offered = [each.protocol_binding for each in card.supported_interfaces if each.protocol_version.startswith("1.")]
@@ -78,7 +79,7 @@ async def _check_behaviour(
     connection: Connection, binding: BindingName, found: list[Finding], message: tuple[str | None, str | None]
 ) -> None:
     text, skill = message
-    recorders: list[Recorder] = []
+    recorders: list[RecordingTransport] = []
     async with open_client(replace(connection, version="1.0"), binding, wrap=_recording(recorders)) as client:
         results = [finding async for finding in probe(client, recorders[0])]
         if text is not None:
@@ -86,9 +87,9 @@ async def _check_behaviour(
     found += [replace(finding, id=f"{binding.lower()}:{finding.id}") for finding in results]
 
 
-def _recording(recorders: list[Recorder]) -> Callable[[Transport], Transport]:
+def _recording(recorders: list[RecordingTransport]) -> Callable[[Transport], Transport]:
     def wrap(transport: Transport) -> Transport:
-        recorders.append(Recorder(transport))
+        recorders.append(RecordingTransport(transport))
         return recorders[-1]
 
     return wrap

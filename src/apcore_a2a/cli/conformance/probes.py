@@ -4,16 +4,15 @@ Rule: nothing is sent that an agent would work on, unless the caller gave a mess
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager
-from typing import Any, Final, NamedTuple
+from contextlib import aclosing
+from typing import Final, NamedTuple
 from uuid import uuid4
 
-import msgspec
 from msgspec.structs import replace
 
 from apcore_a2a.cli.conformance.card_checks import Finding, Rule
+from apcore_a2a.cli.transports import RecordingTransport
 from apcore_a2a.client import A2AClient
-from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport
 from apcore_a2a.errors import (
     A2AError,
     InvalidParamsError,
@@ -29,36 +28,6 @@ from apcore_a2a.protocol.model import Event, Message, Role, StatusUpdate, Task
 
 LIMIT: Final = 1024 * 1024
 UNKNOWN_VERSION: Final = "99.0"
-
-
-class Recorder:
-    """A transport that keeps the last request and its answer, as they were on the wire."""
-
-    def __init__(self, inner: Transport) -> None:
-        self._inner = inner
-        self.request_sent = HttpRequest("GET", "", {})
-        self.response = HttpResponse(0, {})
-
-    async def request(self, request: HttpRequest, limit: int) -> HttpResponse:
-        self.request_sent = request
-        self.response = await self._inner.request(request, limit)
-        return self.response
-
-    @asynccontextmanager
-    async def stream(self, request: HttpRequest, idle: float) -> AsyncIterator[HttpStream]:
-        self.request_sent = request
-        async with self._inner.stream(request, idle) as response:
-            self.response = HttpResponse(response.status, response.headers)
-            yield response
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    def json(self) -> Any:  # Any: whatever the agent sent
-        try:
-            return msgspec.json.decode(self.response.body)
-        except msgspec.DecodeError:
-            return None
 
 
 class Expectation(NamedTuple):
@@ -123,7 +92,7 @@ RPC_ERRORS: Final = (  # what is sent, and the code that has to come back
 )
 
 
-async def probe(client: A2AClient, recorder: Recorder) -> AsyncIterator[Finding]:
+async def probe(client: A2AClient, recorder: RecordingTransport) -> AsyncIterator[Finding]:
     """Try what costs the agent nothing."""
     capabilities = (await client.agent_card).capabilities
     for expected in EXPECTED:
@@ -149,15 +118,15 @@ async def _fails(attempt: Awaitable[object], wanted: type[A2AError]) -> list[str
     return [f"expected {wanted.__name__}, but it was accepted"]
 
 
-async def _try_rpc(client: A2AClient, recorder: Recorder) -> list[Finding]:
+async def _try_rpc(client: A2AClient, recorder: RecordingTransport) -> list[Finding]:
     findings: list[Finding] = []
     await _fails(client.get_task(str(uuid4())), TaskNotFoundError)
-    proper = recorder.request_sent
-    media = recorder.response.headers.get("content-type", "").partition(";")[0].strip()
+    proper = recorder.last_request
+    media = recorder.last_response.headers.get("content-type", "").partition(";")[0].strip()
     findings += MEDIA.judge(*([] if media == "application/json" else [f"Content-Type is {media[:60] or 'missing'}"]))
     for rule, body, code, id in RPC_ERRORS:
         await recorder.request(replace(proper, body=body), LIMIT)
-        findings += rule.judge(*_wrong_answer(recorder.json(), code, id))
+        findings += rule.judge(*_wrong_answer(recorder.last_json(), code, id))
     return findings
 
 
@@ -172,26 +141,26 @@ def _wrong_answer(answer: object, code: int, id: str | None) -> Iterator[str]:
             yield "the answer is not a JSON-RPC error"
 
 
-async def _try_rest(client: A2AClient, recorder: Recorder) -> list[Finding]:
+async def _try_rest(client: A2AClient, recorder: RecordingTransport) -> list[Finding]:
     await _fails(client.get_task(str(uuid4())), TaskNotFoundError)
     problems = []
-    match recorder.json():
+    match recorder.last_json():
         case {"error": {"code": int(), "message": str(), "details": list(details)}}:
             if not any(isinstance(each, dict) and each.get("reason") and each.get("@type") for each in details):
                 problems.append("error.details has no google.rpc.ErrorInfo with a reason")
         case _:
             problems.append("the body has no error with code, message and details")
-    if recorder.response.status != 404:
-        problems.append(f"the status is {recorder.response.status}, not 404")
+    if recorder.last_response.status != 404:
+        problems.append(f"the status is {recorder.last_response.status}, not 404")
     return list(REST_ERRORS.judge(*problems))
 
 
-async def _list(client: A2AClient, recorder: Recorder) -> list[str]:
+async def _list(client: A2AClient, recorder: RecordingTransport) -> list[str]:
     try:
         await client.list_tasks(page_size=1)
     except A2AError as error:
         return [f"{type(error).__name__}: {error}"]
-    answer = recorder.json()
+    answer = recorder.last_json()
     page = answer.get("result", answer) if isinstance(answer, dict) else {}
     fields = {"tasks": list, "nextPageToken": str, "pageSize": int, "totalSize": int}
     return [f"{name} is missing or wrong" for name, kind in fields.items() if not isinstance(page.get(name), kind)]
@@ -206,7 +175,9 @@ SSE: Final = Rule("stream.media-type", "9.4.2", "A stream is text/event-stream")
 SUBSCRIBE: Final = Rule("subscribe.ended-task", "3.1.6", "A task that has ended answers UnsupportedOperationError")
 
 
-async def converse(client: A2AClient, recorder: Recorder, text: str, skill: str | None) -> AsyncIterator[Finding]:
+async def converse(
+    client: A2AClient, recorder: RecordingTransport, text: str, skill: str | None
+) -> AsyncIterator[Finding]:
     """Send the caller's message, plainly and over a stream, and look at what comes back."""
     try:
         answer = await client.send_message(text, skill=skill)
@@ -214,7 +185,7 @@ async def converse(client: A2AClient, recorder: Recorder, text: str, skill: str 
         for finding in SEND.judge(f"{type(error).__name__}: {error}"):
             yield finding
         return
-    for finding in SEND.judge(*_shape(recorder.json())):
+    for finding in SEND.judge(*_shape(recorder.last_json())):
         yield finding
     if isinstance(answer, Task):
         same = await client.get_task(answer.id)
@@ -250,14 +221,14 @@ def _shape(answer: object) -> Iterator[str]:
             yield "task.status.state is not a TASK_STATE_ (4.1.3)"
 
 
-async def _try_stream(client: A2AClient, recorder: Recorder, text: str, skill: str | None) -> list[Finding]:
+async def _try_stream(client: A2AClient, recorder: RecordingTransport, text: str, skill: str | None) -> list[Finding]:
     events: list[Event] = []
     try:
         async with aclosing(client.stream_message(text, skill=skill)) as stream:
             events += [event async for event in stream]
     except A2AError as error:
         return list(FIRST.judge(f"{type(error).__name__}: {error}"))
-    media = recorder.response.headers.get("content-type", "").partition(";")[0].strip()
+    media = recorder.last_response.headers.get("content-type", "").partition(";")[0].strip()
     first, last = events[0], events[-1]
     begins = isinstance(first, Task) or (isinstance(first, Message) and len(events) == 1)
     rests = isinstance(last, Message) or (isinstance(last, Task | StatusUpdate) and last.status.state in AT_REST)

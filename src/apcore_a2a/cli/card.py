@@ -7,7 +7,7 @@ import msgspec
 
 from apcore_a2a.cli import options, output, rendering
 from apcore_a2a.cli.connection import run
-from apcore_a2a.cli.groups import DefaultGroup
+from apcore_a2a.cli.main import DefaultGroup
 from apcore_a2a.cli.options import Connection
 from apcore_a2a.client import A2AClient
 from apcore_a2a.protocol.card import AgentCard

@@ -7,7 +7,7 @@ import click
 from apcore_a2a.cli import options, output, rendering
 from apcore_a2a.cli.connection import QUICK, run
 from apcore_a2a.cli.downloads import save_artifacts
-from apcore_a2a.cli.groups import DefaultGroup
+from apcore_a2a.cli.main import DefaultGroup
 from apcore_a2a.cli.options import Connection
 from apcore_a2a.cli.push import group as push_group
 from apcore_a2a.cli.send import tick

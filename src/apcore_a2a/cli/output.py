@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from apcore_a2a.clean_text import clean_line, clean_text
 from apcore_a2a.cli import rendering
 from apcore_a2a.cli.downloads import save_artifacts
-from apcore_a2a.cli.options import Connection
+from apcore_a2a.cli.options import CommonOptions
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, copy, fold
 from apcore_a2a.protocol.model import ArtifactUpdate, Event, Message, StatusUpdate, Task, TaskState, TaskStatus, encode
@@ -31,37 +31,37 @@ WARNINGS: Final = {
 }
 
 
-def say(connection: Connection, payload: bytes, lines: Iterable[str]) -> None:
+def say(common: CommonOptions, payload: bytes, lines: Iterable[str]) -> None:
     """Print one result."""
-    if connection.json:
+    if common.json:
         click.echo(rendering.format_json(payload))
     else:
         for line in lines:
             click.echo(line)
 
 
-def tell_task(connection: Connection, task: Task, *, payload: bytes | None = None, save: str | None = None) -> None:
+def tell_task(common: CommonOptions, task: Task, *, payload: bytes | None = None, save: str | None = None) -> None:
     """Print a task, save its artifacts, and say what can be done next."""
-    say(connection, payload or encode(task), rendering.task_lines(task, verbose=connection.verbose))
+    say(common, payload or encode(task), rendering.task_lines(task, verbose=common.verbose))
     saved = [] if save is None else list(save_artifacts(task.artifacts, save))
-    follow_up = [line for line in (next_line(connection, task.id, task.status.state),) if line]
+    follow_up = [line for line in (next_line(common, task.id, task.status.state),) if line]
     for line in saved + follow_up:
-        click.echo(line, err=connection.json)
+        click.echo(line, err=common.json)
     warn(task.status.state)
 
 
-def tell_answer(connection: Connection, answer: Task | Message, save: str | None = None) -> None:
+def tell_answer(common: CommonOptions, answer: Task | Message, save: str | None = None) -> None:
     """Print what a message was answered with: a SendMessageResponse."""
     payload = v1.encode_result(Operation.SEND, answer)
     if isinstance(answer, Task):
-        tell_task(connection, answer, payload=payload, save=save)
+        tell_task(common, answer, payload=payload, save=save)
     else:
-        say(connection, payload, rendering.message_lines(answer))
+        say(common, payload, rendering.message_lines(answer))
 
 
-def next_line(connection: Connection, task_id: str, state: TaskState) -> str:
+def next_line(common: CommonOptions, task_id: str, state: TaskState) -> str:
     """The exact command that goes on from here; nothing where there is nothing to go on with."""
-    agent, task = shlex.quote(connection.agent), shlex.quote(clean_line(task_id))
+    agent, task = shlex.quote(common.agent), shlex.quote(clean_line(task_id))
     if state is TaskState.INPUT_REQUIRED:
         return f"Next: apcore-a2a send {agent} --task-id {task} 'your reply'"
     if state is TaskState.AUTH_REQUIRED or state not in AT_REST:
@@ -113,15 +113,15 @@ def watching() -> Iterator[Watch]:
 class Ticker:
     """Prints events as they come; text that grows is printed as it grows. Keeps the task that they amount to."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, common: CommonOptions) -> None:
+        self._common = common
         self._growing = ""
         """The artifact whose text block is open."""
         self.task = Task(id="", status=TaskStatus(state=TaskState.UNSPECIFIED))
 
     def show(self, event: Event) -> None:
         self._keep(event)
-        if self._connection.json:
+        if self._common.json:
             click.echo(rendering.escape_json(v1.encode_event(event)))
             return
         if isinstance(event, ArtifactUpdate):
@@ -130,7 +130,7 @@ class Ticker:
         self.end_block()
         match event:
             case Task():
-                lines = rendering.task_lines(event, verbose=self._connection.verbose)
+                lines = rendering.task_lines(event, verbose=self._common.verbose)
             case Message():
                 lines = rendering.message_lines(event)
             case StatusUpdate():

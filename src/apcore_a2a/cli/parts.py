@@ -13,13 +13,13 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from apcore_a2a.cli.options import chain
+from apcore_a2a.cli.options import combine
 from apcore_a2a.protocol.model import Part
 
 ORDER: Final = "apcore_a2a.cli.order"
 UNKNOWN: Final = "application/octet-stream"
 
-part_options: Final = chain(
+part_options: Final = combine(
     click.option("--text", multiple=True, metavar="TEXT|-|@FILE", help="A text part."),
     click.option("--file", multiple=True, metavar="PATH|URL", help="A file part: its bytes, or where it is."),
     click.option("--data", multiple=True, metavar="JSON|PATH|-|@FILE", help="A data part."),

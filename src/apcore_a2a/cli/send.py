@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.cli import options, output
-from apcore_a2a.cli.connection import run
+from apcore_a2a.cli.connection import run_with_client
 from apcore_a2a.cli.downloads import save_artifacts
-from apcore_a2a.cli.options import Connection
+from apcore_a2a.cli.options import CommonOptions
 from apcore_a2a.cli.parts import OrderedCommand, part_options, read_parts
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import SendOptions
@@ -21,20 +21,18 @@ from apcore_a2a.errors import MethodNotFoundError, UnsupportedOperationError
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import Event, Message, Part, SendConfiguration, StatusUpdate, Task, TaskState
 
-message_options: Final = options.chain(
+message_options: Final = options.combine(
     part_options,
     click.option("--skill", help="The skill that is to answer (metadata.skillId)."),
-    options.flag(
+    options.env_option(
         "--metadata", type=options.json_object, metavar="JSON", help="Metadata of the request: a JSON object."
     ),
-    options.flag("--context-id", help="The conversation that the message belongs to."),
-    options.flag("--task-id", help="The task that the message continues, one that asks for input say."),
-    options.flag("--history", type=click.IntRange(0), help="Messages of the history to answer with."),
-    options.flag(
-        "--poll-interval", type=options.duration, default=2.0, show_default=True, help="Seconds between two looks."
-    ),
-    click.option("--save", metavar="DIR", type=click.Path(file_okay=False), help="Save artifacts in this directory."),
-    options.common,
+    options.env_option("--context-id", help="The conversation that the message belongs to."),
+    options.env_option("--task-id", help="The task that the message continues, one that asks for input say."),
+    options.env_option("--history", type=click.IntRange(0), help="Messages of the history to answer with."),
+    options.poll_interval_option,
+    options.save_option,
+    options.common_options,
     click.argument("words", nargs=-1, metavar="AGENT [TEXT|-|@FILE]"),
 )
 
@@ -42,14 +40,14 @@ message_options: Final = options.chain(
 class Sending(Struct, frozen=True):
     """One message, and what to do about the answer."""
 
-    connection: Connection
+    common: CommonOptions
     parts: list[Part]
     options: SendOptions
     save: str | None = None
 
 
 def _read(given: dict[str, Any], *, later: bool = False) -> Sending:
-    connection, text = options.read(given, "[TEXT]")
+    common, text = options.read_common(given, "[TEXT]")
     configuration = SendConfiguration(return_immediately=later, history_length=given["history"])
     send: SendOptions = {
         "skill": given["skill"],
@@ -58,7 +56,7 @@ def _read(given: dict[str, Any], *, later: bool = False) -> Sending:
         "task_id": given["task_id"],
         "configuration": configuration,
     }
-    return Sending(connection, read_parts(text, given), send, given["save"])
+    return Sending(common, read_parts(text, given), send, given["save"])
 
 
 @click.command(
@@ -67,7 +65,9 @@ def _read(given: dict[str, Any], *, later: bool = False) -> Sending:
     epilog=options.example('apcore-a2a send http://localhost:8000 "Summarize this" --file report.pdf --save ./out'),
 )
 @message_options
-@options.flag("--async", "--no-wait", "--return-immediately", "later", is_flag=True, help="Do not wait for the task.")
+@options.env_option(
+    "--async", "--no-wait", "--return-immediately", "later", is_flag=True, help="Do not wait for the task."
+)
 @click.option("--wait", is_flag=True, help="Wait for the task; this is the default.")
 @click.option("--stream", "streams", is_flag=True, help="Follow what happens; with --json, one object a line.")
 def send(later: bool, wait: bool, streams: bool, **given: Any) -> int:
@@ -78,8 +78,8 @@ def send(later: bool, wait: bool, streams: bool, **given: Any) -> int:
         return follow(_read(given))
     sending = _read(given, later=later and not wait)
     if sending.options["configuration"].return_immediately:
-        return run(sending.connection, lambda client: _begin(client, sending))
-    return run(sending.connection, lambda client: _conduct(client, sending), within=None)
+        return run_with_client(sending.common, lambda client: _begin(client, sending))
+    return run_with_client(sending.common, lambda client: _conduct(client, sending), time_limit=None)
 
 
 @click.command(
@@ -93,7 +93,7 @@ def stream(**given: Any) -> int:
 
 async def _begin(client: A2AClient, sending: Sending) -> None:
     answer = await client.send_message(sending.parts, **sending.options)
-    output.tell_answer(sending.connection, answer, sending.save)
+    output.tell_answer(sending.common, answer, sending.save)
 
 
 async def _conduct(client: A2AClient, sending: Sending) -> None:
@@ -105,8 +105,8 @@ async def _conduct(client: A2AClient, sending: Sending) -> None:
             answer = await client.send_message(sending.parts, **sending.options)
         if isinstance(answer, Task) and answer.status.state not in AT_REST:
             watch.state(answer.status.state)
-            answer = await _wait(client, sending.connection, answer)
-    output.tell_answer(sending.connection, answer, sending.save)
+            answer = await _wait(client, sending.common, answer)
+    output.tell_answer(sending.common, answer, sending.save)
 
 
 async def _watch_stream(client: A2AClient, sending: Sending, watch: output.Watch) -> Task | Message:
@@ -126,24 +126,24 @@ async def _watch_stream(client: A2AClient, sending: Sending, watch: output.Watch
             raise
         return await client.send_message(sending.parts, **sending.options)  # it does not stream, whatever its card says
     except asyncio.CancelledError:
-        _remind(sending.connection, task_id)
+        _remind(sending.common, task_id)
         raise
     history = sending.options["configuration"].history_length
     return await client.get_task(task_id, history_length=history)
 
 
-async def _wait(client: A2AClient, connection: Connection, task: Task) -> Task:
+async def _wait(client: A2AClient, common: CommonOptions, task: Task) -> Task:
     try:
         return await client.wait(task)
     except asyncio.CancelledError:
-        _remind(connection, task.id)
+        _remind(common, task.id)
         raise
 
 
-def _remind(connection: Connection, task_id: str) -> None:
+def _remind(common: CommonOptions, task_id: str) -> None:
     """We stop waiting; the task does not stop."""
     if task_id:
-        agent, task = shlex.quote(connection.agent), shlex.quote(clean_line(task_id))
+        agent, task = shlex.quote(common.agent), shlex.quote(clean_line(task_id))
         click.echo(f"Task {task} goes on: apcore-a2a task get {agent} {task} --wait (or: task cancel)", err=True)
 
 
@@ -152,35 +152,35 @@ def follow(sending: Sending) -> int:
 
     async def work(client: A2AClient) -> None:
         if (await client.agent_card).capabilities.streaming:
-            await tick(client.stream_message(sending.parts, **sending.options), sending.connection, sending.save)
+            await tick(client.stream_message(sending.parts, **sending.options), sending.common, sending.save)
             return
         click.echo("Note: the agent does not stream; this is the outcome", err=True)
         answer: Task | Message = await client.send_message(sending.parts, **sending.options)
         if isinstance(answer, Task):
-            answer = await _wait(client, sending.connection, answer)
-        await tick(_once(answer), sending.connection, sending.save)
+            answer = await _wait(client, sending.common, answer)
+        await tick(_once(answer), sending.common, sending.save)
 
-    return run(sending.connection, work, within=None)
+    return run_with_client(sending.common, work, time_limit=None)
 
 
-async def tick(events: AsyncGenerator[Event], connection: Connection, save: str | None) -> None:
+async def tick(events: AsyncGenerator[Event], common: CommonOptions, save: str | None) -> None:
     """Print events as they come, to the end of the stream, and then what can be done next."""
-    ticker = output.Ticker(connection)
+    ticker = output.Ticker(common)
     try:
         async with aclosing(events):
             async for event in events:
                 ticker.show(event)
     except asyncio.CancelledError:
         ticker.end_block()
-        _remind(connection, ticker.task.id)
+        _remind(common, ticker.task.id)
         raise
     ticker.end_block()
     if not ticker.task.id:
         return
     lines = [] if save is None else list(save_artifacts(ticker.task.artifacts, save))
-    for line in (*lines, output.next_line(connection, ticker.task.id, ticker.task.status.state)):
+    for line in (*lines, output.next_line(common, ticker.task.id, ticker.task.status.state)):
         if line:
-            click.echo(line, err=connection.json)
+            click.echo(line, err=common.json)
     output.warn(ticker.task.status.state)
 
 

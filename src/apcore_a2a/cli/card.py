@@ -35,7 +35,7 @@ def get(extended: bool, validate: bool, **given: Any) -> int:
     async def work(client: A2AClient) -> None:
         card = await (client.extended_card() if extended else client.agent_card)
         lines = rendering.card_lines(card, signatures=_signatures(card, common))
-        output.say(common, encode(card), lines)
+        output.print_result(common, encode(card), lines)
 
     return run_with_client(common, work, calls_agent=extended)
 
@@ -57,6 +57,6 @@ def skills(extended: bool, **given: Any) -> int:
     async def work(client: A2AClient) -> None:
         card = await (client.extended_card() if extended else client.agent_card)
         lines = (line for skill in card.skills for line in rendering.skill_lines(skill, card))
-        output.say(common, msgspec.json.encode({"skills": card.skills}), lines)
+        output.print_result(common, msgspec.json.encode({"skills": card.skills}), lines)
 
     return run_with_client(common, work, calls_agent=extended)

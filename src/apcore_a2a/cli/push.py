@@ -32,7 +32,7 @@ def create(config_id: str, push_token: str, push_bearer: str | None, **given: An
 
     async def work(client: A2AClient) -> None:
         stored = await client.set_push_config(task_id, config)
-        output.say(common, encode(stored), rendering.push_lines(stored))
+        output.print_result(common, encode(stored), rendering.push_lines(stored))
 
     return run_with_client(common, work)
 
@@ -46,7 +46,7 @@ def get(**given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         config = await client.get_push_config(task_id, config_id)
-        output.say(common, encode(config), rendering.push_lines(config))
+        output.print_result(common, encode(config), rendering.push_lines(config))
 
     return run_with_client(common, work)
 
@@ -62,7 +62,7 @@ def list_configs(**given: Any) -> int:
         configs = await client.list_push_configs(task_id)
         lines = [line for config in configs for line in rendering.push_lines(config)]
         lines.append(rendering.field("Configs", len(configs)))
-        output.say(common, encode(PushConfigPage(configs=tuple(configs))), lines)
+        output.print_result(common, encode(PushConfigPage(configs=tuple(configs))), lines)
 
     return run_with_client(common, work)
 
@@ -76,7 +76,7 @@ def delete(**given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         await client.delete_push_config(task_id, config_id)
-        output.say(common, msgspec.json.encode({}), [rendering.field("Deleted", config_id)])
+        output.print_result(common, msgspec.json.encode({}), [rendering.field("Deleted", config_id)])
 
     return run_with_client(common, work)
 

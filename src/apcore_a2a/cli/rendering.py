@@ -16,6 +16,9 @@ from apcore_a2a.protocol.model import Artifact, Message, Part, PushConfig, Task,
 INDENT: Final = "  "
 
 
+# ---- fields and blocks ----------------------------------------------------------------------------------------------
+
+
 def field(label: str, value: object) -> str:
     """One line. What an agent wrote is cleaned, so that it cannot begin a line of its own."""
     return f"{label}: {clean_line(str(value))}"
@@ -45,25 +48,17 @@ def format_json(document: bytes) -> str:
     return escape_json(msgspec.json.format(document, indent=2))
 
 
-def short(state: TaskState) -> str:
+def state_name(state: TaskState) -> str:
+    """The name of a state as people write it (a2a-cli §9.1): COMPLETED, not TASK_STATE_COMPLETED."""
     return state.removeprefix("TASK_STATE_")
 
 
-def part_lines(part: Part) -> Iterator[str]:
-    """A part, whatever it is: nothing is left out."""
-    name, media = part.filename, part.media_type
-    if part.text is not UNSET:
-        yield block("Text", str(part.text))
-    elif part.raw is not UNSET:
-        yield field("File", f"{name or '(no name)'} ({media or 'unknown type'}, {len(part.raw):,} bytes)")
-    elif part.url is not UNSET:
-        yield field("File", f"{name or '(no name)'} ({media or 'unknown type'}) at {part.url}")
-    else:
-        yield block("Data", format_json(encode(part.data)))
+# ---- messages and tasks ---------------------------------------------------------------------------------------------
 
 
 def parts_lines(parts: Iterable[Part]) -> Iterator[str]:
-    """Parts in their order; texts that follow each other, as chunks of a stream do, are one text."""
+    """Parts in their order, whatever they are; none is left out (a2a-cli §10.2)."""
+    # Texts that follow each other are one text: they are the chunks of a stream, cut anywhere.
     texts: list[str] = []
     for part in parts:
         if part.text is not UNSET:
@@ -72,9 +67,19 @@ def parts_lines(parts: Iterable[Part]) -> Iterator[str]:
         if texts:
             yield block("Text", "".join(texts))
             texts = []
-        yield from part_lines(part)
+        yield _file_or_data(part)
     if texts:
         yield block("Text", "".join(texts))
+
+
+def _file_or_data(part: Part) -> str:
+    name = part.filename or "(no name)"
+    media_type = part.media_type or "unknown type"
+    if part.raw is not UNSET:
+        return field("File", f"{name} ({media_type}, {len(part.raw):,} bytes)")
+    if part.url is not UNSET:
+        return field("File", f"{name} ({media_type}) at {part.url}")
+    return block("Data", format_json(encode(part.data)))
 
 
 def artifact_lines(artifact: Artifact) -> Iterator[str]:
@@ -93,10 +98,10 @@ def message_lines(message: Message) -> Iterator[str]:
 
 
 def task_fields(task_id: str, context_id: str, state: TaskState) -> Iterator[str]:
-    """What the next command may need (specification §8.2)."""
+    """What the next command may need (a2a-cli §8.2)."""
     yield field("Task", task_id)
     yield field("Context", context_id)
-    yield field("State", short(state))
+    yield field("State", state_name(state))
 
 
 def task_lines(task: Task, *, verbose: bool = False) -> Iterator[str]:
@@ -122,6 +127,9 @@ def summary_lines(task: Task) -> Iterator[str]:
     yield ""
 
 
+# ---- cards and webhooks ---------------------------------------------------------------------------------------------
+
+
 def card_lines(card: AgentCard, *, signatures: str) -> Iterator[str]:
     yield field("Agent", card.name)
     yield field("Description", card.description)
@@ -131,14 +139,20 @@ def card_lines(card: AgentCard, *, signatures: str) -> Iterator[str]:
     if card.documentation_url:
         yield field("Documentation", card.documentation_url)
     for interface in card.supported_interfaces:
-        tenant = f" tenant {interface.tenant}" if interface.tenant else ""
-        yield field("Interface", f"{interface.protocol_binding} {interface.protocol_version} {interface.url}{tenant}")
+        line = f"{interface.protocol_binding} {interface.protocol_version} {interface.url}"
+        if interface.tenant:
+            line += f" tenant {interface.tenant}"
+        yield field("Interface", line)
     yield field("Capabilities", ", ".join(_capabilities(card)) or "none")
     for extension in card.capabilities.extensions:
-        yield field("Extension", f"{extension.uri}{' (required)' if extension.required else ''}")
+        line = extension.uri
+        if extension.required:
+            line += " (required)"
+        yield field("Extension", line)
     yield field("Input", ", ".join(card.default_input_modes))
     yield field("Output", ", ".join(card.default_output_modes))
     for name, scheme in (card.security_schemes or {}).items():
+        # A scheme is an object with one key, which says what kind it is.
         yield field("Security", f"{name} ({', '.join(scheme)})")
     yield field("Signatures", signatures)
     for skill in card.skills:
@@ -146,13 +160,12 @@ def card_lines(card: AgentCard, *, signatures: str) -> Iterator[str]:
 
 
 def _capabilities(card: AgentCard) -> Iterator[str]:
-    has = card.capabilities
-    named = {
-        "streaming": has.streaming,
-        "push notifications": has.push_notifications,
-        "extended card": has.extended_agent_card,
-    }
-    return (name for name, offered in named.items() if offered)
+    if card.capabilities.streaming:
+        yield "streaming"
+    if card.capabilities.push_notifications:
+        yield "push notifications"
+    if card.capabilities.extended_agent_card:
+        yield "extended card"
 
 
 def skill_lines(skill: AgentSkill, card: AgentCard) -> Iterator[str]:
@@ -161,6 +174,7 @@ def skill_lines(skill: AgentSkill, card: AgentCard) -> Iterator[str]:
     yield field("Description", skill.description)
     if skill.tags:
         yield field("Tags", ", ".join(skill.tags))
+    # A skill that names no modes of its own has the agent's (A2A 1.0 §4.4.5).
     yield field("Input", ", ".join(skill.input_modes or card.default_input_modes))
     yield field("Output", ", ".join(skill.output_modes or card.default_output_modes))
     for example in skill.examples:

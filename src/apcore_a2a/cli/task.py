@@ -10,7 +10,6 @@ from apcore_a2a.cli.downloads import save_artifacts
 from apcore_a2a.cli.main import DefaultGroup
 from apcore_a2a.cli.options import CommonOptions
 from apcore_a2a.cli.push import group as push_group
-from apcore_a2a.cli.send import tick
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import ListOptions
 from apcore_a2a.protocol.model import TaskPage, TaskState, encode
@@ -38,11 +37,12 @@ def get(history: int | None, wait: bool, save: str | None, **given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         if wait:
-            with output.watching() as watch:
-                watch.state((await client.get_task(task_id, history_length=0)).status.state)
+            with output.show_progress() as progress:
+                task = await client.get_task(task_id, history_length=0)
+                progress.show_state(task.status.state)
                 await client.wait(task_id)
         task = await client.get_task(task_id, history_length=history)
-        output.tell_task(common, task, save=save)
+        output.print_task(common, task, save_to=save)
 
     return run_with_client(common, work, time_limit=None if wait else DEFAULT_TIME_LIMIT)
 
@@ -68,19 +68,19 @@ def list_tasks(**given: Any) -> int:
     async def work(client: A2AClient) -> None:
         if given["everything"]:
             tasks = tuple([task async for task in client.iter_tasks(given["context_id"], **filters)])
-            _tell_page(common, TaskPage(tasks=tasks, page_size=len(tasks), total_size=len(tasks)))
+            _print_page(common, TaskPage(tasks=tasks, page_size=len(tasks), total_size=len(tasks)))
         else:
-            _tell_page(common, await client.list_tasks(given["context_id"], **filters))
+            _print_page(common, await client.list_tasks(given["context_id"], **filters))
 
     return run_with_client(common, work)
 
 
-def _tell_page(common: CommonOptions, page: TaskPage) -> None:
+def _print_page(common: CommonOptions, page: TaskPage) -> None:
     lines = [line for task in page.tasks for line in rendering.summary_lines(task)]
     lines.append(rendering.field("Tasks", f"{len(page.tasks)} of {max(page.total_size, len(page.tasks))}"))
     if page.next_page_token:
         lines.append(rendering.field("Page-Token", page.next_page_token))
-    output.say(common, encode(page), lines)
+    output.print_result(common, encode(page), lines)
 
 
 @group.command("cancel", epilog=options.example("apcore-a2a cancel http://localhost:8000 TASK"))
@@ -92,7 +92,7 @@ def cancel(**given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         task = await client.cancel_task(task_id)
-        output.say(common, encode(task), rendering.task_lines(task, verbose=common.verbose))
+        output.print_result(common, encode(task), rendering.task_lines(task, verbose=common.verbose))
 
     return run_with_client(common, work)
 
@@ -113,9 +113,9 @@ def subscribe(streams: bool, save: str | None, **given: Any) -> int:
     async def work(client: A2AClient) -> None:
         if common.json and not streams:
             task = await client.wait(task_id)
-            output.tell_task(common, task, save=save)
+            output.print_task(common, task, save_to=save)
         else:
-            await tick(client.resubscribe(task_id), common, save)
+            await output.print_events(common, client.resubscribe(task_id), save)
 
     return run_with_client(common, work, time_limit=None)
 
@@ -134,7 +134,7 @@ def download(save: str, **given: Any) -> int:
         for line in lines if common.json else ():
             click.echo(line, err=True)
         fields = rendering.task_fields(task.id, task.context_id, task.status.state)
-        output.say(common, encode(task), [*fields, *lines])
+        output.print_result(common, encode(task), [*fields, *lines])
 
     return run_with_client(common, work)
 

@@ -121,4 +121,4 @@ def _print_report(common: CommonOptions, found: list[Finding], counts: Counter[R
         lines.append(rendering.field(LABELS[finding.result], text))
     total = f"{counts['fail']} broken, {counts['warn']} warnings, {counts['pass']} kept, {counts['skip']} not tried"
     lines.append(rendering.field("Result", total))
-    output.say(common, msgspec.json.encode(report), lines)
+    output.print_result(common, msgspec.json.encode(report), lines)

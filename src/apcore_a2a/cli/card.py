@@ -28,22 +28,32 @@ def get(extended: bool, validate: bool, **given: Any) -> int:
     """Show an agent's card. AGENT is a host, the address of an agent or of its card, or a card in a file."""
     common, _ = options.read_common(given)
     if validate:
-        from apcore_a2a.cli.conformance.command import validate_agent
+        from apcore_a2a.cli.conformance.command import validate_agent  # `card` alone does not need the rules
 
         return validate_agent(common, behaviour=False)
 
     async def work(client: A2AClient) -> None:
-        card = await (client.extended_card() if extended else client.agent_card)
+        card = await _fetch_card(client, extended=extended)
         lines = rendering.card_lines(card, signatures=_signatures(card, common))
         output.print_result(common, encode(card), lines)
 
     return run_with_client(common, work, calls_agent=extended)
 
 
+async def _fetch_card(client: A2AClient, *, extended: bool) -> AgentCard:
+    if extended:
+        return await client.extended_card()
+    return await client.agent_card
+
+
 def _signatures(card: AgentCard, common: CommonOptions) -> str:
+    """Verified, not verified or absent, and never one for the other (a2a-cli §10.1)."""
     if not card.signatures:
         return "none"
-    return f"{len(card.signatures)}, {'verified' if common.keys_file else 'not verified (--keys FILE verifies them)'}"
+    # With keys, the client has refused every card whose signatures are not true.
+    if common.keys_file:
+        return f"{len(card.signatures)}, verified"
+    return f"{len(card.signatures)}, not verified (--keys FILE verifies them)"
 
 
 @click.command("skills", epilog=options.example("apcore-a2a skills http://localhost:8000"))
@@ -55,8 +65,10 @@ def skills(extended: bool, **given: Any) -> int:
     common, _ = options.read_common(given)
 
     async def work(client: A2AClient) -> None:
-        card = await (client.extended_card() if extended else client.agent_card)
-        lines = (line for skill in card.skills for line in rendering.skill_lines(skill, card))
+        card = await _fetch_card(client, extended=extended)
+        lines: list[str] = []
+        for skill in card.skills:
+            lines += rendering.skill_lines(skill, card)
         output.print_result(common, msgspec.json.encode({"skills": card.skills}), lines)
 
     return run_with_client(common, work, calls_agent=extended)

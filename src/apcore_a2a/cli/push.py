@@ -27,8 +27,10 @@ def group() -> None:
 def create(config_id: str, push_token: str, push_bearer: str | None, **given: Any) -> int:
     """Have the events of a task sent to a webhook."""
     common, (task_id, url) = options.read_common(given, "TASK", "WEBHOOK")
-    shown = AuthenticationInfo(scheme="Bearer", credentials=push_bearer) if push_bearer else None
-    config = PushConfig(url=url, id=config_id, token=push_token, authentication=shown)
+    authentication = None
+    if push_bearer:
+        authentication = AuthenticationInfo(scheme="Bearer", credentials=push_bearer)
+    config = PushConfig(url=url, id=config_id, token=push_token, authentication=authentication)
 
     async def work(client: A2AClient) -> None:
         stored = await client.set_push_config(task_id, config)
@@ -60,7 +62,9 @@ def list_configs(**given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         configs = await client.list_push_configs(task_id)
-        lines = [line for config in configs for line in rendering.push_lines(config)]
+        lines: list[str] = []
+        for config in configs:
+            lines += rendering.push_lines(config)
         lines.append(rendering.field("Configs", len(configs)))
         output.print_result(common, encode(PushConfigPage(configs=tuple(configs))), lines)
 
@@ -76,9 +80,11 @@ def delete(**given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         await client.delete_push_config(task_id, config_id)
+        # The protocol answers with nothing; JSON output still has to be one document.
         output.print_result(common, msgspec.json.encode({}), [rendering.field("Deleted", config_id)])
 
     return run_with_client(common, work)
 
 
+# 0.3 called the operation tasks/pushNotificationConfig/set.
 group.add_command(create, "set")

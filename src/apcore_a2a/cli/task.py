@@ -5,7 +5,7 @@ from typing import Any, Final
 import click
 
 from apcore_a2a.cli import options, output, rendering
-from apcore_a2a.cli.connection import DEFAULT_TIME_LIMIT, run_with_client
+from apcore_a2a.cli.connection import run_with_client
 from apcore_a2a.cli.downloads import save_artifacts
 from apcore_a2a.cli.main import DefaultGroup
 from apcore_a2a.cli.options import CommonOptions
@@ -14,9 +14,10 @@ from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import ListOptions
 from apcore_a2a.protocol.model import TaskPage, TaskState, encode
 
+# As one types them: input-required, not TASK_STATE_INPUT_REQUIRED.
 STATES: Final = {state.removeprefix("TASK_STATE_").lower().replace("_", "-"): state for state in TaskState}
 
-named: Final = click.argument("words", nargs=-1, metavar="AGENT TASK")
+task_argument: Final = click.argument("words", nargs=-1, metavar="AGENT TASK")
 
 
 @click.group("task", cls=DefaultGroup, default="get")
@@ -30,21 +31,28 @@ def group() -> None:
 @options.save_option
 @options.poll_interval_option
 @options.common_options
-@named
+@task_argument
 def get(history: int | None, wait: bool, save: str | None, **given: Any) -> int:
     """Show a task: its state, its artifacts and, with --history, what was said."""
     common, (task_id,) = options.read_common(given, "TASK")
 
     async def work(client: A2AClient) -> None:
         if wait:
-            with output.show_progress() as progress:
-                task = await client.get_task(task_id, history_length=0)
-                progress.show_state(task.status.state)
-                await client.wait(task_id)
+            await _wait_for_rest(client, task_id)
+        # Waiting knows nothing of --history: the task is asked for once more.
         task = await client.get_task(task_id, history_length=history)
         output.print_task(common, task, save_to=save)
 
-    return run_with_client(common, work, time_limit=None if wait else DEFAULT_TIME_LIMIT)
+    if wait:
+        return run_with_client(common, work, time_limit=None)
+    return run_with_client(common, work)
+
+
+async def _wait_for_rest(client: A2AClient, task_id: str) -> None:
+    with output.show_progress() as progress:
+        task = await client.get_task(task_id, history_length=0)
+        progress.show_state(task.status.state)
+        await client.wait(task_id)
 
 
 @group.command("list", epilog=options.example("apcore-a2a tasks http://localhost:8000 --state working"))
@@ -67,17 +75,23 @@ def list_tasks(**given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         if given["everything"]:
-            tasks = tuple([task async for task in client.iter_tasks(given["context_id"], **filters)])
-            _print_page(common, TaskPage(tasks=tasks, page_size=len(tasks), total_size=len(tasks)))
+            tasks = [task async for task in client.iter_tasks(given["context_id"], **filters)]
+            # All pages are printed as if they had been one: still a ListTasksResponse.
+            page = TaskPage(tasks=tuple(tasks), page_size=len(tasks), total_size=len(tasks))
         else:
-            _print_page(common, await client.list_tasks(given["context_id"], **filters))
+            page = await client.list_tasks(given["context_id"], **filters)
+        _print_page(common, page)
 
     return run_with_client(common, work)
 
 
 def _print_page(common: CommonOptions, page: TaskPage) -> None:
-    lines = [line for task in page.tasks for line in rendering.summary_lines(task)]
-    lines.append(rendering.field("Tasks", f"{len(page.tasks)} of {max(page.total_size, len(page.tasks))}"))
+    lines: list[str] = []
+    for task in page.tasks:
+        lines += rendering.summary_lines(task)
+    # Some agents send 0 for what they do not count; "2 of 0" would be nonsense.
+    total = max(page.total_size, len(page.tasks))
+    lines.append(rendering.field("Tasks", f"{len(page.tasks)} of {total}"))
     if page.next_page_token:
         lines.append(rendering.field("Page-Token", page.next_page_token))
     output.print_result(common, encode(page), lines)
@@ -85,7 +99,7 @@ def _print_page(common: CommonOptions, page: TaskPage) -> None:
 
 @group.command("cancel", epilog=options.example("apcore-a2a cancel http://localhost:8000 TASK"))
 @options.common_options
-@named
+@task_argument
 def cancel(**given: Any) -> int:
     """Cancel a task that is under way."""
     common, (task_id,) = options.read_common(given, "TASK")
@@ -102,7 +116,7 @@ def cancel(**given: Any) -> int:
 @options.save_option
 @options.poll_interval_option
 @options.common_options
-@named
+@task_argument
 def subscribe(streams: bool, save: str | None, **given: Any) -> int:
     """Follow a task that is under way, until it ends or asks for something.
 
@@ -111,6 +125,7 @@ def subscribe(streams: bool, save: str | None, **given: Any) -> int:
     common, (task_id,) = options.read_common(given, "TASK")
 
     async def work(client: A2AClient) -> None:
+        # One document, unless --stream asks for lines (a2a-cli §11.3). Text is printed as it comes in any case.
         if common.json and not streams:
             task = await client.wait(task_id)
             output.print_task(common, task, save_to=save)
@@ -123,20 +138,22 @@ def subscribe(streams: bool, save: str | None, **given: Any) -> int:
 @group.command("download", epilog=options.example("apcore-a2a task download http://localhost:8000 TASK --save ./out"))
 @click.option("--save", metavar="DIR", type=click.Path(file_okay=False), default=".", show_default=True)
 @options.common_options
-@named
+@task_argument
 def download(save: str, **given: Any) -> int:
     """Save a task's artifacts. No file is replaced: names that are taken get a number."""
     common, (task_id,) = options.read_common(given, "TASK")
 
     async def work(client: A2AClient) -> None:
         task = await client.get_task(task_id, history_length=0)
-        lines = list(save_artifacts(task.artifacts, save))
-        for line in lines if common.json else ():
-            click.echo(line, err=True)
+        saved = save_artifacts(task.artifacts, save)
+        if common.json:
+            for line in saved:
+                click.echo(line, err=True)
         fields = rendering.task_fields(task.id, task.context_id, task.status.state)
-        output.print_result(common, encode(task), [*fields, *lines])
+        output.print_result(common, encode(task), [*fields, *saved])
 
     return run_with_client(common, work)
 
 
+# Its name there is the a2a-cli specification's, `task push-config`; `push` is in the table of commands.
 group.add_command(push_group)

@@ -81,7 +81,7 @@ def run_to_exit_code(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return failures.EXIT_FAILED
     except click.ClickException:
-        raise  # a wrong call, found late; main() reports those
+        raise  # a wrong call found late, or artifacts that cannot be saved; main() reports those
     except (A2AError, ValueError) as error:
         failure = failures.explain(error, with_credentials=common.has_credentials)
         return failures.report(failure, json=common.json)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def a2a_app_client() -> "Callable[..., AbstractAsyncContextManager[A2AClient]]":
     """For `async with`: a client of an application, or of anything that `serve` takes."""
-    from apcore_a2a.testing import app_client
+    from apcore_a2a.testing import app_client  # here, not above: it loads the server
 
     return app_client
 

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from apcore_a2a.cli.logs import MAX_TEXT, JSONFormatter, TextFormatter, clean
+from apcore_a2a.cli.logs import MAX_TEXT, JSONFormatter, TextFormatter, clean_value
 from tests.requirements import requirement
 
 HOSTILE = "a\r\nlevel=error forged\x1b[31m\x00\u2028\u202e end"
@@ -19,15 +19,15 @@ def record(message: str = "webhook gave up", **extra: object) -> logging.LogReco
 
 @requirement("NFR-SEC-002")
 def test_client_text_is_cut_and_has_no_control_characters() -> None:
-    assert clean("x" * 5000) == "x" * MAX_TEXT + "…"
+    assert clean_value("x" * 5000) == "x" * MAX_TEXT + "…"
     assert MAX_TEXT == 1000
-    assert clean("a\x00b\x1b[0m\x7fc\u2028\u202ed") == "ab[0mcd"
-    assert clean("tab\tnew\nline") == "tab\tnew\nline"
+    assert clean_value("a\x00b\x1b[0m\x7fc\u2028\u202ed") == "abcd"
+    assert clean_value("tab\tnew\nline") == "tab\tnew\nline"
 
 
 @pytest.mark.parametrize("value", [7, 1.5, True, None])
 def test_numbers_stay_numbers(value: object) -> None:
-    assert clean(value) is value
+    assert clean_value(value) is value
 
 
 @requirement("NFR-SEC-002")

@@ -42,7 +42,8 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
 def test_every_command_explains_itself(terminal: Terminal, words: tuple[str, ...]) -> None:
-    asked, helped = terminal(*words, "--help"), terminal("help", *words)
+    asked = terminal(*words, "--help")
+    helped = terminal("help", *words)
 
     assert (asked.code, helped.code) == (0, 0)
     assert asked.out.startswith(f"Usage: apcore-a2a {' '.join(words)}")
@@ -65,6 +66,15 @@ def test_every_command_is_on_the_page_and_in_the_help(terminal: Terminal) -> Non
     assert [name for name in COMMANDS if f"`{name}`" not in PAGE] == []
 
 
+def text_for(line: str) -> str:
+    """What the task of an example is sent: webhooks and `cancel` need one that has not ended."""
+    if "push" in line:
+        return "ask"
+    if "cancel" in line:
+        return "hang"
+    return "hello"
+
+
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_every_example_of_the_page_works(
     terminal: Terminal, peer: Callable[[str], str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -72,15 +82,18 @@ def test_every_example_of_the_page_works(
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("# Notes")
     url = peer("sdk1")
-    text = "ask" if "push" in line else "hang" if "cancel" in line else "hello"
-    task = terminal("send", url, text, "--async", "--json").json["task"]["id"]
+    task = terminal("send", url, text_for(line), "--async", "--json").json["task"]["id"]
     if "CONFIG" in line and "create" not in line:
         terminal("push", "create", url, task, "https://example.com/hook", "--id", "CONFIG")
 
     piped, _, command = line.rpartition("| ")
     words = shlex.split(command.partition(" > ")[0])
-    said = [url if word == "http://localhost:8000" else task if word == "TASK" else word for word in words[1:]]
-    ran = terminal(*said, stdin=b"hello\n" if piped else b"")
+    real = {"http://localhost:8000": url, "TASK": task}
+    said = [real.get(word, word) for word in words[1:]]
+    stdin = b""
+    if piped:
+        stdin = b"hello\n"  # what its echo would say
+    ran = terminal(*said, stdin=stdin)
 
     assert words[0] == "apcore-a2a"
     assert ran.code == 0 or (ran.code, said[0]) == (1, "validate")  # that agent may break a rule

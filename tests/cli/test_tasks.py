@@ -121,7 +121,10 @@ def test_a_task_is_followed_to_its_end(terminal: Terminal, url: str, flags: tupl
 
     assert process.returncode == 0
     if flags:
-        last = json.loads(out.splitlines()[-1] if "--stream" in flags else out)
+        document = out
+        if "--stream" in flags:
+            document = out.splitlines()[-1]
+        last = json.loads(document)
         assert last.get("statusUpdate", last)["status"]["state"] == "TASK_STATE_CANCELED"
     else:
         assert [line.partition(": ")[2] for line in out.splitlines() if line.startswith("State")][-1] == "CANCELED"

@@ -25,7 +25,8 @@ from tests.client.scripted import card, respond
 
 def certificate(path: Path) -> None:
     """A key and a certificate that nobody has signed but itself."""
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([])
     now = datetime.datetime.now(datetime.UTC)
     signed = (
         x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(hours=1))
@@ -73,7 +74,8 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_unless_the_caller_insi
 def test_signatures_are_verified_with_pinned_keys_and_never_claimed_without(
     terminal: Terminal, peer: Callable[[str], str], tmp_path: Path
 ) -> None:
-    url, path = peer("js"), tmp_path / "keys.json"
+    url = peer("js")
+    path = tmp_path / "keys.json"
     keys = httpx.get(f"{url}/jwks.json").json()
     path.write_text(json.dumps(keys))
 

@@ -1,6 +1,7 @@
 """What a person sees when the agent starts: where it is, what it can do, and what is unsafe about it."""
 
 import sys
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
@@ -8,44 +9,71 @@ from rich.text import Text
 
 from apcore_a2a import __version__
 from apcore_a2a.app.application import Application
+from apcore_a2a.settings import Settings
 
-MAX_SKILLS = 12
+MAX_SKILLS: Final = 12
+ANY_ADDRESS: Final = ("0.0.0.0", "::")
+THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
 
 
 def show(app: Application, *, reload: bool = False) -> None:
     """Print the banner to standard error."""
+    # Without a terminal there is no width to wrap at: in a log, an address must stay on its line.
     console = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
-    settings, card = app.settings, app.cards.card
-    here = (
-        settings.url
-        or f"http://{'localhost' if settings.host in ('0.0.0.0', '::') else settings.host}:{settings.port}/"
-    )
+    card = app.cards.card
     console.print(Text.assemble((card.name, "bold"), f" {card.version}  ", (f"apcore-a2a {__version__}", "dim")))
-    facts = Table.grid(padding=(0, 2))
-    facts.add_row(Text("agent", style="dim"), f"{here}  (A2A 1.0 and 0.3, JSON-RPC and REST)")
-    facts.add_row(Text("card", style="dim"), f"{here.rstrip('/')}/.well-known/agent-card.json")
-    if settings.explorer:
-        facts.add_row(Text("explorer", style="dim"), f"{here.rstrip('/')}{settings.explorer_prefix}/")
-    facts.add_row(Text("skills", style="dim"), _skills([skill.id for skill in card.skills]))
-    facts.add_row(Text("auth", style="dim"), "JWT bearer" if card.security_schemes else "none")
-    facts.add_row(Text("store", style="dim"), settings.store or "memory (tasks are lost when this process ends)")
-    if reload:
-        facts.add_row(Text("reload", style="dim"), "on: changed modules are taken in again")
-    console.print(facts)
+    console.print(_facts(app, reload=reload))
     for warning in warnings(app):
         console.print(Text.assemble(("warning ", "yellow"), warning))
 
 
+def _facts(app: Application, *, reload: bool) -> Table:
+    settings = app.settings
+    card = app.cards.card
+    address = _address(settings)
+    root = address.rstrip("/")
+    authentication = "none"
+    if card.security_schemes:
+        authentication = "JWT bearer"
+    facts = {
+        "agent": f"{address}  (A2A 1.0 and 0.3, JSON-RPC and REST)",
+        "card": f"{root}/.well-known/agent-card.json",
+    }
+    if settings.explorer:
+        facts["explorer"] = f"{root}{settings.explorer_prefix}/"
+    facts["skills"] = _skills([skill.id for skill in card.skills])
+    facts["auth"] = authentication
+    facts["store"] = settings.store or "memory (tasks are lost when this process ends)"
+    if reload:
+        facts["reload"] = "on: changed modules are taken in again"
+    table = Table.grid(padding=(0, 2))
+    for label, value in facts.items():
+        table.add_row(Text(label, style="dim"), value)
+    return table
+
+
+def _address(settings: Settings) -> str:
+    """Where a person on this machine finds the agent, unless the operator said where everybody does."""
+    if settings.url:
+        return settings.url
+    host = settings.host
+    if host in ANY_ADDRESS:
+        host = "localhost"  # one can listen at 0.0.0.0, but not call it
+    return f"http://{host}:{settings.port}/"
+
+
 def _skills(ids: list[str]) -> str:
-    shown = ", ".join(ids[:MAX_SKILLS])
-    return f"{len(ids)}: {shown}{', …' if len(ids) > MAX_SKILLS else ''}"
+    text = f"{len(ids)}: {', '.join(ids[:MAX_SKILLS])}"
+    if len(ids) > MAX_SKILLS:
+        text += ", …"
+    return text
 
 
 def warnings(app: Application) -> list[str]:
     """What an operator should know before anybody else finds out."""
     settings = app.settings
     found = []
-    if not app.cards.card.security_schemes and settings.host not in ("127.0.0.1", "localhost", "::1"):
+    if not app.cards.card.security_schemes and settings.host not in THIS_MACHINE:
         found.append(
             f"anybody who can reach {settings.host}:{settings.port} can run every skill: no authentication is set"
         )

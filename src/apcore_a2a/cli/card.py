@@ -6,9 +6,9 @@ import click
 import msgspec
 
 from apcore_a2a.cli import options, output, rendering
-from apcore_a2a.cli.connection import run
-from apcore_a2a.cli.groups import DefaultGroup
-from apcore_a2a.cli.options import Connection
+from apcore_a2a.cli.connection import run_with_client
+from apcore_a2a.cli.main import DefaultGroup
+from apcore_a2a.cli.options import CommonOptions
 from apcore_a2a.client import A2AClient
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import encode
@@ -22,41 +22,53 @@ def group() -> None:
 @group.command("get", epilog=options.example("apcore-a2a card http://localhost:8000"))
 @click.option("--extended", is_flag=True, help="The card that the agent shows to authenticated callers.")
 @click.option("--validate", is_flag=True, help="Check the card against the specification instead of showing it.")
-@options.common
+@options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT")
 def get(extended: bool, validate: bool, **given: Any) -> int:
     """Show an agent's card. AGENT is a host, the address of an agent or of its card, or a card in a file."""
-    connection, _ = options.read(given)
+    common, _ = options.read_common(given)
     if validate:
-        from apcore_a2a.cli.conformance.command import validate_agent
+        from apcore_a2a.cli.conformance.command import validate_agent  # `card` alone does not need the rules
 
-        return validate_agent(connection, behaviour=False)
+        return validate_agent(common, behaviour=False)
 
     async def work(client: A2AClient) -> None:
-        card = await (client.extended_card() if extended else client.agent_card)
-        lines = rendering.card_lines(card, signatures=_signatures(card, connection))
-        output.say(connection, encode(card), lines)
+        card = await _fetch_card(client, extended=extended)
+        lines = rendering.card_lines(card, signatures=_signatures(card, common))
+        output.print_result(common, encode(card), lines)
 
-    return run(connection, work, talks=extended)
+    return run_with_client(common, work, calls_agent=extended)
 
 
-def _signatures(card: AgentCard, connection: Connection) -> str:
+async def _fetch_card(client: A2AClient, *, extended: bool) -> AgentCard:
+    if extended:
+        return await client.extended_card()
+    return await client.agent_card
+
+
+def _signatures(card: AgentCard, common: CommonOptions) -> str:
+    """Verified, not verified or absent, and never one for the other (a2a-cli §10.1)."""
     if not card.signatures:
         return "none"
-    return f"{len(card.signatures)}, {'verified' if connection.keys else 'not verified (--keys FILE verifies them)'}"
+    # With keys, the client has refused every card whose signatures are not true.
+    if common.keys_file:
+        return f"{len(card.signatures)}, verified"
+    return f"{len(card.signatures)}, not verified (--keys FILE verifies them)"
 
 
 @click.command("skills", epilog=options.example("apcore-a2a skills http://localhost:8000"))
 @click.option("--extended", is_flag=True, help="From the card that the agent shows to authenticated callers.")
-@options.common
+@options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT")
 def skills(extended: bool, **given: Any) -> int:
     """List what an agent can do."""
-    connection, _ = options.read(given)
+    common, _ = options.read_common(given)
 
     async def work(client: A2AClient) -> None:
-        card = await (client.extended_card() if extended else client.agent_card)
-        lines = (line for skill in card.skills for line in rendering.skill_lines(skill, card))
-        output.say(connection, msgspec.json.encode({"skills": card.skills}), lines)
+        card = await _fetch_card(client, extended=extended)
+        lines: list[str] = []
+        for skill in card.skills:
+            lines += rendering.skill_lines(skill, card)
+        output.print_result(common, msgspec.json.encode({"skills": card.skills}), lines)
 
-    return run(connection, work, talks=extended)
+    return run_with_client(common, work, calls_agent=extended)

@@ -1,13 +1,15 @@
 """`completion` and `help`: the command line about itself."""
 
+from typing import Final
+
 import click
 from click.shell_completion import get_completion_class
 
 from apcore_a2a.cli import options
 from apcore_a2a.cli.main import cli
 
-PROGRAM = "apcore-a2a"
-VARIABLE = "_APCORE_A2A_COMPLETE"  # click looks for the program's name in it
+PROGRAM: Final = "apcore-a2a"
+VARIABLE: Final = "_APCORE_A2A_COMPLETE"  # click looks for the program's name in it
 
 
 @click.command(
@@ -26,11 +28,16 @@ def command(shell: str) -> None:
 @click.argument("names", nargs=-1, metavar="[COMMAND]...")
 def help_command(names: tuple[str, ...]) -> None:
     """Show how a command is used."""
+    # Resilient: without it, click would print the help of the program and exit, because no command is named here.
     with cli.make_context(PROGRAM, [], resilient_parsing=True) as context:
         command: click.Command = cli
         for name in names:
-            found = command.get_command(context, name) if isinstance(command, click.Group) else None
+            found = None
+            if isinstance(command, click.Group):
+                found = command.get_command(context, name)
             if found is None:
                 raise click.UsageError(f"No such command: {' '.join(names)}")
-            command, context = found, click.Context(found, info_name=name, parent=context)
+            command = found
+            # Each below the one before: the usage line names them all.
+            context = click.Context(found, info_name=name, parent=context)
         click.echo(command.get_help(context))

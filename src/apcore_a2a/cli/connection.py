@@ -7,16 +7,16 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
 
 from apcore_a2a.cli import failures
-from apcore_a2a.cli.options import Connection
-from apcore_a2a.cli.wire import DebugTransport, FileCardTransport, HeaderTransport, LocalCard
+from apcore_a2a.cli.options import CommonOptions
+from apcore_a2a.cli.transports import DebugTransport, FileCardTransport, HeaderTransport, LocalCard, RecordingTransport
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.address import origin
 from apcore_a2a.client.auth import Auth, AuthContext, BearerAuth, check_header
@@ -26,9 +26,237 @@ from apcore_a2a.client.transport import Transport
 from apcore_a2a.errors import A2ADiscoveryError, A2AError
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 
-QUICK: Final = 30.0  # seconds for what an agent answers at once
+DEFAULT_TIME_LIMIT: Final = 30.0  # seconds for what an agent answers at once
 
 Work = Callable[[A2AClient], Awaitable[int | None]]
+
+
+# ---- running a command ----------------------------------------------------------------------------------------------
+
+
+def run_with_client(
+    common: CommonOptions, work: Work, *, time_limit: float | None = DEFAULT_TIME_LIMIT, calls_agent: bool = True
+) -> int:
+    """Connect, do the work, and answer the exit code.
+
+    Args:
+        common: What every command is told.
+        work: The command.
+        time_limit: Seconds, if `--timeout` gives none; None for commands that wait for a task.
+        calls_agent: Whether the work calls the agent, and does not merely look at its card.
+    """
+
+    async def connect_and_work() -> int | None:
+        async with open_preferred_client(common) as client:
+            if calls_agent and common.version is None:
+                await _note_old_version(client)
+            return await work(client)
+
+    return run_to_exit_code(common, connect_and_work, time_limit=time_limit)
+
+
+def run_to_exit_code(
+    common: CommonOptions, work: Callable[[], Awaitable[int | None]], *, time_limit: float | None = DEFAULT_TIME_LIMIT
+) -> int:
+    """Do something about an agent within its time limit, report what fails, and answer the exit code."""
+    limit = common.timeout or time_limit
+
+    async def limited_work() -> int:
+        async with asyncio.timeout(limit):
+            code = await work()
+            return code or 0
+
+    try:
+        return asyncio.run(limited_work())
+    except KeyboardInterrupt:
+        return failures.EXIT_INTERRUPTED
+    except TimeoutError:
+        text = ""
+        if limit:
+            text = f"Nothing final from the agent within {limit:g} seconds"
+        return failures.report(failures.explain(TimeoutError(text)), json=common.json)
+    except BrokenPipeError:
+        # Whoever read our output has had enough (`| head`). At exit the interpreter flushes standard output once more,
+        # fails again and says so in a traceback; so what is left of the output goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return failures.EXIT_FAILED
+    except click.ClickException:
+        raise  # a wrong call found late, or artifacts that cannot be saved; main() reports those
+    except (A2AError, ValueError) as error:
+        failure = failures.explain(error, with_credentials=common.has_credentials)
+        return failures.report(failure, json=common.json)
+    except Exception as error:
+        return failures.report_unexpected(error, json=common.json, debug=common.debug)
+
+
+async def _note_old_version(client: A2AClient) -> None:
+    """No silent downgrade (a2a-cli §13.2): whoever did not ask for an old version is told that it is all there is."""
+    version = (await client.interface).protocol_version
+    if not version.startswith("1."):
+        click.echo(f"Note: the agent speaks A2A {version}; --a2a-version {version} silences this", err=True)
+
+
+# ---- opening a client -----------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_preferred_client(common: CommonOptions) -> AsyncIterator[A2AClient]:
+    """A client of the agent, over the binding that the caller prefers."""
+    async with open_client(common) as client:
+        binding = await _preferred_binding(common, client)
+        if binding is None:
+            yield client
+            return
+    # A client is made for one binding, and which one only the card could tell: hence a second client.
+    async with open_client(common, binding) as client:
+        yield client
+
+
+async def _preferred_binding(common: CommonOptions, client: A2AClient) -> BindingName | None:
+    """The first preference that the card offers; none at all leaves it to the card (a2a-cli §13.1)."""
+    if not common.bindings:
+        return None
+    card = await client.agent_card
+    offered = {interface.protocol_binding for interface in card.supported_interfaces}
+    for binding in common.bindings:
+        if binding in offered:
+            return binding
+    return None
+
+
+@asynccontextmanager
+async def open_client(common: CommonOptions, binding: BindingName | None = None) -> AsyncIterator[A2AClient]:
+    """A client of the agent, over one binding or the one that its card prefers."""
+    async with _open_route(common) as route, _make_client(common, route, binding) as client:
+        yield client
+
+
+@asynccontextmanager
+async def open_recorded_client(
+    common: CommonOptions, binding: BindingName | None = None
+) -> AsyncIterator[tuple[A2AClient, RecordingTransport]]:
+    """A client of the agent, and what shows its last exchange as it was on the wire."""
+    async with _open_route(common) as route:
+        # Outermost: a card out of a file is recorded as well, so that it can be validated.
+        recorder = RecordingTransport(route.transport)
+        async with _make_client(common, route._replace(transport=recorder), binding) as client:
+            yield client, recorder
+
+
+class Route(NamedTuple):
+    """Where an agent is called, and through what."""
+
+    url: str
+    allowed_origins: tuple[str, ...]
+    transport: Transport
+
+
+@asynccontextmanager
+async def _open_route(common: CommonOptions) -> AsyncIterator[Route]:
+    async with _open_network(common) as transport:
+        address = agent_address(common.agent)
+        if "://" in address:
+            yield Route(address, common.allowed_origins, transport)
+            return
+        card = _read_card(address)
+        # Whoever hands over a card trusts the addresses in it.
+        origins = (*common.allowed_origins, *card.origins)
+        yield Route(card.url, origins, FileCardTransport(transport, card))
+
+
+@asynccontextmanager
+async def _open_network(common: CommonOptions) -> AsyncIterator[Transport]:
+    if not common.insecure:
+        yield _with_options(common, open_transport(None))
+        return
+    import httpx  # for the one thing that our own transport does not do
+
+    from apcore_a2a.client.httpx_transport import HttpxTransport
+
+    click.echo("Warning: certificates are not verified (--insecure); others may read your credentials", err=True)
+    async with httpx.AsyncClient(verify=False) as http:
+        yield _with_options(common, HttpxTransport(http))
+
+
+def _with_options(common: CommonOptions, transport: Transport) -> Transport:
+    if common.debug:
+        transport = DebugTransport(transport)
+    # Around the other, so that --debug shows the headers, too.
+    if common.headers:
+        transport = HeaderTransport(transport, common.headers)
+    return transport
+
+
+def _make_client(common: CommonOptions, route: Route, binding: BindingName | None) -> A2AClient:
+    return A2AClient(
+        route.url,
+        auth=_choose_auth(common),
+        timeout=None,  # the command as a whole has a time limit, see run_to_exit_code
+        http=route.transport,
+        binding=binding,
+        version=common.version,
+        allow_origins=route.allowed_origins,
+        extensions=common.extensions,
+        poll_interval=common.poll_interval,
+        **_signature_options(common),
+    )
+
+
+def _signature_options(common: CommonOptions) -> dict[str, Any]:  # Any: two keywords of the client
+    if common.keys_file is None:
+        return {}
+    try:
+        keys = msgspec.json.decode(Path(common.keys_file).read_bytes(), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise click.UsageError(f"{common.keys_file} is not a JSON Web Key Set: {error}") from error
+    # A card without signatures is no failure (a2a-cli §10.1); `card` says that there are none.
+    return {"keys": keys, "signatures": "if-present"}
+
+
+# ---- which agent ----------------------------------------------------------------------------------------------------
+
+
+def agent_address(reference: str) -> str:
+    """An agent's address: a URL, a bare host (https, or http on this machine), or the path of a card."""
+    if "://" in reference:
+        return reference.removeprefix("file://")
+    if Path(reference).is_file() or reference.startswith((".", "/", "~")):
+        return reference
+    host_and_port = reference.partition("/")[0]
+    # rpartition: in `[::1]:8000` only the last colon is the port's. Without a port there is nothing before the colon.
+    host = host_and_port.rpartition(":")[0] or host_and_port
+    if host in ("localhost", "127.0.0.1", "[::1]"):
+        return f"http://{reference}"
+    return f"https://{reference}"
+
+
+def _read_card(path: str) -> LocalCard:
+    """A card out of a file, as if it came from the first address that it names."""
+    try:
+        body = Path(path).expanduser().read_bytes()
+        card = v03.decode_card(body)
+        origins = [origin(interface.url) for interface in card.supported_interfaces]
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        # A status, though there was no response: without one it would count as a card that is broken.
+        raise A2ADiscoveryError(f"The agent card {path} cannot be read: {reason}", status=0) from error
+    except (A2AError, ValueError) as error:
+        raise A2ADiscoveryError(f"The agent card {path} is not an agent card: {error}") from error
+    if not origins:
+        raise A2ADiscoveryError(f"The agent card {path} names no interface")
+    # The client looks for a card only at an http address; this one FileCardTransport answers.
+    return LocalCard(f"{origins[0]}/agent-card.json", body, tuple(origins))
+
+
+# ---- as whom --------------------------------------------------------------------------------------------------------
+
+
+def _choose_auth(common: CommonOptions) -> Auth | None:
+    if common.bearer:
+        return BearerAuth(common.bearer)
+    if common.api_key:
+        return CardApiKey(common.api_key)
+    return None
 
 
 class CardApiKey:
@@ -41,175 +269,22 @@ class CardApiKey:
         if context.card is None:
             return {}  # no card has asked for it yet
         for scheme in (context.card.security_schemes or {}).values():
-            if asked := scheme.get("apiKeySecurityScheme"):
-                return self._place(str(asked.get("location", "header")), check_header(str(asked.get("name") or "")))
+            asked = scheme.get("apiKeySecurityScheme")
+            if asked:
+                location = str(asked.get("location", "header"))
+                # The card chooses the name: it must not be able to write a second header.
+                return self._headers_for(location, check_header(str(asked.get("name") or "")))
         return {"X-API-Key": self._key}
 
-    def _place(self, location: str, name: str) -> Mapping[str, str]:
+    def _headers_for(self, location: str, name: str) -> Mapping[str, str]:
         match location:
             case "header":
                 return {name: self._key}
             case "cookie":
                 return {"Cookie": f"{name}={self._key}"}
+        # A2A 1.0 §4.5.2 also has `query`; but an Auth makes headers, and cannot change an address.
         raise A2AError(f"The agent wants its API key in the {location}, which this command cannot do")
 
     def renew(self) -> bool:
+        """Whether a refused key can be replaced by a newer one: there is only this one."""
         return False
-
-
-def run(connection: Connection, work: Work, *, within: float | None = QUICK, talks: bool = True) -> int:
-    """Connect, do the work, and answer the exit code.
-
-    Args:
-        within: The time limit if `--timeout` gives none.
-        talks: Whether the work calls the agent, and does not merely look at its card.
-    """
-
-    async def do() -> int | None:
-        async with connect(connection) as client:
-            if talks and connection.version is None:
-                await _note_version(client)
-            return await work(client)
-
-    return guard(connection, do, within=within)
-
-
-def guard(connection: Connection, do: Callable[[], Awaitable[int | None]], *, within: float | None = QUICK) -> int:
-    """Do something about an agent within its time limit, report what fails, and answer the exit code."""
-    limit = connection.timeout or within
-
-    async def limited() -> int:
-        async with asyncio.timeout(limit):
-            return await do() or 0
-
-    try:
-        return asyncio.run(limited())
-    except KeyboardInterrupt:
-        return failures.EXIT_INTERRUPTED
-    except TimeoutError:
-        late = TimeoutError(f"Nothing final from the agent within {limit:g} seconds" if limit else "")
-        return failures.report(failures.explain(late), json=connection.json)
-    except BrokenPipeError:  # whoever read our output has had enough; the interpreter must not try to flush it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return failures.EXIT_FAILED
-    except click.ClickException:
-        raise
-    except (A2AError, ValueError) as error:
-        failure = failures.explain(error, with_credentials=connection.has_credentials)
-        return failures.report(failure, json=connection.json)
-    except Exception as error:
-        return failures.report_unexpected(error, json=connection.json, debug=connection.debug)
-
-
-async def _note_version(client: A2AClient) -> None:
-    """No silent downgrade: whoever did not ask for an old version is told that it is all there is."""
-    version = (await client.interface).protocol_version
-    if not version.startswith("1."):
-        click.echo(f"Note: the agent speaks A2A {version}; --a2a-version {version} silences this", err=True)
-
-
-@asynccontextmanager
-async def connect(connection: Connection) -> AsyncIterator[A2AClient]:
-    """A client of the agent, with the binding that the caller prefers."""
-    async with open_client(connection) as client:
-        binding = await _preferred(connection, client)
-        if binding is None:
-            yield client
-            return
-    async with open_client(connection, binding) as client:
-        yield client
-
-
-async def _preferred(connection: Connection, client: A2AClient) -> BindingName | None:
-    """The first preference that the card offers; none at all leaves it to the card."""
-    if not connection.transports:
-        return None
-    offered = {interface.protocol_binding for interface in (await client.agent_card).supported_interfaces}
-    return next((binding for binding in connection.transports if binding in offered), None)
-
-
-@asynccontextmanager
-async def open_client(
-    connection: Connection,
-    binding: BindingName | None = None,
-    *,
-    wrap: Callable[[Transport], Transport] = lambda it: it,
-) -> AsyncIterator[A2AClient]:
-    """A client of the agent; `wrap` may put a transport around the one that it uses."""
-    url, origins = address(connection.agent), list(connection.origins)
-    async with AsyncExitStack() as stack:
-        transport = await _transport(connection, stack)
-        if "://" not in url:
-            card = _read_card(url)
-            url, transport = card.url, FileCardTransport(transport, card)
-            origins += card.origins
-        client = A2AClient(
-            url,
-            auth=_auth(connection),
-            timeout=None,
-            http=wrap(transport),
-            binding=binding,
-            version=connection.version,
-            allow_origins=origins,
-            extensions=connection.extensions,
-            poll_interval=connection.poll_interval,
-            **_signatures(connection),
-        )
-        yield await stack.enter_async_context(client)
-
-
-def address(reference: str) -> str:
-    """An agent's address: a URL, a bare host (https, or http on this machine), or the path of a card."""
-    if "://" in reference:
-        return reference.removeprefix("file://")
-    if Path(reference).is_file() or reference.startswith((".", "/", "~")):
-        return reference
-    host = reference.partition("/")[0].rpartition(":")[0] or reference.partition("/")[0]
-    local = host in ("localhost", "127.0.0.1", "[::1]")
-    return f"{'http' if local else 'https'}://{reference}"
-
-
-def _read_card(path: str) -> LocalCard:
-    """A card out of a file. Whoever hands it over trusts the addresses in it."""
-    try:
-        body = Path(path).expanduser().read_bytes()
-        card = v03.decode_card(body)
-        origins = tuple(origin(interface.url) for interface in card.supported_interfaces)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise A2ADiscoveryError(f"The agent card {path} cannot be read: {reason}", status=0) from error
-    except (A2AError, ValueError) as error:
-        raise A2ADiscoveryError(f"The agent card {path} is not an agent card: {error}") from error
-    if not origins:
-        raise A2ADiscoveryError(f"The agent card {path} names no interface")
-    return LocalCard(f"{origins[0]}/agent-card.json", body, origins)
-
-
-async def _transport(connection: Connection, stack: AsyncExitStack) -> Transport:
-    transport = open_transport(None)
-    if connection.insecure:
-        import httpx  # for the one thing that our own transport does not do
-
-        from apcore_a2a.client.httpx_transport import HttpxTransport
-
-        click.echo("Warning: certificates are not verified (--insecure); others may read your credentials", err=True)
-        transport = HttpxTransport(await stack.enter_async_context(httpx.AsyncClient(verify=False)))
-    if connection.debug:
-        transport = DebugTransport(transport)
-    return HeaderTransport(transport, connection.headers) if connection.headers else transport
-
-
-def _auth(connection: Connection) -> Auth | None:
-    if connection.bearer:
-        return BearerAuth(connection.bearer)
-    return CardApiKey(connection.api_key) if connection.api_key else None
-
-
-def _signatures(connection: Connection) -> dict[str, Any]:  # Any: two keywords of the client
-    if connection.keys is None:
-        return {}
-    try:
-        keys = msgspec.json.decode(Path(connection.keys).read_bytes(), type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise click.UsageError(f"{connection.keys} is not a JSON Web Key Set: {error}") from error
-    return {"keys": keys, "signatures": "if-present"}

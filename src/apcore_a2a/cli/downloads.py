@@ -11,66 +11,97 @@ from msgspec import UNSET
 
 from apcore_a2a.protocol.model import Artifact, Part, encode
 
-MAX_NAME: Final = 100
+MAX_NAME: Final = 100  # characters; a suffix and a number may follow, and most file systems take 255 bytes
+MAX_NUMBER: Final = 10_000
 _UNFIT: Final = re.compile(r"[^\w.\- ()]+")
+# Names of devices on Windows, where `NUL.txt` is one as well.
 _RESERVED: Final = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 
 
-def save_artifacts(artifacts: Iterable[Artifact], directory: str) -> Iterator[str]:
-    """Write every part with content of its own to a file of its own; a line about each."""
+def save_artifacts(artifacts: Iterable[Artifact], directory: str) -> list[str]:
+    """Write every part with content of its own to a file of its own; a line about each.
+
+    Raises:
+        click.ClickException: a file or the directory cannot be written.
+    """
     folder = Path(directory)
+    lines = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for artifact in artifacts:
             for name, content in _files(artifact):
-                yield f"Saved: {_write(folder, name, content)}"
+                path = _write_new(folder, name, content)
+                lines.append(f"Saved: {path}")
     except OSError as error:
         raise click.ClickException(f"Artifacts not saved: {error.strerror or error}: {error.filename}") from error
+    return lines
 
 
 def _files(artifact: Artifact) -> Iterator[tuple[str, bytes]]:
+    """The name that the agent gives to each file, and what is in it."""
     base = artifact.name or artifact.artifact_id
-    texts = [part for part in artifact.parts if part.text is not UNSET and not part.filename]
-    if texts:  # chunks of one text
-        kind = texts[0].media_type or "text/plain"
-        yield base + _suffix(base, kind, ".txt"), "".join(str(part.text) for part in texts).encode()
+    # Texts without a name are the chunks of one text that was streamed: they are one file.
+    chunks = [part for part in artifact.parts if _is_chunk(part)]
+    if chunks:
+        text = "".join(str(part.text) for part in chunks)
+        media_type = chunks[0].media_type or "text/plain"
+        yield base + _suffix(base, media_type, otherwise=".txt"), text.encode()
     for part in artifact.parts:
-        if part.url is UNSET and part not in texts:
-            yield _name(part, base), _content(part)
+        # What is only an address is not fetched: the agent would choose whom we call, and from inside our network.
+        if part.url is UNSET and not _is_chunk(part):
+            yield _file_name(part, base), _content(part)
 
 
-def _name(part: Part, base: str) -> str:
+def _is_chunk(part: Part) -> bool:
+    return part.text is not UNSET and not part.filename
+
+
+def _file_name(part: Part, base: str) -> str:
     if part.filename:
         return part.filename
-    return base + _suffix(base, part.media_type, ".json" if part.data is not UNSET else ".bin")
+    if part.data is not UNSET:
+        return base + _suffix(base, part.media_type, otherwise=".json")
+    return base + _suffix(base, part.media_type, otherwise=".bin")
 
 
-def _suffix(base: str, media_type: str, otherwise: str) -> str:
-    return "" if Path(base).suffix else mimetypes.guess_extension(media_type.partition(";")[0]) or otherwise
+def _suffix(base: str, media_type: str, *, otherwise: str) -> str:
+    if Path(base).suffix:
+        return ""
+    without_parameters = media_type.partition(";")[0]
+    return mimetypes.guess_extension(without_parameters) or otherwise
 
 
 def _content(part: Part) -> bytes:
     if part.text is not UNSET:
         return str(part.text).encode()
-    return bytes(part.raw) if part.raw is not UNSET else encode(part.data)
+    if part.raw is not UNSET:
+        return bytes(part.raw)
+    return encode(part.data)
 
 
 def safe_name(name: str) -> str:
     """A remote name as the name of a file in a directory of ours: no path, nothing hidden, nothing odd."""
     last = name.replace("\\", "/").rpartition("/")[2]
-    plain = _UNFIT.sub("_", last).strip(" .")[:MAX_NAME].rstrip(" .")
-    return f"_{plain}" if not plain or _RESERVED.fullmatch(plain) else plain
+    # Dots and spaces at the end are dropped again after the cut: Windows ignores them, and would see another name.
+    safe = _UNFIT.sub("_", last).strip(" .")[:MAX_NAME].rstrip(" .")
+    if not safe or _RESERVED.fullmatch(safe):
+        return f"_{safe}"
+    return safe
 
 
-def _write(folder: Path, name: str, content: bytes) -> Path:
-    """Under that name, or a numbered one if a file has it already."""
+def _write_new(folder: Path, name: str, content: bytes) -> Path:
+    """Write a file under that name, or a numbered one if a file has it already."""
     wanted = Path(safe_name(name))
-    for number in range(10_000):
-        path = folder / (f"{wanted.stem}-{number}{wanted.suffix}" if number else wanted.name)
+    file_name = wanted.name
+    for number in range(1, MAX_NUMBER + 1):
+        path = folder / file_name
         try:
+            # "x" fails if there is a file or a link: between a look whether there is one and the opening, one could
+            # be put there.
             with path.open("xb") as file:
                 file.write(content)
         except FileExistsError:
+            file_name = f"{wanted.stem}-{number}{wanted.suffix}"
             continue
         return path
     raise FileExistsError(0, "no name is left", str(folder / wanted))

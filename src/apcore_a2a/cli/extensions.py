@@ -7,13 +7,15 @@ worked: a file that cannot be read leaves the module as it was, and says so.
 import asyncio
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import apcore
 import click
 from watchfiles import awatch
 
 logger = logging.getLogger(__name__)
+
+STOP_TIMEOUT: Final = 5  # seconds; a reload that hangs in a module's code does not hold up the shutdown
 
 
 class Extensions:
@@ -25,21 +27,24 @@ class Extensions:
 
     def refresh(self, changed: set[Path]) -> None:
         """Take in again the modules whose files changed; blocks, so call it on a worker thread."""
+        # Into a registry of its own first: what cannot be imported is missing there, and stays here.
         fresh = _discover(self.directory)
         for path in sorted(changed):
-            self._refresh(_module_id(self.directory, path), path, fresh)
+            self._refresh_module(_module_id(self.directory, path), path, fresh)
 
-    def _refresh(self, module_id: str, path: Path, fresh: Any) -> None:
+    def _refresh_module(self, module_id: str, path: Path, fresh: Any) -> None:  # Any: a registry, which is untyped
         module = fresh.get(module_id)
         if module is None and path.exists():
             logger.warning("module not reloaded: its file has an error", extra={"module_id": module_id})
             return
-        known = self.registry.get(module_id) is not None
-        if known:
+        if self.registry.get(module_id) is not None:
+            # register() refuses an id that is taken.
             self.registry.unregister(module_id)
-        if module is not None:
-            self.registry.register(module_id, module)
-        logger.info("module reloaded" if module is not None else "module removed", extra={"module_id": module_id})
+        if module is None:
+            logger.info("module removed", extra={"module_id": module_id})
+            return
+        self.registry.register(module_id, module)
+        logger.info("module reloaded", extra={"module_id": module_id})
 
 
 class Reloader:
@@ -56,11 +61,15 @@ class Reloader:
     async def stop(self) -> None:
         self._stop.set()
         if self._watching is not None:
-            await asyncio.wait({self._watching}, timeout=5)
+            await asyncio.wait({self._watching}, timeout=STOP_TIMEOUT)
 
     async def _watch(self) -> None:
         async for changes in awatch(self._extensions.directory, stop_event=self._stop):
-            changed = {Path(path) for _, path in changes if _is_module(Path(path))}
+            changed = set()
+            for _, name in changes:
+                path = Path(name)
+                if _is_module(path):
+                    changed.add(path)
             try:
                 await asyncio.to_thread(self._extensions.refresh, changed)
             except Exception:  # a half-written directory can be in any state; the next change tries again
@@ -92,4 +101,6 @@ def _is_module(path: Path) -> bool:
 
 
 def _module_id(directory: Path, path: Path) -> str:
+    """The id that apcore gives to a module: its path in the directory, with dots."""
+    # Both resolved: the watcher's paths are absolute, and the directory may be relative, or a link.
     return ".".join(path.resolve().relative_to(directory.resolve()).with_suffix("").parts)

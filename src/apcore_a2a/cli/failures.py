@@ -13,7 +13,8 @@ import click
 import msgspec
 from msgspec import Struct
 
-from apcore_a2a.cli import clean_text
+from apcore_a2a.clean_text import clean_line
+from apcore_a2a.cli.rendering import escape_json
 from apcore_a2a.errors import (
     WIRE,
     A2AConnectionError,
@@ -31,8 +32,14 @@ from apcore_a2a.errors import (
     wire,
 )
 
-EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_AUTH, EXIT_TIMEOUT, EXIT_INTERRUPTED = 1, 2, 3, 4, 5, 130
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 3
+EXIT_AUTH: Final = 4
+EXIT_TIMEOUT: Final = 5
+EXIT_INTERRUPTED: Final = 130  # as shells report a process that SIGINT ended: 128 + 2
 
+# Appendix D has these and no others: a tool must not invent names that begin with A2ACLI_ERR_.
 USAGE: Final = "A2ACLI_ERR_USAGE"
 CARD_NOT_FOUND: Final = "A2ACLI_ERR_CARD_NOT_FOUND"
 CARD_INVALID: Final = "A2ACLI_ERR_CARD_INVALID"
@@ -43,6 +50,7 @@ TIMEOUT: Final = "A2ACLI_ERR_TIMEOUT"
 INTERNAL: Final = "A2ACLI_ERR_INTERNAL"
 OVERLOADED: Final = "APCORE_ERR_OVERLOADED"  # the protocol has no name for it, and neither has the specification
 
+# All others exit with 1, also CARD_INVALID: the card was reached (Appendix D).
 EXITS: Final = {
     USAGE: EXIT_USAGE,
     CARD_NOT_FOUND: EXIT_UNREACHABLE,
@@ -60,12 +68,13 @@ HINTS: Final[dict[type[Exception], str]] = {
     ExtensionSupportRequiredError: "If you can do what the extension asks, name it with --extension",
 }
 # The library speaks to programmers; a person at a terminal has flags instead of arguments.
-_FLAGS: Final = (
+_FLAGS_FOR_ARGUMENTS: Final = (
     ("pass auth=", "pass --token"),
     ("pass allow_origins=", "pass --allow-origin"),
     ("pass timeout= to wait longer", "--timeout waits longer"),
 )
-_CODES: Final = {ParseError: "JSONParseError", A2AError: "InternalError"}  # where A2A's name is not our class's
+# A failure of the protocol is called what A2A calls it; mostly that is what our class is called.
+_A2A_NAMES: Final = {ParseError: "JSONParseError", A2AError: "InternalError"}
 
 
 class Failure(Struct, frozen=True, rename="camel"):
@@ -82,55 +91,81 @@ class Failure(Struct, frozen=True, rename="camel"):
 
 
 def explain(error: BaseException, *, with_credentials: bool = False) -> Failure:
-    """What to tell about an exception."""
+    """The failure that an exception is.
+
+    Args:
+        error: What a command raised.
+        with_credentials: Whether the caller gave any: it decides whether they are missing or wrong.
+    """
     match error:
         case TimeoutError():
-            return Failure(TIMEOUT, str(error) or "The time is up", "Wait longer with --timeout")
+            return Failure(TIMEOUT, str(error) or "The time is up", hint="Wait longer with --timeout")
         case click.ClickException():
             return Failure(USAGE, error.format_message())
-        case UnauthenticatedError():
-            return _refused(_said(error), with_credentials)
-        case A2ADiscoveryError():
-            return _undiscovered(error, with_credentials)
-        case A2AConnectionError():
-            return Failure(UNREACHABLE, _said(error))
-        case OverloadedError():
-            return Failure(OVERLOADED, _said(error), f"Try again in {error.retry_after} s")
-        case A2AServerError():
-            return Failure(_CODES[A2AError], _said(error), None, error.code)
         case A2AError():
-            kind = next(cls for cls in type(error).__mro__ if cls in WIRE)
-            return Failure(_CODES.get(kind, kind.__name__), _said(error), HINTS.get(kind), wire(error).code)
+            return _explain_a2a(error, with_credentials)
         case ValueError():
-            return Failure(USAGE, clean_text.line(str(error)))
-    return Failure(INTERNAL, f"This should not happen: {type(error).__name__}", "Run it with --debug and report it")
+            # The library refuses an argument so, and each of its arguments was an option of the caller's.
+            return Failure(USAGE, clean_line(str(error)))
+    # Only the kind: the text of an unforeseen exception may hold a path or a secret.
+    text = f"This should not happen: {type(error).__name__}"
+    return Failure(INTERNAL, text, hint="Run it with --debug and report it")
 
 
-def _said(error: A2AError) -> str:
-    text = clean_text.line(error.message)
-    for argument, flag in _FLAGS:
+def _explain_a2a(error: A2AError, with_credentials: bool) -> Failure:
+    text = _message_for_people(error)
+    match error:
+        case UnauthenticatedError():
+            return _not_authenticated(text, with_credentials)
+        case A2ADiscoveryError():
+            return _no_card(error, text, with_credentials)
+        case A2AConnectionError():
+            return Failure(UNREACHABLE, text)
+        case OverloadedError():
+            return Failure(OVERLOADED, text, hint=f"Try again in {error.retry_after} s")
+        case A2AServerError():
+            # A code that is not in the protocol's table: the agent's own, which is handed on as it is.
+            return Failure(_A2A_NAMES[A2AError], text, a2a_code=error.code)
+    kind = _class_in_protocol(error)
+    name = _A2A_NAMES.get(kind, kind.__name__)
+    return Failure(name, text, hint=HINTS.get(kind), a2a_code=wire(error).code)
+
+
+def _class_in_protocol(error: A2AError) -> type[A2AError]:
+    """The class of the error, or the nearest above it, that the protocol knows."""
+    for kind in type(error).__mro__:
+        if kind in WIRE:
+            return kind
+    return A2AError
+
+
+def _message_for_people(error: A2AError) -> str:
+    text = clean_line(error.message)  # an agent may have written it
+    for argument, flag in _FLAGS_FOR_ARGUMENTS:
         text = text.replace(argument, flag)
     return text
 
 
-def _refused(text: str, with_credentials: bool) -> Failure:
+def _not_authenticated(text: str, with_credentials: bool) -> Failure:
     if with_credentials:
-        return Failure(AUTH_FAILED, text, "The agent does not accept these credentials")
-    return Failure(CREDENTIALS_MISSING, text, AUTH_HINT)
+        return Failure(AUTH_FAILED, text, hint="The agent does not accept these credentials")
+    return Failure(CREDENTIALS_MISSING, text, hint=AUTH_HINT)
 
 
-def _undiscovered(error: A2ADiscoveryError, with_credentials: bool) -> Failure:
+def _no_card(error: A2ADiscoveryError, text: str, with_credentials: bool) -> Failure:
     if error.status in (401, 403):
-        return _refused(_said(error), with_credentials)
+        return _not_authenticated(text, with_credentials)
+    # A status is that of a response without a card; no status means that there was one, and it could not be used.
     if error.status is not None:
-        return Failure(CARD_NOT_FOUND, _said(error), "Is this the agent's address? A card's own address works, too")
-    return Failure(CARD_INVALID, _said(error))
+        hint = "Is this the agent's address? A card's own address works, too"
+        return Failure(CARD_NOT_FOUND, text, hint=hint)
+    return Failure(CARD_INVALID, text)
 
 
 def report(failure: Failure, *, json: bool) -> int:
     """Say what failed: as an object on standard output, or to a person on standard error."""
     if json:
-        click.echo(clean_text.json_line(msgspec.json.encode({"error": failure})))
+        click.echo(escape_json(msgspec.json.encode({"error": failure})))
     else:
         click.echo(f"Error: {failure.message} ({failure.code})", err=True)
         if failure.hint:
@@ -146,16 +181,20 @@ def report_unexpected(error: Exception, *, json: bool, debug: bool) -> int:
 
 def report_usage(error: click.ClickException, args: Sequence[str]) -> int:
     """Say that the call is wrong, before there are any options to look at."""
-    failure = Failure(USAGE, error.format_message()) if isinstance(error, click.UsageError) else None
-    if wants_json(args):
-        return report(failure or Failure(INTERNAL, error.format_message()), json=True)
-    error.show()
-    return error.exit_code
+    if not wants_json(args):
+        error.show()
+        return error.exit_code
+    code = INTERNAL
+    if isinstance(error, click.UsageError):
+        code = USAGE
+    return report(Failure(code, error.format_message()), json=True)
 
 
 def wants_json(args: Sequence[str]) -> bool:
-    """Whether arguments that cannot be parsed ask for JSON nevertheless."""
-    pairs = list(pairwise(args))
-    asked = any((name, "json") in pairs for name in ("-o", "--output"))
-    together = not {"--json", "-ojson", "--output=json"}.isdisjoint(args)
-    return asked or together or os.environ.get("A2ACLI_OUTPUT") == "json"
+    """Whether arguments that cannot be parsed ask for JSON nevertheless: a program that did gets its errors so."""
+    if os.environ.get("A2ACLI_OUTPUT") == "json":
+        return True
+    for argument in args:
+        if argument in ("--json", "-ojson", "--output=json"):
+            return True
+    return ("-o", "json") in pairwise(args) or ("--output", "json") in pairwise(args)

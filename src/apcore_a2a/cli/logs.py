@@ -2,28 +2,37 @@
 
 import json
 import logging
-import re
 import time
 from typing import Any, Final, Literal
+
+from apcore_a2a.clean_text import clean_line, clean_text
 
 LogFormat = Literal["text", "json"]
 
 MAX_TEXT: Final = 1000
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+# What every record has; all other attributes came in through `extra`. Some are set late, by a formatter or by newer
+# Pythons, so an empty record does not show them; `color_message` is uvicorn's second copy of the message, with colours.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _COLORS: Final = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "31", "CRITICAL": "31"}
 
 
-def clean(value: object) -> object:
+def clean_value(value: object) -> object:
     """A value that may stand in a log: numbers as they are, text without control characters and not without end."""
-    if isinstance(value, bool | int | float) or value is None:
+    if value is None or isinstance(value, bool | int | float):
         return value
-    text = _CONTROL.sub("", str(value))
-    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
+    text = clean_text(str(value))
+    if len(text) > MAX_TEXT:
+        return text[:MAX_TEXT] + "…"
+    return text
 
 
-def extras(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: clean(value) for name, value in vars(record).items() if name not in _STANDARD}
+def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What was logged in `extra`, cleaned."""
+    fields = {}
+    for name, value in vars(record).items():
+        if name not in _STANDARD:
+            fields[name] = clean_value(value)
+    return fields
 
 
 class JSONFormatter(logging.Formatter):
@@ -35,11 +44,12 @@ class JSONFormatter(logging.Formatter):
             "time": f"{moment}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": clean(record.getMessage()),
-            **extras(record),
+            "message": clean_value(record.getMessage()),
+            **extra_fields(record),
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
+        # Line ends may stay in the values: JSON writes them as \n, so the record is one line all the same.
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
@@ -54,15 +64,29 @@ class TextFormatter(logging.Formatter):
         level = record.levelname.lower()
         if self._color:
             level = f"\x1b[{_COLORS.get(record.levelname, '0')}m{level}\x1b[0m"
-        data = "".join(f" {name}={value}" for name, value in extras(record).items())
-        said = f"{clean(record.getMessage())}{data}".replace("\n", " ")  # a record is one line
-        line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level} {said}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        words = [str(clean_value(record.getMessage()))]
+        for name, value in extra_fields(record).items():
+            words.append(f"{name}={value}")
+        # Here a line end in a value would begin what looks like a record of ours.
+        text = clean_line(" ".join(words))
+        line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level} {text}"
+        if record.exc_info:
+            # The exception to one line a record: a traceback on one line could not be read.
+            line += f"\n{self.formatException(record.exc_info)}"
+        return line
 
 
 def configure(level: str, style: LogFormat, *, color: bool) -> None:
     """Set up logging for a process that we are the owner of."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JSONFormatter() if style == "json" else TextFormatter(color=color))
+    if style == "json":
+        handler.setFormatter(JSONFormatter())
+    else:
+        handler.setFormatter(TextFormatter(color=color))
+    # `force`: a handler that some import has put there would write each record a second time, uncleaned.
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("uvicorn.error").setLevel("WARNING" if level == "info" else level.upper())
+    # At info, uvicorn tells where it listens and how to stop it; the banner has said that already.
+    uvicorn_level = level.upper()
+    if level == "info":
+        uvicorn_level = "WARNING"
+    logging.getLogger("uvicorn.error").setLevel(uvicorn_level)

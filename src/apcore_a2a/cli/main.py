@@ -1,7 +1,7 @@
-"""The command group, its exit codes and its errors.
+"""The commands by name, how a word becomes a command, and how the program exits.
 
 `serve` exits with 0 done, 1 the call is wrong (arguments, files, settings), 2 it failed while running. The commands
-that call agents exit as the a2a-cli specification says: 2 for wrong arguments, 1 and 3 to 5 for failures.
+that call agents exit as the a2a-cli specification says (§11.6): 2 for wrong arguments, 1 and 3 to 5 for failures.
 """
 
 import sys
@@ -13,7 +13,9 @@ from click.shell_completion import CompletionItem
 
 from apcore_a2a import __version__
 
-COMMANDS: Final = {  # name: (module:attribute, one line for --help)
+# name: (module:attribute, one line for --help). The lines are written twice, here and in the command's docstring: to
+# list the commands, none of them must be imported. `serve` alone loads half a second of server.
+COMMANDS: Final = {
     "serve": ("serve:command", "Serve a directory of apcore modules as an A2A agent."),
     "card": ("card:group", "Show an agent's card (card get)."),
     "skills": ("card:skills", "List what an agent can do."),
@@ -33,7 +35,7 @@ SERVE: Final = "serve"  # its exit codes are its own: process managers know them
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is asked for."""
+    """The commands of the table; each is imported when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -46,13 +48,43 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # click's own would import each command for its first line of help.
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The names from the table: to complete a word, nothing is imported."""
-        names = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
-        return names + click.Command.shell_complete(self, ctx, incomplete)
+        found = []
+        for name, (_, text) in COMMANDS.items():
+            if name.startswith(incomplete):
+                found.append(CompletionItem(name, help=text))
+        # The options of the program come from click.Command; click.Group would add the commands a second time.
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+
+class DefaultGroup(click.Group):
+    """A noun that is a verb as well: `card AGENT` is `card get AGENT`.
+
+    A first word that is no command's name is an argument, or an option, of the default command.
+    """
+
+    def __init__(self, *args: Any, default: str, **attributes: Any) -> None:  # Any: as click.Group takes them
+        super().__init__(*args, **attributes)
+        self._default = default
+        # `card --json AGENT`: the group does not know the option, the default command does.
+        self.ignore_unknown_options = True
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if self._wants_default(ctx, args):
+            args = [self._default, *args]
+        return super().parse_args(ctx, args)
+
+    def _wants_default(self, ctx: click.Context, args: list[str]) -> bool:
+        if not args:
+            # `task` alone is `task get`, which says what is missing; but a shell that completes `task ` wants the
+            # names of the commands.
+            return not ctx.resilient_parsing
+        return args[0] not in self.commands and args[0] not in ctx.help_option_names
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -74,21 +106,25 @@ def main(args: list[str] | None = None) -> None:
             ...
         SystemExit: 0
     """
-    given = sys.argv[1:] if args is None else args
+    if args is None:
+        args = sys.argv[1:]
     try:
-        code: Any = cli.main(given, prog_name="apcore-a2a", standalone_mode=False)
+        # Not in standalone mode: there, click would print its own errors as text and exit, `--json` or not.
+        code: Any = cli.main(args, prog_name="apcore-a2a", standalone_mode=False)
     except click.exceptions.Abort:
         click.echo("Aborted", err=True)
         code = 1
     except click.ClickException as error:
-        code = _refuse(error, given)
-    sys.exit(code if isinstance(code, int) else 0)
+        code = _report_wrong_call(error, args)
+    if not isinstance(code, int):
+        code = 0  # a command that returns nothing has done its job
+    sys.exit(code)
 
 
-def _refuse(error: click.ClickException, args: list[str]) -> int:
+def _report_wrong_call(error: click.ClickException, args: list[str]) -> int:
     if args[:1] == [SERVE]:
         error.show()
         return 1
-    from apcore_a2a.cli.failures import report_usage
+    from apcore_a2a.cli.failures import report_usage  # loads the client's errors; `--help` does without
 
     return report_usage(error, args)

@@ -1,26 +1,42 @@
-"""How an outcome is told: the result on standard output, what a person should know besides on standard error.
+"""What a command prints: the result on standard output, what a person should know besides on standard error.
 
 Rule: with `-o json`, standard output holds the protocol's own types, nothing else (a2a-cli specification §11.1, §11.3).
 """
 
+import asyncio
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Final, Protocol
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Final
 
 import click
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from apcore_a2a.cli import clean_text, rendering
+from apcore_a2a.clean_text import clean_line, clean_text
+from apcore_a2a.cli import rendering
 from apcore_a2a.cli.downloads import save_artifacts
-from apcore_a2a.cli.options import Connection
+from apcore_a2a.cli.options import CommonOptions
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, copy, fold
-from apcore_a2a.protocol.model import ArtifactUpdate, Event, Message, StatusUpdate, Task, TaskState, TaskStatus, encode
+from apcore_a2a.protocol.model import (
+    ArtifactUpdate,
+    Event,
+    Message,
+    Part,
+    StatusUpdate,
+    Task,
+    TaskState,
+    TaskStatus,
+    encode,
+)
 from apcore_a2a.protocol.operations import Operation
 
+if TYPE_CHECKING:
+    from rich.status import Status
+
+# Outcomes that are not failures of the command, which exits with 0, but that a person should not overlook (§11.6).
 WARNINGS: Final = {
     TaskState.FAILED: "the task failed",
     TaskState.REJECTED: "the agent rejected the task",
@@ -30,106 +46,141 @@ WARNINGS: Final = {
 }
 
 
-def say(connection: Connection, payload: bytes, lines: Iterable[str]) -> None:
-    """Print one result."""
-    if connection.json:
-        click.echo(clean_text.json_document(payload))
-    else:
-        for line in lines:
-            click.echo(line)
+# ---- results --------------------------------------------------------------------------------------------------------
 
 
-def tell_task(connection: Connection, task: Task, *, payload: bytes | None = None, save: str | None = None) -> None:
+def print_result(common: CommonOptions, document: bytes, lines: Iterable[str]) -> None:
+    """Print one result: the document for programs, or the lines for people."""
+    if common.json:
+        click.echo(rendering.format_json(document))
+        return
+    for line in lines:
+        click.echo(line)
+
+
+def print_task(common: CommonOptions, task: Task, *, document: bytes | None = None, save_to: str | None = None) -> None:
     """Print a task, save its artifacts, and say what can be done next."""
-    say(connection, payload or encode(task), rendering.task_lines(task, verbose=connection.verbose))
-    saved = [] if save is None else list(save_artifacts(task.artifacts, save))
-    follow_up = [line for line in (next_line(connection, task.id, task.status.state),) if line]
-    for line in saved + follow_up:
-        click.echo(line, err=connection.json)
-    warn(task.status.state)
+    print_result(common, document or encode(task), rendering.task_lines(task, verbose=common.verbose))
+    _print_after_task(common, task, save_to)
 
 
-def tell_answer(connection: Connection, answer: Task | Message, save: str | None = None) -> None:
-    """Print what a message was answered with: a SendMessageResponse."""
-    payload = v1.encode_result(Operation.SEND, answer)
+def print_answer(common: CommonOptions, answer: Task | Message, save_to: str | None = None) -> None:
+    """Print what a message was answered with: a SendMessageResponse, which holds a task or a message."""
+    document = v1.encode_result(Operation.SEND, answer)
     if isinstance(answer, Task):
-        tell_task(connection, answer, payload=payload, save=save)
+        print_task(common, answer, document=document, save_to=save_to)
     else:
-        say(connection, payload, rendering.message_lines(answer))
+        print_result(common, document, rendering.message_lines(answer))
 
 
-def next_line(connection: Connection, task_id: str, state: TaskState) -> str:
-    """The exact command that goes on from here; nothing where there is nothing to go on with."""
-    agent, task = shlex.quote(connection.agent), shlex.quote(clean_text.line(task_id))
+def _print_after_task(common: CommonOptions, task: Task, save_to: str | None) -> None:
+    """Save artifacts, if the caller wants them, and say what can be done next."""
+    lines = []
+    if save_to is not None:
+        lines += save_artifacts(task.artifacts, save_to)
+    next_command = _next_command(common, task)
+    if next_command:
+        lines.append(f"Next: {next_command}")
+    for line in lines:
+        # Fields of text output; beside JSON, which must stay alone on standard output.
+        click.echo(line, err=common.json)
+    warning = WARNINGS.get(task.status.state)
+    if warning:
+        click.echo(f"Warning: {warning} ({rendering.state_name(task.status.state)})", err=True)
+
+
+def _next_command(common: CommonOptions, task: Task) -> str:
+    """The exact command that goes on from here (a2a-cli §8.2); nothing where there is nothing to go on with."""
+    agent = shlex.quote(common.agent)
+    # The agent chose the id, and the line is there to be pasted into a shell.
+    task_id = shlex.quote(clean_line(task.id))
+    state = task.status.state
     if state is TaskState.INPUT_REQUIRED:
-        return f"Next: apcore-a2a send {agent} --task-id {task} 'your reply'"
+        return f"apcore-a2a send {agent} --task-id {task_id} 'your reply'"
+    # AUTH_REQUIRED is at rest, too, but nothing is sent to go on: the authorization is given elsewhere.
     if state is TaskState.AUTH_REQUIRED or state not in AT_REST:
-        return f"Next: apcore-a2a task get {agent} {task} --wait"
+        return f"apcore-a2a task get {agent} {task_id} --wait"
     return ""
 
 
-def warn(state: TaskState) -> None:
-    if text := WARNINGS.get(state):
-        click.echo(f"Warning: {text} ({rendering.short(state)})", err=True)
+def print_task_goes_on(common: CommonOptions, task_id: str) -> None:
+    """Say how to find a task again: we stop waiting for it, and it does not stop."""
+    if not task_id:
+        return
+    agent = shlex.quote(common.agent)
+    task = shlex.quote(clean_line(task_id))
+    click.echo(f"Task {task} goes on: apcore-a2a task get {agent} {task} --wait (or: task cancel)", err=True)
 
 
-class Watch(Protocol):
-    """What shows a person that something is going on."""
-
-    def state(self, state: TaskState) -> None: ...
+# ---- progress -------------------------------------------------------------------------------------------------------
 
 
-class _Blind:
-    def state(self, state: TaskState) -> None:
-        """Nobody is looking."""
+class Progress:
+    """Shows a person that something is going on; shows nothing where nobody is looking."""
 
+    def __init__(self, spinner: "Status | None") -> None:
+        self._spinner = spinner
 
-class _Spinner:
-    def __init__(self, update: "Update") -> None:
-        self._update = update
-
-    def state(self, state: TaskState) -> None:
-        self._update(f"{rendering.short(state).lower()} …")
-
-
-class Update(Protocol):
-    def __call__(self, status: str) -> None: ...
+    def show_state(self, state: TaskState) -> None:
+        if self._spinner is not None:
+            self._spinner.update(f"{rendering.state_name(state).lower()} …")
 
 
 @contextmanager
-def watching() -> Iterator[Watch]:
+def show_progress() -> Iterator[Progress]:
     """A sign of life on standard error, if that is a terminal; it is gone when the result is printed."""
     if not sys.stderr.isatty():
-        yield _Blind()
+        yield Progress(None)
         return
-    from rich.console import Console  # only for people
+    from rich.console import Console  # only for people: scripts need not wait until it is loaded
 
     console = Console(stderr=True)
-    with console.status("connecting …") as status:
-        yield _Spinner(status.update)
+    with console.status("connecting …") as spinner:
+        yield Progress(spinner)
 
 
-class Ticker:
+# ---- streams --------------------------------------------------------------------------------------------------------
+
+
+async def print_events(common: CommonOptions, events: AsyncGenerator[Event], save_to: str | None) -> None:
+    """Print events as they come, to the end of the stream, and then what can be done next."""
+    printer = EventPrinter(common)
+    try:
+        async with aclosing(events):
+            async for event in events:
+                printer.print(event)
+    except asyncio.CancelledError:
+        # Ctrl-C, or the time limit.
+        printer.end_text()
+        print_task_goes_on(common, printer.task.id)
+        raise
+    printer.end_text()
+    if printer.task.id:  # else it was a bare message
+        _print_after_task(common, printer.task, save_to)
+
+
+class EventPrinter:
     """Prints events as they come; text that grows is printed as it grows. Keeps the task that they amount to."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._growing = ""
-        """The artifact whose text block is open."""
+    def __init__(self, common: CommonOptions) -> None:
+        self._common = common
+        # The id of the artifact whose text is being printed: the line is not ended yet. Empty if there is none.
+        self._growing_artifact = ""
         self.task = Task(id="", status=TaskStatus(state=TaskState.UNSPECIFIED))
 
-    def show(self, event: Event) -> None:
+    def print(self, event: Event) -> None:
+        """Print one event, and take it into the task."""
         self._keep(event)
-        if self._connection.json:
-            click.echo(clean_text.json_line(v1.encode_event(event)))
+        if self._common.json:
+            click.echo(rendering.escape_json(v1.encode_event(event)))  # on one line: this is JSON Lines
             return
         if isinstance(event, ArtifactUpdate):
-            self._show_artifact(event)
+            self._print_artifact(event)
             return
-        self.end_block()
+        self.end_text()
         match event:
             case Task():
-                lines = rendering.task_lines(event, verbose=self._connection.verbose)
+                lines = rendering.task_lines(event, verbose=self._common.verbose)
             case Message():
                 lines = rendering.message_lines(event)
             case StatusUpdate():
@@ -137,33 +188,36 @@ class Ticker:
         for line in lines:
             click.echo(line)
 
+    def end_text(self) -> None:
+        """End the text that is being printed: its line, and the blank line that ends a block."""
+        if self._growing_artifact:
+            click.echo("\n")
+            self._growing_artifact = ""
+
     def _status_lines(self, event: StatusUpdate) -> Iterator[str]:
-        if event.status.state in AT_REST:  # whoever watched only the tail has what the next command needs
+        if event.status.state in AT_REST:
+            # Whoever watched only the tail has what the next command needs (a2a-cli §11.2).
             yield from rendering.task_fields(self.task.id, self.task.context_id, event.status.state)
         else:
-            yield rendering.field("State", rendering.short(event.status.state))
+            yield rendering.field("State", rendering.state_name(event.status.state))
         if event.status.message is not None:
             yield from rendering.parts_lines(event.status.message.parts)
 
-    def _show_artifact(self, event: ArtifactUpdate) -> None:
-        artifact, texts = event.artifact, [part.text for part in event.artifact.parts]
-        if UNSET in texts or not texts:
-            self.end_block()
+    def _print_artifact(self, event: ArtifactUpdate) -> None:
+        artifact = event.artifact
+        text = _text_of(artifact.parts)
+        if text is None:
+            self.end_text()
             for line in rendering.artifact_lines(artifact):
                 click.echo(line)
             return
-        if not event.append or self._growing != artifact.artifact_id:
-            self.end_block()
+        if not event.append or self._growing_artifact != artifact.artifact_id:
+            self.end_text()
             click.echo(rendering.field("Artifact", artifact.name or artifact.artifact_id))
-            click.echo(f"Text:\n{clean_text.INDENT}", nl=False)
-            self._growing = artifact.artifact_id
-        grown = clean_text.clean("".join(map(str, texts)))
-        click.echo(grown.replace("\n", f"\n{clean_text.INDENT}"), nl=False)
-
-    def end_block(self) -> None:
-        if self._growing:
-            click.echo("\n")
-            self._growing = ""
+            click.echo(f"Text:\n{rendering.INDENT}", nl=False)
+            self._growing_artifact = artifact.artifact_id
+        # Not rendering.indent: the chunk may begin in the middle of a line, and its last line end counts.
+        click.echo(clean_text(text).replace("\n", f"\n{rendering.INDENT}"), nl=False)
 
     def _keep(self, event: Event) -> None:
         match event:
@@ -172,9 +226,24 @@ class Ticker:
             case StatusUpdate():
                 self.task = replace(self.task, id=event.task_id or self.task.id, status=event.status)
             case ArtifactUpdate():
-                state, self.task = self.task.status, replace(self.task, status=_OPEN)
-                fold(self.task, event)
-                self.task = replace(self.task, status=state)
+                self._keep_artifact(event)
+
+    def _keep_artifact(self, event: ArtifactUpdate) -> None:
+        # A task that has ended takes no more artifacts; an agent that sends one nevertheless shall not stop us from
+        # saving it. So it is put into a task at work.
+        status = self.task.status
+        at_work = replace(self.task, status=TaskStatus(state=TaskState.WORKING))
+        fold(at_work, event)
+        self.task = replace(at_work, status=status)
 
 
-_OPEN: Final = TaskStatus(state=TaskState.WORKING)  # agents may send artifacts when they should not; they are kept
+def _text_of(parts: Sequence[Part]) -> str | None:
+    """The text of parts that are nothing but text; None if there is anything else, or nothing at all."""
+    texts = []
+    for part in parts:
+        if part.text is UNSET:
+            return None
+        texts.append(str(part.text))
+    if not texts:
+        return None
+    return "".join(texts)

@@ -1,4 +1,4 @@
-"""What a caller attaches to a message. Rule: parts keep the order in which they were given (specification §10.2).
+"""What a caller attaches to a message. Rule: parts keep the order in which they were given (a2a-cli §10.2).
 
 Wherever a text or data stands, `-` is standard input, `@FILE` the contents of a file, and `@@…` a text that begins so.
 """
@@ -13,13 +13,13 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from apcore_a2a.cli.options import chain
+from apcore_a2a.cli.options import combine
 from apcore_a2a.protocol.model import Part
 
 ORDER: Final = "apcore_a2a.cli.order"
 UNKNOWN: Final = "application/octet-stream"
 
-part_options: Final = chain(
+part_options: Final = combine(
     click.option("--text", multiple=True, metavar="TEXT|-|@FILE", help="A text part."),
     click.option("--file", multiple=True, metavar="PATH|URL", help="A file part: its bytes, or where it is."),
     click.option("--data", multiple=True, metavar="JSON|PATH|-|@FILE", help="A data part."),
@@ -28,9 +28,13 @@ part_options: Final = chain(
 
 
 class OrderedCommand(click.Command):
-    """A command that remembers in which order its options were given."""
+    """A command that remembers in which order its options were given.
+
+    click hands over the values of each option in their order, and forgets how those of different options alternate.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Parsed twice: what click parses with is not handed out, and parsing empties the list it is given.
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         ctx.meta[ORDER] = [param.name for param in order]
         return super().parse_args(ctx, args)
@@ -42,57 +46,73 @@ def read_parts(text: Sequence[str], given: dict[str, Any]) -> list[Part]:
     Raises:
         click.UsageError: there are none, or one cannot be read.
     """
-    parts = [_text(each) for each in text]
+    parts = [_text_part(each) for each in text]
     values = {name: list(given[name]) for name in (*_MAKERS, "media_type")}
     for name in click.get_current_context().meta.get(ORDER, ()):
         if name == "media_type":
-            if not parts or len(parts) == len(text):
+            # The text argument cannot have one: it may stand anywhere among the options, so "before" means nothing.
+            if len(parts) == len(text):
                 raise click.UsageError("--media-type belongs behind the part that it is for.")
             parts[-1] = replace(parts[-1], media_type=values[name].pop(0))
         elif name in _MAKERS:
-            parts.append(_MAKERS[name](values[name].pop(0)))
+            make_part = _MAKERS[name]
+            parts.append(make_part(values[name].pop(0)))
     if not parts:
         raise click.UsageError("What is the message? Give a text, or --text, --file or --data.")
     return parts
 
 
-def _text(value: str) -> Part:
+def _text_part(value: str) -> Part:
     if value.startswith("@@"):
         return Part(text=value[1:])
-    if value != "-" and not value.startswith("@"):
+    if value == "-":
+        content = _read_stdin()
+    elif value.startswith("@"):
+        content = _read_file(value[1:])
+    else:
         return Part(text=value)
     try:
-        return Part(text=_contents(value).decode())
+        return Part(text=content.decode())
     except UnicodeDecodeError as error:
         raise click.UsageError(f"{value} is not text in UTF-8; send it with --file.") from error
 
 
-def _file(value: str) -> Part:
-    media = mimetypes.guess_type(value)[0] or UNKNOWN
+def _file_part(value: str) -> Part:
+    media_type = mimetypes.guess_type(value)[0] or UNKNOWN
     if value.startswith(("http://", "https://")):
-        return Part(url=value, media_type=media, filename=value.partition("?")[0].rpartition("/")[2])
+        name = value.partition("?")[0].rpartition("/")[2]
+        return Part(url=value, media_type=media_type, filename=name)
     path = value.removeprefix("@")
-    name = "" if path == "-" else Path(path).name
-    return Part(raw=_contents("-" if path == "-" else f"@{path}"), media_type=media, filename=name)
+    if path == "-":
+        return Part(raw=_read_stdin(), media_type=media_type, filename="")
+    # Its name alone: where it lies on this machine is none of the agent's business.
+    return Part(raw=_read_file(path), media_type=media_type, filename=Path(path).name)
 
 
-def _data(value: str) -> Part:
-    inline = value.lstrip().startswith(("{", "["))
-    source = value if inline or value == "-" or value.startswith("@") else f"@{value}"
-    content = value.encode() if inline else _contents(source)
+def _data_part(value: str) -> Part:
+    source = value
+    if value.lstrip().startswith(("{", "[")):
+        content = value.encode()
+        source = "JSON"
+    elif value == "-":
+        content = _read_stdin()
+    else:
+        content = _read_file(value.removeprefix("@"))
     try:
         return Part(data=msgspec.json.decode(content), media_type="application/json")
     except msgspec.DecodeError as error:
-        raise click.UsageError(f"--data {'JSON' if inline else value} is not JSON: {error}") from error
+        raise click.UsageError(f"--data {source} is not JSON: {error}") from error
 
 
-_MAKERS: Final[dict[str, Callable[[str], Part]]] = {"text": _text, "file": _file, "data": _data}
+_MAKERS: Final[dict[str, Callable[[str], Part]]] = {"text": _text_part, "file": _file_part, "data": _data_part}
 
 
-def _contents(source: str) -> bytes:
-    if source == "-":
-        return sys.stdin.buffer.read()
+def _read_stdin() -> bytes:
+    return sys.stdin.buffer.read()
+
+
+def _read_file(path: str) -> bytes:
     try:
-        return Path(source[1:]).expanduser().read_bytes()
+        return Path(path).expanduser().read_bytes()
     except OSError as error:
-        raise click.UsageError(f"{source[1:]} cannot be read: {error.strerror or error}") from error
+        raise click.UsageError(f"{path} cannot be read: {error.strerror or error}") from error

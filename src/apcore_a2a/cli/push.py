@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from apcore_a2a.cli import options, output, rendering
-from apcore_a2a.cli.connection import run
+from apcore_a2a.cli.connection import run_with_client
 from apcore_a2a.client import A2AClient
 from apcore_a2a.protocol.model import AuthenticationInfo, PushConfig, PushConfigPage, encode
 
@@ -20,65 +20,71 @@ def group() -> None:
     "create", epilog=options.example("apcore-a2a push create http://localhost:8000 TASK https://example.com/hook")
 )
 @click.option("--id", "config_id", default="", help="A name for it; else the agent chooses one.")
-@options.flag("--push-token", default="", help="The agent sends it along, so that you know who calls.")
-@options.flag("--push-bearer", help="The agent authenticates to the webhook with this bearer token.")
-@options.common
+@options.env_option("--push-token", default="", help="The agent sends it along, so that you know who calls.")
+@options.env_option("--push-bearer", help="The agent authenticates to the webhook with this bearer token.")
+@options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT TASK WEBHOOK")
 def create(config_id: str, push_token: str, push_bearer: str | None, **given: Any) -> int:
     """Have the events of a task sent to a webhook."""
-    connection, (task_id, url) = options.read(given, "TASK", "WEBHOOK")
-    shown = AuthenticationInfo(scheme="Bearer", credentials=push_bearer) if push_bearer else None
-    config = PushConfig(url=url, id=config_id, token=push_token, authentication=shown)
+    common, (task_id, url) = options.read_common(given, "TASK", "WEBHOOK")
+    authentication = None
+    if push_bearer:
+        authentication = AuthenticationInfo(scheme="Bearer", credentials=push_bearer)
+    config = PushConfig(url=url, id=config_id, token=push_token, authentication=authentication)
 
     async def work(client: A2AClient) -> None:
         stored = await client.set_push_config(task_id, config)
-        output.say(connection, encode(stored), rendering.push_lines(stored))
+        output.print_result(common, encode(stored), rendering.push_lines(stored))
 
-    return run(connection, work)
+    return run_with_client(common, work)
 
 
 @group.command("get", epilog=options.example("apcore-a2a push get http://localhost:8000 TASK CONFIG"))
-@options.common
+@options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT TASK CONFIG")
 def get(**given: Any) -> int:
     """Show one webhook of a task."""
-    connection, (task_id, config_id) = options.read(given, "TASK", "CONFIG")
+    common, (task_id, config_id) = options.read_common(given, "TASK", "CONFIG")
 
     async def work(client: A2AClient) -> None:
         config = await client.get_push_config(task_id, config_id)
-        output.say(connection, encode(config), rendering.push_lines(config))
+        output.print_result(common, encode(config), rendering.push_lines(config))
 
-    return run(connection, work)
+    return run_with_client(common, work)
 
 
 @group.command("list", epilog=options.example("apcore-a2a push list http://localhost:8000 TASK"))
-@options.common
+@options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT TASK")
 def list_configs(**given: Any) -> int:
     """List the webhooks of a task."""
-    connection, (task_id,) = options.read(given, "TASK")
+    common, (task_id,) = options.read_common(given, "TASK")
 
     async def work(client: A2AClient) -> None:
         configs = await client.list_push_configs(task_id)
-        lines = [line for config in configs for line in rendering.push_lines(config)]
+        lines: list[str] = []
+        for config in configs:
+            lines += rendering.push_lines(config)
         lines.append(rendering.field("Configs", len(configs)))
-        output.say(connection, encode(PushConfigPage(configs=tuple(configs))), lines)
+        output.print_result(common, encode(PushConfigPage(configs=tuple(configs))), lines)
 
-    return run(connection, work)
+    return run_with_client(common, work)
 
 
 @group.command("delete", epilog=options.example("apcore-a2a push delete http://localhost:8000 TASK CONFIG"))
-@options.common
+@options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT TASK CONFIG")
 def delete(**given: Any) -> int:
     """Delete a webhook of a task."""
-    connection, (task_id, config_id) = options.read(given, "TASK", "CONFIG")
+    common, (task_id, config_id) = options.read_common(given, "TASK", "CONFIG")
 
     async def work(client: A2AClient) -> None:
         await client.delete_push_config(task_id, config_id)
-        output.say(connection, msgspec.json.encode({}), [rendering.field("Deleted", config_id)])
+        # The protocol answers with nothing; JSON output still has to be one document.
+        output.print_result(common, msgspec.json.encode({}), [rendering.field("Deleted", config_id)])
 
-    return run(connection, work)
+    return run_with_client(common, work)
 
 
+# 0.3 called the operation tasks/pushNotificationConfig/set.
 group.add_command(create, "set")

@@ -4,41 +4,61 @@ Rule: one `Label: value` a line; what needs more lines stands set in below its l
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
+import msgspec
 from msgspec import UNSET
 
-from apcore_a2a.cli import clean_text
+from apcore_a2a.clean_text import CONTROL, clean_line, clean_text
 from apcore_a2a.protocol.card import AgentCard, AgentSkill
 from apcore_a2a.protocol.model import Artifact, Message, Part, PushConfig, Task, TaskState, encode
 
+INDENT: Final = "  "
+
+
+# ---- fields and blocks ----------------------------------------------------------------------------------------------
+
 
 def field(label: str, value: object) -> str:
-    return f"{label}: {clean_text.line(str(value))}"
+    """One line. What an agent wrote is cleaned, so that it cannot begin a line of its own."""
+    return f"{label}: {clean_line(str(value))}"
 
 
 def block(label: str, text: str) -> str:
-    return f"{label}:\n{clean_text.block(text)}\n"
+    """A label, the text set in below it, and a blank line."""
+    return f"{label}:\n{indent(text)}\n"
 
 
-def short(state: TaskState) -> str:
+def indent(text: str) -> str:
+    """Cleaned text as lines that are set in, so that none of them can be taken for a field of ours."""
+    return INDENT + clean_text(text).rstrip("\n").replace("\n", f"\n{INDENT}")
+
+
+def escape_json(document: bytes) -> str:
+    """JSON that a terminal shows and does not obey.
+
+    Unlike text, JSON must arrive whole: what a terminal could obey is escaped (JSON lets U+009B stand as it is, and a
+    terminal takes that for the start of an escape sequence), not taken out.
+    """
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", document.decode())
+
+
+def format_json(document: bytes) -> str:
+    """Escaped JSON, over as many lines as it takes to be read by people."""
+    return escape_json(msgspec.json.format(document, indent=2))
+
+
+def state_name(state: TaskState) -> str:
+    """The name of a state as people write it (a2a-cli §9.1): COMPLETED, not TASK_STATE_COMPLETED."""
     return state.removeprefix("TASK_STATE_")
 
 
-def part_lines(part: Part) -> Iterator[str]:
-    """A part, whatever it is: nothing is left out."""
-    name, media = part.filename, part.media_type
-    if part.text is not UNSET:
-        yield block("Text", str(part.text))
-    elif part.raw is not UNSET:
-        yield field("File", f"{name or '(no name)'} ({media or 'unknown type'}, {len(part.raw):,} bytes)")
-    elif part.url is not UNSET:
-        yield field("File", f"{name or '(no name)'} ({media or 'unknown type'}) at {part.url}")
-    else:
-        yield block("Data", clean_text.json_document(encode(part.data)))
+# ---- messages and tasks ---------------------------------------------------------------------------------------------
 
 
 def parts_lines(parts: Iterable[Part]) -> Iterator[str]:
-    """Parts in their order; texts that follow each other, as chunks of a stream do, are one text."""
+    """Parts in their order, whatever they are; none is left out (a2a-cli §10.2)."""
+    # Texts that follow each other are one text: they are the chunks of a stream, cut anywhere.
     texts: list[str] = []
     for part in parts:
         if part.text is not UNSET:
@@ -47,9 +67,19 @@ def parts_lines(parts: Iterable[Part]) -> Iterator[str]:
         if texts:
             yield block("Text", "".join(texts))
             texts = []
-        yield from part_lines(part)
+        yield _file_or_data(part)
     if texts:
         yield block("Text", "".join(texts))
+
+
+def _file_or_data(part: Part) -> str:
+    name = part.filename or "(no name)"
+    media_type = part.media_type or "unknown type"
+    if part.raw is not UNSET:
+        return field("File", f"{name} ({media_type}, {len(part.raw):,} bytes)")
+    if part.url is not UNSET:
+        return field("File", f"{name} ({media_type}) at {part.url}")
+    return block("Data", format_json(encode(part.data)))
 
 
 def artifact_lines(artifact: Artifact) -> Iterator[str]:
@@ -68,10 +98,10 @@ def message_lines(message: Message) -> Iterator[str]:
 
 
 def task_fields(task_id: str, context_id: str, state: TaskState) -> Iterator[str]:
-    """What the next command may need (specification §8.2)."""
+    """What the next command may need (a2a-cli §8.2)."""
     yield field("Task", task_id)
     yield field("Context", context_id)
-    yield field("State", short(state))
+    yield field("State", state_name(state))
 
 
 def task_lines(task: Task, *, verbose: bool = False) -> Iterator[str]:
@@ -86,7 +116,7 @@ def task_lines(task: Task, *, verbose: bool = False) -> Iterator[str]:
         for message in task.history:
             yield from message_lines(message)
         if task.metadata:
-            yield block("Metadata", clean_text.json_document(encode(task.metadata)))
+            yield block("Metadata", format_json(encode(task.metadata)))
 
 
 def summary_lines(task: Task) -> Iterator[str]:
@@ -95,6 +125,9 @@ def summary_lines(task: Task) -> Iterator[str]:
     if task.status.timestamp:
         yield field("Updated", task.status.timestamp)
     yield ""
+
+
+# ---- cards and webhooks ---------------------------------------------------------------------------------------------
 
 
 def card_lines(card: AgentCard, *, signatures: str) -> Iterator[str]:
@@ -106,14 +139,20 @@ def card_lines(card: AgentCard, *, signatures: str) -> Iterator[str]:
     if card.documentation_url:
         yield field("Documentation", card.documentation_url)
     for interface in card.supported_interfaces:
-        tenant = f" tenant {interface.tenant}" if interface.tenant else ""
-        yield field("Interface", f"{interface.protocol_binding} {interface.protocol_version} {interface.url}{tenant}")
+        line = f"{interface.protocol_binding} {interface.protocol_version} {interface.url}"
+        if interface.tenant:
+            line += f" tenant {interface.tenant}"
+        yield field("Interface", line)
     yield field("Capabilities", ", ".join(_capabilities(card)) or "none")
     for extension in card.capabilities.extensions:
-        yield field("Extension", f"{extension.uri}{' (required)' if extension.required else ''}")
+        line = extension.uri
+        if extension.required:
+            line += " (required)"
+        yield field("Extension", line)
     yield field("Input", ", ".join(card.default_input_modes))
     yield field("Output", ", ".join(card.default_output_modes))
     for name, scheme in (card.security_schemes or {}).items():
+        # A scheme is an object with one key, which says what kind it is.
         yield field("Security", f"{name} ({', '.join(scheme)})")
     yield field("Signatures", signatures)
     for skill in card.skills:
@@ -121,13 +160,12 @@ def card_lines(card: AgentCard, *, signatures: str) -> Iterator[str]:
 
 
 def _capabilities(card: AgentCard) -> Iterator[str]:
-    has = card.capabilities
-    named = {
-        "streaming": has.streaming,
-        "push notifications": has.push_notifications,
-        "extended card": has.extended_agent_card,
-    }
-    return (name for name, offered in named.items() if offered)
+    if card.capabilities.streaming:
+        yield "streaming"
+    if card.capabilities.push_notifications:
+        yield "push notifications"
+    if card.capabilities.extended_agent_card:
+        yield "extended card"
 
 
 def skill_lines(skill: AgentSkill, card: AgentCard) -> Iterator[str]:
@@ -136,6 +174,7 @@ def skill_lines(skill: AgentSkill, card: AgentCard) -> Iterator[str]:
     yield field("Description", skill.description)
     if skill.tags:
         yield field("Tags", ", ".join(skill.tags))
+    # A skill that names no modes of its own has the agent's (A2A 1.0 §4.4.5).
     yield field("Input", ", ".join(skill.input_modes or card.default_input_modes))
     yield field("Output", ", ".join(skill.output_modes or card.default_output_modes))
     for example in skill.examples:

@@ -1,7 +1,6 @@
 """`send` and `stream`: a message to an agent, and what becomes of it."""
 
 import asyncio
-import shlex
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final
@@ -9,10 +8,9 @@ from typing import Any, Final
 import click
 from msgspec import Struct
 
-from apcore_a2a.cli import clean_text, options, output
-from apcore_a2a.cli.connection import run
-from apcore_a2a.cli.downloads import save_artifacts
-from apcore_a2a.cli.options import Connection
+from apcore_a2a.cli import options, output
+from apcore_a2a.cli.connection import run_with_client
+from apcore_a2a.cli.options import CommonOptions
 from apcore_a2a.cli.parts import OrderedCommand, part_options, read_parts
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import SendOptions
@@ -20,44 +18,41 @@ from apcore_a2a.errors import MethodNotFoundError, UnsupportedOperationError
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import Event, Message, Part, SendConfiguration, StatusUpdate, Task, TaskState
 
-message_options: Final = options.chain(
+message_options: Final = options.combine(
     part_options,
     click.option("--skill", help="The skill that is to answer (metadata.skillId)."),
-    options.flag(
+    options.env_option(
         "--metadata", type=options.json_object, metavar="JSON", help="Metadata of the request: a JSON object."
     ),
-    options.flag("--context-id", help="The conversation that the message belongs to."),
-    options.flag("--task-id", help="The task that the message continues, one that asks for input say."),
-    options.flag("--history", type=click.IntRange(0), help="Messages of the history to answer with."),
-    options.flag(
-        "--poll-interval", type=options.duration, default=2.0, show_default=True, help="Seconds between two looks."
-    ),
-    click.option("--save", metavar="DIR", type=click.Path(file_okay=False), help="Save artifacts in this directory."),
-    options.common,
+    options.env_option("--context-id", help="The conversation that the message belongs to."),
+    options.env_option("--task-id", help="The task that the message continues, one that asks for input say."),
+    options.env_option("--history", type=click.IntRange(0), help="Messages of the history to answer with."),
+    options.poll_interval_option,
+    options.save_option,
+    options.common_options,
     click.argument("words", nargs=-1, metavar="AGENT [TEXT|-|@FILE]"),
 )
 
 
-class Sending(Struct, frozen=True):
+class SendRequest(Struct, frozen=True):
     """One message, and what to do about the answer."""
 
-    connection: Connection
+    common: CommonOptions
     parts: list[Part]
     options: SendOptions
-    save: str | None = None
+    save_to: str | None = None
 
 
-def _read(given: dict[str, Any], *, later: bool = False) -> Sending:
-    connection, text = options.read(given, "[TEXT]")
-    configuration = SendConfiguration(return_immediately=later, history_length=given["history"])
-    send: SendOptions = {
+def _read_request(given: dict[str, Any], *, return_immediately: bool = False) -> SendRequest:
+    common, text = options.read_common(given, "[TEXT]")
+    send_options: SendOptions = {
         "skill": given["skill"],
         "metadata": given["metadata"],
         "context_id": given["context_id"],
         "task_id": given["task_id"],
-        "configuration": configuration,
+        "configuration": SendConfiguration(return_immediately=return_immediately, history_length=given["history"]),
     }
-    return Sending(connection, read_parts(text, given), send, given["save"])
+    return SendRequest(common, read_parts(text, given), send_options, given["save"])
 
 
 @click.command(
@@ -66,7 +61,9 @@ def _read(given: dict[str, Any], *, later: bool = False) -> Sending:
     epilog=options.example('apcore-a2a send http://localhost:8000 "Summarize this" --file report.pdf --save ./out'),
 )
 @message_options
-@options.flag("--async", "--no-wait", "--return-immediately", "later", is_flag=True, help="Do not wait for the task.")
+@options.env_option(
+    "--async", "--no-wait", "--return-immediately", "later", is_flag=True, help="Do not wait for the task."
+)
 @click.option("--wait", is_flag=True, help="Wait for the task; this is the default.")
 @click.option("--stream", "streams", is_flag=True, help="Follow what happens; with --json, one object a line.")
 def send(later: bool, wait: bool, streams: bool, **given: Any) -> int:
@@ -74,11 +71,11 @@ def send(later: bool, wait: bool, streams: bool, **given: Any) -> int:
     if streams and later:
         raise click.UsageError("--stream and --async exclude each other.")
     if streams:
-        return follow(_read(given))
-    sending = _read(given, later=later and not wait)
-    if sending.options["configuration"].return_immediately:
-        return run(sending.connection, lambda client: _begin(client, sending))
-    return run(sending.connection, lambda client: _conduct(client, sending), within=None)
+        return _send_and_follow(_read_request(given))
+    # A2ACLI_ASYNC may say --async for every call; --wait overrules it for this one (a2a-cli §7.2).
+    if later and not wait:
+        return _send_and_leave(_read_request(given, return_immediately=True))
+    return _send_and_wait(_read_request(given))
 
 
 @click.command(
@@ -87,101 +84,98 @@ def send(later: bool, wait: bool, streams: bool, **given: Any) -> int:
 @message_options
 def stream(**given: Any) -> int:
     """Send a message and print what happens as it happens; the same as send --stream."""
-    return follow(_read(given))
+    return _send_and_follow(_read_request(given))
 
 
-async def _begin(client: A2AClient, sending: Sending) -> None:
-    answer = await client.send_message(sending.parts, **sending.options)
-    output.tell_answer(sending.connection, answer, sending.save)
+def _send_and_leave(request: SendRequest) -> int:
+    """Send, and print the task as it is when it has just begun."""
+
+    async def work(client: A2AClient) -> None:
+        answer = await client.send_message(request.parts, **request.options)
+        output.print_answer(request.common, answer, request.save_to)
+
+    return run_with_client(request.common, work)
 
 
-async def _conduct(client: A2AClient, sending: Sending) -> None:
-    """Send and wait: over a stream if the agent has one, because a stream tells how it goes."""
-    with output.watching() as watch:
-        if (await client.agent_card).capabilities.streaming:
-            answer = await _watch_stream(client, sending, watch)
-        else:
-            answer = await client.send_message(sending.parts, **sending.options)
-        if isinstance(answer, Task) and answer.status.state not in AT_REST:
-            watch.state(answer.status.state)
-            answer = await _wait(client, sending.connection, answer)
-    output.tell_answer(sending.connection, answer, sending.save)
+def _send_and_wait(request: SendRequest) -> int:
+    """Send, wait, and print the outcome."""
+
+    async def work(client: A2AClient) -> None:
+        with output.show_progress() as progress:
+            answer = await _send_until_rest(client, request, progress)
+        # After the block: the spinner must be gone before the result is printed.
+        output.print_answer(request.common, answer, request.save_to)
+
+    return run_with_client(request.common, work, time_limit=None)
 
 
-async def _watch_stream(client: A2AClient, sending: Sending, watch: output.Watch) -> Task | Message:
+async def _send_until_rest(client: A2AClient, request: SendRequest, progress: output.Progress) -> Task | Message:
+    # Over a stream if the agent has one, because a stream tells how it goes.
+    if (await client.agent_card).capabilities.streaming:
+        answer = await _send_over_stream(client, request, progress)
+    else:
+        answer = await client.send_message(request.parts, **request.options)
+    # An agent may answer before the task is at rest, and a stream may end early (a2a-cli §9.3: then poll).
+    if isinstance(answer, Task) and answer.status.state not in AT_REST:
+        progress.show_state(answer.status.state)
+        answer = await _wait_for_rest(client, request.common, answer)
+    return answer
+
+
+async def _send_over_stream(client: A2AClient, request: SendRequest, progress: output.Progress) -> Task | Message:
+    """Send, watch the stream to its end, and then ask for the task as a whole."""
     task_id = ""
     try:
-        async with aclosing(client.stream_message(sending.parts, **sending.options)) as events:
+        async with aclosing(client.stream_message(request.parts, **request.options)) as events:
             async for event in events:
                 if isinstance(event, Message) and not task_id:
                     return event
-                if isinstance(event, Task | StatusUpdate):
-                    task_id = event.id if isinstance(event, Task) else event.task_id
-                    watch.state(event.status.state)
-                    if event.status.state is TaskState.AUTH_REQUIRED:
-                        break  # the stream goes on, but the caller has to act (specification §9.1)
+                if isinstance(event, Task):
+                    task_id = event.id
+                elif isinstance(event, StatusUpdate):
+                    task_id = event.task_id
+                else:
+                    continue  # artifacts come with the task
+                progress.show_state(event.status.state)
+                if event.status.state is TaskState.AUTH_REQUIRED:
+                    break  # the stream goes on, but the caller has to act (a2a-cli §9.1)
     except (UnsupportedOperationError, MethodNotFoundError):
         if task_id:
             raise
-        return await client.send_message(sending.parts, **sending.options)  # it does not stream, whatever its card says
+        # It does not stream, whatever its card says; and it has not taken the message.
+        return await client.send_message(request.parts, **request.options)
     except asyncio.CancelledError:
-        _remind(sending.connection, task_id)
+        output.print_task_goes_on(request.common, task_id)
         raise
-    history = sending.options["configuration"].history_length
-    return await client.get_task(task_id, history_length=history)
+    history_length = request.options["configuration"].history_length
+    return await client.get_task(task_id, history_length=history_length)
 
 
-async def _wait(client: A2AClient, connection: Connection, task: Task) -> Task:
+async def _wait_for_rest(client: A2AClient, common: CommonOptions, task: Task) -> Task:
     try:
         return await client.wait(task)
     except asyncio.CancelledError:
-        _remind(connection, task.id)
+        output.print_task_goes_on(common, task.id)
         raise
 
 
-def _remind(connection: Connection, task_id: str) -> None:
-    """We stop waiting; the task does not stop."""
-    if task_id:
-        agent, task = shlex.quote(connection.agent), shlex.quote(clean_text.line(task_id))
-        click.echo(f"Task {task} goes on: apcore-a2a task get {agent} {task} --wait (or: task cancel)", err=True)
-
-
-def follow(sending: Sending) -> int:
+def _send_and_follow(request: SendRequest) -> int:
     """Send, and print each event."""
 
     async def work(client: A2AClient) -> None:
         if (await client.agent_card).capabilities.streaming:
-            await tick(client.stream_message(sending.parts, **sending.options), sending.connection, sending.save)
+            events = client.stream_message(request.parts, **request.options)
+            await output.print_events(request.common, events, request.save_to)
             return
         click.echo("Note: the agent does not stream; this is the outcome", err=True)
-        answer: Task | Message = await client.send_message(sending.parts, **sending.options)
+        answer: Task | Message = await client.send_message(request.parts, **request.options)
         if isinstance(answer, Task):
-            answer = await _wait(client, sending.connection, answer)
-        await tick(_once(answer), sending.connection, sending.save)
+            answer = await _wait_for_rest(client, request.common, answer)
+        # A stream of one event: who asked for JSON Lines gets one line (a2a-cli §11.3).
+        await output.print_events(request.common, _one_event(answer), request.save_to)
 
-    return run(sending.connection, work, within=None)
-
-
-async def tick(events: AsyncGenerator[Event], connection: Connection, save: str | None) -> None:
-    """Print events as they come, to the end of the stream, and then what can be done next."""
-    ticker = output.Ticker(connection)
-    try:
-        async with aclosing(events):
-            async for event in events:
-                ticker.show(event)
-    except asyncio.CancelledError:
-        ticker.end_block()
-        _remind(connection, ticker.task.id)
-        raise
-    ticker.end_block()
-    if not ticker.task.id:
-        return
-    lines = [] if save is None else list(save_artifacts(ticker.task.artifacts, save))
-    for line in (*lines, output.next_line(connection, ticker.task.id, ticker.task.status.state)):
-        if line:
-            click.echo(line, err=connection.json)
-    output.warn(ticker.task.status.state)
+    return run_with_client(request.common, work, time_limit=None)
 
 
-async def _once(event: Event) -> AsyncGenerator[Event]:
+async def _one_event(event: Event) -> AsyncGenerator[Event]:
     yield event

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 
 import click
 
@@ -11,9 +11,12 @@ from apcore_a2a.auth.jwt import JWTAuthenticator
 from apcore_a2a.cli import banner, logs
 from apcore_a2a.cli.extensions import Reloader, open_extensions
 from apcore_a2a.cli.options import example
+from apcore_a2a.settings import LOG_LEVELS, Settings
 from apcore_a2a.storage.memory import InMemoryTaskStore
 
-LEVELS: Final = ("debug", "info", "warning", "error")
+# A default is written once, in Settings: `serve(...)` and `apcore-a2a serve` do the same unless told otherwise.
+DEFAULTS: Final = Settings()
+DEFAULT_LOG_LEVEL: Final = "info"  # Settings leaves it open
 
 
 @click.command("serve", epilog=example("apcore-a2a serve --extensions-dir ./extensions --store sqlite:///tasks.db"))
@@ -25,12 +28,12 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     metavar="DIR",
     help="Directory with the apcore modules.",
 )
-@click.option("--host", envvar="HOST", default="0.0.0.0", show_default=True, help="Address to bind.")
+@click.option("--host", envvar="HOST", default=DEFAULTS.host, show_default=True, help="Address to bind.")
 @click.option(
     "--port",
     envvar="PORT",
     type=click.IntRange(0, 65535),
-    default=8000,
+    default=DEFAULTS.port,
     show_default=True,
     help="Port to bind; 0 picks a free one.",
 )
@@ -38,7 +41,12 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 @click.option("--description", envvar="AGENT_DESCRIPTION", help="Description on the agent card.")
 @click.option("--version-str", "--version", "version", envvar="AGENT_VERSION", help="Version on the agent card.")
 @click.option("--url", envvar="A2A_URL", help="Address clients reach this agent at, for the card.")
-@click.option("--default-skill", envvar="A2A_DEFAULT_SKILL", default="", help="Skill for messages that name none.")
+@click.option(
+    "--default-skill",
+    envvar="A2A_DEFAULT_SKILL",
+    default=DEFAULTS.default_skill,
+    help="Skill for messages that name none.",
+)
 @click.option(
     "--store",
     envvar="A2A_STORE",
@@ -75,7 +83,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     "--execution-timeout",
     envvar="EXECUTION_TIMEOUT",
     type=float,
-    default=300,
+    default=DEFAULTS.execution_timeout,
     show_default=True,
     help="Seconds a task may run.",
 )
@@ -83,7 +91,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     "--shutdown-timeout",
     envvar="SHUTDOWN_TIMEOUT",
     type=float,
-    default=30,
+    default=DEFAULTS.shutdown_timeout,
     show_default=True,
     help="Seconds running tasks get to finish at shutdown.",
 )
@@ -91,7 +99,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     "--max-active-tasks",
     envvar="A2A_MAX_ACTIVE_TASKS",
     type=int,
-    default=10_000,
+    default=DEFAULTS.max_active_tasks,
     show_default=True,
     help="Most tasks running at once.",
 )
@@ -99,12 +107,16 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 @click.option(
     "--log-level",
     envvar="LOG_LEVEL",
-    type=click.Choice(LEVELS, case_sensitive=False),
-    default="info",
+    type=click.Choice(LOG_LEVELS, case_sensitive=False),
+    default=DEFAULT_LOG_LEVEL,
     show_default=True,
 )
 @click.option(
-    "--log-format", envvar="A2A_LOG_FORMAT", type=click.Choice(["text", "json"]), default="text", show_default=True
+    "--log-format",
+    envvar="A2A_LOG_FORMAT",
+    type=click.Choice(get_args(logs.LogFormat)),
+    default="text",
+    show_default=True,
 )
 def command(**given: Any) -> int:
     """Serve the apcore modules in a directory as one A2A agent.
@@ -115,30 +127,10 @@ def command(**given: Any) -> int:
     return _serve(given)
 
 
-_PASSED: Final = (
-    "name",
-    "description",
-    "version",
-    "url",
-    "default_skill",
-    "store",
-    "push_notifications",
-    "explorer",
-    "metrics",
-    "execution_timeout",
-    "shutdown_timeout",
-    "max_active_tasks",
-    "log_level",
-)
-
-
 def _serve(given: dict[str, Any]) -> int:
     auth = _authenticator(given)
     extensions = open_extensions(Path(given["extensions_dir"]))
-    options: dict[str, Any] = {name: given[name] for name in _PASSED} | {"auth": auth}
-    options["cors_origins"] = [name.strip() for name in (given["cors_origins"] or "").split(",") if name.strip()]
-    if given["store"] is None:
-        options["task_store"] = InMemoryTaskStore(ttl=given["task_store_ttl"], max_capacity=given["task_store_max"])
+    options = _app_options(given) | {"auth": auth}
     if given["reload"]:
         reloader = Reloader(extensions)
         options |= {"on_startup": [reloader.start], "on_shutdown": [reloader.stop]}
@@ -147,12 +139,33 @@ def _serve(given: dict[str, Any]) -> int:
     except (ValueError, TypeError) as error:
         raise click.ClickException(str(error)) from error
     banner.show(app, reload=given["reload"])
-    return 0 if run(app, log_level=given["log_level"], log_config=None) else 2
+    # No log configuration of uvicorn's: ours is set up, and has its loggers, too.
+    started = run(app, log_level=given["log_level"], log_config=None)
+    if not started:
+        return 2
+    return 0
+
+
+def _app_options(given: dict[str, Any]) -> dict[str, Any]:  # Any: the values of Options
+    """The options of the command that are settings of the application."""
+    options = {}
+    for name in Settings.__struct_fields__:
+        # An option has the name of its setting. Where to bind is no option of an application.
+        if name in given and name not in ("host", "port"):
+            options[name] = given[name]
+    # An empty text, as an environment may hold, is no origin; nor is what follows a comma at the end.
+    origins = (given["cors_origins"] or "").split(",")
+    options["cors_origins"] = [origin.strip() for origin in origins if origin.strip()]
+    # Of the stores, only the one in memory has settings of its own; any other is named by its URL.
+    if given["store"] is None:
+        options["task_store"] = InMemoryTaskStore(ttl=given["task_store_ttl"], max_capacity=given["task_store_max"])
+    return options
 
 
 def _authenticator(given: dict[str, Any]) -> JWTAuthenticator | None:
     key = given["auth_key"]
     if key is None:
+        # Who asks for authentication must not get an open agent because a variable is not set.
         if given["auth_type"] == "bearer":
             raise click.ClickException("--auth-key is required when --auth-type is bearer")
         return None

@@ -5,25 +5,19 @@ from typing import Any, Final
 import click
 
 from apcore_a2a.cli import options, output, rendering
-from apcore_a2a.cli.connection import QUICK, run
+from apcore_a2a.cli.connection import run_with_client
 from apcore_a2a.cli.downloads import save_artifacts
-from apcore_a2a.cli.groups import DefaultGroup
-from apcore_a2a.cli.options import Connection
+from apcore_a2a.cli.main import DefaultGroup
+from apcore_a2a.cli.options import CommonOptions
 from apcore_a2a.cli.push import group as push_group
-from apcore_a2a.cli.send import tick
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import ListOptions
 from apcore_a2a.protocol.model import TaskPage, TaskState, encode
 
+# As one types them: input-required, not TASK_STATE_INPUT_REQUIRED.
 STATES: Final = {state.removeprefix("TASK_STATE_").lower().replace("_", "-"): state for state in TaskState}
 
-saving: Final = click.option(
-    "--save", metavar="DIR", type=click.Path(file_okay=False), help="Save artifacts in this directory."
-)
-polling: Final = options.flag(
-    "--poll-interval", type=options.duration, default=2.0, show_default=True, help="Seconds between two looks."
-)
-named: Final = click.argument("words", nargs=-1, metavar="AGENT TASK")
+task_argument: Final = click.argument("words", nargs=-1, metavar="AGENT TASK")
 
 
 @click.group("task", cls=DefaultGroup, default="get")
@@ -34,23 +28,31 @@ def group() -> None:
 @group.command("get", epilog=options.example("apcore-a2a task get http://localhost:8000 TASK --wait"))
 @click.option("--history", type=click.IntRange(0), help="Messages of the history to show.")
 @click.option("--wait", "--watch", is_flag=True, help="Wait until the task ends or asks for something.")
-@saving
-@polling
-@options.common
-@named
+@options.save_option
+@options.poll_interval_option
+@options.common_options
+@task_argument
 def get(history: int | None, wait: bool, save: str | None, **given: Any) -> int:
     """Show a task: its state, its artifacts and, with --history, what was said."""
-    connection, (task_id,) = options.read(given, "TASK")
+    common, (task_id,) = options.read_common(given, "TASK")
 
     async def work(client: A2AClient) -> None:
         if wait:
-            with output.watching() as watch:
-                watch.state((await client.get_task(task_id, history_length=0)).status.state)
-                await client.wait(task_id)
+            await _wait_for_rest(client, task_id)
+        # Waiting knows nothing of --history: the task is asked for once more.
         task = await client.get_task(task_id, history_length=history)
-        output.tell_task(connection, task, save=save)
+        output.print_task(common, task, save_to=save)
 
-    return run(connection, work, within=None if wait else QUICK)
+    if wait:
+        return run_with_client(common, work, time_limit=None)
+    return run_with_client(common, work)
+
+
+async def _wait_for_rest(client: A2AClient, task_id: str) -> None:
+    with output.show_progress() as progress:
+        task = await client.get_task(task_id, history_length=0)
+        progress.show_state(task.status.state)
+        await client.wait(task_id)
 
 
 @group.command("list", epilog=options.example("apcore-a2a tasks http://localhost:8000 --state working"))
@@ -60,11 +62,11 @@ def get(history: int | None, wait: bool, save: str | None, **given: Any) -> int:
 @click.option("--limit", "--page-size", type=click.IntRange(1, 100), default=50, show_default=True)
 @click.option("--page-token", default="", help="The page that the last answer named.")
 @click.option("--all", "everything", is_flag=True, help="All pages.")
-@options.common
+@options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT")
 def list_tasks(**given: Any) -> int:
     """List your tasks, the latest first."""
-    connection, _ = options.read(given)
+    common, _ = options.read_common(given)
     filters: ListOptions = {"page_size": given["limit"], "page_token": given["page_token"]}
     if given["state"]:
         filters["status"] = STATES[given["state"]]
@@ -73,76 +75,85 @@ def list_tasks(**given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         if given["everything"]:
-            tasks = tuple([task async for task in client.iter_tasks(given["context_id"], **filters)])
-            _tell_page(connection, TaskPage(tasks=tasks, page_size=len(tasks), total_size=len(tasks)))
+            tasks = [task async for task in client.iter_tasks(given["context_id"], **filters)]
+            # All pages are printed as if they had been one: still a ListTasksResponse.
+            page = TaskPage(tasks=tuple(tasks), page_size=len(tasks), total_size=len(tasks))
         else:
-            _tell_page(connection, await client.list_tasks(given["context_id"], **filters))
+            page = await client.list_tasks(given["context_id"], **filters)
+        _print_page(common, page)
 
-    return run(connection, work)
+    return run_with_client(common, work)
 
 
-def _tell_page(connection: Connection, page: TaskPage) -> None:
-    lines = [line for task in page.tasks for line in rendering.summary_lines(task)]
-    lines.append(rendering.field("Tasks", f"{len(page.tasks)} of {max(page.total_size, len(page.tasks))}"))
+def _print_page(common: CommonOptions, page: TaskPage) -> None:
+    lines: list[str] = []
+    for task in page.tasks:
+        lines += rendering.summary_lines(task)
+    # Some agents send 0 for what they do not count; "2 of 0" would be nonsense.
+    total = max(page.total_size, len(page.tasks))
+    lines.append(rendering.field("Tasks", f"{len(page.tasks)} of {total}"))
     if page.next_page_token:
         lines.append(rendering.field("Page-Token", page.next_page_token))
-    output.say(connection, encode(page), lines)
+    output.print_result(common, encode(page), lines)
 
 
 @group.command("cancel", epilog=options.example("apcore-a2a cancel http://localhost:8000 TASK"))
-@options.common
-@named
+@options.common_options
+@task_argument
 def cancel(**given: Any) -> int:
     """Cancel a task that is under way."""
-    connection, (task_id,) = options.read(given, "TASK")
+    common, (task_id,) = options.read_common(given, "TASK")
 
     async def work(client: A2AClient) -> None:
         task = await client.cancel_task(task_id)
-        output.say(connection, encode(task), rendering.task_lines(task, verbose=connection.verbose))
+        output.print_result(common, encode(task), rendering.task_lines(task, verbose=common.verbose))
 
-    return run(connection, work)
+    return run_with_client(common, work)
 
 
 @group.command("subscribe", epilog=options.example("apcore-a2a subscribe http://localhost:8000 TASK"))
 @click.option("--stream", "streams", is_flag=True, help="Print each event; with --json, one object a line.")
-@saving
-@polling
-@options.common
-@named
+@options.save_option
+@options.poll_interval_option
+@options.common_options
+@task_argument
 def subscribe(streams: bool, save: str | None, **given: Any) -> int:
     """Follow a task that is under way, until it ends or asks for something.
 
     With --json it prints the task once it has come to rest; with --json --stream, each event as it comes.
     """
-    connection, (task_id,) = options.read(given, "TASK")
+    common, (task_id,) = options.read_common(given, "TASK")
 
     async def work(client: A2AClient) -> None:
-        if connection.json and not streams:
+        # One document, unless --stream asks for lines (a2a-cli §11.3). Text is printed as it comes in any case.
+        if common.json and not streams:
             task = await client.wait(task_id)
-            output.tell_task(connection, task, save=save)
+            output.print_task(common, task, save_to=save)
         else:
-            await tick(client.resubscribe(task_id), connection, save)
+            await output.print_events(common, client.resubscribe(task_id), save)
 
-    return run(connection, work, within=None)
+    return run_with_client(common, work, time_limit=None)
 
 
 @group.command("download", epilog=options.example("apcore-a2a task download http://localhost:8000 TASK --save ./out"))
 @click.option("--save", metavar="DIR", type=click.Path(file_okay=False), default=".", show_default=True)
-@options.common
-@named
+@options.common_options
+@task_argument
 def download(save: str, **given: Any) -> int:
     """Save a task's artifacts. No file is replaced: names that are taken get a number."""
-    connection, (task_id,) = options.read(given, "TASK")
+    common, (task_id,) = options.read_common(given, "TASK")
 
     async def work(client: A2AClient) -> None:
         task = await client.get_task(task_id, history_length=0)
-        lines = list(save_artifacts(task.artifacts, save))
-        for line in lines if connection.json else ():
-            click.echo(line, err=True)
+        saved = save_artifacts(task.artifacts, save)
+        if common.json:
+            for line in saved:
+                click.echo(line, err=True)
         fields = rendering.task_fields(task.id, task.context_id, task.status.state)
-        output.say(connection, encode(task), [*fields, *lines])
+        output.print_result(common, encode(task), [*fields, *saved])
 
-    return run(connection, work)
+    return run_with_client(common, work)
 
 
+# Its name there is the a2a-cli specification's, `task push-config`; `push` is in the table of commands.
 group.add_command(push_group)

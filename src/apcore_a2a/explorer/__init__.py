@@ -6,6 +6,8 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
+# What the page may do, whatever is put into it: card and answers are other people's text. Only the script and the style
+# that carry this answer's nonce run, they call nobody but this server, and nobody may frame the page to steal a click.
 POLICY: Final = (
     "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
     "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -23,8 +25,10 @@ class ExplorerPage:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not scope["path"].endswith("/"):
+            # The page calls the agent relative to where it is, which without the slash would be one level too high.
             await _answer(send, 307, b"", [(b"location", (scope["path"] + "/").encode())])
             return
+        # A new one for each answer: one that could be guessed would let injected scripts run.
         nonce = secrets.token_urlsafe(16)
         headers = [
             (b"content-type", b"text/html; charset=utf-8"),

@@ -13,7 +13,9 @@ from apcore_a2a.client.options import ClientOptions
 from apcore_a2a.testing.app_transport import AppTransport, ASGIApp, ASGIMessage
 
 URL: Final = "http://agent.test"
-STARTUP, SHUTDOWN = "lifespan.startup", "lifespan.shutdown"
+# Messages of the ASGI lifespan protocol; the application answers each with the same name and `.complete`.
+STARTUP: Final = "lifespan.startup"
+SHUTDOWN: Final = "lifespan.shutdown"
 
 
 @asynccontextmanager
@@ -39,7 +41,9 @@ async def app_client(
         >>> asyncio.run(main())
         'HELLO'
     """
-    app: Any = target if isinstance(target, Starlette) else build(target, options)
+    app: Any = target  # Any: an ASGI application, which Starlette types otherwise than we do
+    if not isinstance(target, Starlette):
+        app = build(target, options)
     async with _lifespan(app), A2AClient(URL, http=AppTransport(app), **(client or {})) as connected:
         yield connected
 
@@ -52,10 +56,12 @@ async def _lifespan(app: ASGIApp) -> AsyncIterator[None]:
     scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
     running = asyncio.create_task(_run(app, scope, inbox, outbox))
     try:
-        await _say(STARTUP, inbox, outbox)
+        await _tell_app(STARTUP, inbox, outbox)
         yield
-        await _say(SHUTDOWN, inbox, outbox)
+        # Not after a failure of the test: a shutdown that fails would hide it.
+        await _tell_app(SHUTDOWN, inbox, outbox)
     finally:
+        # It has ended by itself, unless it did not start or the test failed.
         running.cancel()
         await asyncio.wait({running})
 
@@ -65,12 +71,12 @@ async def _run(
 ) -> None:
     try:
         await app(scope, inbox.get, outbox.put)
-    except Exception as error:  # told to whoever waits for the application
+    except Exception as error:  # whoever waits for an answer gets this one
         await outbox.put({"type": "failed", "message": f"{type(error).__name__}: {error}"})
 
 
-async def _say(what: str, inbox: asyncio.Queue[ASGIMessage], outbox: asyncio.Queue[ASGIMessage]) -> None:
-    await inbox.put({"type": what})
+async def _tell_app(event: str, inbox: asyncio.Queue[ASGIMessage], outbox: asyncio.Queue[ASGIMessage]) -> None:
+    await inbox.put({"type": event})
     answer = await outbox.get()
-    if answer["type"] != f"{what}.complete":
-        raise RuntimeError(f"The application failed at {what}: {answer.get('message', '')}")
+    if answer["type"] != f"{event}.complete":
+        raise RuntimeError(f"The application failed at {event}: {answer.get('message', '')}")

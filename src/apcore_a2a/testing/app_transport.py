@@ -1,7 +1,7 @@
 """A transport from the client into an ASGI application, without a socket. Rule: what the app sends arrives at once."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -15,7 +15,9 @@ ASGIApp = Callable[
 ]
 
 HANG_UP: Final = 5.0  # seconds that an application has to notice that its client is gone
-BUFFER: Final = 64  # messages that an application may send ahead of its reader
+# Messages that an application may send ahead of its reader. A socket has such a limit, too: an application that never
+# waits for its reader is to be found out here.
+BUFFER: Final = 64
 
 
 class AppTransport:
@@ -48,10 +50,11 @@ class AppTransport:
             start = await exchange.next()
             if start is None:
                 raise A2AConnectionError("The application ended without an answer")
-            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in start["headers"]}
+            headers = _decode_headers(start["headers"])
             async with aclosing(exchange.chunks()) as chunks:
                 yield HttpStream(start["status"], headers, chunks)
         finally:
+            # As when a socket is closed; after a whole answer the application has ended already.
             exchange.hang_up()
             await _end(running)
 
@@ -60,13 +63,15 @@ class AppTransport:
 
 
 class _Exchange:
-    """One request, from the application's side."""
+    """One request: what the application receives and sends, and what the client reads of it."""
 
     def __init__(self, request: HttpRequest) -> None:
-        self._request, self._read = request, False
+        self._request = request
+        self._request_read = False
+        # What the application has sent and the client has not read; None comes after the last message.
         self._sent: asyncio.Queue[ASGIMessage | None] = asyncio.Queue(BUFFER)
         self._failure: Exception | None = None
-        self._gone = asyncio.Event()
+        self._client_gone = asyncio.Event()
 
     async def run(self, app: ASGIApp) -> None:
         try:
@@ -76,19 +81,20 @@ class _Exchange:
         await self.send(None)
 
     async def receive(self) -> ASGIMessage:
-        if not self._read:
-            self._read = True
+        if not self._request_read:
+            self._request_read = True
             return {"type": "http.request", "body": self._request.body, "more_body": False}
-        await self._gone.wait()
+        # ASGI: whoever receives again waits for the client to leave.
+        await self._client_gone.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message: ASGIMessage | None) -> None:
-        if not self._gone.is_set():
+        if not self._client_gone.is_set():
             await self._sent.put(message)
 
     def hang_up(self) -> None:
         """From now on nobody reads; whoever waits for space in the queue gets it."""
-        self._gone.set()
+        self._client_gone.set()
         while not self._sent.empty():
             self._sent.get_nowait()
 
@@ -100,8 +106,13 @@ class _Exchange:
         return message
 
     async def chunks(self) -> AsyncGenerator[bytes]:
-        while (message := await self.next()) is not None:
-            if body := message.get("body", b""):
+        """The body of the answer, as it comes."""
+        while True:
+            message = await self.next()
+            if message is None:
+                return
+            body = message.get("body", b"")
+            if body:
                 yield body
             if not message.get("more_body", False):
                 return
@@ -115,9 +126,24 @@ async def _end(running: "asyncio.Task[None]") -> None:
         await asyncio.wait({task})
 
 
+def _decode_headers(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    headers = {}
+    for name, value in fields:
+        headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+    return headers
+
+
 def _scope(request: HttpRequest) -> dict[str, Any]:
+    """The request as an ASGI server describes it."""
     url = urlsplit(request.url)
+    # What a transport adds; the client's own headers win.
     headers = {"host": url.netloc, "content-length": str(len(request.body)), **request.headers}
+    default_port = 80
+    if url.scheme == "https":
+        default_port = 443
+    fields = []
+    for name, value in headers.items():
+        fields.append((name.lower().encode("latin-1"), value.encode("latin-1")))
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -128,8 +154,8 @@ def _scope(request: HttpRequest) -> dict[str, Any]:
         "raw_path": url.path.encode() or b"/",
         "query_string": url.query.encode(),
         "root_path": "",
-        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
+        "headers": fields,
         "client": ("127.0.0.1", 1),
-        "server": (url.hostname, url.port or (443 if url.scheme == "https" else 80)),
+        "server": (url.hostname, url.port or default_port),
         "state": {},
     }

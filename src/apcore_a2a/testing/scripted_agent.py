@@ -9,15 +9,15 @@ A message is answered with the script filed under its text. Nothing here waits b
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Final
-from uuid import uuid4
 
 from msgspec import UNSET
 
 from apcore_a2a.agent import Admission, AgentEvent, Call
 from apcore_a2a.errors import A2AError
+from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, Role, StatusUpdate, TaskState, TaskStatus
 
-PATIENCE: Final = 5.0  # seconds
+PATIENCE: Final = 5.0  # seconds: a test that waits for what never comes fails instead of hanging
 
 
 class Gate:
@@ -30,7 +30,8 @@ class Gate:
     """
 
     def __init__(self) -> None:
-        self._reached, self._opened = asyncio.Event(), asyncio.Event()
+        self._reached = asyncio.Event()
+        self._opened = asyncio.Event()
 
     async def reached(self, timeout: float = PATIENCE) -> None:
         """Wait until a run stands here."""
@@ -44,6 +45,7 @@ class Gate:
     async def stand(self) -> None:
         """Stand here: what a run does when its script comes to a gate."""
         self._reached.set()
+        # Without a limit: how long the agent takes is what the test is about. A run that is cancelled leaves here.
         await self._opened.wait()
 
 
@@ -58,7 +60,7 @@ def says(text: str, *, role: Role = Role.AGENT) -> Message:
         >>> says("Which one?").parts[0].text
         'Which one?'
     """
-    return Message(message_id=uuid4().hex, role=role, parts=(Part(text=text),))
+    return Message(message_id=new_id(), role=role, parts=(Part(text=text),))
 
 
 def status(state: TaskState | str, text: str = "") -> StatusUpdate:
@@ -68,8 +70,12 @@ def status(state: TaskState | str, text: str = "") -> StatusUpdate:
         >>> status("INPUT_REQUIRED", "Which one?").status.state
         <TaskState.INPUT_REQUIRED: 'TASK_STATE_INPUT_REQUIRED'>
     """
-    known = state if isinstance(state, TaskState) else TaskState[state]
-    return StatusUpdate(status=TaskStatus(state=known, message=says(text) if text else None))
+    if not isinstance(state, TaskState):
+        state = TaskState[state]
+    message = None
+    if text:
+        message = says(text)
+    return StatusUpdate(status=TaskStatus(state=state, message=message))
 
 
 def chunk(text: str, *, append: bool = False, last: bool = False, artifact_id: str = "out") -> ArtifactUpdate:
@@ -111,7 +117,9 @@ class ScriptedAgent:
         default: Sequence[Step] = ("COMPLETED",),
         may_reply: bool = False,
     ) -> None:
-        self.scripts, self.default, self.may_reply = dict(scripts or {}), default, may_reply
+        self.scripts = dict(scripts or {})
+        self.default = default
+        self.may_reply = may_reply
         self.calls: list[Call] = []
 
     async def admit(self, call: Call) -> Admission:
@@ -126,6 +134,7 @@ class ScriptedAgent:
         self.calls.append(call)
         script = self._script(call)
         if isinstance(script, A2AError):
+            # `admit` has refused it before; but whoever calls `run` alone shall not get a completed task.
             raise script
         for step in script:
             match step:
@@ -139,5 +148,8 @@ class ScriptedAgent:
                     yield step
 
     def _script(self, call: Call) -> Sequence[Step] | A2AError:
-        texts = [part.text for part in call.message.parts if part.text is not UNSET]
-        return self.scripts.get(str(texts[0]) if texts else "", self.default)
+        for part in call.message.parts:
+            if part.text is not UNSET:
+                return self.scripts.get(str(part.text), self.default)
+        # A message of files and data alone is filed under the empty text.
+        return self.scripts.get("", self.default)

@@ -1,7 +1,6 @@
 """`validate`: an agent's card and answers held against the specification, with the clause that each rule comes from."""
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -9,100 +8,117 @@ import msgspec
 from msgspec.structs import replace
 
 from apcore_a2a.cli import options, output, rendering
-from apcore_a2a.cli.conformance.card_checks import Finding, Result, Rule, check_card
-from apcore_a2a.cli.conformance.probes import Recorder, converse, probe
-from apcore_a2a.cli.connection import guard, open_client
+from apcore_a2a.cli.conformance.card_checks import check_card
+from apcore_a2a.cli.conformance.probes import converse, probe
+from apcore_a2a.cli.conformance.rules import Finding, Result, Rule
+from apcore_a2a.cli.connection import open_recorded_client, run_to_exit_code
 from apcore_a2a.cli.failures import EXIT_FAILED
-from apcore_a2a.cli.options import Connection
+from apcore_a2a.cli.options import CommonOptions
 from apcore_a2a.client.options import BINDING_NAMES, BindingName
-from apcore_a2a.client.transport import Transport
 from apcore_a2a.errors import A2ADiscoveryError
 from apcore_a2a.protocol.card import AgentCard
 
 LABELS: Final[dict[Result, str]] = {"pass": "Pass", "fail": "Fail", "warn": "Warn", "skip": "Skip"}
-WITHIN: Final = 60.0
+TIME_LIMIT: Final = 60.0  # seconds, for some twenty calls over each binding
 SPEAKS: Final = Rule("card.speaks", "5.2", "The agent can be tried")
 
 
 @click.command("validate", epilog=options.example("apcore-a2a validate http://localhost:8000 --message hello"))
 @click.option("--message", metavar="TEXT", help="Also send this message, plainly and as a stream: the agent will work.")
 @click.option("--skill", help="The skill that the message is for.")
-@options.common
+@options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT")
 def command(message: str | None, skill: str | None, **given: Any) -> int:
     """Check an agent against the A2A specification 1.0; exits with 1 if it breaks a rule.
 
     Its card is read, and on each of its interfaces requests are tried that cost the agent nothing.
     """
-    connection, _ = options.read(given)
-    return validate_agent(connection, message=message, skill=skill)
+    common, _ = options.read_common(given)
+    return validate_agent(common, message=message, skill=skill)
 
 
 def validate_agent(
-    connection: Connection, *, behaviour: bool = True, message: str | None = None, skill: str | None = None
+    common: CommonOptions, *, behaviour: bool = True, message: str | None = None, skill: str | None = None
 ) -> int:
-    """Check, report, and answer the exit code."""
+    """Check, report, and answer the exit code.
 
-    async def work() -> int:
-        found: list[Finding] = []
-        bindings = await _check_card(connection, found)
-        for binding in bindings if behaviour else ():
-            await _check_behaviour(connection, binding, found, (message, skill))
-        _report(connection, found)
-        return EXIT_FAILED if any(finding.result == "fail" for finding in found) else 0
+    Args:
+        common: What every command is told.
+        behaviour: Whether the agent is called, or only its card is looked at.
+        message: A message for the agent to work on, if there is to be one.
+        skill: The skill that the message is for.
+    """
 
-    return guard(connection, work, within=WITHIN)
+    async def check_and_report() -> int:
+        found, bindings = await _check_card(common)
+        if behaviour:
+            for binding in bindings:
+                found += await _check_behaviour(common, binding, message=message, skill=skill)
+        counts = Counter(finding.result for finding in found)
+        _print_report(common, found, counts)
+        if counts["fail"]:
+            return EXIT_FAILED
+        return 0
+
+    return run_to_exit_code(common, check_and_report, time_limit=TIME_LIMIT)
 
 
-async def _check_card(connection: Connection, found: list[Finding]) -> list[BindingName]:
-    """Check the card; the bindings over which the agent can be tried."""
-    recorders: list[Recorder] = []
-    async with open_client(connection, wrap=_recording(recorders)) as client:
+async def _check_card(common: CommonOptions) -> tuple[list[Finding], list[BindingName]]:
+    """What is found about the card, and the bindings over which the agent can be tried."""
+    async with open_recorded_client(common) as (client, recorder):
         card: AgentCard | None = None
         try:
             card = await client.agent_card
         except A2ADiscoveryError as error:
             if error.status is not None:
                 raise  # there is none
-        found += check_card(recorders[0].json(), recorders[0].response.headers)
+            # There is one that our client cannot use: which of the rules it breaks is what the caller wants to know.
+        found = check_card(recorder.last_json(), recorder.last_response.headers)
     if card is None:
-        return []
-    offered = [each.protocol_binding for each in card.supported_interfaces if each.protocol_version.startswith("1.")]
-    chosen = [binding for binding in BINDING_NAMES if binding in offered]
-    if not chosen:
+        return found, []
+    bindings = _bindings_to_try(common, card)
+    if bindings is None:
         found.append(SPEAKS.skip("the card offers no JSONRPC or HTTP+JSON interface of A2A 1.0"))
-    return [binding for binding in chosen if binding in (connection.transports or chosen)]
+        return found, []
+    return found, bindings
+
+
+def _bindings_to_try(common: CommonOptions, card: AgentCard) -> list[BindingName] | None:
+    """The bindings of A2A 1.0 that the card offers and the caller wants; None if the card offers none of ours."""
+    offered = set()
+    for interface in card.supported_interfaces:
+        if interface.protocol_version.startswith("1."):
+            offered.add(interface.protocol_binding)
+    if offered.isdisjoint(BINDING_NAMES):
+        return None
+    wanted = common.bindings or BINDING_NAMES
+    return [binding for binding in BINDING_NAMES if binding in offered and binding in wanted]
 
 
 async def _check_behaviour(
-    connection: Connection, binding: BindingName, found: list[Finding], message: tuple[str | None, str | None]
-) -> None:
-    text, skill = message
-    recorders: list[Recorder] = []
-    async with open_client(replace(connection, version="1.0"), binding, wrap=_recording(recorders)) as client:
-        results = [finding async for finding in probe(client, recorders[0])]
-        if text is not None:
-            results += [finding async for finding in converse(client, recorders[0], text, skill)]
-    found += [replace(finding, id=f"{binding.lower()}:{finding.id}") for finding in results]
+    common: CommonOptions, binding: BindingName, *, message: str | None, skill: str | None
+) -> list[Finding]:
+    # The rules are those of 1.0: an agent that also speaks 0.3 must not be tried in it, whatever its card prefers.
+    async with open_recorded_client(replace(common, version="1.0"), binding) as (client, recorder):
+        found = await probe(client, recorder)
+        if message is not None:
+            found += await converse(client, recorder, message, skill)
+    # An agent may keep a rule over one binding and break it over the other.
+    return [replace(finding, id=f"{binding.lower()}:{finding.id}") for finding in found]
 
 
-def _recording(recorders: list[Recorder]) -> Callable[[Transport], Transport]:
-    def wrap(transport: Transport) -> Transport:
-        recorders.append(Recorder(transport))
-        return recorders[-1]
-
-    return wrap
-
-
-def _report(connection: Connection, found: list[Finding]) -> None:
-    counts = Counter(finding.result for finding in found)
+def _print_report(common: CommonOptions, found: list[Finding], counts: Counter[Result]) -> None:
     report = {
-        "agent": connection.agent,
+        "agent": common.agent,
         "a2aVersion": "1.0",
         "valid": not counts["fail"],
-        "summary": {name: counts[name] for name in LABELS},
+        "summary": {name: counts[name] for name in LABELS},  # all four, also those that are 0
         "checks": found,
     }
-    lines = [rendering.field(LABELS[each.result], f"{each.id} (A2A {each.clause}) {each.message}") for each in found]
+    lines = []
+    for finding in found:
+        text = f"{finding.id} (A2A {finding.clause}) {finding.message}"
+        lines.append(rendering.field(LABELS[finding.result], text))
     total = f"{counts['fail']} broken, {counts['warn']} warnings, {counts['pass']} kept, {counts['skip']} not tried"
-    output.say(connection, msgspec.json.encode(report), [*lines, rendering.field("Result", total)])
+    lines.append(rendering.field("Result", total))
+    output.print_result(common, msgspec.json.encode(report), lines)

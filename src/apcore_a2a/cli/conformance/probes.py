@@ -1,19 +1,18 @@
 """What the specification asks of an agent's answers, tried out on one interface, clause by clause.
 
-Rule: nothing is sent that an agent would work on, unless the caller gave a message to send.
+Rule: nothing is sent that an agent would work on, unless the caller gave a message to send. `probe` asks for what is
+not there and sends what is not a request; `converse` sends the caller's message.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
 from typing import Any, Final, NamedTuple
-from uuid import uuid4
 
-import msgspec
 from msgspec.structs import replace
 
-from apcore_a2a.cli.conformance.card_checks import Finding, Rule
+from apcore_a2a.cli.conformance.rules import Finding, Rule
+from apcore_a2a.cli.transports import RecordingTransport
 from apcore_a2a.client import A2AClient
-from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport
 from apcore_a2a.errors import (
     A2AError,
     InvalidParamsError,
@@ -23,255 +22,310 @@ from apcore_a2a.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
+from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.card import AgentCapabilities
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Event, Message, Role, StatusUpdate, Task
 
-LIMIT: Final = 1024 * 1024
+MAX_ANSWER: Final = 1024 * 1024
+MAX_QUOTED: Final = 60  # characters of what an agent says, in a message of ours
 UNKNOWN_VERSION: Final = "99.0"
 
 
-class Recorder:
-    """A transport that keeps the last request and its answer, as they were on the wire."""
+# ---- without a message ----------------------------------------------------------------------------------------------
 
-    def __init__(self, inner: Transport) -> None:
-        self._inner = inner
-        self.request_sent = HttpRequest("GET", "", {})
-        self.response = HttpResponse(0, {})
 
-    async def request(self, request: HttpRequest, limit: int) -> HttpResponse:
-        self.request_sent = request
-        self.response = await self._inner.request(request, limit)
-        return self.response
-
-    @asynccontextmanager
-    async def stream(self, request: HttpRequest, idle: float) -> AsyncIterator[HttpStream]:
-        self.request_sent = request
-        async with self._inner.stream(request, idle) as response:
-            self.response = HttpResponse(response.status, response.headers)
-            yield response
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    def json(self) -> Any:  # Any: whatever the agent sent
-        try:
-            return msgspec.json.decode(self.response.body)
-        except msgspec.DecodeError:
-            return None
+def _never_offered(_: AgentCapabilities) -> bool:
+    return False
 
 
 class Expectation(NamedTuple):
-    """A call that has to fail in a certain way."""
+    """A call that has to fail, and the error it has to fail with."""
 
     rule: Rule
     attempt: Callable[[A2AClient], Awaitable[object]]
     error: type[A2AError]
-    unless: Callable[[AgentCapabilities], bool | None] = lambda _: False
-    """Not to be tried with agents that offer the thing."""
+    is_offered: Callable[[AgentCapabilities], bool | None] = _never_offered
+    """Whether the card says that the agent can do it: then the call would not fail, and is not tried."""
 
 
-def _nothing(client: A2AClient) -> Awaitable[object]:
-    return client.send_message(Message(message_id=uuid4().hex, role=Role.USER, parts=()))
+def _send_no_parts(client: A2AClient) -> Awaitable[object]:
+    return client.send_message(Message(message_id=new_id(), role=Role.USER, parts=()))
 
 
-EXPECTED: Final = (
+EXPECTATIONS: Final = (
     Expectation(
         Rule("errors.unknown-task", "3.1.3", "GetTask of an unknown id answers TaskNotFoundError"),
-        lambda client: client.get_task(str(uuid4())),
+        lambda client: client.get_task(new_id()),
         TaskNotFoundError,
     ),
     Expectation(
         Rule("errors.cancel-unknown-task", "3.1.5", "CancelTask of an unknown id answers TaskNotFoundError"),
-        lambda client: client.cancel_task(str(uuid4())),
+        lambda client: client.cancel_task(new_id()),
         TaskNotFoundError,
     ),
     Expectation(
         Rule("errors.version", "3.6.2", "A version that it does not speak answers VersionNotSupportedError"),
-        lambda client: client.get_task(str(uuid4()), headers={"A2A-Version": UNKNOWN_VERSION}),
+        lambda client: client.get_task(new_id(), headers={"A2A-Version": UNKNOWN_VERSION}),
         VersionNotSupportedError,
     ),
     Expectation(
         Rule("errors.no-parts", "3.3.2", "A message without parts answers a validation error"),
-        _nothing,
+        _send_no_parts,
         InvalidParamsError,
     ),
     Expectation(
         Rule("capabilities.push", "3.3.4", "Without pushNotifications it answers PushNotificationNotSupportedError"),
-        lambda client: client.list_push_configs(str(uuid4())),
+        lambda client: client.list_push_configs(new_id()),
         PushNotificationNotSupportedError,
-        lambda has: has.push_notifications,
+        lambda capabilities: capabilities.push_notifications,
     ),
     Expectation(
         Rule("capabilities.extended-card", "3.3.4", "Without extendedAgentCard it answers UnsupportedOperationError"),
         lambda client: client.extended_card(),
         UnsupportedOperationError,
-        lambda has: has.extended_agent_card,
+        lambda capabilities: capabilities.extended_agent_card,
     ),
 )
 LIST: Final = Rule("list.fields", "3.1.4", "ListTasks answers with tasks, nextPageToken, pageSize and totalSize")
-MEDIA: Final = Rule("binding.media-type", "9.1", "JSON-RPC answers are application/json")
+# All four are required, an empty token and a zero included: ProtoJSON would leave them out.
+LIST_FIELDS: Final = {"tasks": list, "nextPageToken": str, "pageSize": int, "totalSize": int}
+
+
+async def probe(client: A2AClient, recorder: RecordingTransport) -> list[Finding]:
+    """Try what costs the agent nothing."""
+    findings: list[Finding] = []
+    capabilities = (await client.agent_card).capabilities
+    for expected in EXPECTATIONS:
+        if expected.is_offered(capabilities):
+            findings.append(expected.rule.skip("the agent offers it"))
+            continue
+        findings += expected.rule.judge(await _expect_error(expected.attempt(client), expected.error))
+    if (await client.interface).protocol_binding == "JSONRPC":
+        findings += await _check_jsonrpc(client, recorder)
+    else:
+        findings += await _check_rest(client, recorder)
+    findings += LIST.judge(await _check_list(client, recorder))
+    return findings
+
+
+async def _expect_error(attempt: Awaitable[object], expected: type[A2AError]) -> list[str]:
+    """What is wrong with how a call failed, if it did; nothing if it failed as it should."""
+    try:
+        await attempt
+    except expected:
+        return []
+    except A2AError as error:
+        return [f"expected {expected.__name__}, got {type(error).__name__}: {error}"]
+    return [f"expected {expected.__name__}, but it was accepted"]
+
+
+async def _check_list(client: A2AClient, recorder: RecordingTransport) -> list[str]:
+    try:
+        await client.list_tasks(page_size=1)
+    except A2AError as error:
+        return [f"{type(error).__name__}: {error}"]
+    # Our client fills in what is missing, so the bytes are looked at.
+    page = _result(recorder.last_json()) or {}
+    problems = []
+    for name, kind in LIST_FIELDS.items():
+        if not isinstance(page.get(name), kind):
+            problems.append(f"{name} is missing or wrong")
+    return problems
+
+
+def _result(answer: object) -> dict[str, Any] | None:
+    """What an operation answered: over JSON-RPC it is the result in a response, over REST the body itself."""
+    match answer:
+        case {"result": dict(result)}:
+            return result
+        case dict():
+            return answer
+    return None
+
+
+# ---- the bindings ---------------------------------------------------------------------------------------------------
+
+
+class BrokenRequest(NamedTuple):
+    """What is sent instead of a JSON-RPC request, and what has to come back."""
+
+    rule: Rule
+    body: bytes
+    code: int
+    id: str | None
+    """The id of the answer; None where the request has none that could be read."""
+
+
+MEDIA_TYPE: Final = Rule("binding.media-type", "9.1", "JSON-RPC answers are application/json")
 REST_ERRORS: Final = Rule("binding.errors", "11.6", "REST errors are a google.rpc.Status with an ErrorInfo")
-RPC_ERRORS: Final = (  # what is sent, and the code that has to come back
-    (Rule("binding.parse-error", "9.5", "What is not JSON answers -32700"), b'{"jsonrpc": ', -32700, None),
-    (
+BROKEN_REQUESTS: Final = (
+    BrokenRequest(
+        Rule("binding.parse-error", "9.5", "What is not JSON answers -32700"),
+        body=b'{"jsonrpc": ',
+        code=-32700,
+        id=None,
+    ),
+    BrokenRequest(
         Rule("binding.unknown-method", "9.5", "An unknown method answers -32601, with the request's id"),
-        b'{"jsonrpc": "2.0", "id": "probe", "method": "NoSuchMethod", "params": {}}',
-        -32601,
-        "probe",
+        body=b'{"jsonrpc": "2.0", "id": "probe", "method": "NoSuchMethod", "params": {}}',
+        code=-32601,
+        id="probe",
     ),
 )
 
 
-async def probe(client: A2AClient, recorder: Recorder) -> AsyncIterator[Finding]:
-    """Try what costs the agent nothing."""
-    capabilities = (await client.agent_card).capabilities
-    for expected in EXPECTED:
-        if expected.unless(capabilities):
-            yield expected.rule.skip("the agent offers it")
-            continue
-        for finding in expected.rule.judge(*await _fails(expected.attempt(client), expected.error)):
-            yield finding
-    binding = (await client.interface).protocol_binding
-    for finding in await _try_rpc(client, recorder) if binding == "JSONRPC" else await _try_rest(client, recorder):
-        yield finding
-    for finding in LIST.judge(*await _list(client, recorder)):
-        yield finding
-
-
-async def _fails(attempt: Awaitable[object], wanted: type[A2AError]) -> list[str]:
-    try:
-        await attempt
-    except wanted:
-        return []
-    except A2AError as error:
-        return [f"expected {wanted.__name__}, got {type(error).__name__}: {error}"]
-    return [f"expected {wanted.__name__}, but it was accepted"]
-
-
-async def _try_rpc(client: A2AClient, recorder: Recorder) -> list[Finding]:
-    findings: list[Finding] = []
-    await _fails(client.get_task(str(uuid4())), TaskNotFoundError)
-    proper = recorder.request_sent
-    media = recorder.response.headers.get("content-type", "").partition(";")[0].strip()
-    findings += MEDIA.judge(*([] if media == "application/json" else [f"Content-Type is {media[:60] or 'missing'}"]))
-    for rule, body, code, id in RPC_ERRORS:
-        await recorder.request(replace(proper, body=body), LIMIT)
-        findings += rule.judge(*_wrong_answer(recorder.json(), code, id))
+async def _check_jsonrpc(client: A2AClient, recorder: RecordingTransport) -> list[Finding]:
+    # A proper request goes first: the broken ones need its address, its headers and its credentials.
+    await _expect_error(client.get_task(new_id()), TaskNotFoundError)
+    proper = recorder.last_request
+    problems = []
+    media_type = _last_media_type(recorder)
+    if media_type != "application/json":
+        problems.append(f"Content-Type is {media_type[:MAX_QUOTED] or 'missing'}")
+    findings = MEDIA_TYPE.judge(problems)
+    for broken in BROKEN_REQUESTS:
+        # Past the client, which sends nothing that is not a request.
+        await recorder.request(replace(proper, body=broken.body), MAX_ANSWER)
+        findings += broken.rule.judge(_check_jsonrpc_error(recorder.last_json(), broken))
     return findings
 
 
-def _wrong_answer(answer: object, code: int, id: str | None) -> Iterator[str]:
+def _check_jsonrpc_error(answer: object, broken: BrokenRequest) -> Iterator[str]:
     match answer:
-        case {"jsonrpc": "2.0", "error": {"code": int(got), "message": str()}, **rest}:
-            if got != code:
-                yield f"the error's code is {got}, not {code}"
-            if id is not None and rest.get("id") != id:
+        case {"jsonrpc": "2.0", "error": {"code": int(code), "message": str()}, **rest}:
+            if code != broken.code:
+                yield f"the error's code is {code}, not {broken.code}"
+            if broken.id is not None and rest.get("id") != broken.id:
                 yield "the answer does not have the request's id"
         case _:
             yield "the answer is not a JSON-RPC error"
 
 
-async def _try_rest(client: A2AClient, recorder: Recorder) -> list[Finding]:
-    await _fails(client.get_task(str(uuid4())), TaskNotFoundError)
+async def _check_rest(client: A2AClient, recorder: RecordingTransport) -> list[Finding]:
+    await _expect_error(client.get_task(new_id()), TaskNotFoundError)
     problems = []
-    match recorder.json():
+    match recorder.last_json():
         case {"error": {"code": int(), "message": str(), "details": list(details)}}:
-            if not any(isinstance(each, dict) and each.get("reason") and each.get("@type") for each in details):
+            if not _has_error_info(details):
                 problems.append("error.details has no google.rpc.ErrorInfo with a reason")
         case _:
             problems.append("the body has no error with code, message and details")
-    if recorder.response.status != 404:
-        problems.append(f"the status is {recorder.response.status}, not 404")
-    return list(REST_ERRORS.judge(*problems))
+    if recorder.last_response.status != 404:
+        problems.append(f"the status is {recorder.last_response.status}, not 404")
+    return REST_ERRORS.judge(problems)
 
 
-async def _list(client: A2AClient, recorder: Recorder) -> list[str]:
-    try:
-        await client.list_tasks(page_size=1)
-    except A2AError as error:
-        return [f"{type(error).__name__}: {error}"]
-    answer = recorder.json()
-    page = answer.get("result", answer) if isinstance(answer, dict) else {}
-    fields = {"tasks": list, "nextPageToken": str, "pageSize": int, "totalSize": int}
-    return [f"{name} is missing or wrong" for name, kind in fields.items() if not isinstance(page.get(name), kind)]
+def _has_error_info(details: list[Any]) -> bool:
+    # Several errors share a status, so only the reason tells which one it is (A2A 1.0 §11.6).
+    for detail in details:
+        if isinstance(detail, dict) and detail.get("reason") and detail.get("@type"):
+            return True
+    return False
 
+
+def _last_media_type(recorder: RecordingTransport) -> str:
+    """The Content-Type of the last answer, without its parameters."""
+    return recorder.last_response.headers.get("content-type", "").partition(";")[0].strip()
+
+
+# ---- with a message -------------------------------------------------------------------------------------------------
 
 SEND: Final = Rule("send.answer", "3.1.1", "SendMessage answers with a task or a message")
 GET: Final = Rule("get.same-task", "3.1.3", "GetTask answers with the task that SendMessage made")
 CANCEL: Final = Rule("cancel.ended-task", "3.1.5", "A task that has ended answers TaskNotCancelableError")
 FIRST: Final = Rule("stream.first-event", "3.1.2", "A stream begins with a task, or is one message")
-CLOSE: Final = Rule("stream.last-event", "3.1.2", "A stream ends with a task at rest")
+LAST: Final = Rule("stream.last-event", "3.1.2", "A stream ends with a task at rest")
 SSE: Final = Rule("stream.media-type", "9.4.2", "A stream is text/event-stream")
 SUBSCRIBE: Final = Rule("subscribe.ended-task", "3.1.6", "A task that has ended answers UnsupportedOperationError")
 
 
-async def converse(client: A2AClient, recorder: Recorder, text: str, skill: str | None) -> AsyncIterator[Finding]:
+async def converse(client: A2AClient, recorder: RecordingTransport, text: str, skill: str | None) -> list[Finding]:
     """Send the caller's message, plainly and over a stream, and look at what comes back."""
     try:
         answer = await client.send_message(text, skill=skill)
     except A2AError as error:
-        for finding in SEND.judge(f"{type(error).__name__}: {error}"):
-            yield finding
-        return
-    for finding in SEND.judge(*_shape(recorder.json())):
-        yield finding
+        return SEND.judge([f"{type(error).__name__}: {error}"])
+    findings = SEND.judge(_check_answer(recorder.last_json()))
     if isinstance(answer, Task):
-        same = await client.get_task(answer.id)
-        for finding in GET.judge(*([] if same.id == answer.id else [f"the id is {same.id[:60]!r}"])):
-            yield finding
-        if answer.status.state in TERMINAL:
-            for finding in CANCEL.judge(*await _fails(client.cancel_task(answer.id), TaskNotCancelableError)):
-                yield finding
+        findings += await _check_task(client, answer)
     if (await client.agent_card).capabilities.streaming:
-        for finding in await _try_stream(client, recorder, text, skill):
-            yield finding
+        findings += await _check_stream(client, recorder, text, skill)
     else:
-        yield FIRST.skip("the agent does not stream")
+        findings.append(FIRST.skip("the agent does not stream"))
+    return findings
 
 
-def _shape(answer: object) -> Iterator[str]:
-    match answer:
-        case {"result": dict(result)}:
-            pass
-        case dict(result):
-            pass
-        case _:
-            yield "the answer is not an object"
-            return
-    task = result.get("task")
-    if ("task" in result) + ("message" in result) != 1:
+def _check_answer(answer: object) -> Iterator[str]:
+    result = _result(answer)
+    if result is None:
+        yield "the answer is not an object"
+        return
+    # A `oneof` of the protocol: both, or neither, is no answer.
+    if ("task" in result) == ("message" in result):
         yield "the answer has not exactly one of task and message"
-    elif isinstance(task, dict):
-        status = task.get("status")
-        if not task.get("id"):
-            yield "task.id is missing"
-        if not isinstance(status, dict) or not str(status.get("state", "")).startswith("TASK_STATE_"):
-            yield "task.status.state is not a TASK_STATE_ (4.1.3)"
+        return
+    task = result.get("task")
+    if not isinstance(task, dict):
+        return
+    if not task.get("id"):
+        yield "task.id is missing"
+    status = task.get("status")
+    if not isinstance(status, dict) or not str(status.get("state", "")).startswith("TASK_STATE_"):
+        yield "task.status.state is not a TASK_STATE_ (4.1.3)"
 
 
-async def _try_stream(client: A2AClient, recorder: Recorder, text: str, skill: str | None) -> list[Finding]:
+async def _check_task(client: A2AClient, task: Task) -> list[Finding]:
+    """Look at a task that the agent made: it can be found again and, once it has ended, not be cancelled."""
+    problems = []
+    same = await client.get_task(task.id)
+    if same.id != task.id:
+        problems.append(f"the id is {same.id[:MAX_QUOTED]!r}")
+    findings = GET.judge(problems)
+    # A task that waits for input may be cancelled, so there is no rule to try.
+    if task.status.state in TERMINAL:
+        findings += CANCEL.judge(await _expect_error(client.cancel_task(task.id), TaskNotCancelableError))
+    return findings
+
+
+async def _check_stream(client: A2AClient, recorder: RecordingTransport, text: str, skill: str | None) -> list[Finding]:
     events: list[Event] = []
     try:
         async with aclosing(client.stream_message(text, skill=skill)) as stream:
             events += [event async for event in stream]
     except A2AError as error:
-        return list(FIRST.judge(f"{type(error).__name__}: {error}"))
-    media = recorder.response.headers.get("content-type", "").partition(";")[0].strip()
-    first, last = events[0], events[-1]
-    begins = isinstance(first, Task) or (isinstance(first, Message) and len(events) == 1)
-    rests = isinstance(last, Message) or (isinstance(last, Task | StatusUpdate) and last.status.state in AT_REST)
-    findings = [
-        *FIRST.judge(*([] if begins else [f"the first event is a {type(first).__name__}"])),
-        *CLOSE.judge(*([] if rests else [f"the last event is a {type(last).__name__}"])),
-    ]
+        return FIRST.judge([f"{type(error).__name__}: {error}"])
+    problems = []
+    media_type = _last_media_type(recorder)
+    if media_type != "text/event-stream":
+        problems.append(f"it is {media_type[:MAX_QUOTED]}")
+    findings = SSE.judge(problems)
+    findings += FIRST.judge(_check_first_event(events))
+    findings += LAST.judge(_check_last_event(events))
+    last = events[-1]
     if len(events) > 1 and isinstance(last, StatusUpdate) and last.status.state in TERMINAL:
-        ended = await _fails(_drain(client, last.task_id), UnsupportedOperationError)
-        findings += SUBSCRIBE.judge(*ended)
-    return [*SSE.judge(*([] if media == "text/event-stream" else [f"it is {media[:60]}"])), *findings]
+        findings += SUBSCRIBE.judge(await _expect_error(_subscribe(client, last.task_id), UnsupportedOperationError))
+    return findings
 
 
-async def _drain(client: A2AClient, task_id: str) -> None:
+def _check_first_event(events: list[Event]) -> Iterator[str]:
+    first = events[0]
+    is_reply = isinstance(first, Message) and len(events) == 1
+    if not isinstance(first, Task) and not is_reply:
+        yield f"the first event is a {type(first).__name__}"
+
+
+def _check_last_event(events: list[Event]) -> Iterator[str]:
+    # Terminal states end a stream (3.1.2); after INPUT_REQUIRED an agent may close it, too: there is nothing to tell.
+    last = events[-1]
+    if isinstance(last, Message):
+        return
+    if not isinstance(last, Task | StatusUpdate) or last.status.state not in AT_REST:
+        yield f"the last event is a {type(last).__name__}"
+
+
+async def _subscribe(client: A2AClient, task_id: str) -> None:
+    # A stream fails when it is read, not when it is made.
     async with aclosing(client.resubscribe(task_id)) as events:
         async for _ in events:
             pass

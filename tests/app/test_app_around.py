@@ -9,6 +9,8 @@ import pytest
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
 
 from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, async_serve
 from apcore_a2a.errors import StoreUnavailableError
@@ -106,6 +108,18 @@ async def test_middleware_that_was_added_sees_every_request() -> None:
     async with browsing(app) as client:
         assert (await client.post("/", json=send())).json()["result"]["status"]["state"] == "completed"
     assert seen == ["/"]
+
+
+async def test_routes_that_were_added_work_beside_the_agents() -> None:
+    async def version(request: Request) -> Response:
+        return Response("7")
+
+    app = await async_serve(registry())
+    app.add_route("/version", version)
+    async with browsing(app) as client:
+        assert (await client.get("/version")).text == "7"
+        assert (await client.post("/", json=send())).json()["result"]["status"]["state"] == "completed"
+        assert (await client.get("/nothing")).status_code in (400, 404)
 
 
 async def test_hooks_run_when_it_opens_and_when_it_closes() -> None:

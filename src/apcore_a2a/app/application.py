@@ -12,7 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.agent import Agent, Caller
@@ -62,8 +61,9 @@ class Parts(Struct, kw_only=True):
 class Application(Starlette):
     """The agent as a Starlette application.
 
-    Its routes skip Starlette's own layers, which cost a third of a request, unless middleware was added that must see
-    them. Mounted in another application, it opens with the first request when no lifespan reaches it.
+    Requests skip Starlette's own layers, which cost a third of a request, unless middleware or routes were added that
+    must see them. A route that was added is the user's own: it comes before the agent's routes, and before their door.
+    Mounted in another application, the agent opens with the first request when no lifespan reaches it.
     """
 
     def __init__(self, parts: Parts, settings: Settings) -> None:
@@ -84,7 +84,8 @@ class Application(Starlette):
         self._opening = asyncio.Lock()
         self._opened = False
         self._core = _pipeline(self.engine, self.cards, metrics, parts, settings)
-        super().__init__(routes=[Route("/{path:path}", endpoint=self._core)], lifespan=_lifespan)
+        super().__init__(lifespan=_lifespan)
+        self.router.default = self._core  # whatever no route of the user's takes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,7 +93,7 @@ class Application(Starlette):
             return
         if not self._opened:
             await self.open()
-        if self.user_middleware:
+        if self.user_middleware or self.router.routes:
             await super().__call__(scope, receive, send)
         else:
             await self._core(scope, receive, send)

@@ -130,3 +130,11 @@ def test_a_broken_shell_example_is_found() -> None:
 def test_blocks_are_found_with_their_line() -> None:
     page = "# T\n\n```python\nx = 1\n```\n\n```sh\nls\n```\n"
     assert blocks_of(page, "python", "sh") == [Block("python", "x = 1\n", 4), Block("sh", "ls\n", 8)]
+
+
+def test_the_map_of_the_package_names_files_that_are_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[\w.]+/)*(?:[\w]+\.py|[\w.]+/))`", page))
+    assert len(named) > 30
+    missing = [name for name in sorted(named) if not (ROOT / name).exists() and not (PACKAGE / name).exists()]
+    assert missing == []

@@ -1,4 +1,4 @@
-"""uvicorn's connections, guarded and with fewer writes.
+"""uvicorn's connections, guarded.
 
 A connection that dribbles its headers, never ends them, or takes nothing of its answer, is closed.
 
@@ -16,42 +16,6 @@ MAX_HEADERS: Final = 64 * 1024
 STALLED: Final = 60.0  # seconds in which a client must have read the better part of what waits for it (48 KiB)
 
 
-class OneWrite:
-    """A transport that writes the head of an answer together with what follows it: one call of the system less."""
-
-    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._write = transport.write
-        self._head = b""
-        self.is_closing = transport.is_closing
-        self.get_extra_info = transport.get_extra_info
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        if self._head:
-            head = self._head
-            self._head = b""
-            self._write(head + data)
-        elif data.startswith(b"HTTP/1."):
-            self._head = data
-            self._loop.call_soon(self._flush)  # nothing may follow it
-        else:
-            self._write(data)
-
-    def _flush(self) -> None:
-        if self._head:
-            head = self._head
-            self._head = b""
-            self._write(head)
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-
 class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with a limit on the headers; a request that arrives whole costs three comparisons."""
 
@@ -62,7 +26,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._guard_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(OneWrite(transport, self.loop))  # type: ignore[arg-type]  # as much of one as it needs
+        super().connection_made(transport)
         self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
 
     def data_received(self, data: bytes) -> None:

@@ -32,6 +32,7 @@ NAMES: Final = {operation: method for method, operation in METHODS.items()}
 REST_PREFIX: Final = ""
 EXTENSIONS_HEADER: Final = "A2A-Extensions"
 RULES: Final = Rules()
+SENDS_EVENTS_AS_STORED: Final = True
 
 Result = Task | Document | Message | TaskPage | PushConfig | PushConfigPage | AgentCard | None
 

@@ -67,7 +67,9 @@ RULES: Final = Rules(
     replay=True,
     list_by_creation=True,
     without_extended_card=ExtendedAgentCardNotConfiguredError,
+    stream_errors_as_events=True,
 )
+SENDS_EVENTS_AS_STORED: Final = False  # events are kept as 1.0 writes them
 
 ERROR_NAMES: Final = {  # by code; 0.3.0 §8
     -32700: "JSONParseError",

@@ -39,6 +39,7 @@ NAMES: Final = v03.NAMES
 REST_PREFIX: Final = v03.REST_PREFIX
 EXTENSIONS_HEADER: Final = v03.EXTENSIONS_HEADER
 RULES: Final = v03.RULES
+SENDS_EVENTS_AS_STORED: Final = v03.SENDS_EVENTS_AS_STORED
 
 convert_request: Final = v03.convert_request
 encode_push: Final = v03.encode_push

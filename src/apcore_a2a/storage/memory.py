@@ -155,7 +155,14 @@ class InMemoryTaskStore:
         stored.memo = b""
         # Swept when they are the majority, so that on average each costs one look.
         if len(self._ended) > 2 * len(self._tasks):
-            self._ended = deque(each for each in self._ended if self._tasks.get(each.id) is each)
+            self._sweep_stale()
+
+    def _sweep_stale(self) -> None:
+        ended: deque[StoredTask] = deque()
+        for stored in self._ended:
+            if self._tasks.get(stored.id) is stored:
+                ended.append(stored)
+        self._ended = ended
 
     # ---- reads -------------------------------------------------------------------------------------------------------
 

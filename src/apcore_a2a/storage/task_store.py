@@ -153,4 +153,9 @@ METHODS: Final = ("delete", "delete_push_config", "get", "get_push_config", "lis
 
 def missing_methods(store: object) -> list[str]:
     """The methods of `TaskStore` that an object lacks."""
-    return [name for name in METHODS if not callable(getattr(store, name, None))]
+    missing: list[str] = []
+    for name in METHODS:
+        method = getattr(store, name, None)
+        if not callable(method):
+            missing.append(name)
+    return missing

@@ -263,7 +263,7 @@ class Document(Struct, frozen=True, gc=False):
 
     body: bytes
     parsed: Task | None = None
-    """The same task as an object, where whoever made the document had one anyway."""
+    """The task as an object, where whoever made the document had one anyway."""
 
     def task(self) -> Task:
         if self.parsed is not None:

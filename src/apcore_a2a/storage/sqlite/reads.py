@@ -49,7 +49,7 @@ def find(database: sqlite3.Connection, task_id: str, owner: str) -> TaskRow | No
     row: Row | None = database.execute(_LOAD, (task_id, owner)).fetchone()
     if row is None:
         return None
-    return TaskRow(*row)
+    return TaskRow._make(row)
 
 
 def to_record(row: TaskRow, document: Document) -> Record:
@@ -108,7 +108,7 @@ def page(database: sqlite3.Connection, query: Query) -> Page:
             f"SELECT {_COLUMNS} FROM task {_TABLES} WHERE number IN ({chosen}) ORDER BY {order}",
             (*parameters, *position, query.limit + 1),  # one more: if it is there, there is a next page
         ).fetchall()
-        shown = [TaskRow(*row) for row in rows[: query.limit]]
+        shown = [TaskRow._make(row) for row in rows[: query.limit]]
         records = [_complete(database, row) for row in shown]
     if len(rows) == len(shown):
         return Page(records, "", total)

@@ -24,11 +24,13 @@ class Caller(Struct, frozen=True, kw_only=True):
     issuer: str = ""
     roles: tuple[str, ...] = ()
     attributes: Mapping[str, Any] = {}
-    tenant: str = ""
+    tenant: str = ""  # as the client says it: which part of an agent it means, not who it is
 
     @property
     def owner(self) -> str:
         """What the store files this caller's tasks under; the same `id` of two issuers is two owners."""
+        # With `|`, an authenticated caller of the name "anonymous" is not ANONYMOUS. The name stands last: a client may
+        # make up any tenant, but what ends in its own name is its own.
         name = f"{self.issuer}|{self.id}" if self.is_authenticated else ANONYMOUS
         return f"{self.tenant}\n{name}" if self.tenant else name
 
@@ -40,8 +42,9 @@ class Caller(Struct, frozen=True, kw_only=True):
 class CancelToken:
     """Tells a run that it is no longer wanted. Asked by polling, or told by a callback."""
 
-    is_cancelled = False
-    _callbacks: tuple[Callable[[], object], ...] = ()
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        self._callbacks: tuple[Callable[[], object], ...] = ()  # a tuple: there is none for nearly every message
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """Call `callback` when the token is cancelled; at once if it is already."""

@@ -50,7 +50,8 @@ class A2AError(Exception):
 
     def __init__(self, message: str | None = None, *, kind: str | None = None, **metadata: object) -> None:
         self.message = self.text if message is None else message
-        self.kind = kind or type(self).__name__
+        self.kind = kind or type(self).__name__  # clients see it as `type` in the error's details
+        # Texts, because google.rpc.ErrorInfo has a map of texts for them; what is not known is left out.
         self.metadata: Mapping[str, str] = {name: str(value) for name, value in metadata.items() if value is not None}
         super().__init__(self.message)
 
@@ -84,6 +85,7 @@ class SkillNotFoundError(InvalidParamsError):
 
     def __init__(self, skill_id: str) -> None:
         text = f"Skill not found: {skill_id[:MAX_SHOWN]}"
+        # FR-ERR-001: clients see the name of apcore's exception.
         super().__init__(text, [Violation("message.metadata.skillId", text, "unknown")], kind="ModuleNotFoundError")
         self.skill_id = skill_id
 
@@ -92,7 +94,8 @@ class TaskNotFoundError(A2AError):
     """No such task for this caller; also the answer for a task that belongs to somebody else."""
 
     def __init__(self, task_id: str | None = None) -> None:
-        super().__init__("Task not found" if task_id is None else f"Task not found: {task_id}", taskId=task_id)
+        text = "Task not found" if task_id is None else f"Task not found: {task_id}"
+        super().__init__(text, taskId=task_id)
         self.task_id = task_id
 
 
@@ -101,7 +104,8 @@ class TaskNotCancelableError(A2AError):
 
     def __init__(self, task_id: str | None = None, state: str = "terminal") -> None:
         super().__init__(f"Task is not cancelable: current state is {state}", taskId=task_id, state=state)
-        self.task_id, self.state = task_id, state
+        self.task_id = task_id
+        self.state = state
 
 
 class UnsupportedOperationError(A2AError):
@@ -136,7 +140,8 @@ class VersionNotSupportedError(A2AError):
     """The agent does not speak the A2A version that was asked for; `supported` names those it does."""
 
     def __init__(self, version: str, supported: Iterable[str], message: str | None = None) -> None:
-        self.version, self.supported = version, ", ".join(supported)
+        self.version = version
+        self.supported = ", ".join(supported)
         super().__init__(
             message or f"A2A version {version} is not supported; supported versions: {self.supported}",
             requestedVersion=version,
@@ -180,8 +185,9 @@ class InvalidStateTransitionError(InternalError):
     """An agent tried to move its task from state `old` to `new`, which the lifecycle does not allow."""
 
     def __init__(self, old: str, new: str) -> None:
-        super().__init__()
-        self.old, self.new = old, new
+        super().__init__()  # "Internal error" to a client: the states are for the log
+        self.old = old
+        self.new = new
 
 
 class StaleWriteError(InternalError):
@@ -195,7 +201,8 @@ class A2AServerError(A2AError):
 
     def __init__(self, message: str | None = None, *, code: int = -32603, data: object = None) -> None:
         super().__init__(message)
-        self.code, self.data = code, data
+        self.code = code
+        self.data = data
 
 
 class A2AConnectionError(A2AError):
@@ -215,7 +222,8 @@ class A2ADiscoveryError(A2AConnectionError):
 
     def __init__(self, message: str | None = None, *, url: str = "", status: int | None = None) -> None:
         super().__init__(message)
-        self.url, self.status = url, status
+        self.url = url
+        self.status = status
 
 
 class Wire(NamedTuple):
@@ -228,6 +236,8 @@ class Wire(NamedTuple):
     http_v1_0_0: int | None = None
 
 
+# The codes from -32700 to -32600 are JSON-RPC's (2.0 §5.1); those from -32001, with all statuses, are A2A's (1.0 §5.4).
+# An error that has no code of its own there goes as -32603; its HTTP status still says what a client can do about it.
 WIRE: Final[dict[type[A2AError], Wire]] = {
     A2AError: Wire(-32603, 500, "INTERNAL", "INTERNAL_ERROR"),
     ParseError: Wire(-32700, 400, "INVALID_ARGUMENT", "PARSE_ERROR"),
@@ -251,4 +261,5 @@ WIRE: Final[dict[type[A2AError], Wire]] = {
 
 def wire(error: A2AError) -> Wire:
     """The row of the nearest class, so that a subclass without a row of its own speaks as its parent."""
+    # There always is one: A2AError has a row.
     return next(WIRE[cls] for cls in type(error).__mro__ if cls in WIRE)

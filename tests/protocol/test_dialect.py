@@ -8,10 +8,16 @@ from hypothesis import strategies as st
 
 from apcore_a2a.errors import VersionNotSupportedError
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.dialect import DIALECTS, VERSION_HEADER, Dialect, choose
+from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, VERSION_HEADER, Dialect, choose
+from apcore_a2a.protocol.model import Event
 from apcore_a2a.protocol.v03 import jsonrpc as v03
+from tests.protocol import strategies
 
 MEMBERS = [name for name in vars(Dialect) if not name.startswith("_")]
+FORMS = {
+    **{f"{version} JSON-RPC": dialect for version, dialect in DIALECTS.items()},
+    **{f"{version} REST": dialect for version, dialect in REST_DIALECTS.items()},
+}
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.0.0", "1.0.17"])
@@ -73,10 +79,28 @@ def test_a_dialect_is_filed_under_its_own_version(version: str) -> None:
     assert DIALECTS[version].VERSION == version
 
 
+def test_every_version_has_a_form_for_rest_with_the_same_names_and_rules() -> None:
+    assert list(REST_DIALECTS) == list(DIALECTS)
+    for version, rest in REST_DIALECTS.items():
+        dialect = DIALECTS[version]
+        assert (rest.VERSION, rest.METHODS, rest.RULES) == (dialect.VERSION, dialect.METHODS, dialect.RULES)
+
+
+@pytest.mark.parametrize("dialect", FORMS.values(), ids=FORMS.keys())
+@given(event=strategies.events())
+def test_a_dialect_that_sends_events_as_stored_writes_them_as_stores_keep_them(dialect: Dialect, event: Event) -> None:
+    if dialect.SENDS_EVENTS_AS_STORED:
+        assert dialect.encode_event(event) == v1.encode_record(event)
+
+
+def test_events_are_stored_as_the_newest_version_sends_them() -> None:
+    assert [version for version, dialect in DIALECTS.items() if dialect.SENDS_EVENTS_AS_STORED] == ["1.0"]
+
+
 @pytest.mark.parametrize("member", MEMBERS)
-@pytest.mark.parametrize("version", DIALECTS)
-def test_a_dialect_has_every_member_with_the_parameters_promised(version: str, member: str) -> None:
-    promised, kept = inspect.getattr_static(Dialect, member), getattr(DIALECTS[version], member)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_dialect_has_every_member_with_the_parameters_promised(form: str, member: str) -> None:
+    promised, kept = inspect.getattr_static(Dialect, member), getattr(FORMS[form], member)
     if isinstance(promised, property):
         assert not callable(kept)
     else:

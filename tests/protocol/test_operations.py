@@ -37,3 +37,7 @@ def test_the_rules_of_the_newest_version_are_the_plain_ones() -> None:
     assert DIALECTS["1.0"].RULES == Rules()
     assert issubclass(Rules().without_extended_card, A2AError)
     assert not any(rule for rule in Rules() if isinstance(rule, bool))
+
+
+def test_only_0_3_answers_a_stream_that_is_refused_with_an_event() -> None:
+    assert [version for version, dialect in DIALECTS.items() if dialect.RULES.stream_errors_as_events] == ["0.3"]

@@ -132,3 +132,14 @@ async def test_a_full_store_passes_over_what_was_removed_when_it_makes_room() ->
     for name in ("d", "e"):
         await tell(store, Author(name))
     assert await ids(store, Query(owner=ALICE, limit=10)) == ["e", "d", "c"]
+
+
+async def test_what_ended_still_makes_room_after_many_others_were_removed() -> None:
+    store = InMemoryTaskStore(max_capacity=2)
+    await finish(store, Author("ended"))
+    for n in range(10):  # more than there are tasks: their places in the queue are swept
+        await finish(store, Author(f"t{n}"))
+        await store.remove(f"t{n}", ALICE)
+    for name in ("a", "b"):
+        await tell(store, Author(name))
+    assert await ids(store, Query(owner=ALICE, limit=10)) == ["b", "a"]

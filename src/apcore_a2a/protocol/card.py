@@ -10,6 +10,7 @@ from msgspec import field
 
 from apcore_a2a.protocol.model import REQUIRED_ITEMS, REQUIRED_TEXT, Value
 
+# Dictionaries, because both are carried more than read. The first is nested as the protocol buffers of 1.0 nest it.
 SecurityRequirement = dict[str, dict[str, dict[str, list[str]]]]  # {"schemes": {name: {"list": [scope, …]}}}
 SecurityScheme = dict[str, dict[str, Any]]  # {"httpAuthSecurityScheme": {"scheme": "bearer"}}
 
@@ -18,6 +19,7 @@ CardMode = Literal["auto", "1.0", "0.3", "hybrid"]
 
 
 class AgentInterface(Value, frozen=True):
+    # Not REQUIRED_TEXT: without an address and a binding there is nothing to call.
     url: str
     protocol_binding: str
     protocol_version: str = REQUIRED_TEXT
@@ -37,6 +39,7 @@ class AgentExtension(Value, frozen=True):
 
 
 class AgentCapabilities(Value, frozen=True):
+    # None is "not said". The specification's fields are optional: on the wire it is another thing than false.
     streaming: bool | None = None
     push_notifications: bool | None = None
     extensions: tuple[AgentExtension, ...] = ()

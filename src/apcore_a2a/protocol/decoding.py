@@ -1,13 +1,16 @@
 """JSON in: one strict way from bytes to values, with errors that name the wrong field.
 
 Rule: nesting over 64, NaN, broken UTF-8 and lone surrogates are refused before anything is built; of duplicate keys
-the last one counts, everywhere. No text of the JSON library reaches a client.
+the last one counts, everywhere. No text of the JSON library reaches a client. Why: docs/decisions/0003.
+
+A body passes through here in two steps. `check` looks at the bytes alone, before any parser: UTF-8, and how deeply they
+are nested. `decode` (or a `LooseDecoder`, which also reads what ProtoJSON allows) then builds the typed value.
 """
 
 import re
 from array import array
 from itertools import accumulate, filterfalse
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -18,10 +21,16 @@ MAX_DEPTH: Final = 64
 
 T = TypeVar("T")
 
-_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level up, one level down
-_LEVELS: Final = frozenset(range(MAX_DEPTH))
+# For `check_depth`: a bracket that opens is +1, one that closes -1 (as signed bytes); of all else only quotes stay.
+_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _UNMARKED: Final = bytes(set(range(256)) - set(b'[{]}"'))
+_LEVELS: Final = frozenset(range(MAX_DEPTH))
+
+# A key with an underscore, `"task_id":`. It may also match inside a text, which only costs the slower way.
+# Possessive quantifiers: no run of letters makes the search go back.
 _SNAKE_KEY: Final = re.compile(rb'_[a-z0-9]++"\s*+:')
+
+_AT: Final = " - at `$"  # what stands between the JSON library's complaint and the path of the wrong field
 _MISSING: Final = re.compile(r"^Object missing required field `(.+)`$")
 _MESSAGES: Final = (  # the JSON library's words, and ours
     (re.compile(r"^Expected `(.+)`, got `(.+)`$"), r"expected \1, got \2"),
@@ -34,27 +43,40 @@ _MESSAGES: Final = (  # the JSON library's words, and ours
     (re.compile(r"^(?:Integer value|Number) out of range$"), "number out of range"),
     (re.compile(r"^(a part has exactly one of .*)$"), r"\1"),
 )
+# Whoever sends JSON knows its types, not Python's.
 _JSON: Final = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "bytes": "base64 string"}
 _PYTHON: Final = re.compile(rf"\b({'|'.join(_JSON)})\b")
 
 
 def check(body: bytes) -> None:
     """What every body must be, whatever it says: UTF-8, and not nested too deeply."""
-    try:
-        _ = body.isascii() or str(body, "utf-8")
-    except UnicodeDecodeError as error:
-        raise ParseError from error
+    if not body.isascii():  # which settles nearly every request without building a text
+        try:
+            str(body, "utf-8")
+        except UnicodeDecodeError as error:
+            raise ParseError from error
     check_depth(body)
 
 
 def check_depth(body: bytes) -> None:
-    """Refuse deep nesting without building it. Two counts settle the usual request; the rest is a few passes in C."""
+    """Refuse deep nesting without building it.
+
+    Two counts settle the usual request. For the others, the brackets outside strings are added up in a few passes over
+    the bytes that run in C: a loop in Python would take longer than decoding the message does.
+    """
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return
+    # Without its escapes, every quote of a body begins or ends a string.
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    marks = unescaped.translate(_STEPS, _UNMARKED).replace(b'""', b"")  # every other stretch between quotes is a string
-    steps = b"".join(marks.split(b'"')[::2]).replace(b"\x01\xff", b"")  # the innermost level is most of it: count to 63
-    if next(filterfalse(_LEVELS.__contains__, accumulate(array("b", steps))), 0) > 0:  # below 0 it is not JSON at all
+    # Two quotes side by side have no bracket between them, and without them the count of quotes stays even or odd.
+    marks = unescaped.translate(_STEPS, _UNMARKED).replace(b'""', b"")
+    # Every other stretch between quotes is a string.
+    steps = b"".join(marks.split(b'"')[::2])
+    # Most brackets are those of the innermost level. Without it there is little left to add up, and 63 is the limit.
+    steps = steps.replace(b"\x01\xff", b"")
+    levels = accumulate(array("b", steps))
+    first_wrong = next(filterfalse(_LEVELS.__contains__, levels), 0)
+    if first_wrong > 0:  # below 0 it is not JSON at all, as the decoder will say
         raise InvalidRequestError(f"JSON nested deeper than {MAX_DEPTH} levels")
 
 
@@ -69,52 +91,78 @@ def decode(body: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
         try:
             return decoder.decode(body)
         except msgspec.ValidationError as error:
-            _SYNTAX.decode(body)  # the decoder stops at the first wrong value; what follows may not even be JSON
+            # The decoder stops at the first wrong value. What follows may not even be JSON, and that is said first.
+            _SYNTAX.decode(body)
             raise invalid_params(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError from error
 
 
 def convert(value: object, kind: type[T], *, strict: bool = True) -> T:
-    """The same for a value that is decoded already; one that is not strict may have texts for numbers and booleans."""
+    """Make a typed value of one that is decoded already; not `strict`, texts may stand for numbers and booleans."""
     try:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
         raise invalid_params(error) from error
 
 
-def decode_loosely(body: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T], shape: inspect.Type) -> T:
-    """Decode as ProtoJSON allows: snake_case names too, and null for "not given"."""
-    if not _SNAKE_KEY.search(body):
-        try:
-            return decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            if b"null" not in bytes(body):
-                return decode(body, decoder)  # for the error it raises
-    value = decode(body, _ANY)
-    return convert(_loosen({} if value is None else value, shape), decoder.type)
+class LooseDecoder(Generic[T]):
+    """Decodes one kind of value as ProtoJSON allows: snake_case names, too, and null for "not given".
+
+    What is written strictly, as nearly everything is, is decoded in one pass. Only a body with a key in snake_case, or
+    one that is refused and has a null in it, is decoded to plain objects, rewritten and converted.
+    """
+
+    def __init__(self, kind: type[T]) -> None:
+        self.kind = kind
+        self._decoder = msgspec.json.Decoder(kind)
+        self._shape = inspect.type_info(kind)
+
+    def decode(self, body: bytes | msgspec.Raw) -> T:
+        """Decode checked bytes; raises what `decoding.decode` raises."""
+        if not _SNAKE_KEY.search(body):
+            try:
+                return self._decoder.decode(body)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                if b"null" not in bytes(body):
+                    return decode(body, self._decoder)  # for the error it raises
+        value = decode(body, _ANY)
+        if value is None:
+            value = {}  # null for a whole message is a message with nothing in it
+        return convert(_loosen(value, self._shape), self.kind)
 
 
 _ANY: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(Any)
-_SYNTAX: Final = msgspec.json.Decoder(msgspec.Raw)
+_SYNTAX: Final = msgspec.json.Decoder(msgspec.Raw)  # looks at everything and builds nothing
 
 
 def _loosen(value: Any, shape: inspect.Type) -> Any:
+    """Rewrite what ProtoJSON allows as the strict decoder wants it. Free-form JSON (metadata, data) stays as it is."""
     match value, shape:
         case dict(), inspect.StructType():
-            fields = {field.encode_name: field.type for field in shape.fields}
-            named = {camel(name): item for name, item in value.items()}
-            return {
-                name: _loosen(item, fields[name])
-                for name, item in named.items()
-                if name in fields and (item is not None or name == "data")  # the one field where null is a value
-            }
+            return _loosen_object(value, shape)
         case list(), inspect.ListType() | inspect.VarTupleType():
             return [_loosen(item, shape.item_type) for item in value]
         case _, inspect.UnionType():
-            structs = [kind for kind in shape.types if isinstance(kind, inspect.StructType)]
-            return _loosen(value, structs[0]) if structs else value
+            for kind in shape.types:
+                if isinstance(kind, inspect.StructType):  # no field of ours may hold one of two
+                    return _loosen(value, kind)
     return value
+
+
+def _loosen_object(value: dict[str, Any], shape: inspect.StructType) -> dict[str, Any]:
+    fields: dict[str, inspect.Type] = {}
+    for field in shape.fields:
+        fields[field.encode_name] = field.type
+    named: dict[str, Any] = {}
+    for name, item in value.items():
+        named[camel(name)] = item  # of `taskId` and `task_id` the last one counts, as of any key that is there twice
+    loosened: dict[str, Any] = {}
+    for name, item in named.items():
+        is_given = item is not None or name == "data"  # the one field where null is a value
+        if is_given and name in fields:
+            loosened[name] = _loosen(item, fields[name])
+    return loosened
 
 
 def camel(name: str) -> str:
@@ -125,15 +173,30 @@ def camel(name: str) -> str:
 
 def invalid_params(error: msgspec.ValidationError) -> InvalidParamsError:
     """Say in our words, and by field, what the JSON library found."""
-    text, found, path = str(error).rpartition(" - at `$")  # the last one: client text may stand before it
-    if not found:
-        text, path = path, ""
-    path = path.rstrip("`").replace("[...]", ".*").lstrip(".")
-    if missing := _MISSING.match(text):
+    complaint, path = _split(str(error))
+    missing = _MISSING.match(complaint)
+    if missing is not None:
+        # The library's path ends at the object; the field that is not there is the next step.
         path = f"{path}.{missing[1]}" if path else missing[1]
         return InvalidParamsError(f"Missing required parameter: {path}", [Violation(path, "is required", "required")])
-    said = next((match.expand(ours) for theirs, ours in _MESSAGES if (match := theirs.match(text))), "invalid value")
-    said = _PYTHON.sub(lambda word: _JSON[word[0]], said.replace(" | null", ""))
-    if (path, said) == ("message.parts", "must not be empty"):
+    said = _in_our_words(complaint)
+    if path == "message.parts" and said == "must not be empty":
         return InvalidParamsError("Message must contain at least one Part", [Violation(path, said, "required")])
     return InvalidParamsError(f"Invalid parameter {path or '(all)'}: {said}", [Violation(path, said)])
+
+
+def _split(text: str) -> tuple[str, str]:
+    """What the JSON library complains of, and where."""
+    complaint, found, path = text.rpartition(_AT)  # the last one: client text may stand before it
+    if not found:
+        return text, ""
+    return complaint, path.rstrip("`").replace("[...]", ".*").lstrip(".")
+
+
+def _in_our_words(complaint: str) -> str:
+    for theirs, ours in _MESSAGES:
+        match = theirs.match(complaint)
+        if match is not None:
+            said = match.expand(ours).replace(" | null", "")
+            return _PYTHON.sub(lambda word: _JSON[word[0]], said)
+    return "invalid value"  # rather than words that we have not read

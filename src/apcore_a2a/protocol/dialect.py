@@ -16,33 +16,55 @@ from apcore_a2a.protocol.jsonrpc import ErrorObject
 from apcore_a2a.protocol.model import Event, Task, Value
 from apcore_a2a.protocol.operations import Operation, Rules
 from apcore_a2a.protocol.v03 import jsonrpc as v03
+from apcore_a2a.protocol.v03 import rest as v03_rest
 from apcore_a2a.protocol.v1 import Result
 
 
 class Dialect(Protocol):
     """One protocol version: names and shapes, both ways."""
 
+    # ---- names and rules ----
+
     @property
     def VERSION(self) -> str: ...
+
+    # Every method name that is understood: a version may have several for one operation.
     @property
     def METHODS(self) -> Mapping[str, Operation]: ...
+
+    # The one name by which a client of ours calls an operation.
     @property
     def NAMES(self) -> Mapping[Operation, str]: ...
+
+    # What stands before the path of every REST resource; empty if they are at the root.
     @property
     def REST_PREFIX(self) -> str: ...
+
     @property
     def EXTENSIONS_HEADER(self) -> str: ...
+
     @property
     def RULES(self) -> Rules: ...
+
+    # Whether `encode_event` writes what logs and stores keep of an event. Then the kept bytes are sent as they are:
+    # nothing is decoded, and nothing encoded a second time, for any number of streams.
+    @property
+    def SENDS_EVENTS_AS_STORED(self) -> bool: ...
+
+    # ---- the server's half ----
 
     def decode_request(self, operation: Operation, params: bytes | Raw) -> Value: ...
     def convert_request(self, operation: Operation, params: dict[str, Any]) -> Value: ...
     def encode_result(self, operation: Operation, result: Result) -> bytes: ...
     def encode_event(self, event: Event) -> bytes: ...
+
+    # An event for a webhook. It is given the task as well, because 0.3 sends the whole task.
     def encode_push(self, event: Event, task: Task) -> bytes: ...
     def encode_card(self, card: AgentCard) -> bytes: ...
     def encode_error(self, error: A2AError) -> ErrorObject: ...
     def encode_rest_error(self, error: A2AError, status: int) -> bytes: ...
+
+    # ---- the client's half ----
 
     def encode_request(self, operation: Operation, request: Value) -> bytes: ...
     def decode_result(self, operation: Operation, data: bytes | Raw) -> Any: ...
@@ -52,15 +74,18 @@ class Dialect(Protocol):
 
 
 DIALECTS: Final[Mapping[str, Dialect]] = {"1.0": v1, "0.3": v03}
+# As the REST binding speaks them. 1.0 has one JSON for all bindings; in 0.3 that of REST is another (ProtoJSON).
+REST_DIALECTS: Final[Mapping[str, Dialect]] = {"1.0": v1, "0.3": v03_rest}
 VERSION_HEADER: Final = "A2A-Version"
 _VERSION: Final = re.compile(r"(\d{1,3}\.\d{1,3})(?:\.\d{1,3})?")
 
 
 def choose(version: str) -> Dialect:
     """The dialect of an A2A-Version header; none at all means 0.3, and the patch number does not matter (1.0 §3.6)."""
-    if (known := DIALECTS.get(version or "0.3")) is not None:
+    known = DIALECTS.get(version or "0.3")
+    if known is not None:
         return known
     match = _VERSION.fullmatch(version)
     if match is None or match[1] not in DIALECTS:
-        raise VersionNotSupportedError(version[:64], DIALECTS)
+        raise VersionNotSupportedError(version[:64], DIALECTS)  # the header may be of any length
     return DIALECTS[match[1]]

@@ -1,4 +1,4 @@
-"""The JSON-RPC 2.0 envelope.
+"""The JSON-RPC 2.0 envelope: requests in and responses out for the server, the other way round for the client.
 
 Rule: ids are echoed byte for byte; params and results stay encoded, the dialects read them.
 """
@@ -14,12 +14,13 @@ from apcore_a2a.protocol.model import encode
 
 NULL: Final = b"null"
 EMPTY: Final = b"{}"
-MAX_ID: Final = 1024
+MAX_ID: Final = 1024  # bytes: the id is echoed with every event of a stream
 
 
 class _Envelope(Struct, gc=False):
     jsonrpc: Literal["2.0"]
     method: str
+    # Raw: a client gets back the very bytes of its id, be it 1, 1.0 or "1"; and params are decoded once, by a dialect.
     id: Raw | UnsetType = UNSET
     params: Raw = Raw(EMPTY)
 
@@ -28,7 +29,7 @@ _DECODER: Final = msgspec.json.Decoder(_Envelope)
 
 
 class Request(Struct, frozen=True, gc=False):
-    """A request whose envelope is in order. `id` is None when it was left out."""
+    """A request whose envelope is in order. `id` is None when it was left out (JSON-RPC's notification)."""
 
     method: str
     params: bytes | Raw
@@ -49,11 +50,15 @@ def parse(body: bytes) -> Request:
         field = error.violations[0].field
         wrong = f"{field} is missing or wrong" if field else "expected one request object"
         raise InvalidRequestError(f"Invalid JSON-RPC request: {wrong}") from error
-    # An id is added to nothing: bytes(…) would ask it first whether it is a number.
-    return Request(envelope.method, envelope.params, None if envelope.id is UNSET else _checked(b"" + envelope.id))
+    if envelope.id is UNSET:
+        return Request(envelope.method, envelope.params, None)
+    # Adding it to nothing copies a Raw faster than bytes(…) does, which asks it first whether it is a number.
+    id = _checked_id(b"" + envelope.id)
+    return Request(envelope.method, envelope.params, id)
 
 
-def _checked(id: bytes) -> bytes:
+def _checked_id(id: bytes) -> bytes:
+    # It is JSON already, so its first byte tells what it is: an array, an object, true or false.
     if id[:1] in b"[{tf" or len(id) > MAX_ID:
         raise InvalidRequestError("Invalid JSON-RPC request: id must be a short string, a number or null")
     return id
@@ -63,7 +68,10 @@ def recover_id(body: bytes) -> bytes:
     """The id of a request whose envelope was refused, or null when there is none to be found."""
     try:
         id = decode(body, _ID_DECODER).id
-        return NULL if id is UNSET else str(_checked(bytes(id)), "utf-8").encode()
+        if id is UNSET:
+            return NULL
+        # The body may have been refused for bytes that are not UTF-8: none of those may be echoed.
+        return str(_checked_id(bytes(id)), "utf-8").encode()
     except (ParseError, InvalidParamsError, InvalidRequestError, UnicodeDecodeError):
         return NULL
 
@@ -93,7 +101,10 @@ class ErrorObject(Struct, frozen=True, omit_defaults=True):
 
     code: int
     message: str
-    data: object = UNSET
+    data: object = UNSET  # what it holds is the dialect's business
+
+
+# ---- the client's half -------------------------------------------------------------------------------------------
 
 
 class Response(Struct, frozen=True):

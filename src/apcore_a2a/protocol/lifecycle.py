@@ -1,5 +1,14 @@
 """The life of a task: which state may follow which, and how an event changes a task.
 
+    SUBMITTED ──► WORKING ◄──► INPUT_REQUIRED · AUTH_REQUIRED               INTERRUPTED: it waits for its user
+                     └───────► COMPLETED · FAILED · CANCELED · REJECTED     TERMINAL: it has ended
+
+Without WORKING before it, each of the first four may become FAILED or CANCELED, and SUBMITTED also REJECTED. A task
+that is INTERRUPTED or TERMINAL is *at rest*: nothing happens to it by itself.
+
+A task is the sum of its events. `fold` adds one: the engine folds what an agent yields into the live task before the
+event is stored and sent, and a store that has to rebuild a task folds its kept events in the same way.
+
 Rule: everything that decides about states is here, as data. `fold` costs the size of the event, never of the task.
 """
 
@@ -14,9 +23,10 @@ TERMINAL: Final = frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.CA
 INTERRUPTED: Final = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
 AT_REST: Final = TERMINAL | INTERRUPTED
 
-_S: Final = TaskState
+_S: Final = TaskState  # short, for the table
 TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
-    _S.UNSPECIFIED: frozenset(),
+    _S.UNSPECIFIED: frozenset(),  # no task of ours is in it; a remote agent's may be
+    # A state may follow itself where an agent reports progress: its message changes, its state does not.
     _S.SUBMITTED: frozenset({_S.SUBMITTED, _S.WORKING, _S.CANCELED, _S.FAILED, _S.REJECTED}),
     _S.WORKING: frozenset({_S.WORKING} | TERMINAL | INTERRUPTED),
     _S.INPUT_REQUIRED: frozenset({_S.WORKING, _S.CANCELED, _S.FAILED}),
@@ -30,9 +40,9 @@ TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
 
 def skips_working(old: TaskState, new: TaskState) -> bool:
     """Whether `new` may follow `old` only by way of WORKING: agents may leave that step out, the record does not."""
-    return (
-        new not in TRANSITIONS[old] and TaskState.WORKING in TRANSITIONS[old] and new in TRANSITIONS[TaskState.WORKING]
-    )
+    if new in TRANSITIONS[old]:
+        return False
+    return TaskState.WORKING in TRANSITIONS[old] and new in TRANSITIONS[TaskState.WORKING]
 
 
 def fold(task: Task, event: Event) -> Event:
@@ -45,6 +55,7 @@ def fold(task: Task, event: Event) -> Event:
     match event:
         case StatusUpdate():
             _check(task, event.status.state)
+            # What a status said would be lost with the next one: the history keeps it.
             if task.status.message is not None:
                 task.history.append(task.status.message)
             task.status = event.status
@@ -53,6 +64,7 @@ def fold(task: Task, event: Event) -> Event:
         case ArtifactUpdate():
             return _extend(task, event)
         case Message():
+            # A message changes no state, so the table says nothing about it; but nothing is added after the end.
             if task.status.state in TERMINAL:
                 raise InvalidStateTransitionError(task.status.state, "message")
             task.history.append(event)
@@ -71,16 +83,20 @@ def _check(task: Task, state: TaskState) -> None:
 def _extend(task: Task, update: ArtifactUpdate) -> ArtifactUpdate:
     if task.status.state in TERMINAL:
         raise InvalidStateTransitionError(task.status.state, "artifact update")
-    new, artifacts = update.artifact, task.artifacts
+    new = update.artifact
+    artifacts = task.artifacts
     index = _position(task, new.artifact_id)
     if index == len(artifacts):
         artifacts.append(_own(new))
-        return replace(update, append=False) if update.append else update
+        if not update.append:
+            return update
+        # A client that is told to append to an artifact it has never seen may refuse the event.
+        return replace(update, append=False)
     if not update.append:
         artifacts[index] = _own(new)
         return update
     old = artifacts[index]
-    old.parts.extend(new.parts)
+    old.parts.extend(new.parts)  # frozen, but its list is not: the thousandth chunk costs what the first did
     if new.metadata:
         artifacts[index] = replace(old, metadata=_merge(old.metadata, new.metadata))
     return update
@@ -90,7 +106,7 @@ def _position(task: Task, artifact_id: str) -> int:
     """Where an artifact is, or is to be: mostly it is the last one, or the first; else a table knows."""
     last = len(task.artifacts) - 1
     if last < 0 or task.artifacts[last].artifact_id == artifact_id:
-        return max(last, 0)
+        return max(last, 0)  # without the table: a task with one artifact, as most have, never makes it
     return task.positions.setdefault(artifact_id, last + 1)
 
 
@@ -107,7 +123,9 @@ def _own(artifact: Artifact) -> Artifact:
 
 
 def _copied(metadata: Metadata | None) -> Metadata | None:
-    return None if metadata is None else dict(metadata)
+    if metadata is None:
+        return None
+    return dict(metadata)
 
 
 def _replace(task: Task, new: Task) -> None:
@@ -118,7 +136,7 @@ def _replace(task: Task, new: Task) -> None:
     task.artifacts = [_own(artifact) for artifact in new.artifacts]
     task.history = list(new.history)
     task.metadata = _copied(new.metadata)
-    vars(task).clear()  # `positions`, to be found anew
+    vars(task).pop("positions", None)  # the cached table is that of the old artifacts
 
 
 def copy(task: Task) -> Task:

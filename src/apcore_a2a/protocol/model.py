@@ -11,12 +11,12 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-MAX_ID: Final = 256
+MAX_ID: Final = 256  # the specification has no limit; ids are stored, indexed and echoed, so we do
 MAX_PARTS: Final = 1000
 
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
 OptionalId = Annotated[str, Meta(max_length=MAX_ID)]  # ProtoJSON: "" is the same as absent
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # int32 in the protocol buffers
 Metadata = dict[str, Any]  # free-form in the specification: carried, never looked into
 
 
@@ -36,6 +36,7 @@ REQUIRED_ITEMS: Final[tuple[Any, ...]] = field(default_factory=_nothing)
 REQUIRED_LIST: Final[list[Any]] = field(default_factory=_empty_list)
 
 
+# gc=False: values hold one another but never in a circle, so the garbage collector need not look at any of them.
 class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     """Base of the model: camelCase on the wire, defaults left out, unknown fields ignored."""
 
@@ -55,7 +56,8 @@ class TaskState(StrEnum):
     REJECTED = "TASK_STATE_REJECTED"
     AUTH_REQUIRED = "TASK_STATE_AUTH_REQUIRED"
 
-    __hash__ = str.__hash__  # equal texts hash alike; and Enum's own hash runs in Python, once for each look at a table
+    # Enum's own hash runs in Python, at each look into a table; and equal texts must hash alike.
+    __hash__ = str.__hash__
 
 
 class Role(StrEnum):
@@ -64,9 +66,13 @@ class Role(StrEnum):
     AGENT = "ROLE_AGENT"
 
 
+# ---- content and tasks -------------------------------------------------------------------------------------------
+
+
 class Part(Value, frozen=True):
     """A piece of content: exactly one of `text`, `raw`, `url` and `data`."""
 
+    # UNSET and not None: `data` may be null, and an empty text is a text.
     text: str | UnsetType = UNSET
     raw: bytes | UnsetType = UNSET
     url: str | UnsetType = UNSET
@@ -76,6 +82,7 @@ class Part(Value, frozen=True):
     media_type: str = ""
 
     def __post_init__(self) -> None:
+        # Booleans add up to a count. Spelled out and not a loop: this runs for every part of every message.
         given = (self.text is not UNSET) + (self.raw is not UNSET) + (self.url is not UNSET) + (self.data is not UNSET)
         if given != 1:
             raise ValueError("a part has exactly one of text, raw, url and data")
@@ -103,13 +110,14 @@ class TaskStatus(Value, frozen=True):
 
 class Artifact(Value, frozen=True):
     artifact_id: Id
-    parts: list[Part] = REQUIRED_LIST
+    parts: list[Part] = REQUIRED_LIST  # a list, where a message has a tuple: chunks are added to it
     name: str = ""
     description: str = ""
     metadata: Metadata | None = None
     extensions: tuple[str, ...] = ()
 
 
+# Not a Value: it changes. It has a `__dict__` (dict=True) for its cached property, which is no part of its JSON.
 class Task(Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
     """The unit of work. Mutable, but only by `lifecycle.fold`; its lists and its metadata are its own."""
 
@@ -132,6 +140,7 @@ class Task(Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
 
 class StatusUpdate(Value, frozen=True):
     status: TaskStatus
+    # Agents leave the ids out: the engine fills them in before anybody sees the event.
     task_id: OptionalId = REQUIRED_TEXT
     context_id: OptionalId = REQUIRED_TEXT
     metadata: Metadata | None = None
@@ -147,6 +156,9 @@ class ArtifactUpdate(Value, frozen=True):
 
 
 Event = Task | Message | StatusUpdate | ArtifactUpdate
+
+
+# ---- what the operations take and answer -------------------------------------------------------------------------
 
 
 class AuthenticationInfo(Value, frozen=True):
@@ -188,7 +200,7 @@ class GetTask(Value, frozen=True):
 class ListTasks(Value, frozen=True):
     context_id: OptionalId = ""
     status: TaskState = TaskState.UNSPECIFIED
-    page_size: Annotated[int, Meta(ge=1, le=100)] = 50
+    page_size: Annotated[int, Meta(ge=1, le=100)] = 50  # 1.0 §3.1.4: 50 unless given, at most 100
     page_token: str = ""
     history_length: Count | None = None
     status_timestamp_after: str = ""
@@ -240,8 +252,10 @@ class GetExtendedCard(Value, frozen=True):
     tenant: OptionalId = ""
 
 
+# ---- the model's own JSON ----------------------------------------------------------------------------------------
+
 encode: Final = msgspec.json.Encoder().encode
-decode_task: Final = msgspec.json.Decoder(Task).decode
+decode_task: Final = msgspec.json.Decoder(Task).decode  # of our own writing, so its errors need no translation
 
 
 class Document(Struct, frozen=True, gc=False):
@@ -249,6 +263,9 @@ class Document(Struct, frozen=True, gc=False):
 
     body: bytes
     parsed: Task | None = None
+    """The task as an object, where whoever made the document had one anyway."""
 
     def task(self) -> Task:
-        return decode_task(self.body) if self.parsed is None else self.parsed
+        if self.parsed is not None:
+            return self.parsed
+        return decode_task(self.body)

@@ -18,7 +18,10 @@ class Shape(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Where the versions differ in meaning, not only in shape; the engine asks, the dialect answers."""
+    """Where the versions differ in meaning, not only in shape; the engine and the bindings ask, the dialect answers.
+
+    The defaults are the rules of 1.0, so that each field that a dialect sets is a difference from it.
+    """
 
     resume_by_context: bool = False
     """A message without taskId continues the only task of its context that waits for input."""
@@ -29,10 +32,17 @@ class Rules(NamedTuple):
     replay: bool = False
     """A stream may begin with missed events instead of a snapshot (`Last-Event-ID`)."""
     list_by_creation: bool = False
+    """A listing shows the newest task first, not the one whose status changed last."""
     without_extended_card: type[A2AError] = UnsupportedOperationError
+    """What GetExtendedAgentCard is refused with by an agent that has none."""
+    stream_errors_as_events: bool = False
+    """Over JSON-RPC, the error of a request that wanted a stream is the only event of one, if the client takes streams:
+    clients of 0.3 look for it there and nowhere else."""
 
 
 class Operation(Enum):
+    """By their names in 1.0, which are also its JSON-RPC methods."""
+
     SEND = "SendMessage"
     STREAM = "SendStreamingMessage"
     GET = "GetTask"
@@ -45,7 +55,8 @@ class Operation(Enum):
     DELETE_PUSH = "DeleteTaskPushNotificationConfig"
     EXTENDED_CARD = "GetExtendedAgentCard"
 
-    __hash__ = object.__hash__  # each is there once; Enum's own hash runs in Python
+    # Each member is there once, so identity will do; Enum's own hash runs in Python, at each look into a table.
+    __hash__ = object.__hash__
 
 
 SHAPES = {

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 MAX_EVENT: Final = 32 * 1024 * 1024  # a peer that never ends its event does not fill our memory
-MAX_RETRY_DIGITS: Final = 9
+MAX_RETRY_DIGITS: Final = 9  # milliseconds: eleven days are enough, and int() of a million digits is slow
 
 
 def frame(data: bytes, id: int) -> bytes:
@@ -21,7 +21,7 @@ def frame(data: bytes, id: int) -> bytes:
 
 
 def only(data: bytes) -> bytes:
-    """A stream of one event, to which nobody can come back."""
+    """A stream of one event. It has no id, for there is nothing to come back to."""
     return b"data: %b\n\n" % _one_line(data)
 
 
@@ -52,13 +52,17 @@ class SSEDecoder:
     """
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
-        self._utf8 = codecs.getincrementaldecoder("utf-8-sig")("replace")  # it takes off the byte order mark, too
+        # Incremental, because a chunk may end inside a character; with -sig it takes off the byte order mark, too.
+        self._utf8 = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._max = max_event
-        self._rest = StringIO()  # the line that has not ended
-        self._after_cr = False
+        # The line that has not ended. Not a text: adding to a text copies it, and a line of megabytes comes in pieces.
+        self._rest = StringIO()
+        self._after_cr = False  # whether a "\n" that comes next is the other half of a line end
+        # The event that has not ended, and how large it is.
         self._data: list[str] = []
         self._size = 0
         self._event = ""
+        # What holds until the stream says otherwise.
         self._id = ""
         self._retry: int | None = None
 
@@ -72,32 +76,37 @@ class SSEDecoder:
         if not text:
             return []
         if self._after_cr:
-            text = text.removeprefix("\n")  # the other half of a CRLF
+            text = text.removeprefix("\n")
         self._after_cr = text.endswith("\r")
         *lines, rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         if lines:
             lines[0] = self._rest.getvalue() + lines[0]
             self._rest = StringIO()
-        events = [event for line in lines if (event := self._take(line)) is not None]
+        events: list[ServerSentEvent] = []
+        for line in lines:
+            event = self._read_line(line)
+            if event is not None:
+                events.append(event)
         self._rest.write(rest)
-        self._check(self._rest.tell())
+        self._check_size(self._rest.tell())
         return events
 
-    def _check(self, more: int) -> None:
+    def _check_size(self, more: int) -> None:
         if self._size + more > self._max:
             raise ValueError("server-sent event too large")
 
-    def _take(self, line: str) -> ServerSentEvent | None:
+    def _read_line(self, line: str) -> ServerSentEvent | None:
+        """Add a line to the event; an empty one completes it."""
         if not line:
-            return self._dispatch()
-        self._check(len(line))
+            return self._complete()
+        self._check_size(len(line))
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
-        match name:
+        match name:  # an unknown field is ignored, and so is a comment: a line that begins with a colon has no name
             case "data":
                 self._data.append(value)
                 self._size += len(value) + 1
-            case "id" if "\0" not in value:
+            case "id" if "\0" not in value:  # the standard ignores such an id
                 self._id = value
             case "event":
                 self._event = value
@@ -105,9 +114,12 @@ class SSEDecoder:
                 self._retry = int(value)
         return None
 
-    def _dispatch(self) -> ServerSentEvent | None:
-        data, event = self._data, self._event
-        self._data, self._event, self._size = [], "", 0
+    def _complete(self) -> ServerSentEvent | None:
+        data = self._data
+        event = self._event or "message"
+        self._data = []
+        self._event = ""
+        self._size = 0
         if not data:
-            return None
-        return ServerSentEvent("\n".join(data), self._id, event or "message", self._retry)
+            return None  # an event without data is none (WHATWG HTML §9.2.6), though its id and retry count
+        return ServerSentEvent("\n".join(data), self._id, event, self._retry)

@@ -1,14 +1,18 @@
-"""A2A 1.0 on the wire. The model's own JSON is 1.0, so this dialect is little more than tables."""
+"""A2A 1.0 on the wire. The model's own JSON is 1.0, so this dialect is little more than tables.
+
+It is also how events are kept: a *record* is the 1.0 JSON of an event, beside the message that caused it, if one did.
+"""
 
 from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, inspect
+from msgspec import Raw
 
 from apcore_a2a.errors import DOMAIN, A2AError, InvalidAgentResponseError, InvalidParamsError, Violation, wire
 from apcore_a2a.protocol import decoding, lifecycle
 from apcore_a2a.protocol.card import AgentCard
+from apcore_a2a.protocol.decoding import LooseDecoder
 from apcore_a2a.protocol.jsonrpc import EMPTY, ErrorObject
 from apcore_a2a.protocol.model import (
     ArtifactUpdate,
@@ -25,20 +29,23 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 from apcore_a2a.protocol.operations import SHAPES, Operation, Rules
+from apcore_a2a.protocol.tables import inverted
 
 VERSION: Final = "1.0"
 METHODS: Final = {operation.value: operation for operation in Operation}
-NAMES: Final = {operation: method for method, operation in METHODS.items()}
+NAMES: Final = inverted(METHODS)
 REST_PREFIX: Final = ""
 EXTENSIONS_HEADER: Final = "A2A-Extensions"
 RULES: Final = Rules()
+SENDS_EVENTS_AS_STORED: Final = True
 
 Result = Task | Document | Message | TaskPage | PushConfig | PushConfigPage | AgentCard | None
 
-_REQUESTS: Final[dict[Operation, tuple[msgspec.json.Decoder[Any], inspect.Type]]] = {
-    operation: (msgspec.json.Decoder(shape.request), inspect.type_info(shape.request))
-    for operation, shape in SHAPES.items()
+_REQUESTS: Final[dict[Operation, LooseDecoder[Any]]] = {
+    operation: LooseDecoder(shape.request) for operation, shape in SHAPES.items()
 }
+# How a StreamResponse or a SendMessageResponse begins: an object with one member, named for what it holds. Put before
+# bytes that are encoded already, it saves building a wrapper and encoding the event a second time.
 MEMBERS: Final[dict[type, bytes]] = {
     Task: b'{"task":',
     Document: b'{"task":',
@@ -50,25 +57,34 @@ MEMBERS: Final[dict[type, bytes]] = {
 
 def decode_request(operation: Operation, params: bytes | Raw) -> Value:
     """The typed request of an operation; a wrong field is an InvalidParamsError that names it."""
-    decoder, shape = _REQUESTS[operation]
-    return _checked(decoding.decode_loosely(params, decoder, shape))
-
-
-def convert_request(operation: Operation, params: dict[str, Any]) -> Value:
-    """The same from path and query values, all of which may be strings."""
-    decoder, _ = _REQUESTS[operation]
-    return _checked(decoding.convert(params, decoder.type, strict=False))
-
-
-def _checked(request: Value) -> Value:
-    if isinstance(request, PushConfigRef) and not request.id:  # only 0.3 may leave it out
-        raise InvalidParamsError("Missing required parameter: id", [Violation("id", "is required", "required")])
+    request: Value = _REQUESTS[operation].decode(params)
+    _check_push_config_id(request)
     return request
 
 
+def convert_request(operation: Operation, params: dict[str, Any]) -> Value:
+    """The typed request made of path and query values, all of which may be strings."""
+    request: Value = decoding.convert(params, _REQUESTS[operation].kind, strict=False)
+    _check_push_config_id(request)
+    return request
+
+
+def _check_push_config_id(request: Value) -> None:
+    # The model does not ask for it: 0.3, which shares the model, may leave it out.
+    if isinstance(request, PushConfigRef) and not request.id:
+        raise InvalidParamsError("Missing required parameter: id", [Violation("id", "is required", "required")])
+
+
 def encode_result(operation: Operation, result: Result) -> bytes:
-    body = EMPTY if result is None else result.body if isinstance(result, Document) else encode(result)
-    return MEMBERS[type(result)] + body + b"}" if operation is Operation.SEND else body
+    if result is None:
+        body = EMPTY
+    elif isinstance(result, Document):
+        body = result.body  # encoded already, and 1.0 as everything that is kept
+    else:
+        body = encode(result)
+    if operation is not Operation.SEND:
+        return body
+    return MEMBERS[type(result)] + body + b"}"
 
 
 def encode_event(event: Event) -> bytes:
@@ -79,17 +95,20 @@ def encode_event(event: Event) -> bytes:
 def encode_record(event: Event, said: Message | None = None) -> bytes:
     """An event as stores keep it: a StreamResponse, and with it the message that caused the event, if one did."""
     body = encode_event(event)
-    return body if said is None else encode_heard(said, body)
+    if said is None:
+        return body
+    return encode_heard(said, body)
 
 
 def encode_heard(said: Message, body: bytes) -> bytes:
-    """The record of an event that a message caused."""
+    """The record of an event that a message caused; `body` is the event's StreamResponse."""
+    # Two objects made one: the first without its closing brace, a comma, the second without its opening one.
     return MEMBERS[Message] + encode(said) + b"," + body[1:]
 
 
 def decode_record(data: bytes) -> tuple[Event, Message | None]:
     """A kept event, and the message that caused it."""
-    record = decoding.decode(data, _STREAM[0])
+    record = decoding.decode(data, _RECORD)
     event = record.task or record.status_update or record.artifact_update
     if event is None:
         raise InvalidAgentResponseError("A kept event is none of task, statusUpdate, artifactUpdate")
@@ -98,6 +117,7 @@ def decode_record(data: bytes) -> tuple[Event, Message | None]:
 
 def replay(task: Task, records: Iterable[bytes]) -> None:
     """Fold kept events into the task they followed."""
+    # The event first, the message after it, as the engine folded them: the order decides where both are in the history.
     for record in records:
         event, said = decode_record(record)
         lifecycle.fold(task, event)
@@ -106,7 +126,7 @@ def replay(task: Task, records: Iterable[bytes]) -> None:
 
 
 def encode_push(event: Event, task: Task) -> bytes:
-    """What a webhook receives: the same StreamResponse as a stream."""
+    """What a webhook receives: the StreamResponse that a stream would."""
     return encode_event(event)
 
 
@@ -116,19 +136,19 @@ def encode_card(card: AgentCard) -> bytes:
 
 def error_details(error: A2AError) -> list[dict[str, object]]:
     """google.rpc details: ErrorInfo always, BadRequest when fields are to blame (1.0 §9.5, §11.6)."""
-    info = {"type": error.kind, **error.metadata}
-    details: list[dict[str, object]] = [
-        {
-            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-            "reason": wire(error).reason,
-            "domain": DOMAIN,
-            "metadata": info,
-        }
-    ]
-    if isinstance(error, InvalidParamsError) and error.violations:
-        fields = [{"field": field, "description": message} for field, message, _ in error.violations]
-        details.append({"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": fields})
-    return details
+    info: dict[str, object] = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": wire(error).reason,
+        "domain": DOMAIN,
+        "metadata": {"type": error.kind, **error.metadata},
+    }
+    if not isinstance(error, InvalidParamsError) or not error.violations:
+        return [info]
+    fields: list[dict[str, str]] = []
+    for violation in error.violations:
+        field = {"field": violation.field, "description": violation.message}
+        fields.append(field)
+    return [info, {"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": fields}]
 
 
 def encode_error(error: A2AError) -> ErrorObject:
@@ -147,25 +167,28 @@ def encode_rest_error(error: A2AError, status: int) -> bytes:
 # ---- the client's half -------------------------------------------------------------------------------------------
 
 
-class _Stream(Value, frozen=True):
+class _StreamResponse(Value, frozen=True):
+    """Exactly one member is there on the wire; in a record, `message` may stand beside another."""
+
     task: Task | None = None
     message: Message | None = None
     status_update: StatusUpdate | None = None
     artifact_update: ArtifactUpdate | None = None
 
 
-_STREAM: Final = (msgspec.json.Decoder(_Stream), inspect.type_info(_Stream))
-_RESULTS: Final[dict[Operation, tuple[msgspec.json.Decoder[Any], inspect.Type]]] = {
-    operation: (msgspec.json.Decoder(kind), inspect.type_info(kind))
-    for operation, kind in {
-        Operation.GET: Task,
-        Operation.LIST: TaskPage,
-        Operation.CANCEL: Task,
-        Operation.CREATE_PUSH: PushConfig,
-        Operation.GET_PUSH: PushConfig,
-        Operation.LIST_PUSH: PushConfigPage,
-        Operation.EXTENDED_CARD: AgentCard,
-    }.items()
+_STREAM_RESPONSE: Final = LooseDecoder(_StreamResponse)
+_RECORD: Final = msgspec.json.Decoder(_StreamResponse)  # strict: records are of our own writing
+_TASK: Final = LooseDecoder(Task)
+_PUSH_CONFIG: Final = LooseDecoder(PushConfig)
+_CARD: Final = LooseDecoder(AgentCard)
+_RESULTS: Final[dict[Operation, LooseDecoder[Any]]] = {
+    Operation.GET: _TASK,
+    Operation.LIST: LooseDecoder(TaskPage),
+    Operation.CANCEL: _TASK,
+    Operation.CREATE_PUSH: _PUSH_CONFIG,
+    Operation.GET_PUSH: _PUSH_CONFIG,
+    Operation.LIST_PUSH: LooseDecoder(PushConfigPage),
+    Operation.EXTENDED_CARD: _CARD,
 }
 
 
@@ -175,8 +198,7 @@ def encode_request(operation: Operation, request: Value) -> bytes:
 
 def decode_event(data: bytes | Raw) -> Event:
     """One event of a stream, or what SendMessage answered: both are a wrapper with one member."""
-    decoder, shape = _STREAM
-    wrapper = decoding.decode_loosely(data, decoder, shape)
+    wrapper = _STREAM_RESPONSE.decode(data)
     event = wrapper.task or wrapper.message or wrapper.status_update or wrapper.artifact_update
     if event is None:
         raise InvalidAgentResponseError("The agent answered with none of task, message, statusUpdate, artifactUpdate")
@@ -188,25 +210,28 @@ def decode_result(operation: Operation, data: bytes | Raw) -> Any:
     if operation is Operation.SEND:
         return decode_event(data)
     if operation is Operation.DELETE_PUSH:
-        return None
-    decoder, shape = _RESULTS[operation]
-    return decoding.decode_loosely(data, decoder, shape)
+        return None  # whatever the agent says: 1.0 answers with an empty message
+    return _RESULTS[operation].decode(data)
 
 
 def decode_card(data: bytes) -> AgentCard:
-    decoder, shape = _RESULTS[Operation.EXTENDED_CARD]
-    card: AgentCard = decoding.decode_loosely(data, decoder, shape)
-    return card
+    return _CARD.decode(data)
 
 
 def decode_violations(data: object) -> list[Violation]:
     """The wrong fields that an error's data names."""
-    details = data if isinstance(data, list) else []
-    named = [detail.get("fieldViolations") for detail in details if isinstance(detail, dict)]
-    return [
-        Violation(str(item.get("field", "")), str(item.get("description", "")))
-        for violations in named
-        if isinstance(violations, list)
-        for item in violations
-        if isinstance(item, dict)
-    ]
+    # Another agent's error: none of it need be what the specification says, and nothing in it may hide the error.
+    found: list[Violation] = []
+    for detail in _items(data):
+        for item in _items(detail.get("fieldViolations")):
+            field = str(item.get("field", ""))
+            description = str(item.get("description", ""))
+            found.append(Violation(field, description))
+    return found
+
+
+def _items(value: object) -> list[dict[str, Any]]:
+    """The objects in a list; none when it is no list."""
+    if not isinstance(value, list):
+        return []
+    return [item for item in value if isinstance(item, dict)]

@@ -2,6 +2,9 @@
 
 A task that is running is kept as the engine's live object; one at rest as its encoded bytes, which the garbage
 collector never scans. Events are not kept: a running task's are in its log, and a finished task supersedes them.
+
+Ended tasks stand in a queue in the order of their ends, which is the order in which they expire or make room. A task
+that is removed before its turn stays in the queue as a *stale* entry: `_tasks` has no such task, or a newer one.
 """
 
 import time
@@ -15,10 +18,10 @@ from msgspec.structs import replace
 from apcore_a2a.errors import OverloadedError, StaleWriteError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
-from apcore_a2a.storage.owner_index import Entry, Shelf
+from apcore_a2a.storage.owner_index import OwnerIndex, StoredTask
 from apcore_a2a.storage.task_store import Change, Page, Query, Record, TaskListResult
 
-NOBODY: Final = "anonymous"  # who owns what is put in by `save`
+ANONYMOUS: Final = "anonymous"  # who owns what is put in by `save`
 MAX_EXPIRED: Final = 16  # tasks that one call lets go: however many have expired, nobody waits for all of them
 
 
@@ -39,15 +42,17 @@ class InMemoryTaskStore:
     ) -> None:
         if ttl <= 0 or max_capacity < 1:
             raise ValueError("ttl and max_capacity must be positive")
-        self._ttl, self._capacity, self._clock = ttl, max_capacity, clock
-        self._tasks: dict[str, Entry] = {}
-        self._shelves: dict[str, Shelf] = {}
+        self._ttl = ttl
+        self._capacity = max_capacity
+        self._clock = clock
+        self._tasks: dict[str, StoredTask] = {}
+        self._indexes: dict[str, OwnerIndex] = {}  # by owner; one whose last task is gone is gone, too
         # The first to end is the first to expire: the ttl is one for all. Not a dictionary: to find its first key, it
         # passes all that were removed before it, which took 93 µs for each `load` in a full store of 100,000.
-        self._ended: deque[Entry] = deque()
-        self._keys: dict[tuple[str, str], str] = {}
-        self._push: dict[str, PushConfig] = {}
-        self._created = 0
+        self._ended: deque[StoredTask] = deque()
+        self._keys: dict[tuple[str, str], str] = {}  # (owner, idempotency key) → id of the task made with it
+        self._push_configs: dict[str, PushConfig] = {}
+        self._created = 0  # tasks ever created: the number of the last one
 
     async def open(self) -> None:
         """Nothing to open."""
@@ -60,167 +65,214 @@ class InMemoryTaskStore:
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
         self._expire()
-        task, owner = change.task, change.owner
-        if key and (earlier := self._find(self._keys.get((owner, key), ""))) is not None:
-            return earlier.id
+        task = change.task
+        owner = change.owner
+        if key:
+            earlier = self._find(self._keys.get((owner, key), ""))
+            if earlier is not None:
+                return earlier.id
         if task.id in self._tasks and self._find(task.id) is not None:
             raise StaleWriteError
         if len(self._tasks) >= self._capacity:
             self._evict()
         self._created += 1
-        entry = self._tasks[task.id] = Entry(task.id, owner, task.context_id, key, self._created)
-        shelf = self._shelves.get(owner)
-        if shelf is None:
-            shelf = self._shelves[owner] = Shelf()
-        shelf.add(entry)
+        stored = StoredTask(task.id, owner, task.context_id, key, self._created)
+        self._tasks[task.id] = stored
+        index = self._indexes.get(owner)
+        if index is None:  # not setdefault, which would make an index for each task and throw it away
+            index = OwnerIndex()
+            self._indexes[owner] = index
+        index.add(stored)
         if key:
             self._keys[owner, key] = task.id
-        self._write(entry, change)
+        self._write(stored, change)
         return None
 
     def append(self, change: Change) -> None:
-        entry = self._tasks.get(change.task.id)
-        if entry is None or entry.owner != change.owner or entry.state in TERMINAL:
+        # Not by way of `_find`: a task that can be appended to has not ended, so it does not expire.
+        stored = self._tasks.get(change.task.id)
+        if stored is None or stored.owner != change.owner or stored.state in TERMINAL:
             raise StaleWriteError
-        if entry.version != change.version - len(change.events) or change.epoch < entry.epoch:
+        # The first is `change.expected`, spelled out: that saves a call for every event.
+        if stored.version != change.version - len(change.events) or change.epoch < stored.epoch:
             raise StaleWriteError
-        self._write(entry, change)
+        self._write(stored, change)
 
-    def _write(self, entry: Entry, change: Change) -> None:
-        task, document = change.task, change.document
-        status = task.status
-        entry.version, entry.epoch, entry.memo, entry.run = change.version, change.epoch, change.memo, change.run
-        entry.task, entry.body = (task, b"") if document is None else (None, document.body)
-        entry.state, entry.changed_at = status.state, status.timestamp
+    def _write(self, stored: StoredTask, change: Change) -> None:
+        status = change.task.status
+        document = change.document
+        stored.version = change.version
+        stored.epoch = change.epoch
+        stored.memo = change.memo
+        stored.run = change.run
+        stored.state = status.state
+        stored.changed_at = status.timestamp
+        if document is None:
+            stored.task = change.task
+            stored.body = b""
+        else:
+            stored.task = None
+            stored.body = document.body
         if status.state in TERMINAL:
-            entry.expires = self._clock() + self._ttl
-            self._ended.append(entry)
-            self._shelves[entry.owner].end(entry)
+            stored.expires = self._clock() + self._ttl
+            self._ended.append(stored)
+            self._indexes[stored.owner].move_to_ended(stored)
 
     # ---- what leaves -------------------------------------------------------------------------------------------------
 
     def _expire(self, limit: int = MAX_EXPIRED) -> None:
-        ended, now = self._ended, self._clock()
+        """Let tasks go whose time is over, the first to have ended first."""
+        ended = self._ended
+        now = self._clock()
         for _ in range(limit):
             if not ended or ended[0].expires > now:
                 return
             self._drop(ended.popleft())
 
     def _evict(self) -> None:
+        """Let the task go that ended first."""
         while self._ended:
             if self._drop(self._ended.popleft()):
                 return
         raise OverloadedError("The agent is at its limit of unfinished tasks; try again later", retry_after=5)
 
-    def _drop(self, entry: Entry) -> bool:
-        """Let a task go; false when its entry is an empty place among the ended."""
-        if self._tasks.get(entry.id) is not entry:
+    def _drop(self, stored: StoredTask) -> bool:
+        """Let a task go; false when the entry is stale."""
+        if self._tasks.get(stored.id) is not stored:
             return False
-        del self._tasks[entry.id]
-        self._push.pop(entry.id, None)
-        self._keys.pop((entry.owner, entry.key), None)
-        shelf = self._shelves[entry.owner]
-        shelf.drop(entry)
-        if not shelf.contexts:
-            del self._shelves[entry.owner]
+        del self._tasks[stored.id]
+        self._push_configs.pop(stored.id, None)
+        self._keys.pop((stored.owner, stored.key), None)
+        index = self._indexes[stored.owner]
+        index.remove(stored)
+        if index.is_empty:
+            del self._indexes[stored.owner]
         return True
 
-    def _vacate(self, entry: Entry) -> None:
-        """An entry that is no task's any more leaves an empty place among the ended, until those are the majority."""
-        entry.body = entry.memo = b""
+    def _mark_stale(self, stored: StoredTask) -> None:
+        """Free what an entry holds that may still stand in the queue, where finding it would take a search."""
+        stored.body = b""
+        stored.memo = b""
+        # Swept when they are the majority, so that on average each costs one look.
         if len(self._ended) > 2 * len(self._tasks):
-            self._ended = deque(each for each in self._ended if self._tasks.get(each.id) is each)
+            self._sweep_stale()
+
+    def _sweep_stale(self) -> None:
+        ended: deque[StoredTask] = deque()
+        for stored in self._ended:
+            if self._tasks.get(stored.id) is stored:
+                ended.append(stored)
+        self._ended = ended
 
     # ---- reads -------------------------------------------------------------------------------------------------------
 
-    def _find(self, task_id: str) -> Entry | None:
-        entry = self._tasks.get(task_id)
-        if entry is None or entry.expires > self._clock():
-            return entry
-        self._drop(entry)
+    def _find(self, task_id: str) -> StoredTask | None:
+        stored = self._tasks.get(task_id)
+        if stored is None or stored.expires > self._clock():
+            return stored
+        self._drop(stored)
         return None
 
     async def load(self, task_id: str, owner: str) -> Record | None:
-        entry = self._find(task_id)
-        return None if entry is None or entry.owner != owner else _record(entry)
+        stored = self._find(task_id)
+        if stored is None or stored.owner != owner:
+            return None
+        return _record(stored)
 
     async def events(self, task_id: str, owner: str, after: int) -> Sequence[bytes] | None:
         return None
 
     async def page(self, query: Query) -> Page:
-        self._expire(len(self._ended))
-        shown, cursor, total = (self._shelves.get(query.owner) or Shelf()).page(query)
-        return Page([_record(entry) for entry in shown], cursor, total)
+        self._expire(len(self._ended))  # all of them: a listing looks at many tasks anyway, and its total must be right
+        index = self._indexes.get(query.owner)
+        if index is None:
+            index = OwnerIndex()  # empty; a cursor that is not ours is refused all the same
+        shown, cursor, total = index.page(query)
+        return Page([_record(stored) for stored in shown], cursor, total)
 
     async def orphans(self) -> list[Record]:
-        return []
+        return []  # what a process leaves behind here goes with it
 
     async def remove(self, task_id: str, owner: str) -> bool:
-        entry = self._find(task_id)
-        if entry is None or entry.owner != owner:
+        stored = self._find(task_id)
+        if stored is None or stored.owner != owner:
             return False
-        self._drop(entry)
-        self._vacate(entry)
+        self._drop(stored)
+        self._mark_stale(stored)
         return True
 
     # ---- the small contract, for code that uses the store directly ------------------------------------------------
 
     async def save(self, task: Task) -> None:
         """Put a task in as it is, whatever was there; it belongs to anonymous callers."""
+        document = None
+        if task.status.state in AT_REST:
+            document = Document(encode(task))
+        event = b""  # events are not kept here: it stands for the step from one version to the next
         old = self._find(task.id)
+        if old is None:
+            new = Change(task=copy(task), owner=ANONYMOUS, version=1, events=[event], document=document)
+            await self.create(new)
+            return
         change = Change(
             task=copy(task),
-            owner=old.owner if old else NOBODY,
-            version=old.version + 1 if old else 1,
-            epoch=old.epoch if old else 1,
-            events=[b""],
-            document=Document(encode(task)) if task.status.state in AT_REST else None,
+            owner=old.owner,
+            version=old.version + 1,
+            epoch=old.epoch,
+            events=[event],
+            document=document,
         )
-        if old is None:
-            await self.create(change)
-        else:
-            entry = replace(old, expires=inf)  # it may run again, or end anew
-            self._tasks[task.id] = entry
-            shelf = self._shelves[old.owner]
-            shelf.drop(old)
-            shelf.add(entry)
-            self._write(entry, change)
-            self._vacate(old)
+        self._replace(old, change)
+
+    def _replace(self, old: StoredTask, change: Change) -> None:
+        # A new entry, because the old one may stand among the ended: the task may run again, or end anew.
+        stored = replace(old, expires=inf)
+        self._tasks[old.id] = stored
+        index = self._indexes[old.owner]
+        index.remove(old)
+        index.add(stored)
+        self._write(stored, change)
+        self._mark_stale(old)
 
     async def get(self, task_id: str) -> Task | None:
-        entry = self._find(task_id)
-        return None if entry is None else _document(entry).task()
+        stored = self._find(task_id)
+        if stored is None:
+            return None
+        return _document(stored).task()
 
     async def list(self, context_id: str | None = None, cursor: str | None = None, limit: int = 50) -> TaskListResult:
-        query = Query(owner=NOBODY, limit=limit, cursor=cursor or "", context_id=context_id or "", by_creation=True)
+        query = Query(owner=ANONYMOUS, limit=limit, cursor=cursor or "", context_id=context_id or "", by_creation=True)
         page = await self.page(query)
         return TaskListResult([record.document.task() for record in page.records], page.next_cursor or None)
 
     async def delete(self, task_id: str) -> bool:
-        entry = self._find(task_id)
-        return entry is not None and await self.remove(task_id, entry.owner)
+        stored = self._find(task_id)
+        return stored is not None and await self.remove(task_id, stored.owner)
 
     async def save_push_config(self, task_id: str, config: PushConfig) -> None:
-        self._push[task_id] = config
+        self._push_configs[task_id] = config
 
     async def get_push_config(self, task_id: str) -> PushConfig | None:
-        return self._push.get(task_id)
+        return self._push_configs.get(task_id)
 
     async def delete_push_config(self, task_id: str) -> bool:
-        return self._push.pop(task_id, None) is not None
+        return self._push_configs.pop(task_id, None) is not None
 
 
-def _document(entry: Entry) -> Document:
-    return Document(entry.body if entry.task is None else encode(entry.task))
+def _document(stored: StoredTask) -> Document:
+    if stored.task is None:
+        return Document(stored.body)
+    # The live task moves on: what is answered is a picture of it.
+    return Document(encode(stored.task))
 
 
-def _record(entry: Entry) -> Record:
+def _record(stored: StoredTask) -> Record:
     return Record(
-        document=_document(entry),
-        owner=entry.owner,
-        state=entry.state,
-        version=entry.version,
-        epoch=entry.epoch,
-        memo=entry.memo,
-        run=entry.run,
+        document=_document(stored),
+        owner=stored.owner,
+        state=stored.state,
+        version=stored.version,
+        epoch=stored.epoch,
+        memo=stored.memo,
+        run=stored.run,
     )

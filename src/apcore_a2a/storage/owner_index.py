@@ -1,6 +1,9 @@
 """The tasks of one owner in memory, so that each is found by its context and a listing by what it shows.
 
 Rule: what a task costs here does not depend on how many there are; a page of the newest costs about its own size.
+
+Tasks that have not ended and tasks that have are kept apart. The latter lie in the order of their ends, so that the
+newest are found from the back. Of the former there are few, and their times change: a listing looks at all of them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,8 +18,12 @@ from apcore_a2a.storage.cursor import Place, cut_page, parse_cursor
 from apcore_a2a.storage.task_store import Query
 
 
-class Entry(Struct, gc=False, eq=False):
-    """One task: the engine's live object while it runs, its encoded bytes when it is at rest."""
+# gc=False: there is one for each task, and a full collection would look at all of them. eq=False: compared by identity.
+class StoredTask(Struct, gc=False, eq=False):
+    """One task in memory: the engine's live object while it runs, its encoded bytes when it is at rest.
+
+    Only the store writes to it.
+    """
 
     id: str
     owner: str
@@ -34,78 +41,118 @@ class Entry(Struct, gc=False, eq=False):
     expires: float = inf
 
 
-class Shelf(Struct):
-    """Where the tasks of one owner are. Nearly every context has one task, so only one with more costs a dictionary."""
+class OwnerIndex:
+    """Which tasks an owner has: by context, and in an order from which the newest can be listed."""
 
-    unfinished: dict[str, Entry] = {}
-    ended: dict[str, Entry] = {}
-    """In the order of their ends, which is that of their status times while `in_order`: agents may make times up."""
-    contexts: dict[str, Entry | dict[str, Entry]] = {}
-    in_order: bool = True
+    def __init__(self) -> None:
+        self._unfinished: dict[str, StoredTask] = {}
+        self._ended: dict[str, StoredTask] = {}
+        # Whether the order of the ends is that of the status times. It is, unless an agent makes times up.
+        self._in_order = True
+        # Nearly every context has one task, so only one with more costs a dictionary.
+        self._by_context: dict[str, StoredTask | dict[str, StoredTask]] = {}
 
-    def add(self, entry: Entry) -> None:
-        self.unfinished[entry.id] = entry
-        same = self.contexts.setdefault(entry.context_id, entry)
-        if isinstance(same, dict):
-            same[entry.id] = entry
-        elif same is not entry:
-            self.contexts[entry.context_id] = {same.id: same, entry.id: entry}
+    @property
+    def is_empty(self) -> bool:
+        return not self._by_context
 
-    def end(self, entry: Entry) -> None:
-        ended = self.ended
-        if self.in_order and ended:
-            self.in_order = ended[next(reversed(ended))].changed_at <= entry.changed_at
-        del self.unfinished[entry.id]
-        ended[entry.id] = entry
+    def add(self, stored: StoredTask) -> None:
+        """Take in a task that has not ended."""
+        self._unfinished[stored.id] = stored
+        same_context = self._by_context.setdefault(stored.context_id, stored)
+        if isinstance(same_context, dict):
+            same_context[stored.id] = stored
+        elif same_context is not stored:
+            self._by_context[stored.context_id] = {same_context.id: same_context, stored.id: stored}
 
-    def drop(self, entry: Entry) -> None:
-        del (self.ended if entry.state in TERMINAL else self.unfinished)[entry.id]
-        same = self.contexts[entry.context_id]
-        if isinstance(same, dict) and len(same) > 1:
-            del same[entry.id]
+    def move_to_ended(self, stored: StoredTask) -> None:
+        """The task has just ended."""
+        ended = self._ended
+        if self._in_order and ended:
+            last = ended[next(reversed(ended))]
+            self._in_order = last.changed_at <= stored.changed_at
+        del self._unfinished[stored.id]
+        ended[stored.id] = stored
+
+    def remove(self, stored: StoredTask) -> None:
+        if stored.state in TERMINAL:
+            del self._ended[stored.id]
         else:
-            del self.contexts[entry.context_id]
+            del self._unfinished[stored.id]
+        same_context = self._by_context[stored.context_id]
+        if isinstance(same_context, dict) and len(same_context) > 1:
+            del same_context[stored.id]
+        else:
+            del self._by_context[stored.context_id]
 
-    def page(self, query: Query) -> tuple[list[Entry], str, int]:
+    # ---- listings ----------------------------------------------------------------------------------------------------
+
+    def page(self, query: Query) -> tuple[list[StoredTask], str, int]:
         """What a page shows, the cursor of the next one, and how many tasks match in all."""
-        since, state = query.changed_since, query.state
-        if query.context_id or since or state is not None:
-            some = self._of_context(query.context_id) if query.context_id else self._all(since)
-            found = [entry for entry in some if entry.changed_at >= since and state in (None, entry.state)]
-            return *_cut(found, query), len(found)
-        newest = self._newest(query) if self.in_order and not query.by_creation else self._all()
-        return *_cut(newest, query), len(self.unfinished) + len(self.ended)
+        candidates: Iterable[StoredTask]
+        if query.context_id or query.changed_since or query.state is not None:
+            matching = self._matching(query)
+            total = len(matching)
+            candidates = matching
+        else:
+            total = len(self._unfinished) + len(self._ended)
+            if self._in_order and not query.by_creation:
+                candidates = self._newest(query)
+            else:
+                candidates = self._all()
+        place = _by_status
+        if query.by_creation:
+            place = _by_creation
+        shown, cursor = cut_page(candidates, place, query)
+        return shown, cursor, total
 
-    def _of_context(self, context_id: str) -> Iterable[Entry]:
-        same = self.contexts.get(context_id, {})
-        return same.values() if isinstance(same, dict) else (same,)
+    def _matching(self, query: Query) -> list[StoredTask]:
+        some: Iterable[StoredTask]
+        if query.context_id:
+            some = self._of_context(query.context_id)
+        else:
+            some = self._all(query.changed_since)
+        matching: list[StoredTask] = []
+        for stored in some:
+            is_of_state = query.state is None or stored.state == query.state
+            if is_of_state and stored.changed_at >= query.changed_since:
+                matching.append(stored)
+        return matching
 
-    def _all(self, since: str = "") -> Iterable[Entry]:
+    def _of_context(self, context_id: str) -> Iterable[StoredTask]:
+        same_context = self._by_context.get(context_id)
+        if same_context is None:
+            return ()
+        if isinstance(same_context, dict):
+            return same_context.values()
+        return (same_context,)
+
+    def _all(self, since: str = "") -> Iterable[StoredTask]:
         """All tasks, save some that have not changed since then."""
-        ended: Iterable[Entry] = reversed(self.ended.values())
-        if since and self.in_order:
-            ended = takewhile(lambda entry: entry.changed_at >= since, ended)
-        return chain(self.unfinished.values(), ended)
+        ended: Iterable[StoredTask] = reversed(self._ended.values())
+        if since and self._in_order:
+            ended = takewhile(lambda stored: stored.changed_at >= since, ended)
+        return chain(self._unfinished.values(), ended)
 
-    def _newest(self, query: Query) -> Iterator[Entry]:
+    def _newest(self, query: Query) -> Iterator[StoredTask]:
         """All tasks that can be on a page, and few others."""
-        start, missing, last = parse_cursor(query), query.limit + 1, ""
-        yield from self.unfinished.values()
-        for entry in reversed(self.ended.values()):
-            if missing <= 0 and entry.changed_at < last:
+        start = parse_cursor(query)
+        missing = query.limit + 1  # with the one that shows that there is a next page
+        last = ""
+        yield from self._unfinished.values()
+        for stored in reversed(self._ended.values()):
+            # Not as soon as there are enough: among those of one time the order is by number, and all must be seen.
+            if missing <= 0 and stored.changed_at < last:
                 return
-            if start is None or _by_status(entry) < start.place:
-                yield entry
-                missing, last = missing - 1, entry.changed_at
+            if start is None or _by_status(stored) < start.place:
+                yield stored
+                missing -= 1
+                last = stored.changed_at
 
 
-def _cut(entries: Iterable[Entry], query: Query) -> tuple[list[Entry], str]:
-    return cut_page(entries, _by_creation if query.by_creation else _by_status, query)
+def _by_creation(stored: StoredTask) -> Place:
+    return "", stored.created
 
 
-def _by_creation(entry: Entry) -> Place:
-    return "", entry.created
-
-
-def _by_status(entry: Entry) -> Place:
-    return entry.changed_at, entry.created
+def _by_status(stored: StoredTask) -> Place:
+    return stored.changed_at, stored.created

@@ -2,6 +2,10 @@
 
 Rule: what the engine needs beside the task (owner, version, epoch, …) travels in the task's metadata under one reserved
 name, and is taken out on every read. Saves of one task are made in order; those that wait become one.
+
+`TaskStore` has no compare-and-set, so that of `Store` is made here. There is one worker for each task that is being
+saved. It checks each waiting change against the last state that was saved, as a database would, and then saves what
+they lead to: two saves of one task never overtake each other. That holds in one process, which is all it promises.
 """
 
 import asyncio
@@ -22,13 +26,13 @@ from apcore_a2a.storage.task_store import Change, Page, Query, Record, TaskStore
 
 RESERVED: Final = "apcore-a2a"
 PAGE: Final = 200  # tasks asked for at a time
-MAX_KEYS: Final = 10_000
+MAX_KEYS: Final = 10_000  # idempotency keys remembered: `TaskStore` cannot be asked for one
 RUNNING: Final = (TaskState.SUBMITTED, TaskState.WORKING)
 
 T = TypeVar("T")
 
 
-class _Kept(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Bookkeeping(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What travels in the metadata."""
 
     owner: str
@@ -41,9 +45,11 @@ class _Kept(Struct, frozen=True, kw_only=True, omit_defaults=True):
     run: str = ""
 
 
-class _Stored(Struct, frozen=True):
+class _SavedTask(Struct, frozen=True):
+    """A task as the engine knows it, and what travels with it."""
+
     task: Task
-    kept: _Kept
+    bookkeeping: _Bookkeeping
 
     @property
     def state(self) -> TaskState:
@@ -52,44 +58,47 @@ class _Stored(Struct, frozen=True):
     def matches(self, query: Query) -> bool:
         status = self.task.status
         return (
-            self.kept.owner == query.owner
+            self.bookkeeping.owner == query.owner
             and query.context_id in ("", self.task.context_id)
             and query.state in (None, status.state)
             and status.timestamp >= query.changed_since
         )
 
     def place(self, query: Query) -> Place:
-        return "" if query.by_creation else self.task.status.timestamp, self.kept.created
+        if query.by_creation:
+            return "", self.bookkeeping.created
+        return self.task.status.timestamp, self.bookkeeping.created
 
     def pack(self) -> Task:
-        metadata = {**(self.task.metadata or {}), RESERVED: msgspec.to_builtins(self.kept)}
+        """The task as your store keeps it."""
+        metadata = {**(self.task.metadata or {}), RESERVED: msgspec.to_builtins(self.bookkeeping)}
         return replace(self.task, metadata=metadata)
 
     def to_record(self) -> Record:
         return Record(
             document=Document(encode(self.task)),
-            owner=self.kept.owner,
+            owner=self.bookkeeping.owner,
             state=self.state,
-            version=self.kept.version,
-            epoch=self.kept.epoch,
-            memo=b64decode(self.kept.memo),
-            run=b64decode(self.kept.run),
+            version=self.bookkeeping.version,
+            epoch=self.bookkeeping.epoch,
+            memo=b64decode(self.bookkeeping.memo),
+            run=b64decode(self.bookkeeping.run),
         )
 
 
-def _unpack(task: Task | None) -> _Stored | None:
-    """A task and what was kept with it; None for one that the engine did not save, and that so has no owner."""
-    metadata = {} if task is None else dict(task.metadata or {})
-    if task is None or RESERVED not in metadata:
+def _unpack(task: Task | None) -> _SavedTask | None:
+    """A task and what travelled with it; None for one that the engine did not save, and that so has no owner."""
+    if task is None or not task.metadata or RESERVED not in task.metadata:
         return None
+    metadata = dict(task.metadata)  # the task is yours: nothing is taken out of the original
     try:
-        kept = msgspec.convert(metadata.pop(RESERVED), _Kept)
+        bookkeeping = msgspec.convert(metadata.pop(RESERVED), _Bookkeeping)
     except msgspec.ValidationError:
         return None
-    return _Stored(replace(task, metadata=metadata or None), kept)
+    return _SavedTask(replace(task, metadata=metadata or None), bookkeeping)
 
 
-class _Save(Struct):
+class _PendingSave(Struct):
     """A change that waits to be saved, with the task as it was when it came."""
 
     task: Task
@@ -98,18 +107,22 @@ class _Save(Struct):
     """The idempotency key of a new task, perhaps empty; None for a change to a task that exists."""
     future: "asyncio.Future[None]"
 
-    def follows(self, head: _Stored | None) -> bool:
+    def follows(self, saved: _SavedTask | None) -> bool:
+        """Whether the change may be made to the task as it was last saved; a new task follows none at all."""
+        is_new = self.key is not None
+        if saved is None:
+            return is_new
         change = self.change
-        if head is None or self.key is not None:
-            return head is None and self.key is not None
         return (
-            head.kept.owner == change.owner
-            and head.kept.version == change.expected
-            and head.kept.epoch <= change.epoch
-            and head.state not in TERMINAL
+            not is_new
+            and saved.bookkeeping.owner == change.owner
+            and saved.bookkeeping.version == change.expected
+            and saved.bookkeeping.epoch <= change.epoch
+            and saved.state not in TERMINAL
         )
 
     def resolve(self, error: A2AError | None) -> None:
+        """Tell whoever waits, unless they have been told, or have left."""
         if self.future.done():
             return
         if error is None:
@@ -130,15 +143,16 @@ class SimpleStore:
     """
 
     def __init__(self, tasks: TaskStore) -> None:
-        if missing := missing_methods(tasks):
+        missing = missing_methods(tasks)
+        if missing:
             raise TypeError(f"{type(tasks).__name__} lacks methods of TaskStore: {', '.join(missing)}")
         self.durable = getattr(tasks, "durable", False) is True
         self._tasks = tasks
-        self._heads: dict[str, _Stored] = {}  # of tasks that run here, so that a save need not read first
-        self._waiting: dict[str, list[_Save]] = {}
-        self._saving: dict[str, asyncio.Task[None]] = {}
-        self._keys: dict[tuple[str, str], str] = {}
-        self._keyed = asyncio.Lock()
+        self._last_saved: dict[str, _SavedTask] = {}  # of tasks that run here, so that a save need not read first
+        self._waiting: dict[str, list[_PendingSave]] = {}  # by task, in the order in which they came
+        self._saving: dict[str, asyncio.Task[None]] = {}  # the worker of each task that is being saved
+        self._keys: dict[tuple[str, str], str] = {}  # (owner, idempotency key) → task id, the oldest first
+        self._key_lock = asyncio.Lock()
         self._last_created = 0
 
     async def open(self) -> None:
@@ -157,7 +171,7 @@ class SimpleStore:
         if not key:
             await self._submit(change, key)
             return None
-        async with self._keyed:  # of two creations with one key, the second waits to see what becomes of the first
+        async with self._key_lock:  # of two creations with one key, the second waits to see what becomes of the first
             earlier = self._keys.get((change.owner, key))
             if earlier is not None and await self.load(earlier, change.owner) is not None:
                 return earlier
@@ -169,60 +183,71 @@ class SimpleStore:
         return self._submit(change, None)
 
     async def load(self, task_id: str, owner: str) -> Record | None:
-        stored = _unpack(await _translated(self._tasks.get(task_id)))
-        return None if stored is None or stored.kept.owner != owner else stored.to_record()
+        saved = _unpack(await _translated(self._tasks.get(task_id)))
+        if saved is None or saved.bookkeeping.owner != owner:
+            return None
+        return saved.to_record()
 
     async def events(self, task_id: str, owner: str, after: int) -> Sequence[bytes] | None:
         return None
 
     async def page(self, query: Query) -> Page:
-        matching = [stored async for stored in self._list(query.context_id) if stored.matches(query)]
-        shown, cursor = cut_page(matching, lambda stored: stored.place(query), query)
-        return Page([stored.to_record() for stored in shown], cursor, len(matching))
+        matching = [saved async for saved in self._list(query.context_id) if saved.matches(query)]
+        shown, cursor = cut_page(matching, lambda saved: saved.place(query), query)
+        return Page([saved.to_record() for saved in shown], cursor, len(matching))
 
     async def orphans(self) -> list[Record]:
         if not self.durable:
             return []
-        found = []
-        async for stored in self._list(""):
-            if stored.kept.key:
-                self._remember(stored.kept.owner, stored.kept.key, stored.task.id)
-            if stored.state in RUNNING or (stored.state is TaskState.AUTH_REQUIRED and stored.kept.run):
-                found.append(_Stored(stored.task, replace(stored.kept, epoch=stored.kept.epoch + 1)))
-        for claimed in found:
+        orphans: list[_SavedTask] = []
+        async for saved in self._list(""):
+            bookkeeping = saved.bookkeeping
+            if bookkeeping.key:  # the one time that every task is read: keys of earlier processes count as well
+                self._remember(bookkeeping.owner, bookkeeping.key, saved.task.id)
+            # A run may go on while its task waits for authorization: then there is a run to take up.
+            is_waiting_run = saved.state is TaskState.AUTH_REQUIRED and bookkeeping.run != ""
+            if saved.state in RUNNING or is_waiting_run:
+                claimed = _SavedTask(saved.task, replace(bookkeeping, epoch=bookkeeping.epoch + 1))
+                orphans.append(claimed)
+        # After the listing, not within it: a store need not like to be written to while it lists.
+        for claimed in orphans:
             await _translated(self._tasks.save(claimed.pack()))
-        return [claimed.to_record() for claimed in found]
+        return [claimed.to_record() for claimed in orphans]
 
     async def remove(self, task_id: str, owner: str) -> bool:
-        if saving := self._saving.get(task_id):
-            await asyncio.wait({saving})
+        saving = self._saving.get(task_id)
+        if saving is not None:
+            await asyncio.wait({saving})  # else the save under way would put the task back
         if await self.load(task_id, owner) is None:
             return False
-        self._heads.pop(task_id, None)
+        self._last_saved.pop(task_id, None)
         return await _translated(self._tasks.delete(task_id))
 
     def _remember(self, owner: str, key: str, task_id: str) -> None:
-        self._keys.pop((owner, key), None)
+        self._keys.pop((owner, key), None)  # to stand at the end again: the one that was used longest ago goes first
         self._keys[owner, key] = task_id
         if len(self._keys) > MAX_KEYS:
             del self._keys[next(iter(self._keys))]
 
-    async def _list(self, context_id: str) -> AsyncIterator[_Stored]:
+    async def _list(self, context_id: str) -> AsyncIterator[_SavedTask]:
         cursor: str | None = None
         while True:
             result = await _translated(self._tasks.list(context_id or None, cursor, PAGE))
             for task in result.tasks:
-                if (stored := _unpack(task)) is not None:
-                    yield stored
-            if not result.next_cursor or result.next_cursor == cursor:
+                saved = _unpack(task)
+                if saved is not None:
+                    yield saved
+            if not result.next_cursor or result.next_cursor == cursor:  # one that does not move would never end
                 return
             cursor = result.next_cursor
 
     # ---- saves, in order for each task -------------------------------------------------------------------------------
 
     def _submit(self, change: Change, key: str | None) -> "asyncio.Future[None]":
-        loop, task_id = asyncio.get_running_loop(), change.task.id
-        save = _Save(copy(change.task), change, key, loop.create_future())
+        loop = asyncio.get_running_loop()
+        task_id = change.task.id
+        # A copy: the task moves on while its save waits.
+        save = _PendingSave(copy(change.task), change, key, loop.create_future())
         self._waiting.setdefault(task_id, []).append(save)
         if task_id not in self._saving:  # `close` awaits them all
             self._saving[task_id] = loop.create_task(self._save_waiting(task_id))
@@ -230,46 +255,57 @@ class SimpleStore:
 
     async def _save_waiting(self, task_id: str) -> None:
         try:
-            while batch := self._waiting.pop(task_id, None):
-                await self._save(task_id, batch)
+            while task_id in self._waiting:
+                await self._save(task_id, self._waiting.pop(task_id))
         finally:
             del self._saving[task_id]
 
-    async def _save(self, task_id: str, batch: list[_Save]) -> None:
-        """Take the changes that follow one another, and save what they lead to."""
+    async def _save(self, task_id: str, batch: list[_PendingSave]) -> None:
+        """Refuse the changes that follow nothing, and save what the others lead to."""
         try:
-            head = self._heads.pop(task_id, None) or _unpack(await _translated(self._tasks.get(task_id)))
-            before = head
+            # Taken out, and put back only after a save that went well: after one that failed, the store is asked anew.
+            before = self._last_saved.pop(task_id, None)
+            if before is None:
+                before = _unpack(await _translated(self._tasks.get(task_id)))
+            latest = before
             for save in batch:
-                if save.follows(head):
-                    head = self._advance(head, save)
+                if save.follows(latest):
+                    latest = self._apply(save, latest)
                 else:
                     save.resolve(StaleWriteError())
-            if head is not None and head is not before:
-                await _translated(self._tasks.save(head.pack()))
+            if latest is not None and latest is not before:
+                await _translated(self._tasks.save(latest.pack()))
         except StoreUnavailableError as error:
             for save in batch:
                 save.resolve(error)
             return
-        if head is not None and head.state not in AT_REST:
-            self._heads[task_id] = head
+        if latest is not None and latest.state not in AT_REST:
+            self._last_saved[task_id] = latest
         for save in batch:
             save.resolve(None)
 
-    def _advance(self, head: _Stored | None, save: _Save) -> _Stored:
+    def _apply(self, save: _PendingSave, latest: _SavedTask | None) -> _SavedTask:
+        """The task with a change made to it, or a new task."""
         change = save.change
-        if head is None:
+        if latest is None:
+            # Time itself, so that the order outlives the process; but no two tasks share a number.
             self._last_created = max(time.time_ns(), self._last_created + 1)
-        kept = _Kept(
+            created = self._last_created
+            key = save.key or ""
+        else:
+            created = latest.bookkeeping.created
+            key = latest.bookkeeping.key
+        bookkeeping = _Bookkeeping(
             owner=change.owner,
-            created=self._last_created if head is None else head.kept.created,
+            created=created,
             version=change.version,
             epoch=change.epoch,
-            key=save.key or "" if head is None else head.kept.key,
+            key=key,
+            # Bytes as text: your store may keep a task's metadata as JSON.
             memo=b64encode(change.memo).decode(),
             run=b64encode(change.run).decode(),
         )
-        return _Stored(save.task, kept)
+        return _SavedTask(save.task, bookkeeping)
 
 
 async def _translated(answer: Awaitable[T]) -> T:

@@ -20,6 +20,8 @@ class Change(Struct, kw_only=True, gc=False):
     task: Task
     """The live task with the events folded in. It moves on after the call, so a store reads it before it returns."""
     owner: str
+    # Version and epoch guard against two writers: the one who comes late has a stale version, the one who was thought
+    # dead, and whose task another process has claimed meanwhile, an old epoch.
     version: int
     """The number of events the task has had, these included: the sequence number of the last one."""
     epoch: int = 1
@@ -42,7 +44,7 @@ class Change(Struct, kw_only=True, gc=False):
 class Record(Struct, frozen=True, kw_only=True, gc=False):
     """A stored task, and what the engine needs to go on with it."""
 
-    document: Document
+    document: Document  # encoded, because most of what is read is sent as it is
     owner: str
     state: TaskState
     version: int
@@ -54,7 +56,7 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
 class Query(Struct, frozen=True, kw_only=True):
     """Which of an owner's tasks to list, newest first by status time (or by creation)."""
 
-    owner: str
+    owner: str  # without a default: there is no listing of everybody's tasks
     limit: int
     cursor: str = ""
     context_id: str = ""
@@ -90,6 +92,8 @@ class Store(Protocol):
             OverloadedError: full of tasks that have not ended.
         """
 
+    # Not `async`: the order of the calls is that of the writes, and a store that is done when the call returns, as
+    # memory is, costs no turn of the loop (docs/decisions/0042).
     def append(self, change: Change) -> "asyncio.Future[None] | None":
         """Write events to a task; None when that is done, else a future for when it is durable.
 
@@ -143,9 +147,15 @@ class TaskStore(Protocol):
     async def delete_push_config(self, task_id: str) -> bool: ...
 
 
+# Spelled out, for errors that name what is missing: `isinstance` with a protocol says only yes or no.
 METHODS: Final = ("delete", "delete_push_config", "get", "get_push_config", "list", "save", "save_push_config")
 
 
 def missing_methods(store: object) -> list[str]:
     """The methods of `TaskStore` that an object lacks."""
-    return [name for name in METHODS if not callable(getattr(store, name, None))]
+    missing: list[str] = []
+    for name in METHODS:
+        method = getattr(store, name, None)
+        if not callable(method):
+            missing.append(name)
+    return missing

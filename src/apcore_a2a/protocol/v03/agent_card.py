@@ -6,11 +6,11 @@ Rule: `decode` reads any card: 0.3, 1.0 or both in one. Where a hybrid says a th
 from typing import Any, Final
 
 import msgspec
-from msgspec import inspect
 
 from apcore_a2a.protocol import decoding, v1
 from apcore_a2a.protocol.card import AgentCard, SecurityRequirement, SecurityScheme
 from apcore_a2a.protocol.model import Value, encode
+from apcore_a2a.protocol.tables import inverted
 
 Json = dict[str, Any]
 Requirement = dict[str, list[str]]  # {scheme name: [scope, …]}
@@ -23,7 +23,7 @@ SCHEME_TYPES: Final = {
     "openIdConnect": "openIdConnectSecurityScheme",
     "mutualTLS": "mtlsSecurityScheme",
 }
-_TYPE_OF_SCHEME: Final = {name: type_ for type_, name in SCHEME_TYPES.items()}
+_TYPE_OF_SCHEME: Final = inverted(SCHEME_TYPES)
 
 
 # ---- out ---------------------------------------------------------------------------------------------------------
@@ -31,6 +31,7 @@ _TYPE_OF_SCHEME: Final = {name: type_ for type_, name in SCHEME_TYPES.items()}
 
 def to_json(card: AgentCard) -> Json:
     """The 0.3 card, as Python objects."""
+    # What a hybrid has, without what only 1.0 knows.
     body = to_hybrid_json(card)
     del body["supportedInterfaces"]
     body.pop("securityRequirements", None)
@@ -46,32 +47,53 @@ def to_json(card: AgentCard) -> Json:
 def to_hybrid_json(card: AgentCard) -> Json:
     """The 1.0 card with the fields of 0.3 beside its own; each generation's parser ignores the other's."""
     body: Json = msgspec.to_builtins(card)
-    served = [one for one in card.supported_interfaces if _minor(one.protocol_version) == "0.3"]
-    served = served or list(card.supported_interfaces[:1])  # one URL answers to both versions
-    body["protocolVersion"] = PROTOCOL_VERSION
-    body["url"] = served[0].url if served else ""
-    body["preferredTransport"] = served[0].protocol_binding if served else "JSONRPC"
-    body["additionalInterfaces"] = [{"url": one.url, "transport": one.protocol_binding} for one in served]
+    _add_interfaces(body, card)
     body["capabilities"]["stateTransitionHistory"] = False  # `history` holds messages; past states are not kept
     if card.capabilities.extended_agent_card is not None:
         body["supportsAuthenticatedExtendedCard"] = card.capabilities.extended_agent_card
     for holder in (body, *body["skills"]):
         if "securityRequirements" in holder:
-            holder["security"] = [_requirement(entry) for entry in holder["securityRequirements"]]
+            holder["security"] = [_from_requirement(entry) for entry in holder["securityRequirements"]]
     for scheme in body.get("securitySchemes", {}).values():
-        scheme.update(_scheme(scheme))
+        scheme.update(_from_scheme(scheme))
     return body
 
 
+def _add_interfaces(body: Json, card: AgentCard) -> None:
+    """Say as 0.3 does where the agent is: one main address, and a list of all."""
+    served = [one for one in card.supported_interfaces if _minor(one.protocol_version) == "0.3"]
+    if not served:
+        served = list(card.supported_interfaces[:1])  # one URL answers to both versions
+    url = ""
+    transport = "JSONRPC"
+    if served:
+        url = served[0].url
+        transport = served[0].protocol_binding
+    body["protocolVersion"] = PROTOCOL_VERSION
+    body["url"] = url
+    body["preferredTransport"] = transport
+    # The main address is among the additional ones, as 0.3.0 asks (SHOULD), so that the list is whole.
+    interfaces: list[Json] = []
+    for one in served:
+        interface = {"url": one.url, "transport": one.protocol_binding}
+        interfaces.append(interface)
+    body["additionalInterfaces"] = interfaces
+
+
 def _minor(version: str) -> str:
+    """0.3.0 and 0.3 are one version."""
     return ".".join(version.split(".")[:2])
 
 
-def _requirement(entry: SecurityRequirement) -> Requirement:
-    return {name: scopes.get("list", []) for name, scopes in entry["schemes"].items()}
+def _from_requirement(entry: SecurityRequirement) -> Requirement:
+    flat: Requirement = {}
+    for name, scopes in entry["schemes"].items():
+        flat[name] = scopes.get("list", [])  # ProtoJSON leaves an empty list out
+    return flat
 
 
-def _scheme(scheme: SecurityScheme) -> Json:
+def _from_scheme(scheme: SecurityScheme) -> Json:
+    # 1.0 says the kind of a scheme by the name of its only member, 0.3 (as OpenAPI does) in a field.
     ((name, fields),) = scheme.items()
     flat = {"type": _TYPE_OF_SCHEME[name], **fields}
     if "location" in flat:
@@ -105,51 +127,74 @@ class _Card(Value, frozen=True):
     skills: tuple[_Skill, ...] = ()
 
 
-_CARD: Final = (msgspec.json.Decoder(_Card), inspect.type_info(_Card))
+_CARD: Final = decoding.LooseDecoder(_Card)
 _BODY: Final = msgspec.json.Decoder(Json)
 
 
 def decode(data: bytes) -> AgentCard:
-    old = decoding.decode_loosely(data, *_CARD)
+    """Read any card: what 0.3 says in its own way is written as 1.0 says it, and 1.0 reads the whole."""
+    old = _CARD.decode(data)
     body = decoding.decode(data, _BODY)
     if old.url and "supportedInterfaces" not in body:
         body["supportedInterfaces"] = _interfaces(old)
     extended = old.supports_authenticated_extended_card
     if extended is not None and old.capabilities is not None:
+        # In front, so that a hybrid's own word counts.
         body["capabilities"] = {"extendedAgentCard": extended, **old.capabilities}
     if old.security_schemes is not None:
-        schemes = {name: _to_scheme(scheme) for name, scheme in old.security_schemes.items()}
-        body["securitySchemes"] = {name: scheme for name, scheme in schemes.items() if scheme is not None}
-    _secure(body, old.security)
+        body["securitySchemes"] = _to_schemes(old.security_schemes)
+    _add_requirements(body, old.security)
     for skill, old_skill in zip(body.get("skills") or (), old.skills, strict=True):
-        _secure(skill, old_skill.security)
+        _add_requirements(skill, old_skill.security)
     return v1.decode_card(encode(body))
 
 
 def _interfaces(old: _Card) -> list[Json]:
+    # A dictionary for its keys: the main address is mostly among the additional ones, and counts once, as the first.
+    served = {(old.url, old.preferred_transport): None}
+    for additional in old.additional_interfaces:
+        served[additional.url, additional.transport] = None
     version = _minor(old.protocol_version)
-    served = dict.fromkeys(
-        [(old.url, old.preferred_transport), *((i.url, i.transport) for i in old.additional_interfaces)]
-    )
-    return [{"url": url, "protocolBinding": binding, "protocolVersion": version} for url, binding in served]
+    interfaces: list[Json] = []
+    for url, binding in served:
+        interface = {"url": url, "protocolBinding": binding, "protocolVersion": version}
+        interfaces.append(interface)
+    return interfaces
 
 
-def _secure(holder: Json, security: tuple[Requirement, ...]) -> None:
+def _add_requirements(holder: Json, security: tuple[Requirement, ...]) -> None:
     if security and "securityRequirements" not in holder:
         holder["securityRequirements"] = [_to_requirement(entry) for entry in security]
 
 
 def _to_requirement(entry: Requirement) -> SecurityRequirement:
-    return {"schemes": {name: {"list": scopes} for name, scopes in entry.items()}}
+    schemes: dict[str, dict[str, list[str]]] = {}
+    for name, scopes in entry.items():
+        schemes[name] = {"list": scopes}
+    return {"schemes": schemes}
+
+
+def _to_schemes(old: dict[str, Json]) -> dict[str, SecurityScheme]:
+    schemes: dict[str, SecurityScheme] = {}
+    for name, old_scheme in old.items():
+        scheme = _to_scheme(old_scheme)
+        if scheme is not None:
+            schemes[name] = scheme
+    return schemes
 
 
 def _to_scheme(scheme: Json) -> SecurityScheme | None:
     """The 1.0 form; None for a kind of scheme that neither version has."""
     for name in _TYPE_OF_SCHEME:
-        if isinstance(scheme.get(name), dict):
+        if isinstance(scheme.get(name), dict):  # a hybrid has the 1.0 form beside that of 0.3
             return {name: scheme[name]}
     known = SCHEME_TYPES.get(str(scheme.get("type")))
     if known is None:
         return None
-    fields = {("location" if name == "in" else name): value for name, value in scheme.items() if name != "type"}
+    fields: Json = {}
+    for name, value in scheme.items():
+        if name == "in":
+            fields["location"] = value
+        elif name != "type":
+            fields[name] = value
     return {known: fields}

@@ -1,6 +1,6 @@
-"""A2A 0.3 on the wire, and the requirements' dialect of it on input.
+"""A2A 0.3 in its JSON-RPC form: tables of which operation, event or result is read and written by which function.
 
-Rule: input is read with tolerance (`v03_decode`, `v03_requests`), output is official 0.3.0 (`v03_encode`, `v03_card`).
+Rule: input is read with tolerance (`reading`, `requests`), output is official 0.3.0 (`writing`, `agent_card`).
 A decoded message may have an empty `message_id`, which the engine fills.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, Struct, inspect
+from msgspec import Raw
 
 from apcore_a2a.errors import (
     A2AError,
@@ -40,6 +40,7 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 from apcore_a2a.protocol.operations import Operation, Rules
+from apcore_a2a.protocol.tables import inverted
 from apcore_a2a.protocol.v03 import agent_card, reading, requests, writing
 from apcore_a2a.protocol.v1 import Result
 
@@ -57,7 +58,10 @@ NAMES: Final = {
     Operation.DELETE_PUSH: "tasks/pushNotificationConfig/delete",
     Operation.EXTENDED_CARD: "agent/getAuthenticatedExtendedCard",
 }
-METHODS: Final = {name: operation for operation, name in NAMES.items()} | {"agentCard/get": Operation.EXTENDED_CARD}
+METHODS: Final = {
+    **inverted(NAMES),
+    "agentCard/get": Operation.EXTENDED_CARD,  # as the requirements call it
+}
 REST_PREFIX: Final = "/v1"
 EXTENSIONS_HEADER: Final = "X-A2A-Extensions"
 RULES: Final = Rules(
@@ -67,7 +71,9 @@ RULES: Final = Rules(
     replay=True,
     list_by_creation=True,
     without_extended_card=ExtendedAgentCardNotConfiguredError,
+    stream_errors_as_events=True,
 )
+SENDS_EVENTS_AS_STORED: Final = False  # events are kept as 1.0 writes them
 
 ERROR_NAMES: Final = {  # by code; 0.3.0 §8
     -32700: "JSONParseError",
@@ -85,38 +91,43 @@ ERROR_NAMES: Final = {  # by code; 0.3.0 §8
 }
 
 
-class _Reader(Struct, frozen=True):
-    """A shape, and what becomes of it."""
-
-    decoder: msgspec.json.Decoder[Any]
-    shape: inspect.Type
-    to_model: Callable[[Any], Any]
-
-    def __call__(self, data: bytes | Raw) -> Any:
-        return self.to_model(decoding.decode_loosely(data, self.decoder, self.shape))
+def _as_it_is(value: Any) -> Any:
+    """For what 0.3 writes as 1.0 does: the shape on the wire is the model's own."""
+    return value
 
 
-def _reader(shape: Any, to_model: Callable[[Any], Any] = lambda value: value) -> _Reader:
-    return _Reader(msgspec.json.Decoder(shape), inspect.type_info(shape), to_model)
+class _WireDecoder:
+    """Decodes JSON into a shape of 0.3's wire, and that into a value of the model."""
+
+    def __init__(self, shape: Any, to_model: Callable[[Any], Any] = _as_it_is) -> None:
+        self._decoder: decoding.LooseDecoder[Any] = decoding.LooseDecoder(shape)
+        self._to_model = to_model
+
+    def decode(self, data: bytes | Raw) -> Any:
+        return self._to_model(self._decoder.decode(data))
+
+    def convert(self, params: dict[str, Any]) -> Any:
+        """Make the value of path and query values, all of which may be strings."""
+        return self._to_model(decoding.convert(params, self._decoder.kind, strict=False))
 
 
 # ---- the server's half -------------------------------------------------------------------------------------------
 
-_SEND: Final = _reader(requests.WireSend, requests.to_send)
-_PUSH: Final = _reader(requests.WireTaskPush, requests.to_task_push)
-_PUSH_REF: Final = _reader(requests.WireTaskRef, requests.to_push_ref)
+_SEND: Final = _WireDecoder(requests.WireSend, requests.to_send)
+_PUSH: Final = _WireDecoder(requests.WireTaskPush, requests.to_task_push)
+_PUSH_REF: Final = _WireDecoder(requests.WireTaskRef, requests.to_push_ref)
 _REQUESTS: Final = {
     Operation.SEND: _SEND,
     Operation.STREAM: _SEND,
-    Operation.GET: _reader(GetTask),
-    Operation.LIST: _reader(requests.WireListTasks, requests.to_list_tasks),
-    Operation.CANCEL: _reader(CancelTask),
-    Operation.SUBSCRIBE: _reader(SubscribeToTask),
+    Operation.GET: _WireDecoder(GetTask),
+    Operation.LIST: _WireDecoder(requests.WireListTasks, requests.to_list_tasks),
+    Operation.CANCEL: _WireDecoder(CancelTask),
+    Operation.SUBSCRIBE: _WireDecoder(SubscribeToTask),
     Operation.CREATE_PUSH: _PUSH,
     Operation.GET_PUSH: _PUSH_REF,
-    Operation.LIST_PUSH: _reader(requests.WireTaskRef, requests.to_list_pushes),
+    Operation.LIST_PUSH: _WireDecoder(requests.WireTaskRef, requests.to_list_pushes),
     Operation.DELETE_PUSH: _PUSH_REF,
-    Operation.EXTENDED_CARD: _reader(GetExtendedCard),
+    Operation.EXTENDED_CARD: _WireDecoder(GetExtendedCard),
 }
 _WRITERS: Final[dict[type, Callable[[Any], object]]] = {
     Task: writing.task,
@@ -131,17 +142,13 @@ _WRITERS: Final[dict[type, Callable[[Any], object]]] = {
 
 def decode_request(operation: Operation, params: bytes | Raw) -> Value:
     """The typed request of an operation; a wrong field is an InvalidParamsError that names it."""
-    request: Value = _REQUESTS[operation](params)
+    request: Value = _REQUESTS[operation].decode(params)
     return request
 
 
 def convert_request(operation: Operation, params: dict[str, Any]) -> Value:
-    """The same from path and query values, all of which may be strings."""
-    reader = _REQUESTS[operation]
-    try:
-        request: Value = reader.to_model(msgspec.convert(params, reader.decoder.type, strict=False))
-    except msgspec.ValidationError as error:
-        raise decoding.invalid_params(error) from error
+    """The typed request made of path and query values, all of which may be strings."""
+    request: Value = _REQUESTS[operation].convert(params)
     return request
 
 
@@ -150,6 +157,7 @@ def encode_result(operation: Operation, result: Result) -> bytes:
         case None:
             return NULL
         case Document():
+            # Its JSON is 1.0. To rewrite that JSON is cheaper than to make a task of it first.
             return encode(writing.task(msgspec.json.decode(result.body)))
         case AgentCard():
             return encode_card(result)
@@ -179,13 +187,19 @@ def encode_hybrid_card(card: AgentCard) -> bytes:
 
 
 def _code(error: A2AError) -> int:
-    return -32601 if isinstance(error, SkillNotFoundError) else wire(error).code  # FR-ERR-001: no skill, no method
+    if isinstance(error, SkillNotFoundError):
+        return -32601  # FR-ERR-001: no skill, no method
+    return wire(error).code
 
 
 def error_data(error: A2AError) -> dict[str, object]:
     data: dict[str, object] = {"type": error.kind, **error.metadata}
     if isinstance(error, InvalidParamsError) and error.violations:
-        data["errors"] = [{"field": one.field, "code": one.code, "message": one.message} for one in error.violations]
+        errors: list[dict[str, str]] = []
+        for violation in error.violations:
+            entry = {"field": violation.field, "code": violation.code, "message": violation.message}
+            errors.append(entry)
+        data["errors"] = errors
     return data
 
 
@@ -197,7 +211,7 @@ def encode_error(error: A2AError) -> ErrorObject:
 def encode_rest_error(error: A2AError, status: int) -> bytes:
     """The body of a REST error. 0.3.0 leaves it open; SDKs read `message`, and a name in `type` (Python) or `error`."""
     code = _code(error)
-    name = ERROR_NAMES.get(code, error.kind)
+    name = ERROR_NAMES.get(code, error.kind)  # 0.3 has no name for the codes that 1.0 added
     return encode({"error": name, "type": name, "message": error.message, "code": code, "data": error_data(error)})
 
 
@@ -209,23 +223,22 @@ class _Tagged(Value, frozen=True):
 
 
 _KIND: Final = msgspec.json.Decoder(_Tagged)
+_TASK: Final = _WireDecoder(reading.WireTask, reading.to_task)
 _EVENTS: Final = {
-    "task": _reader(reading.WireTask, reading.to_task),
-    "message": _reader(reading.WireMessage, reading.to_message),
-    "status-update": _reader(reading.WireStatusUpdate, reading.to_status_update),
-    "artifact-update": _reader(reading.WireArtifactUpdate, reading.to_artifact_update),
+    "task": _TASK,
+    "message": _WireDecoder(reading.WireMessage, reading.to_message),
+    "status-update": _WireDecoder(reading.WireStatusUpdate, reading.to_status_update),
+    "artifact-update": _WireDecoder(reading.WireArtifactUpdate, reading.to_artifact_update),
 }
-_RESULTS: Final[dict[Operation, Callable[[bytes | Raw], Any]]] = {
-    Operation.GET: _EVENTS["task"],
-    Operation.LIST: _reader(requests.WireTaskPage, requests.to_task_page),
-    Operation.CANCEL: _EVENTS["task"],
+_RESULTS: Final = {
+    Operation.GET: _TASK,
+    Operation.LIST: _WireDecoder(requests.WireTaskPage, requests.to_task_page),
+    Operation.CANCEL: _TASK,
     Operation.CREATE_PUSH: _PUSH,
     Operation.GET_PUSH: _PUSH,
-    Operation.LIST_PUSH: _reader(list[requests.WireTaskPush], requests.to_push_page),
-    Operation.DELETE_PUSH: lambda _: None,
-    Operation.EXTENDED_CARD: lambda data: decode_card(bytes(data)),
+    Operation.LIST_PUSH: _WireDecoder(list[requests.WireTaskPush], requests.to_push_page),
 }
-_REQUEST_WRITERS: Final[dict[Operation, Callable[[Any], object]]] = {
+_REQUEST_WRITERS: Final[dict[Operation, Callable[[Any], object]]] = {  # all others are written as in 1.0
     Operation.SEND: writing.send,
     Operation.STREAM: writing.send,
     Operation.LIST: writing.list_tasks,
@@ -240,7 +253,9 @@ def encode_request(operation: Operation, request: Value) -> bytes:
     body: dict[str, Any] = msgspec.to_builtins(request)
     body.pop("tenant", None)  # 0.3 has none
     writer = _REQUEST_WRITERS.get(operation)
-    return encode(body if writer is None else writer(body))
+    if writer is None:
+        return encode(body)
+    return encode(writer(body))
 
 
 def decode_event(data: bytes | Raw) -> Event:
@@ -248,13 +263,20 @@ def decode_event(data: bytes | Raw) -> Event:
     kind = decoding.decode(data, _KIND).kind
     if kind not in _EVENTS:
         raise InvalidAgentResponseError("The agent answered with none of task, message, status-update, artifact-update")
-    event: Event = _EVENTS[kind](data)
+    event: Event = _EVENTS[kind].decode(data)
     return event
 
 
 def decode_result(operation: Operation, data: bytes | Raw) -> Any:
     """The typed answer of a remote agent."""
-    return decode_event(data) if operation is Operation.SEND else _RESULTS[operation](data)
+    match operation:
+        case Operation.SEND:
+            return decode_event(data)
+        case Operation.EXTENDED_CARD:
+            return decode_card(bytes(data))
+        case Operation.DELETE_PUSH:
+            return None  # whatever the agent says
+    return _RESULTS[operation].decode(data)
 
 
 def decode_card(data: bytes) -> AgentCard:
@@ -264,11 +286,18 @@ def decode_card(data: bytes) -> AgentCard:
 
 def decode_violations(data: object) -> list[Violation]:
     """The wrong fields that an error's data names: as we write them, or as a2a-sdk 0.3 does (pydantic's own list)."""
-    items = data.get("errors") if isinstance(data, dict) else data
-    return [_violation(item) for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    if isinstance(data, dict):
+        data = data.get("errors")
+    if not isinstance(data, list):
+        return []
+    return [_violation(item) for item in data if isinstance(item, dict)]
 
 
 def _violation(item: dict[str, Any]) -> Violation:
+    # `loc` and `msg` are pydantic's; its location is a list of steps, texts and indexes.
     place = item.get("field", item.get("loc", ""))
-    field = ".".join(map(str, place)) if isinstance(place, list) else str(place)
-    return Violation(field, str(item.get("message", item.get("msg", ""))), str(item.get("code", "invalid")))
+    if isinstance(place, list):
+        place = ".".join(map(str, place))
+    message = item.get("message", item.get("msg", ""))
+    code = item.get("code", "invalid")
+    return Violation(str(place), str(message), str(code))

@@ -1,7 +1,7 @@
-"""The JSON of A2A 0.3's protocol buffers, from and to that of its JSON-RPC (`v03`).
+"""The JSON of A2A 0.3's protocol buffers (its REST form), from and to that of its JSON-RPC form.
 
 Rule: `write_…` rewrites in place objects that are its own. `read_…` is given what came from outside: whatever is not as
-expected stays as it is, and the decoder of `v03`, which comes next, says what is wrong with it.
+expected stays as it is, and the decoder of the JSON-RPC form, which comes next, says what is wrong with it.
 """
 
 import base64
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from apcore_a2a.protocol.decoding import camel
+from apcore_a2a.protocol.tables import inverted
 
 Json = dict[str, Any]  # one JSON object; when it comes from outside, any of its members may be anything
 
@@ -25,8 +26,8 @@ _STATES: Final = {
     "input-required": "TASK_STATE_INPUT_REQUIRED",
     "auth-required": "TASK_STATE_AUTH_REQUIRED",
 }
-_ROLE_NAMES: Final = {role: name for name, role in _ROLES.items()}
-_STATE_NAMES: Final = {state: name for name, state in _STATES.items()}
+_ROLE_NAMES: Final = inverted(_ROLES)
+_STATE_NAMES: Final = inverted(_STATES)
 _IN_PATH: Final = "-"  # stands for the task of a push config until the binding puts in what the path says
 
 
@@ -90,8 +91,9 @@ def write_artifact_update(update: Json) -> Json:
 
 
 def write_push(push: Json) -> Json:
-    task_id, config = push["taskId"], push["pushNotificationConfig"]
-    name = f"tasks/{task_id}/pushNotificationConfigs/{config.get('id', '')}"
+    # A resource name, as Google's API guidelines have it: it holds the ids of the task and of the config.
+    config = push["pushNotificationConfig"]
+    name = f"tasks/{push['taskId']}/pushNotificationConfigs/{config.get('id', '')}"
     return {"name": name, "pushNotificationConfig": config}
 
 
@@ -111,28 +113,44 @@ def write_create_push(push: Json) -> Json:
 # ---- in ----------------------------------------------------------------------------------------------------------
 
 
-def named(value: Any) -> Any:
+def with_camel_names(value: Any) -> Any:
     """A copy of an object with its names in camelCase: ProtoJSON allows snake_case, too."""
-    return {camel(name): item for name, item in value.items()} if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    named: Json = {}
+    for name, item in value.items():
+        named[camel(name)] = item
+    return named
 
 
 def each(value: Any, read: Callable[[Any], Any]) -> Any:
-    return [read(item) for item in value] if isinstance(value, list) else value
+    """A list with each of its items read; anything else as it is."""
+    if not isinstance(value, list):
+        return value
+    return [read(item) for item in value]
 
 
 def _read_part(part: Any) -> Any:
-    part = named(part)
+    part = with_camel_names(part)
     match part:
         case {"data": {"data": data}}:
             return part | {"kind": "data", "data": data}
-        case {"file": dict(given)}:
-            file = named(given)
-            uri, content = file.pop("fileWithUri", None), file.pop("fileWithBytes", None)
-            file |= {"uri": uri} if content is None else {"bytes": _unwrap(content)}
-            return part | {"kind": "file", "file": file}
+        case {"file": dict(file)}:
+            return part | {"kind": "file", "file": _read_file(file)}
         case {"text": _}:
             return part | {"kind": "text"}
     return part
+
+
+def _read_file(file: Json) -> Json:
+    file = with_camel_names(file)
+    uri = file.pop("fileWithUri", None)
+    content = file.pop("fileWithBytes", None)
+    if content is None:
+        file["uri"] = uri
+    else:
+        file["bytes"] = _unwrap(content)
+    return file
 
 
 def _unwrap(content: Any) -> Any:
@@ -141,21 +159,19 @@ def _unwrap(content: Any) -> Any:
         inner = base64.b64decode(content, validate=True).decode("ascii")
         base64.b64decode(inner, validate=True)
     except (binascii.Error, TypeError, ValueError):
-        return content
+        return content  # encoded once, as the protocol says; or wrong, which the decoder will find
     return inner
 
 
 def is_message(value: Any) -> bool:
     """Whether a message is written in this way: it has `content` where the other has `parts`."""
-    return (
-        isinstance(value, dict)
-        and "parts" not in value
-        and ("content" in value or str(value.get("role")) in _ROLE_NAMES)
-    )
+    if not isinstance(value, dict) or "parts" in value:
+        return False
+    return "content" in value or str(value.get("role")) in _ROLE_NAMES  # ProtoJSON leaves out an empty `content`
 
 
 def read_message(message: Any) -> Any:
-    message = named(message)
+    message = with_camel_names(message)
     if not is_message(message):
         return message
     message["parts"] = each(message.pop("content", None), _read_part)
@@ -165,7 +181,7 @@ def read_message(message: Any) -> Any:
 
 
 def _read_status(status: Any) -> Any:
-    status = named(status)
+    status = with_camel_names(status)
     if not isinstance(status, dict):
         return status
     if "message" in status:
@@ -175,7 +191,7 @@ def _read_status(status: Any) -> Any:
 
 
 def _read_artifact(artifact: Any) -> Any:
-    artifact = named(artifact)
+    artifact = with_camel_names(artifact)
     if isinstance(artifact, dict):
         artifact["parts"] = each(artifact.get("parts", []), _read_part)
     return artifact
@@ -190,13 +206,17 @@ _FIELDS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def read_event(event: Any, kind: str) -> Any:
-    """A task, or an event of one; `kind` is its name in `v03`."""
+    """A task, or an event of one; `kind` is what the JSON-RPC form calls it."""
     if not isinstance(event, dict) or "kind" in event:
         return event
     if kind == "message":
         return read_message(event)
-    event = named(event)
-    return event | {name: read(event[name]) for name, read in _FIELDS.items() if name in event} | {"kind": kind}
+    event = with_camel_names(event)
+    for name, read in _FIELDS.items():
+        if name in event:
+            event[name] = read(event[name])
+    event["kind"] = kind
+    return event
 
 
 def read_task(task: Any) -> Any:
@@ -204,14 +224,14 @@ def read_task(task: Any) -> Any:
 
 
 def read_send(body: Any) -> Any:
-    body = named(body)
+    body = with_camel_names(body)
     if not isinstance(body, dict):
         return body
     if "request" in body:
         body["message"] = body.pop("request")  # the field's name; `message` is its name in JSON
-    message = named(body.get("message"))
+    message = with_camel_names(body.get("message"))
     if not is_message(message):
-        return body
+        return body  # the JSON-RPC form, in which nothing else is to be rewritten either
     body["message"] = read_message(message)
     if "configuration" in body:
         body["configuration"] = _read_configuration(body["configuration"])
@@ -219,7 +239,7 @@ def read_send(body: Any) -> Any:
 
 
 def _read_configuration(configuration: Any) -> Any:
-    configuration = named(configuration)
+    configuration = with_camel_names(configuration)
     if not isinstance(configuration, dict):
         return configuration
     configuration.setdefault("blocking", False)  # ProtoJSON leaves out what is false
@@ -231,14 +251,26 @@ def _read_configuration(configuration: Any) -> Any:
 
 
 def read_push(body: Any) -> Any:
-    """A push config, from inside whatever it comes in."""
-    outer = named(body)
-    wrapped = named(outer.get("config", outer)) if isinstance(outer, dict) else outer
+    """A push config, from inside whatever it comes in.
+
+    Official: `{parent, configId, config: {name, pushNotificationConfig}}` to create one, and its `config` as an answer.
+    Also taken: a bare config, with or without `taskId`.
+    """
+    outer = with_camel_names(body)
+    if not isinstance(outer, dict):
+        return outer
+    wrapped = with_camel_names(outer.get("config", outer))
     if not isinstance(wrapped, dict):
         return wrapped
-    name = str(wrapped.get("name", "")).split("/")
-    config = named(wrapped.get("pushNotificationConfig", wrapped))
+    config = with_camel_names(wrapped.get("pushNotificationConfig", wrapped))
     if isinstance(config, dict) and not config.get("id"):
         config = config | {"id": outer.get("configId", "")}
-    task_id = wrapped.get("taskId") or (name[1] if len(name) == 4 else _IN_PATH)
-    return {"taskId": task_id, "pushNotificationConfig": config}
+    return {"taskId": wrapped.get("taskId") or _task_of(wrapped), "pushNotificationConfig": config}
+
+
+def _task_of(wrapped: Json) -> str:
+    """The task that the name of a push config holds: tasks/{task}/pushNotificationConfigs/{id}."""
+    steps = str(wrapped.get("name", "")).split("/")
+    if len(steps) != 4:
+        return _IN_PATH
+    return steps[1]

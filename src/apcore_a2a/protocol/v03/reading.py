@@ -1,4 +1,7 @@
-"""Parts, messages, artifacts, tasks and events of A2A 0.3, read.
+"""From the JSON of A2A 0.3 to the model: parts, messages, artifacts, tasks and events.
+
+Each takes two steps. A `Wire…` class has the shape of the JSON, with all that may stand in it; a `to_…` function makes
+the model's value of it, which has one way to say each thing.
 
 Rule: a shape takes the official form and the looser ones of the requirements and of the specification's own examples (a
 part says `type` for `kind`, or neither; a file part is flat; a file says `data` for `bytes` or `url` for `uri`; a state
@@ -67,7 +70,8 @@ State = Literal[
 
 
 def missing(name: str) -> ValueError:
-    return ValueError(f"Object missing required field `{name}`")  # the JSON library's words: `decoding` adds the path
+    # In the JSON library's words: raised while it decodes, it gets the path from there, and `decoding` reads both.
+    return ValueError(f"Object missing required field `{name}`")
 
 
 class WireFile(Value, frozen=True):
@@ -85,12 +89,12 @@ class WireFile(Value, frozen=True):
 
 class WirePart(Value, frozen=True):
     kind: Kind | None = None
-    type: Kind | None = None
+    type: Kind | None = None  # as the requirements call it
     text: str | UnsetType = UNSET
     file: WireFile | None = None
     data: Any = UNSET
     metadata: Metadata | None = None
-    # A flat file part, and the media type of a data part.
+    # Not official: a file part without `file` around it, and the media type of a data part.
     uri: str | UnsetType = UNSET
     content: bytes | UnsetType = field(default=UNSET, name="bytes")
     name: str = ""
@@ -170,13 +174,17 @@ class WireArtifactUpdate(Value, frozen=True):
 
 
 def _to_part(part: WirePart) -> Part:
-    kind = part.kind or part.type or ("text" if part.text is not UNSET else "file" if part.has_file else "data")
+    kind = part.kind or part.type or _guess_kind(part)
     if kind == "file":
         return _to_file(part)
-    data, metadata, filename, media_type = part.data, part.metadata, "", part.media_type
+    data = part.data
+    metadata = part.metadata
+    filename = ""
+    media_type = part.media_type
     if metadata:  # fresh from the decoder, so ours to change
-        filename, media_type = _take(metadata, FILENAME), media_type or _take(metadata, MEDIA_TYPE)
-        if kind == "data" and metadata.get(WRAPPED) is True and isinstance(data, dict) and data.keys() == {"value"}:
+        filename = _pop_text(metadata, FILENAME)
+        media_type = media_type or _pop_text(metadata, MEDIA_TYPE)
+        if kind == "data" and _is_wrapped(data, metadata):
             data = data["value"]
             del metadata[WRAPPED]
     if kind == "text":
@@ -184,7 +192,17 @@ def _to_part(part: WirePart) -> Part:
     return Part(data=data, metadata=metadata or None, filename=filename, media_type=media_type)
 
 
-def _take(metadata: Metadata, key: str) -> str:
+def _guess_kind(part: WirePart) -> Kind:
+    """What a part is that does not say so, by what it has."""
+    if part.text is not UNSET:
+        return "text"
+    if part.has_file:
+        return "file"
+    return "data"
+
+
+def _pop_text(metadata: Metadata, key: str) -> str:
+    """A text that travelled in the metadata, taken out of it; anything else under this key is the sender's own."""
     value = metadata.get(key)
     if not isinstance(value, str) or not value:
         return ""
@@ -192,17 +210,20 @@ def _take(metadata: Metadata, key: str) -> str:
     return value
 
 
+def _is_wrapped(data: Any, metadata: Metadata) -> bool:
+    # Both marks, the key in the metadata and the form of the data: either alone may be the sender's own.
+    return metadata.get(WRAPPED) is True and isinstance(data, dict) and data.keys() == {"value"}
+
+
 def _to_file(part: WirePart) -> Part:
-    file = part.file or WireFile(uri=part.uri, content=part.content, name=part.name, mime_type=part.mime_type)
+    file = part.file
+    if file is None:
+        file = WireFile(uri=part.uri, content=part.content, name=part.name, mime_type=part.mime_type)
     raw = file.data if file.content is UNSET else file.content
     uri = file.url if file.uri is UNSET else file.uri
-    return Part(
-        raw=raw,
-        url=uri if raw is UNSET else UNSET,
-        metadata=part.metadata,
-        filename=file.name,
-        media_type=file.mime_type,
-    )
+    if raw is not UNSET:
+        uri = UNSET  # the model has one of the two, and the content needs no fetching
+    return Part(raw=raw, url=uri, metadata=part.metadata, filename=file.name, media_type=file.mime_type)
 
 
 def to_message(message: WireMessage) -> Message:
@@ -219,7 +240,9 @@ def to_message(message: WireMessage) -> Message:
 
 
 def _to_status(status: WireStatus) -> TaskStatus:
-    message = None if status.message is None else to_message(status.message)
+    message = None
+    if status.message is not None:
+        message = to_message(status.message)
     return TaskStatus(state=STATES[status.state], message=message, timestamp=status.timestamp)
 
 

@@ -1,7 +1,8 @@
-"""The requests of A2A 0.3 and its push configs, read: official forms, and the requirements' own.
+"""From the JSON of A2A 0.3 to the model: requests and push configs, in their official forms and the requirements' own.
 
-Rule: as in `v03_decode`. The requirements' forms: `params.contextId`, a flat push config, `{taskId}` for `{id}`, and
-`tasks/list`, which 0.3 does not have, with `cursor` and `limit`.
+Rule: as in `reading`, a `Wire…` class takes whatever form there is, and its `to_…` function maps it without failing.
+The requirements' forms: `params.contextId`, a flat push config, `{taskId}` for `{id}`, and `tasks/list`, which 0.3 does
+not have, with `cursor` and `limit`.
 """
 
 from typing import Annotated, Final
@@ -36,7 +37,7 @@ Limit = Annotated[int, Meta(ge=1)]  # clamped to MAX_LIMIT, not refused
 
 
 class WireAuthentication(Value, frozen=True):
-    schemes: tuple[str, ...] = ()
+    schemes: tuple[str, ...] = ()  # several in 0.3, one in the model: the first counts
     credentials: str = ""
 
 
@@ -66,6 +67,7 @@ class WireConfiguration(Value, frozen=True):
     accepted_output_modes: tuple[str, ...] = ()
     push_notification_config: WirePush | None = None
     history_length: Count | None = None
+    # 0.3.0 leaves open what holds without it. Official servers then wait for the answer, and so do we.
     blocking: bool = True
 
 
@@ -77,6 +79,7 @@ class WireSend(Value, frozen=True):
     message_id: OptionalId = ""  # 0.3.0 §9.4 has it here
 
     def __post_init__(self) -> None:
+        # Said in two places, it must be said alike: to choose one would put the message into the wrong conversation.
         if self.context_id and self.message.context_id not in ("", self.context_id):
             text = "differs from message.contextId"
             raise InvalidParamsError(f"Invalid parameter contextId: {text}", [Violation("contextId", text)])
@@ -103,7 +106,7 @@ class WireListTasks(Value, frozen=True):
     page_size: Limit | None = None
     history_length: Count | None = None
     status_timestamp_after: str = ""
-    include_artifacts: bool = True  # 0.3 knows no task without them
+    include_artifacts: bool = True  # 1.0 leaves them out unless asked; 0.3 knows no task without them
 
 
 class WireTaskPage(Value, frozen=True):
@@ -126,8 +129,10 @@ def _to_push(push: WirePush, task_id: str = "") -> PushConfig:
 
 
 def to_task_push(push: WireTaskPush) -> PushConfig:
-    flat = WirePush(url=push.url or "", id=push.id, token=push.token, authentication=push.authentication)
-    return _to_push(push.push_notification_config or flat, push.task_id)
+    config = push.push_notification_config
+    if config is None:  # flat; `__post_init__` has seen to it that there is a url
+        config = WirePush(url=push.url or "", id=push.id, token=push.token, authentication=push.authentication)
+    return _to_push(config, push.task_id)
 
 
 def to_push_page(pushes: list[WireTaskPush]) -> PushConfigPage:
@@ -144,21 +149,31 @@ def to_send(send: WireSend) -> SendMessage:
         )
     if send.configuration is None:
         return SendMessage(message=message, metadata=send.metadata)
-    given, push = send.configuration, send.configuration.push_notification_config
-    configuration = SendConfiguration(
-        accepted_output_modes=given.accepted_output_modes,
-        task_push_notification_config=None if push is None else _to_push(push),
-        history_length=given.history_length,
-        return_immediately=not given.blocking,
-    )
+    configuration = _to_configuration(send.configuration)
     return SendMessage(message=message, configuration=configuration, metadata=send.metadata)
 
 
+def _to_configuration(given: WireConfiguration) -> SendConfiguration:
+    push = None
+    if given.push_notification_config is not None:
+        push = _to_push(given.push_notification_config)
+    return SendConfiguration(
+        accepted_output_modes=given.accepted_output_modes,
+        task_push_notification_config=push,
+        history_length=given.history_length,
+        return_immediately=not given.blocking,
+    )
+
+
 def to_list_tasks(request: WireListTasks) -> ListTasks:
+    status = TaskState.UNSPECIFIED  # which stands for any
+    if request.status is not None:
+        status = STATES[request.status]
+    page_size = request.limit or request.page_size or ListTasks().page_size
     return ListTasks(
         context_id=request.context_id,
-        status=TaskState.UNSPECIFIED if request.status is None else STATES[request.status],
-        page_size=min(request.limit or request.page_size or ListTasks().page_size, MAX_LIMIT),
+        status=status,
+        page_size=min(page_size, MAX_LIMIT),
         page_token=request.cursor or request.page_token,
         history_length=request.history_length,
         status_timestamp_after=request.status_timestamp_after,
@@ -176,6 +191,8 @@ def to_task_page(page: WireTaskPage) -> TaskPage:
 
 
 def to_push_ref(ref: WireTaskRef) -> PushConfigRef:
+    # Official: `id` is the task's. Where `taskId` is (the requirements, and the path of a REST request), `id` is the
+    # config's.
     if not ref.task_id:
         return PushConfigRef(task_id=ref.id, id=ref.push_notification_config_id)
     return PushConfigRef(task_id=ref.task_id, id=ref.push_notification_config_id or ref.id)

@@ -1,11 +1,12 @@
-"""A2A 0.3 over REST: ProtoJSON, which is not the JSON of its JSON-RPC.
+"""A2A 0.3 in its REST form: ProtoJSON, which is not the JSON of its JSON-RPC form.
 
 Rule: input may have either form, for agents and clients of both kinds exist; output is ProtoJSON, for the official
-clients refuse a field they do not know. `v03` has what both forms share, `v03_proto` rewrites one into the other.
+clients refuse a field they do not know. `jsonrpc` (here called `v03`) has what both forms share, `proto_json` rewrites
+one form into the other.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -33,12 +34,14 @@ from apcore_a2a.protocol.v03 import proto_json, writing
 from apcore_a2a.protocol.v03.proto_json import Json
 from apcore_a2a.protocol.v1 import Result
 
+# What the two forms share. A dialect is a module, so each name stands here once more.
 VERSION: Final = v03.VERSION
 METHODS: Final = v03.METHODS
 NAMES: Final = v03.NAMES
 REST_PREFIX: Final = v03.REST_PREFIX
 EXTENSIONS_HEADER: Final = v03.EXTENSIONS_HEADER
 RULES: Final = v03.RULES
+SENDS_EVENTS_AS_STORED: Final = v03.SENDS_EVENTS_AS_STORED
 
 convert_request: Final = v03.convert_request
 encode_push: Final = v03.encode_push
@@ -52,34 +55,46 @@ _ANY: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(Any)
 
 # ---- the server's half -------------------------------------------------------------------------------------------
 
-_READERS: Final[dict[Operation, Callable[[Any], Any]]] = {
+_REQUEST_READERS: Final[dict[Operation, Callable[[Any], Any]]] = {  # the others have no body, or the same in both forms
     Operation.SEND: proto_json.read_send,
     Operation.STREAM: proto_json.read_send,
     Operation.CREATE_PUSH: proto_json.read_push,
 }
-_WRITERS: Final[dict[type, tuple[str, Callable[[Json], Json], Callable[[Json], Json]]]] = {
-    Task: ("task", writing.task, proto_json.write_task),
-    Message: ("message", writing.message, proto_json.write_message),
-    StatusUpdate: ("statusUpdate", writing.status_update, proto_json.write_status_update),
-    ArtifactUpdate: ("artifactUpdate", writing.artifact_update, proto_json.write_artifact_update),
+
+
+class _EventWriter(NamedTuple):
+    """How an event is written: from the model's JSON, which is 1.0, to that of 0.3, and from there to ProtoJSON."""
+
+    member: str
+    """The member of a StreamResponse that holds it."""
+    to_v03: Callable[[Json], Json]
+    to_proto: Callable[[Json], Json]
+
+    def write(self, event: Event) -> Json:
+        return self.to_proto(self.to_v03(msgspec.to_builtins(event)))
+
+
+_WRITERS: Final = {
+    Task: _EventWriter("task", writing.task, proto_json.write_task),
+    Message: _EventWriter("message", writing.message, proto_json.write_message),
+    StatusUpdate: _EventWriter("statusUpdate", writing.status_update, proto_json.write_status_update),
+    ArtifactUpdate: _EventWriter("artifactUpdate", writing.artifact_update, proto_json.write_artifact_update),
 }
 
 
 def decode_request(operation: Operation, params: bytes | Raw) -> Value:
     """The typed request of an operation; a wrong field is an InvalidParamsError that names it."""
-    read = _READERS.get(operation)
-    return v03.decode_request(operation, params if read is None else encode(read(decode(params, _ANY))))
-
-
-def _to_json(event: Event) -> tuple[str, Json]:
-    member, to_v03, to_proto = _WRITERS[type(event)]
-    return member, to_proto(to_v03(msgspec.to_builtins(event)))
+    to_v03 = _REQUEST_READERS.get(operation)
+    if to_v03 is not None:
+        # Encoded once more, so that one decoder reads both forms, and says of both in the same way what is wrong.
+        params = encode(to_v03(decode(params, _ANY)))
+    return v03.decode_request(operation, params)
 
 
 def encode_event(event: Event) -> bytes:
     """A StreamResponse: one member, named for the kind of event."""
-    member, body = _to_json(event)
-    return encode({member: body})
+    writer = _WRITERS[type(event)]
+    return encode({writer.member: writer.write(event)})
 
 
 def encode_result(operation: Operation, result: Result) -> bytes:
@@ -87,10 +102,14 @@ def encode_result(operation: Operation, result: Result) -> bytes:
         case Document():
             return encode_result(operation, result.task())
         case Task() | Message():
-            return encode_event(result) if operation is Operation.SEND else encode(_to_json(result)[1])
+            if operation is Operation.SEND:  # SendMessageResponse has the members of a StreamResponse
+                return encode_event(result)
+            return encode(_WRITERS[type(result)].write(result))
         case TaskPage():  # 0.3.0 §7 says [Task], which has no room for the token of the next page
             page = writing.task_page(msgspec.to_builtins(result))
-            return encode(page | {"tasks": [proto_json.write_task(task) for task in page["tasks"]]})
+            for task in page["tasks"]:
+                proto_json.write_task(task)
+            return encode(page)
         case PushConfig():
             return encode(proto_json.write_push(writing.task_push(msgspec.to_builtins(result))))
         case PushConfigPage():
@@ -103,7 +122,7 @@ def encode_result(operation: Operation, result: Result) -> bytes:
 
 # ---- the client's half -------------------------------------------------------------------------------------------
 
-_KINDS: Final = {
+_KINDS: Final = {  # by the member of a StreamResponse: what the JSON-RPC form calls such an event
     "task": "task",
     "message": "message",
     "statusUpdate": "status-update",
@@ -123,12 +142,13 @@ def encode_request(operation: Operation, request: Value) -> bytes:
 
 def decode_event(data: bytes | Raw) -> Event:
     """One event of a stream, or what SendMessage answered."""
-    body = proto_json.named(decode(data, _ANY))
-    if isinstance(body, dict) and "kind" in body:
-        return v03.decode_event(data)
-    for member, kind in _KINDS.items():
-        if isinstance(body, dict) and member in body:
-            return v03.decode_event(encode(proto_json.read_event(body[member], kind)))
+    body = proto_json.with_camel_names(decode(data, _ANY))
+    if isinstance(body, dict):
+        if "kind" in body:  # the JSON-RPC form, which some agents also speak over REST
+            return v03.decode_event(data)
+        for member, kind in _KINDS.items():
+            if member in body:
+                return v03.decode_event(encode(proto_json.read_event(body[member], kind)))
     raise InvalidAgentResponseError("The agent answered with none of task, message, statusUpdate, artifactUpdate")
 
 
@@ -141,11 +161,19 @@ def decode_result(operation: Operation, data: bytes | Raw) -> Any:
         case Operation.GET | Operation.CANCEL:
             body = proto_json.read_task(body)
         case Operation.LIST:
-            page = {"tasks": body} if isinstance(body, list) else proto_json.named(body)
-            body = page | {"tasks": proto_json.each(page.get("tasks", []), proto_json.read_task)}
+            body = _read_task_page(body)
         case Operation.CREATE_PUSH | Operation.GET_PUSH:
             body = proto_json.read_push(body)
         case Operation.LIST_PUSH:
-            configs = body.get("configs", []) if isinstance(body, dict) else body
-            body = proto_json.each(configs, proto_json.read_push)
+            if isinstance(body, dict):
+                body = body.get("configs", [])
+            body = proto_json.each(body, proto_json.read_push)
     return v03.decode_result(operation, encode(body))
+
+
+def _read_task_page(body: Any) -> Any:
+    if isinstance(body, list):  # as 0.3.0 §7 has it
+        page = {"tasks": body}
+    else:
+        page = proto_json.with_camel_names(body)
+    return page | {"tasks": proto_json.each(page.get("tasks", []), proto_json.read_task)}

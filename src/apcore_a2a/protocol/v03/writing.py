@@ -1,4 +1,4 @@
-"""A2A 0.3, written: the 1.0 JSON of a value becomes its 0.3 JSON.
+"""From the model to the JSON of A2A 0.3: the 1.0 JSON of a value is rewritten.
 
 Rule: each function rewrites in place the objects it is given, which are its own, and answers them. What comes out is
 official 0.3.0; the one addition is `tasks/list`, which 0.3 does not have.
@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import Role
-from apcore_a2a.protocol.v03.reading import FILENAME, MEDIA_TYPE, ROLES, STATES, WRAPPED
+from apcore_a2a.protocol.tables import inverted
+from apcore_a2a.protocol.v03.reading import FILENAME, MEDIA_TYPE, STATES, WRAPPED
 
 Json = dict[str, Any]  # the JSON of one value of the model: strings for enums and bytes
 
-_ROLES: Final[dict[str, str]] = {Role.UNSPECIFIED: "agent", **{role: name for name, role in ROLES.items()}}
-_STATES: Final[dict[str, str]] = {state: name for name, state in STATES.items()}
-_AT_REST: Final = frozenset(_STATES[state] for state in AT_REST)
+# 0.3 has two roles. One that is not said is the agent's: users' messages are refused without it.
+_ROLES: Final[dict[str, str]] = {Role.UNSPECIFIED: "agent", Role.USER: "user", Role.AGENT: "agent"}
+_STATES: Final[dict[str, str]] = inverted(STATES)
 
 
 def _part(part: Json) -> None:
@@ -22,15 +23,19 @@ def _part(part: Json) -> None:
         part["kind"] = "text"
     elif "data" in part:
         part["kind"] = "data"
-        if not isinstance(part["data"], dict):
+        if not isinstance(part["data"], dict):  # all that 0.3 takes; `reading` unwraps it again
             part["data"] = {"value": part["data"]}
             part.setdefault("metadata", {})[WRAPPED] = True
     else:
         part["kind"] = "file"
-        part["file"] = file = {"bytes": part.pop("raw")} if "raw" in part else {"uri": part.pop("url")}
+        file: Json = {}
+        part["file"] = file
+        _move(part, "raw", file, "bytes")
+        _move(part, "url", file, "uri")
         _move(part, "filename", file, "name")
         _move(part, "mediaType", file, "mimeType")
         return
+    # 0.3 has these fields for files alone.
     if "filename" in part or "mediaType" in part:
         metadata = part.setdefault("metadata", {})
         _move(part, "filename", metadata, FILENAME)
@@ -58,7 +63,7 @@ def _status(status: Json) -> None:
 
 def task(task: Json) -> Json:
     task["kind"] = "task"
-    task.setdefault("contextId", "")
+    task.setdefault("contextId", "")  # required in 0.3
     _status(task["status"])
     for artifact in task.get("artifacts", ()):
         for part in artifact["parts"]:
@@ -69,8 +74,9 @@ def task(task: Json) -> Json:
 
 
 def status_update(update: Json) -> Json:
+    # The last event of a stream in 0.3: a task that waits for its user ends the stream, too.
+    update["final"] = update["status"]["state"] in AT_REST
     _status(update["status"])
-    update["final"] = update["status"]["state"] in _AT_REST
     update["kind"] = "status-update"
     return update
 
@@ -87,7 +93,7 @@ def _push(push: Json) -> Json:
         authentication = push["authentication"]
         scheme = authentication.pop("scheme")
         authentication["schemes"] = [scheme] if scheme else []
-    push.pop("tenant", None)
+    push.pop("tenant", None)  # 0.3 has none
     return push
 
 
@@ -103,7 +109,7 @@ def task_page(page: Json) -> Json:
     for entry in page["tasks"]:
         task(entry)
     if page["nextPageToken"]:
-        page["nextCursor"] = page["nextPageToken"]
+        page["nextCursor"] = page["nextPageToken"]  # the requirements' name for it
     return page
 
 
@@ -116,7 +122,7 @@ def send(request: Json) -> Json:
     configuration["blocking"] = not configuration.pop("returnImmediately", False)
     if "taskPushNotificationConfig" in configuration:
         push = _push(configuration.pop("taskPushNotificationConfig"))
-        push.pop("taskId", None)
+        push.pop("taskId", None)  # there is no task yet
         configuration["pushNotificationConfig"] = push
     return request
 
@@ -131,6 +137,7 @@ def list_tasks(request: Json) -> Json:
 
 
 def push_ref(ref: Json) -> Json:
+    # In this order: `id` must be out of the way before the task's id takes its name.
     _move(ref, "id", ref, "pushNotificationConfigId")
     _move(ref, "taskId", ref, "id")
     return ref

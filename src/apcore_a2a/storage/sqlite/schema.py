@@ -19,6 +19,8 @@ CODES: Final = {state: code for code, state in enumerate(STATES)}
 # kept apart from the head that every event updates. And an event's key is (task number << 32 | sequence number) as one
 # integer: the events of a task lie side by side without an index of their own. Two rules are triggers, so that no
 # statement can forget them: an event for a webhook is in its outbox, and what belongs to a task goes with it.
+#
+# A step, once released, is never changed: files have taken it. A change of the tables is a new step at the end.
 MIGRATIONS: Final = (
     """
     CREATE TABLE task (
@@ -89,7 +91,7 @@ def lock_file(path: Path) -> sqlite3.Connection:
         raise StoreUnavailableError(f"The task store cannot be opened: there is no directory {path.parent}")
     lock = connect(Path(f"{path}.lock"), timeout=0)
     try:
-        lock.execute("PRAGMA journal_mode=MEMORY")
+        lock.execute("PRAGMA journal_mode=MEMORY")  # nothing is ever written: no journal file beside the lock
         lock.execute("BEGIN EXCLUSIVE")
     except sqlite3.Error as error:
         lock.close()
@@ -121,12 +123,12 @@ def connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
         raise StoreUnavailableError(f"The task store {path} cannot be opened: {error.strerror}") from error
     writer = connect(path)
     try:
-        _refuse_strangers(writer, path)
+        _refuse_foreign_file(writer, path)
         writer.execute("PRAGMA journal_mode=WAL")
         writer.execute(f"PRAGMA synchronous={synchronous}")
         writer.execute("PRAGMA journal_size_limit=67108864")  # what a burst leaves of the log on disk
         writer.execute("PRAGMA wal_autocheckpoint=4000")  # pages: fewer syncs than with 1,000 take a sixth off a write
-        writer.execute("PRAGMA cache_size=-32768")
+        writer.execute("PRAGMA cache_size=-32768")  # negative: kilobytes, not pages
         migrate(writer)
     except sqlite3.Error as error:
         writer.close()
@@ -137,11 +139,12 @@ def connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
     return writer
 
 
-def _refuse_strangers(writer: sqlite3.Connection, path: Path) -> None:
+def _refuse_foreign_file(writer: sqlite3.Connection, path: Path) -> None:
     """Touch nothing that is not ours, and nothing that we might misread."""
-    application, version = _pragma(writer, "application_id"), _pragma(writer, "user_version")
-    empty = not writer.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
-    if application != APPLICATION_ID and not empty:
+    application = _pragma(writer, "application_id")
+    version = _pragma(writer, "user_version")
+    is_empty = not writer.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+    if application != APPLICATION_ID and not is_empty:
         raise StoreUnavailableError(f"{path} is an SQLite database, but not a task store of apcore-a2a")
     if version > len(MIGRATIONS):
         raise StoreUnavailableError(
@@ -152,7 +155,7 @@ def _refuse_strangers(writer: sqlite3.Connection, path: Path) -> None:
 
 def migrate(writer: sqlite3.Connection, migrations: Sequence[str] = MIGRATIONS) -> None:
     """Take the steps that the file has not taken yet, in one transaction."""
-    version = _pragma(writer, "user_version")
+    version = _pragma(writer, "user_version")  # the number of steps taken
     if version == len(migrations):
         return
     steps = "".join(migrations[version:])
@@ -160,10 +163,10 @@ def migrate(writer: sqlite3.Connection, migrations: Sequence[str] = MIGRATIONS) 
     try:
         writer.executescript(f"BEGIN IMMEDIATE; {steps} {header} COMMIT;")
     finally:
-        undo(writer)
+        roll_back(writer)  # after an error; a COMMIT leaves nothing to roll back
 
 
-def undo(writer: sqlite3.Connection) -> None:
+def roll_back(writer: sqlite3.Connection) -> None:
     """Roll back, unless SQLite has done so already, as it does when the disk is full."""
     if writer.in_transaction:
         writer.execute("ROLLBACK")

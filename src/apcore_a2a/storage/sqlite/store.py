@@ -1,7 +1,7 @@
-"""Tasks in an SQLite file: they survive the process; one process at a time.
+"""The store itself: hands each write to the writer thread, and each read to a connection of its own.
 
-Rule: a write is answered when it is committed, and a read never waits for a write (WAL). The parts: `sqlite_schema` the
-file, `sqlite_tables` what is written, `sqlite_writer` the thread that does it, `sqlite_reads` what is read.
+Rule: a write is answered when it is committed, and a read never waits for a write (WAL). The parts: `schema` the file,
+`tables` what is written, `writer` the thread that does it, `reads` what is read; the package tells how they fit.
 """
 
 import asyncio
@@ -18,13 +18,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.storage.sqlite import reads
 from apcore_a2a.storage.sqlite.schema import connect_reader, connect_writer, lock_file
-from apcore_a2a.storage.sqlite.tables import Tables, freeze
+from apcore_a2a.storage.sqlite.tables import Tables, take_snapshot
 from apcore_a2a.storage.sqlite.writer import Writer
 from apcore_a2a.storage.task_store import Change, Page, Query, Record
 
 WEEK: Final = 7 * 24 * 3600
 READER_THREADS: Final = 4
 
+# How each option of a store URL is read from its text.
 _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {"synchronous": str.upper, "ttl": float, "max_tasks": int}
 
 T = TypeVar("T")
@@ -62,8 +63,10 @@ class SQLiteStore:
             raise ValueError("an SQLite store needs the path of a file")
         self.path = Path(path)
         self._synchronous = synchronous
-        self._ttl, self._max_tasks, self._clock = ttl, max_tasks, clock
-        self._opened: _Opened | None = None
+        self._ttl = ttl
+        self._max_tasks = max_tasks
+        self._clock = clock
+        self._opened: _OpenDatabase | None = None
 
     @classmethod
     def from_url(cls, url: str) -> "SQLiteStore":
@@ -76,10 +79,15 @@ class SQLiteStore:
         parts = urlsplit(url)
         if parts.scheme != "sqlite" or parts.netloc or not parts.path.startswith("/") or parts.fragment:
             raise ValueError(f"a store URL has the form sqlite:///path, not {url!r}")
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        if unknown := ", ".join(sorted(options.keys() - _OPTIONS.keys())):
-            raise ValueError(f"unknown option in a store URL: {unknown} (known: {', '.join(_OPTIONS)})")
-        return cls(unquote(parts.path[1:]), **{name: _OPTIONS[name](value) for name, value in options.items()})
+        given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        unknown = sorted(given.keys() - _OPTIONS.keys())
+        if unknown:
+            raise ValueError(f"unknown option in a store URL: {', '.join(unknown)} (known: {', '.join(_OPTIONS)})")
+        options: dict[str, Any] = {}  # Any: as the constructor takes them
+        for name, text in given.items():
+            options[name] = _OPTIONS[name](text)
+        # One slash ends the (empty) host, as in SQLAlchemy's URLs: what follows is the path, absolute with a fourth.
+        return cls(unquote(parts.path[1:]), **options)
 
     async def open(self) -> None:
         """Open the file, or make it.
@@ -87,20 +95,21 @@ class SQLiteStore:
         Raises:
             StoreUnavailableError: another process has the file, or it is none we can use; the text says which.
         """
-        files = await asyncio.to_thread(_Files, self.path, self._synchronous)
-        tables = Tables(files.writer, ttl=self._ttl, max_tasks=self._max_tasks, clock=self._clock)
-        self._opened = _Opened(files, tables)
+        # In a thread: bringing an older file up to date may take a while.
+        connections = await asyncio.to_thread(_Connections, self.path, self._synchronous)
+        tables = Tables(connections.writer, ttl=self._ttl, max_tasks=self._max_tasks, clock=self._clock)
+        self._opened = _OpenDatabase(connections, tables)
 
     async def close(self) -> None:
         """Write what is still to be written, and let go of the file."""
         if self._opened is not None:
             opened = self._opened
-            await opened.writer.close()
+            await opened.writer.close()  # reads go on until the last write is made
             self._opened = None
-            await asyncio.to_thread(opened.files.close)
+            await asyncio.to_thread(opened.connections.close)
 
     @property
-    def _database(self) -> "_Opened":
+    def _database(self) -> "_OpenDatabase":
         if self._opened is None:
             raise StoreUnavailableError("The task store is not open")
         return self._opened
@@ -109,24 +118,31 @@ class SQLiteStore:
         await self._database.submit(Tables.check)
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
-        return await self._database.submit(Tables.create, freeze(change), key)
+        return await self._database.submit(Tables.create, take_snapshot(change), key)
 
     def append(self, change: Change) -> "asyncio.Future[None]":
-        return self._database.submit(Tables.append, freeze(change))
+        return self._database.submit(Tables.append, take_snapshot(change))
 
     async def remove(self, task_id: str, owner: str) -> bool:
         return await self._database.submit(Tables.remove, task_id, owner)
 
     async def orphans(self) -> list[Record]:
         claimed = await self._database.submit(Tables.claim_orphans)
-        found = [await self._database.read(reads.load, *each) for each in claimed]
-        return [record for record in found if record is not None]
+        orphans: list[Record] = []
+        for task_id, owner in claimed:
+            record = await self._database.read(reads.load, task_id, owner)
+            if record is not None:
+                orphans.append(record)
+        return orphans
 
     async def load(self, task_id: str, owner: str) -> Record | None:
         # One row by its key is read on the spot: with a million tasks 15 µs, where a thread takes 80 µs to answer.
         row = self._database.read_now(reads.find, task_id, owner)
-        if row is None or reads.is_whole(row):
-            return None if row is None else reads.to_record(row)
+        if row is None:
+            return None
+        document = row.document
+        if document is not None:
+            return reads.to_record(row, document)
         return await self._database.read(reads.load, task_id, owner)
 
     async def events(self, task_id: str, owner: str, after: int) -> Sequence[bytes] | None:
@@ -136,14 +152,17 @@ class SQLiteStore:
         return await self._database.read(reads.page, query)
 
 
-class _Files:
-    """The file and the connections to it; what is opened last is closed first, so the lock goes when all is done."""
+class _Connections:
+    """The lock, the connections and the threads that read; what is opened last is closed first, so the lock goes last.
+
+    Should opening fail halfway, the stack closes what is open by then.
+    """
 
     def __init__(self, path: Path, synchronous: str) -> None:
         with ExitStack() as stack:
             stack.enter_context(closing(lock_file(path)))
             self.writer = stack.enter_context(closing(connect_writer(path, synchronous)))
-            self.reader = stack.enter_context(closing(connect_reader(path)))
+            self.reader = stack.enter_context(closing(connect_reader(path)))  # for reads in the event loop
             self.idle: SimpleQueue[sqlite3.Connection] = SimpleQueue()
             for _ in range(READER_THREADS):
                 self.idle.put(stack.enter_context(closing(connect_reader(path))))
@@ -151,11 +170,12 @@ class _Files:
             self.close = stack.pop_all().close
 
 
-class _Opened:
+class _OpenDatabase:
     """A store's database while it is open: one thread writes, a few read, and short reads are made on the spot."""
 
-    def __init__(self, files: _Files, tables: Tables) -> None:
-        self.files, self.tables = files, tables
+    def __init__(self, connections: _Connections, tables: Tables) -> None:
+        self.connections = connections
+        self.tables = tables
         self.writer = Writer(tables)
         self._loop = asyncio.get_running_loop()
 
@@ -164,18 +184,18 @@ class _Opened:
 
     def read_now(self, read: Callable[[sqlite3.Connection, *Arguments], T], *args: *Arguments) -> T:
         try:
-            return read(self.files.reader, *args)
+            return read(self.connections.reader, *args)
         except sqlite3.Error as error:
             raise StoreUnavailableError from error
 
     async def read(self, read: Callable[[sqlite3.Connection, *Arguments], T], *args: *Arguments) -> T:
         def run() -> T:
-            connection = self.files.idle.get()  # there are as many as threads
+            connection = self.connections.idle.get()  # does not wait: there are as many as threads
             try:
                 return read(connection, *args)
             except sqlite3.Error as error:
                 raise StoreUnavailableError from error
             finally:
-                self.files.idle.put(connection)
+                self.connections.idle.put(connection)
 
-        return await self._loop.run_in_executor(self.files.threads, run)
+        return await self._loop.run_in_executor(self.connections.threads, run)

@@ -1,4 +1,4 @@
-"""What is written to the database, one method for each kind of write. Called in the writer thread, in a transaction.
+"""What is written to the database, one method for each kind of change. Called in the writer thread, in a transaction.
 
 Rule: a method refuses (StaleWriteError, OverloadedError) before it changes anything; it costs the size of its events.
 """
@@ -20,8 +20,8 @@ MAX_DOCUMENT: Final = 64 * 1024  # a larger document is not written again: reade
 _RUNNING: Final = (CODES[TaskState.SUBMITTED], CODES[TaskState.WORKING], CODES[TaskState.AUTH_REQUIRED])
 
 
-class Write(Struct, frozen=True, kw_only=True, gc=False):
-    """A `Change` as it was when it was handed over: the live task moves on, this does not."""
+class ChangeSnapshot(Struct, frozen=True, kw_only=True, gc=False):
+    """A `Change` as it was when it was handed over: the live task moves on before the thread gets to it."""
 
     id: str
     owner: str
@@ -37,10 +37,14 @@ class Write(Struct, frozen=True, kw_only=True, gc=False):
     run: bytes
 
 
-def freeze(change: Change) -> Write:
-    """Take from a change what will be written."""
-    task, document = change.task, change.document
-    return Write(
+def take_snapshot(change: Change) -> ChangeSnapshot:
+    """What of a change will be written."""
+    task = change.task
+    document = change.document
+    body = None
+    if document is not None and len(document.body) <= MAX_DOCUMENT:
+        body = document.body
+    return ChangeSnapshot(
         id=task.id,
         owner=change.owner,
         context_id=task.context_id,
@@ -50,19 +54,19 @@ def freeze(change: Change) -> Write:
         version=change.version,
         epoch=change.epoch,
         events=tuple(change.events),
-        document=None if document is None or len(document.body) > MAX_DOCUMENT else document.body,
+        document=body,
         memo=change.memo,
         run=change.run,
     )
 
 
-class _Head(Struct, gc=False):
+class _CachedRow(Struct, gc=False):
     """What is known to be in the file about a running task, to write only what differs."""
 
     number: int
     state: int
     status_time: str
-    memo: bytes | None = None
+    memo: bytes | None = None  # None: not known
     run: bytes | None = None
 
 
@@ -71,129 +75,159 @@ class Tables:
 
     def __init__(self, database: sqlite3.Connection, *, ttl: float, max_tasks: int, clock: Callable[[], float]) -> None:
         self.database = database
-        self._ttl, self._max_tasks, self._clock = ttl, max_tasks, clock
-        self._heads: dict[tuple[str, str], _Head] = {}  # by id and owner: another owner finds nothing
-        self._count: int | None = None
-        self._moves: dict[tuple[str, int], int] = {}  # by owner and state: what the tally does not say yet
+        self._ttl = ttl
+        self._max_tasks = max_tasks
+        self._clock = clock
+        self._cache: dict[tuple[str, str], _CachedRow] = {}  # by id and owner: another owner finds nothing
+        self._count: int | None = None  # of all tasks; None: not counted yet
+        self._tally_changes: dict[tuple[str, int], int] = {}  # by owner and state: what the tally does not say yet
 
     def forget(self) -> None:
         """The transaction came to nothing: what was learnt in it may be wrong."""
-        self._heads.clear()
+        self._cache.clear()
         self._count = None
-        self._moves.clear()
+        self._tally_changes.clear()
 
-    def settle(self) -> None:
+    def write_tally(self) -> None:
         """Before the commit: bring the tally up to date, once for all writes of the transaction."""
+        rows: list[tuple[str, int, int]] = []
+        for (owner, state), difference in self._tally_changes.items():
+            if difference:  # many tasks enter WORKING and leave it in one transaction
+                rows.append((owner, state, difference))
         self.database.executemany(
             "INSERT INTO tally VALUES (?, ?, ?)"
             " ON CONFLICT (owner, state) DO UPDATE SET tasks = tasks + excluded.tasks",
-            [(*place, tasks) for place, tasks in self._moves.items() if tasks],
+            rows,
         )
-        self._moves.clear()
+        self._tally_changes.clear()
 
-    def _move(self, owner: str, state: int, tasks: int) -> None:
-        self._moves[owner, state] = self._moves.get((owner, state), 0) + tasks
+    def _change_tally(self, owner: str, state: int, difference: int) -> None:
+        self._tally_changes[owner, state] = self._tally_changes.get((owner, state), 0) + difference
 
     def check(self) -> None:
-        """Write something that changes nothing."""
+        """Write something that changes nothing, to see whether writing is possible."""
         self.database.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
 
-    def create(self, write: Write, key: str) -> str | None:
+    def create(self, change: ChangeSnapshot, key: str) -> str | None:
         execute = self.database.execute
         if key:
-            earlier = execute("SELECT id FROM task WHERE owner = ? AND key = ?", (write.owner, key)).fetchone()
+            earlier = execute("SELECT id FROM task WHERE owner = ? AND key = ?", (change.owner, key)).fetchone()
             if earlier is not None:
                 return str(earlier[0])
-        self._make_room(write.id)
-        code = CODES[write.state]
-        values = (write.id, write.owner, write.context_id, key, code, write.status_time, write.version, write.epoch)
+        self._make_room(change.id)
+        code = CODES[change.state]
+        values = (
+            change.id,
+            change.owner,
+            change.context_id,
+            key,
+            code,
+            change.status_time,
+            change.version,
+            change.epoch,
+            self._time_of_end(change),
+        )
         try:
             number = execute(
                 "INSERT INTO task (id, owner, context_id, key, state, status_time, version, epoch, ended)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*values, self._end(write)),
+                values,
             ).lastrowid
         except sqlite3.IntegrityError as error:
             raise StaleWriteError from error  # the id is in use
         assert number is not None  # an INSERT has one
-        self._count = self._tasks() + 1
-        self._move(write.owner, code, 1)
-        self._fill(write, _Head(number, code, write.status_time, b"", b""))
+        self._count = self._task_count() + 1
+        self._change_tally(change.owner, code, 1)
+        self._write_contents(change, _CachedRow(number, code, change.status_time, b"", b""))
         return None
 
-    def append(self, write: Write) -> None:
-        head = self._heads.get((write.id, write.owner)) or self._find(write)
-        code = CODES[write.state]
-        values: tuple[object, ...] = (write.version, write.epoch)
+    def append(self, change: ChangeSnapshot) -> None:
+        cached = self._cache.get((change.id, change.owner)) or self._find(change)
+        code = CODES[change.state]
+        values: tuple[object, ...] = (change.version, change.epoch)
         assignments = "version = ?, epoch = ?"
-        if (code, write.status_time) != (head.state, head.status_time):  # else the indexes on them need no work
+        # Most events are chunks, which change neither; then the indexes on them need no work.
+        if code != cached.state or change.status_time != cached.status_time:
             assignments += ", state = ?, status_time = ?, ended = ?"
-            values += (code, write.status_time, self._end(write))
+            values += (code, change.status_time, self._time_of_end(change))
+        # The compare-and-set: it is refused if another has written since, or has claimed the task, or it has ended.
         updated = self.database.execute(
             f"UPDATE task SET {assignments} WHERE number = ? AND version = ? AND epoch <= ? AND ended IS NULL",
-            (*values, head.number, write.expected, write.epoch),
+            (*values, cached.number, change.expected, change.epoch),
         )
         if updated.rowcount != 1:
             raise StaleWriteError
-        if code != head.state:
-            self._move(write.owner, head.state, -1)
-            self._move(write.owner, code, 1)
-        head.state, head.status_time = code, write.status_time
-        self._fill(write, head)
+        if code != cached.state:
+            self._change_tally(change.owner, cached.state, -1)
+            self._change_tally(change.owner, code, 1)
+        cached.state = code
+        cached.status_time = change.status_time
+        self._write_contents(change, cached)
 
-    def _fill(self, write: Write, head: _Head) -> None:
-        """All that goes with a head which has been written."""
-        number = head.number
-        keys = range(event_key(number, write.expected + 1), event_key(number, write.version + 1))
+    def _write_contents(self, change: ChangeSnapshot, cached: _CachedRow) -> None:
+        """Write what is not in the task's row, which has been written: events, document, memo and run."""
+        number = cached.number
+        keys = range(event_key(number, change.expected + 1), event_key(number, change.version + 1))
         self.database.executemany(
-            "INSERT INTO event (key, body) VALUES (?, ?)", list(zip(keys, write.events, strict=True))
+            "INSERT INTO event (key, body) VALUES (?, ?)", list(zip(keys, change.events, strict=True))
         )
-        if write.document is not None:
-            self.database.execute("REPLACE INTO document VALUES (?, ?, ?)", (number, write.version, write.document))
-        if (write.memo, write.run) != (head.memo, head.run):
-            self._keep_private(write, head)
-        if write.state in AT_REST:
-            self._heads.pop((write.id, write.owner), None)
+        if change.document is not None:
+            self.database.execute("REPLACE INTO document VALUES (?, ?, ?)", (number, change.version, change.document))
+        if change.memo != cached.memo or change.run != cached.run:
+            self._write_private(change, cached)
+        if change.state in AT_REST:
+            self._cache.pop((change.id, change.owner), None)  # nothing follows soon, if anything does
         else:
-            self._heads[write.id, write.owner] = head
+            self._cache[change.id, change.owner] = cached
 
-    def _keep_private(self, write: Write, head: _Head) -> None:
-        if not (write.memo or write.run):
-            self.database.execute("DELETE FROM private WHERE task = ?", (head.number,))
-        for column, new, old in (("memo", write.memo, head.memo), ("run", write.run, head.run)):
-            if (write.memo or write.run) and new != old:
-                self.database.execute(
-                    f"INSERT INTO private (task, {column}) VALUES (?, ?)"
-                    f" ON CONFLICT (task) DO UPDATE SET {column} = excluded.{column}",
-                    (head.number, new),
-                )
-        head.memo, head.run = write.memo, write.run
+    def _write_private(self, change: ChangeSnapshot, cached: _CachedRow) -> None:
+        if not change.memo and not change.run:
+            self.database.execute("DELETE FROM private WHERE task = ?", (cached.number,))
+        else:
+            # Column by column: a memo may be large, and is not written again because the run changes.
+            if change.memo != cached.memo:
+                self._write_private_column("memo", cached.number, change.memo)
+            if change.run != cached.run:
+                self._write_private_column("run", cached.number, change.run)
+        cached.memo = change.memo
+        cached.run = change.run
 
-    def _find(self, write: Write) -> _Head:
+    def _write_private_column(self, column: str, number: int, value: bytes) -> None:
+        self.database.execute(
+            f"INSERT INTO private (task, {column}) VALUES (?, ?)"
+            f" ON CONFLICT (task) DO UPDATE SET {column} = excluded.{column}",
+            (number, value),
+        )
+
+    def _find(self, change: ChangeSnapshot) -> _CachedRow:
         found = self.database.execute(
-            "SELECT number, state, status_time FROM task WHERE id = ? AND owner = ?", (write.id, write.owner)
+            "SELECT number, state, status_time FROM task WHERE id = ? AND owner = ?", (change.id, change.owner)
         ).fetchone()
         if found is None:
             raise StaleWriteError
-        return _Head(*found)
+        return _CachedRow(*found)
 
-    def _end(self, write: Write) -> float | None:
-        return self._clock() if write.state in TERMINAL else None
+    def _time_of_end(self, change: ChangeSnapshot) -> float | None:
+        if change.state in TERMINAL:
+            return self._clock()
+        return None
 
     # ---- what leaves -------------------------------------------------------------------------------------------------
 
-    def _tasks(self) -> int:
+    def _task_count(self) -> int:
         if self._count is None:
             self._count = int(self.database.execute("SELECT coalesce(sum(tasks), 0) FROM tally").fetchone()[0])
         return self._count
 
     def _make_room(self, task_id: str) -> None:
-        excess = self._tasks() - self._max_tasks + 1
+        """Let ended tasks go until there is room for one more."""
+        excess = self._task_count() - self._max_tasks + 1
         if excess <= 0:
             return
+        # A write that will be refused must not cost another task its place.
         if self.database.execute("SELECT 1 FROM task WHERE id = ?", (task_id,)).fetchone() is not None:
             raise StaleWriteError
-        # Two at most: a store that was opened with a lower limit comes down to it task by task, not in one long write.
+        # Two at most: a store that was opened with a lower limit comes down to it task by task, not in one long change.
         oldest = "SELECT number, owner, state FROM task WHERE ended IS NOT NULL ORDER BY ended, number LIMIT ?"
         if not self._remove_ended(oldest, min(excess, 2)):
             raise OverloadedError("The agent is at its limit of unfinished tasks; try again later", retry_after=5)
@@ -219,22 +253,27 @@ class Tables:
         ).fetchone()
         if found is None:
             return False
-        self._heads.pop((task_id, owner), None)
+        self._cache.pop((task_id, owner), None)
         self._remove(*found)
         return True
 
     def _remove(self, number: int, owner: str, state: int) -> None:
+        # A trigger removes its events, document and the rest (`schema`).
         self.database.execute("DELETE FROM task WHERE number = ?", (number,))
-        self._move(owner, state, -1)
+        self._change_tally(owner, state, -1)
         if self._count is not None:
             self._count -= 1
 
     def claim_orphans(self) -> list[tuple[str, str]]:
         """Id and owner of each task that was running, which whoever ran it can now no longer write to."""
+        # A task that waits for authorization is one only if a run goes on meanwhile: then `run` says which.
         orphans = self.database.execute(
             "SELECT number, id, owner FROM task LEFT JOIN private ON private.task = number"
             " WHERE ended IS NULL AND state IN (?, ?, ?) AND (state <> ? OR run <> x'') ORDER BY number",
             (*_RUNNING, CODES[TaskState.AUTH_REQUIRED]),
         ).fetchall()
-        self.database.executemany("UPDATE task SET epoch = epoch + 1 WHERE number = ?", [row[:1] for row in orphans])
-        return [(task_id, owner) for _, task_id, owner in orphans]
+        claimed: list[tuple[str, str]] = []
+        for number, task_id, owner in orphans:
+            self.database.execute("UPDATE task SET epoch = epoch + 1 WHERE number = ?", (number,))
+            claimed.append((task_id, owner))
+        return claimed

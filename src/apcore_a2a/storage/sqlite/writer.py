@@ -1,6 +1,10 @@
 """The writer thread: the only one that writes to the database, many writes in each transaction (group commit).
 
 Rule: a write is answered after its commit. What is wrong with one write fails no other, and no error ends the thread.
+
+Two threads meet here. The event loop's thread puts writes in the queue (`submit`); the writer thread takes them out in
+batches, and hands the results of each batch back with one call into the loop. Nothing else is shared: only the writer
+thread touches `Tables` and its connection, only the loop's thread touches futures.
 """
 
 import asyncio
@@ -15,7 +19,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 from msgspec import Struct
 
 from apcore_a2a.errors import A2AError, StoreUnavailableError
-from apcore_a2a.storage.sqlite.schema import undo
+from apcore_a2a.storage.sqlite.schema import roll_back
 from apcore_a2a.storage.sqlite.tables import Tables
 
 logger = logging.getLogger(__name__)
@@ -29,7 +33,7 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 
-class _Write(Struct, gc=False):
+class _PendingWrite(Struct, gc=False):
     apply: Callable[..., object]
     arguments: tuple[Any, ...]  # Any: those of `apply`, whatever it is; `submit` has them checked
     future: "asyncio.Future[Any]"  # Any: of what `apply` returns
@@ -39,9 +43,10 @@ class Writer:
     """Calls methods of `Tables` in a thread of its own."""
 
     def __init__(self, tables: Tables) -> None:
-        self._tables, self._database = tables, tables.database
+        self._tables = tables
+        self._database = tables.database
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_PendingWrite | None] = queue.SimpleQueue()  # None is the last thing in it
         self._closed = False
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         # A daemon: a process that never calls close() must still end. What was answered is in the file by then.
@@ -55,7 +60,7 @@ class Writer:
         if self._queue.qsize() >= MAX_WAITING:
             raise StoreUnavailableError
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put(_Write(apply, arguments, future))
+        self._queue.put(_PendingWrite(apply, arguments, future))
         return future
 
     async def close(self) -> None:
@@ -68,26 +73,29 @@ class Writer:
     # ---- in the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        open_, patience = True, SWEEP_INTERVAL
-        while open_:
-            batch = self._take(patience)
-            writes = [write for write in batch if write is not None]
-            open_ = len(writes) == len(batch)
-            results, more = self._commit(writes)
-            patience = 0.0 if more else SWEEP_INTERVAL
-            self._tell(_resolve, writes, results)
-        self._tell(self._stopped.set_result, None)
+        is_last = False
+        patience = SWEEP_INTERVAL
+        while not is_last:
+            writes, is_last = self._next_batch(patience)
+            results, more_expired = self._commit(writes)
+            patience = 0.0 if more_expired else SWEEP_INTERVAL
+            self._call_in_loop(_resolve, writes, results)
+        self._call_in_loop(self._stopped.set_result, None)
 
-    def _take(self, patience: float) -> list[_Write | None]:
-        """What is waiting; if nothing is, the next to come in time. None marks the end."""
-        batch: list[_Write | None] = []
+    def _next_batch(self, patience: float) -> tuple[list[_PendingWrite], bool]:
+        """All that waits, or what comes first within `patience` seconds, if anything; and whether it is the last."""
+        batch: list[_PendingWrite] = []
         with suppress(queue.Empty):
-            batch.append(self._queue.get(timeout=patience))
-            while batch[-1] is not None and len(batch) < MAX_BATCH:
-                batch.append(self._queue.get_nowait())
-        return batch
+            write = self._queue.get(timeout=patience)
+            while write is not None:
+                batch.append(write)
+                if len(batch) == MAX_BATCH:
+                    return batch, False
+                write = self._queue.get_nowait()
+            return batch, True
+        return batch, False
 
-    def _commit(self, writes: Sequence[_Write]) -> tuple[list[object], bool]:
+    def _commit(self, writes: Sequence[_PendingWrite]) -> tuple[list[object], bool]:
         """The result or the error of each write, and whether there is more to sweep."""
         try:
             self._database.execute("BEGIN IMMEDIATE")
@@ -95,41 +103,44 @@ class Writer:
             return [_unavailable(error) for _ in writes], False
         try:
             results = [_attempt(write) for write in writes]
+            # Two for each write: tasks cannot come faster than they go.
             more = self._tables.sweep(2 * len(writes) or SWEEP_IDLE)
-            self._tables.settle()
+            self._tables.write_tally()
             self._database.execute("COMMIT")
         except Exception as error:
-            self._undo()
+            self._roll_back()
             if not writes:
                 logger.warning("expired tasks not removed", exc_info=error)
+            # Which of them it was that failed is not known: one by one, only that one fails.
             return [self._commit_alone(write) for write in writes], False
         return results, more
 
-    def _commit_alone(self, write: _Write) -> object:
+    def _commit_alone(self, write: _PendingWrite) -> object:
         try:
             self._database.execute("BEGIN IMMEDIATE")
             result = _attempt(write)
-            self._tables.settle()
+            self._tables.write_tally()
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
-            self._undo()
+            self._roll_back()
             return _unavailable(error)
         except Exception as error:  # whoever submitted this write gets the error
-            self._undo()
+            self._roll_back()
             return error
         return result
 
-    def _undo(self) -> None:
+    def _roll_back(self) -> None:
         self._tables.forget()
-        with suppress(sqlite3.Error):
-            undo(self._database)
+        with suppress(sqlite3.Error):  # a database that cannot even do that will say so at the next BEGIN
+            roll_back(self._database)
 
-    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
+    def _call_in_loop(self, callback: Callable[..., None], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is waiting
             self._loop.call_soon_threadsafe(callback, *arguments)
 
 
-def _attempt(write: _Write) -> object:
+def _attempt(write: _PendingWrite) -> object:
+    """The result of a write, or the error with which it is refused."""
     try:
         return write.apply(*write.arguments)
     except A2AError as error:  # a refusal, made before anything was changed
@@ -142,7 +153,8 @@ def _unavailable(error: sqlite3.Error) -> StoreUnavailableError:
     return unavailable
 
 
-def _resolve(writes: Sequence[_Write], results: Sequence[object]) -> None:
+def _resolve(writes: Sequence[_PendingWrite], results: Sequence[object]) -> None:
+    """Answer a batch; called in the event loop."""
     for write, result in zip(writes, results, strict=True):
         if write.future.done():  # cancelled meanwhile
             continue

@@ -256,6 +256,7 @@ async def test_who_came_and_went_leaves_nothing_behind_in_a_silent_log(
 async def test_an_entry_is_encoded_once_for_each_dialect() -> None:
     class Counting:
         VERSION = "counted"
+        SENDS_EVENTS_AS_STORED = False
 
         def __init__(self) -> None:
             self.calls = 0

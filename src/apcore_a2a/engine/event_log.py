@@ -50,7 +50,7 @@ class LogEntry(Struct, gc=False):
 
     def encode(self, dialect: Dialect) -> bytes:
         """The event in a dialect, made once however many read it."""
-        if dialect is v1:  # the log is kept in 1.0
+        if dialect.SENDS_EVENTS_AS_STORED:  # the log is kept in 1.0
             return self.body
         if self.others is None:
             self.others = {}

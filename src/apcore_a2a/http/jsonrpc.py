@@ -33,7 +33,6 @@ from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import DIALECTS, Dialect
 from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.protocol.sse import only
-from apcore_a2a.protocol.v03 import jsonrpc as v03
 
 
 class JSONRPCBinding:
@@ -103,9 +102,9 @@ def _error_status(error: A2AError) -> int:
 
 def _is_told_as_event(request: Inbound, dialect: Dialect | None, operation: Operation | None) -> bool:
     """Whether the client looks for an error where it would look for the first event."""
-    if dialect is not v03 or operation is None or not SHAPES[operation].streams:
+    if dialect is None or operation is None or not dialect.RULES.stream_errors_as_events:
         return False
-    return request.accepts(EVENT_STREAM)
+    return SHAPES[operation].streams and request.accepts(EVENT_STREAM)
 
 
 def _unknown(method: str, dialect: Dialect, *, versioned: bool) -> A2AError:

@@ -28,10 +28,8 @@ from apcore_a2a.http.asgi import (
 )
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.decoding import camel, check, decode
-from apcore_a2a.protocol.dialect import DIALECTS, VERSION_HEADER, Dialect
+from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, VERSION_HEADER, Dialect
 from apcore_a2a.protocol.operations import SHAPES, Operation
-from apcore_a2a.protocol.v03 import jsonrpc as v03
-from apcore_a2a.protocol.v03 import rest as v03_rest
 
 _ID: Final = r"(?P<id>[^/]+?)"
 _TASK: Final = r"(?P<task_id>[^/]+?)"
@@ -125,14 +123,15 @@ def _path(scope: Scope) -> str:
 
 def _choose_dialect(request: Inbound, path: str) -> tuple[Dialect, str]:
     """The dialect of a request, and its path as the table of routes has it: 0.3 stands under a prefix."""
-    dialect = request.dialect()
-    if dialect is not v03:
+    dialect = REST_DIALECTS[request.dialect().VERSION]
+    prefix = dialect.REST_PREFIX
+    if not prefix:
         return dialect, path
-    if path.startswith(v03.REST_PREFIX + "/"):
-        return v03_rest, path.removeprefix(v03.REST_PREFIX)
+    if path.startswith(prefix + "/"):
+        return dialect, path.removeprefix(prefix)
     if any(route.path.fullmatch(path) for route in ROUTES):
         text = "Say A2A-Version: 1.0; without it a request is A2A 0.3, which is served under /v1"
-        raise VersionNotSupportedError(v03.VERSION, DIALECTS, text)
+        raise VersionNotSupportedError(dialect.VERSION, DIALECTS, text)
     return dialect, path  # no route of any version: for `_find` to refuse
 
 

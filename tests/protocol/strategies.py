@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from apcore_a2a.protocol import card, model
 from apcore_a2a.protocol.model import Part, Role, TaskState
 from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.v03.reading import FILENAME, MEDIA_TYPE, WRAPPED
 
 # Long ids, huge payloads and deep nesting have tests of their own: here breadth counts, not size.
 ids: Final = st.text(min_size=1, max_size=12)
@@ -30,7 +31,11 @@ json_values: Final = st.recursive(
     max_leaves=6,
 )
 json_objects: Final = st.dictionaries(texts, json_values, max_size=3)
-metadata: Final = st.none() | st.dictionaries(texts, json_values, min_size=1, max_size=3)
+# Where 0.3 has no field for what a part says, it stands in the part's metadata, under these names.
+RESERVED: Final = frozenset({FILENAME, MEDIA_TYPE, WRAPPED})
+metadata: Final = st.none() | st.dictionaries(
+    texts.filter(lambda name: name not in RESERVED), json_values, min_size=1, max_size=3
+)
 
 
 @st.composite

@@ -14,7 +14,7 @@ import apcore
 from msgspec import UNSET, Struct
 
 from apcore_a2a.agents.apcore.context import DEADLINE
-from apcore_a2a.agents.apcore.parts import to_parts, to_plain
+from apcore_a2a.agents.apcore.parts import copy_output, output_parts
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import AuthLike, CallOptions, SendOptions
 from apcore_a2a.errors import A2AError, AgentError
@@ -81,7 +81,7 @@ class RemoteModule:
 
     def _parts(self, inputs: Data) -> list[Part]:
         text = inputs.get("text") if self.skill.is_free_form and len(inputs) == 1 else None
-        return [Part(text=text)] if isinstance(text, str) else to_parts(to_plain(inputs))
+        return [Part(text=text)] if isinstance(text, str) else output_parts(copy_output(inputs))
 
     async def _options(self, context: Any) -> SendOptions:
         options: SendOptions = {"skill": self.skill.id, "headers": apcore.TraceContext.inject(context)}

@@ -35,20 +35,13 @@ def to_parts(content: Any) -> list[Part]:
             return [Part(text=content)]
         case bytes() | bytearray() | memoryview():
             return [Part(raw=bytes(content))]
-        case list() | tuple() if _holds_a_part(content):
+        case list() | tuple() if any(isinstance(item, Part) for item in content):
             parts: list[Part] = []
             for item in content:
                 parts.extend(to_parts(item))
             return parts
         case _:
             return [Part(data=_to_data(content))]
-
-
-def _holds_a_part(items: list[Any] | tuple[Any, ...]) -> bool:
-    for item in items:
-        if isinstance(item, Part):
-            return True
-    return False
 
 
 def _to_data(content: Any) -> Any:
@@ -61,7 +54,7 @@ def _to_data(content: Any) -> Any:
 
 
 def _dump(value: Any) -> Any:
-    dump = getattr(value, "model_dump", None)  # pydantic's
+    dump = getattr(value, "model_dump", None)  # pydantic's, which is not imported for that
     if dump is None:
         raise TypeError(f"{type(value).__name__} has no JSON form")
     return dump()

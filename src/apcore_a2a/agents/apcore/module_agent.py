@@ -15,9 +15,9 @@ from apcore_a2a.agents.apcore import approvals, failures
 from apcore_a2a.agents.apcore.approvals import Approval, PendingCall
 from apcore_a2a.agents.apcore.context import make_context
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
-from apcore_a2a.agents.apcore.parts import Parts, copy_output, output_parts, to_inputs
+from apcore_a2a.agents.apcore.parts import copy_output, output_parts, to_inputs
 from apcore_a2a.errors import A2AError, InvalidParamsError, SkillNotFoundError, Violation
-from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, StatusUpdate, TaskState, TaskStatus
+from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
 
 ARTIFACT_ID: Final = "result"  # a task has one; what an earlier run of it left is replaced
 MAX_SHOWN: Final = 64  # characters of a skill id that we repeat to its sender
@@ -28,7 +28,7 @@ class ModuleCall(Struct, frozen=True):
 
     module: ModuleInfo
     inputs: Any
-    rest: Parts = ()
+    rest: tuple[Part, ...] = ()
     """The parts of the message that are not the inputs."""
     approval: Approval | None = None
     """What became of the approval this call has waited for."""

@@ -29,13 +29,11 @@ MAGIC: Final = {
 _JSON: Final = msgspec.json.Decoder()
 _dump_any: Final = TypeAdapter(Any).dump_python
 
-Parts = tuple[Part, ...]
-
 
 # ---- inputs ----------------------------------------------------------------------------------------------------------
 
 
-def to_inputs(parts: Parts, module: ModuleInfo) -> tuple[Any, Parts]:
+def to_inputs(parts: tuple[Part, ...], module: ModuleInfo) -> tuple[Any, tuple[Part, ...]]:
     """Read the first part that fits the module; the others are for its context.
 
     Raises:

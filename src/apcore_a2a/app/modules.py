@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from apcore_a2a.agents.apcore.agent_card import build_card, is_free, is_open
+from apcore_a2a.agents.apcore.agent_card import build_card, is_open
 from apcore_a2a.agents.apcore.module_agent import ModuleAgent
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
 from apcore_a2a.agents.apcore.sources import open_modules
@@ -27,10 +27,10 @@ def compose_modules(target: object, card: AgentCard | None, settings: Settings, 
     if not any(True for _ in modules):
         raise ValueError(NO_MODULES)
 
-    def public(module: ModuleInfo) -> bool:
-        return is_open(module, modules) and (auth is None or is_free(module))
+    def is_public(module: ModuleInfo) -> bool:
+        return is_open(module, modules) and (auth is None or not module.requires_approval)
 
-    def build(*, show: Callable[[ModuleInfo], bool] | None = public) -> AgentCard:
+    def build(*, show: Callable[[ModuleInfo], bool] | None = is_public) -> AgentCard:
         made = card or build_card(
             modules,
             name=settings.name or "",

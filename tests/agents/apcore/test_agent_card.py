@@ -7,7 +7,7 @@ from typing import Any
 import apcore
 import pytest
 
-from apcore_a2a.agents.apcore.agent_card import EXTENSION, build_card, is_free, is_open
+from apcore_a2a.agents.apcore.agent_card import EXTENSION, build_card, is_open
 from apcore_a2a.agents.apcore.modules import ModuleInfo
 from apcore_a2a.agents.apcore.served_executor import ServedExecutor
 from apcore_a2a.agents.apcore.sources import open_modules
@@ -21,7 +21,7 @@ def card_of(source: Any = None, *, extended: bool = False, **modules: Any) -> Ag
     opened = open_modules(registry_of(**modules) if source is None else source)
 
     def is_public(module: ModuleInfo) -> bool:
-        return is_open(module, opened) and is_free(module)
+        return is_open(module, opened) and not module.requires_approval
 
     return build_card(opened, show=None if extended else is_public)
 

@@ -67,8 +67,3 @@ def _count(skills: list[AgentSkill]) -> str:
 def is_open(module: ModuleInfo, modules: Modules) -> bool:
     """Whether the ACL lets anybody call the module."""
     return not modules.denies(module.id, apcore.Context.create)  # a Context without an identity: a stranger's
-
-
-def is_free(module: ModuleInfo) -> bool:
-    """Whether the module runs without asking somebody first."""
-    return not module.requires_approval

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from apcore_a2a.agent import AgentEvent, Remember
 from apcore_a2a.agents.apcore.checks import held_by_gate
-from apcore_a2a.agents.apcore.failures import public
+from apcore_a2a.agents.apcore.failures import make_public
 from apcore_a2a.agents.content import agent_message
 from apcore_a2a.protocol.model import Message, StatusUpdate, TaskState, TaskStatus
 
@@ -84,7 +84,7 @@ def _rejected(text: str) -> StatusUpdate:
 
 
 def _reason(error: Exception) -> str:
-    reason = public(getattr(error, "reason", None))
+    reason = make_public(getattr(error, "reason", None))
     if not reason:
         return ""
     return f" ({reason})"

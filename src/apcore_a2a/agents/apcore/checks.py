@@ -90,8 +90,8 @@ async def _run_dry(executor: Any, module_id: str, inputs: Any, context: Any) -> 
     call = apcore.PipelineContext(module_id=module_id, inputs=inputs, context=context, dry_run=True)
     try:
         _, trace = await apcore.PipelineEngine().run(executor.current_strategy, call)
-    except Exception as error:  # a middleware between the steps; before 0.32 also each check that fails
-        return _from_exception(error)
+    except apcore.ModuleError as error:  # of a middleware between the steps; before 0.32 of each check that fails
+        return _from_error(error)
     failed: FailedChecks = {}
     for step in trace.steps:
         if step.result.action == "abort" and not step.skipped:
@@ -100,9 +100,10 @@ async def _run_dry(executor: Any, module_id: str, inputs: Any, context: Any) -> 
     return failed
 
 
-def _from_exception(error: Exception) -> FailedChecks:
+def _from_error(error: Exception) -> FailedChecks:
+    """The check that ended a dry run, known by the code of its error."""
     cause = getattr(error, "cause", None)
-    if isinstance(cause, Exception):  # of a PipelineStepError
+    if isinstance(cause, Exception):  # what the check said, in a PipelineStepError
         error = cause
     code = getattr(error, "code", type(error).__name__)
     told = {"code": code, "message": str(error), "details": getattr(error, "details", {})}

@@ -47,7 +47,7 @@ _UNFIT: Final = (
 _REQUIRED: Final = re.compile(r"^'(.+)' is a required property$")
 
 
-def public(text: object) -> str:
+def make_public(text: object) -> str:
     """Somebody else's text, fit to be seen outside."""
     said = str(text or "")
     for pattern, instead in _UNFIT:
@@ -91,7 +91,7 @@ def _invalid_input(error: Mapping[str, Any], module: ModuleInfo, inputs: Any) ->
     texts: list[str] = []
     for item in items:
         field = _field(item)
-        message = public(item["message"])
+        message = make_public(item["message"])
         violations.append(errors.Violation(field, message, item.get("code") or "invalid"))
         texts.append(f"{field}: {message}" if field else message)
     text = f"Invalid parameters: {'; '.join(texts[:3])}"  # the text is for people; the violations name them all
@@ -142,7 +142,7 @@ def explain(error: Exception, skill: str) -> A2AError:
     # Another module's refusal of what this one gave it is not for the client; nor is that of a chunk of a stream, which
     # has a code of its own in the details.
     if code == "GENERAL_INVALID_INPUT" and details.get("module_id", skill) == skill and "code" not in details:
-        text = f"Invalid input: {public(getattr(error, 'message', ''))}"
+        text = f"Invalid input: {make_public(getattr(error, 'message', ''))}"
         return errors.InvalidParamsError(text, kind="InvalidInputError")
     return _from_table(code) or _internal(error, skill)
 

@@ -201,7 +201,7 @@ async def test_our_own_credentials_are_for_every_call(host: Host, mount: Mount) 
 @pytest.mark.parametrize(
     ("script", "text"),
     [
-        ((status(TaskState.FAILED, "no\x1b[31m paper"),), "The remote task ended as FAILED: no[31m paper"),
+        ((status(TaskState.FAILED, "no\x1b[31m paper"),), "The remote task ended as FAILED: no paper"),
         ((ASKS,), "The remote task ended as INPUT_REQUIRED: What next?"),
         ((status(TaskState.REJECTED),), "The remote task ended as REJECTED"),
     ],

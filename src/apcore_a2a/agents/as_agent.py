@@ -31,20 +31,25 @@ def as_agent(thing: Any, *, retry_safe: bool | None = None) -> Agent:
         if retry_safe is not None:
             raise TypeError("an Agent says in admit() whether a message is safe to retry")
         return thing
-    safe = bool(getattr(thing, "retry_safe", False)) if retry_safe is None else retry_safe
+    if retry_safe is None:
+        retry_safe = bool(getattr(thing, "retry_safe", False))
+    # Before our own AgentExecutor, which has the same methods: theirs take other values.
     if _is_from_sdk(thing):
-        return _from_sdk(thing, safe)
+        return _from_sdk(thing, retry_safe)
     if isinstance(thing, AgentExecutor):
-        return ExecutorAgent(thing, retry_safe=safe)
+        return ExecutorAgent(thing, retry_safe=retry_safe)
     if callable(thing):
-        return FunctionAgent(thing, retry_safe=safe)
+        return FunctionAgent(thing, retry_safe=retry_safe)
     expected = "an Agent, an AgentExecutor (with execute and cancel) or a function"
     raise TypeError(f"a {type(thing).__name__} cannot be served: expected {expected}")
 
 
 def _is_from_sdk(thing: object) -> bool:
-    """Without importing a2a-sdk: most servers do not have it."""
-    return any(base.__name__ == "AgentExecutor" and base.__module__.startswith("a2a.") for base in type(thing).__mro__)
+    """Whether it is an executor of a2a-sdk's, told without importing that: most servers do not have it."""
+    for base in type(thing).__mro__:
+        if base.__name__ == "AgentExecutor" and base.__module__.startswith("a2a."):
+            return True
+    return False
 
 
 def _from_sdk(executor: Any, retry_safe: bool) -> Agent:

@@ -5,14 +5,15 @@ Rule: values cross as they are: integers exact, nothing shared with the agent, a
 
 import json
 from typing import Any, Final
-from uuid import uuid4
 
 import msgspec
 
 from apcore_a2a.errors import InvalidAgentResponseError
+from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.model import Message, Part, Role
 
-_check_finite: Final = json.JSONEncoder(allow_nan=False).encode
+# Raises ValueError for NaN and infinity, which msgspec would write as null. No circles: what it gets is a fresh tree.
+check_finite: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
 def to_parts(content: Any) -> list[Part]:
@@ -35,7 +36,10 @@ def to_parts(content: Any) -> list[Part]:
         case bytes() | bytearray() | memoryview():
             return [Part(raw=bytes(content))]
         case list() | tuple() if any(isinstance(item, Part) for item in content):
-            return [part for item in content for part in to_parts(item)]
+            parts: list[Part] = []
+            for item in content:
+                parts.extend(to_parts(item))
+            return parts
         case _:
             return [Part(data=_to_data(content))]
 
@@ -43,14 +47,14 @@ def to_parts(content: Any) -> list[Part]:
 def _to_data(content: Any) -> Any:
     try:
         data = msgspec.to_builtins(content, str_keys=True, enc_hook=_dump)
-        _check_finite(data)
+        check_finite(data)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidAgentResponseError(f"The agent's output has no JSON form: {type(content).__name__}") from error
     return data
 
 
 def _dump(value: Any) -> Any:
-    dump = getattr(value, "model_dump", None)  # pydantic's
+    dump = getattr(value, "model_dump", None)  # pydantic's, which is not imported for that
     if dump is None:
         raise TypeError(f"{type(value).__name__} has no JSON form")
     return dump()
@@ -70,4 +74,4 @@ def agent_message(content: Any, *, metadata: dict[str, Any] | None = None) -> Me
     """
     if isinstance(content, Message):
         return content
-    return Message(message_id=str(uuid4()), role=Role.AGENT, parts=tuple(to_parts(content)), metadata=metadata)
+    return Message(message_id=new_id(), role=Role.AGENT, parts=tuple(to_parts(content)), metadata=metadata)

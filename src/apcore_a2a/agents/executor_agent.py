@@ -22,15 +22,22 @@ UNWIND_TIME: Final = 1.0  # for `execute` to end once it is cancelled
 CANCEL_TIME: Final = 3.0  # for `cancel`
 
 
-class _Run:
-    """One `execute`, and the `cancel` that may follow. Owns both of their tasks."""
+class _ExecutorRun:
+    """One `execute`, and the `cancel` that may follow. Owns both of their tasks.
+
+    `queue` is closed when `execute` has returned, or when `cancel` has, if that was called: it is `cancel` that
+    publishes CANCELED.
+    """
 
     def __init__(self, executor: AgentExecutor, call: Call) -> None:
         self.queue = EventQueue(call.task.id)
-        self._executor, self._call, self._context = executor, call, RequestContext(call)
+        self._executor = executor
+        self._call = call
+        self._context = RequestContext(call)
         self._execution = asyncio.create_task(self._execute(), name=f"execute {call.task.id}")
         self._cancellation: asyncio.Task[None] | None = None
-        self._is_told = False  # how `execute` ended
+        # Whether the run's caller has heard how `execute` ended; if not, `close` writes it to the log.
+        self._is_told = False
 
     async def _execute(self) -> None:
         try:
@@ -38,11 +45,12 @@ class _Run:
         except SystemExit as error:  # would end the loop, from a task of its own
             raise RuntimeError("the executor called sys.exit") from error
         finally:
-            if self._cancellation is None:
+            if self._cancellation is None:  # else `cancel` may have more to say
                 self.queue.close()
 
     async def returned(self) -> None:
         """Wait for `execute`, and fail as it failed."""
+        # Not `await self._execution`: there a cancellation of this task and one of `execute` would look the same.
         await asyncio.wait({self._execution})
         self._is_told = True
         if self._execution.cancelled():
@@ -74,7 +82,7 @@ class _Run:
             if not self.queue.is_closed:
                 await self._stop()
             await asyncio.wait(self._owned())
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # the engine has waited long enough: no more tidying up
             for task in self._owned():
                 task.cancel()
             await asyncio.wait(self._owned(), timeout=UNWIND_TIME)
@@ -91,12 +99,17 @@ class _Run:
         async for _ in self.queue:  # nobody takes them any more, but nobody shall wait for room
             pass
 
-    def _owned(self) -> "set[asyncio.Task[None]]":
-        return {task for task in (self._execution, self._cancellation) if task is not None}
+    def _owned(self) -> set[asyncio.Task[None]]:
+        if self._cancellation is None:
+            return {self._execution}
+        return {self._execution, self._cancellation}
 
-    def _report(self, task: "asyncio.Task[None]") -> None:
-        """What nobody else hears of."""
-        if task.done() and not task.cancelled() and not self._is_told and (error := task.exception()) is not None:
+    def _report(self, task: asyncio.Task[None]) -> None:
+        """Log a failure that nobody else hears of."""
+        if not task.done() or task.cancelled() or self._is_told:
+            return
+        error = task.exception()
+        if error is not None:
             logger.warning("executor failed while its run ended", exc_info=error, extra={"work": task.get_name()})
 
 
@@ -113,20 +126,23 @@ class ExecutorAgent:
         return self._admission
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
-        run = _Run(self._executor, call)
-        begun = call.task.status.state is not TaskState.SUBMITTED
+        run = _ExecutorRun(self._executor, call)
+        has_begun = call.task.status.state is not TaskState.SUBMITTED
         try:
             async for event in run.queue:
-                if (fitting := _fit(event, begun)) is not None:
-                    yield fitting
-                begun = True
+                told: Event | None = event
+                if has_begun:
+                    told = _without_old_state(event)
+                if told is not None:
+                    yield told
+                has_begun = True
             await run.returned()
         except asyncio.CancelledError:
             if call.cancel.is_cancelled:
                 run.cancel()
                 async for event in run.queue:
                     yield event
-            else:
+            else:  # the server stops, or nobody wants the answer: the task itself was not cancelled
                 run.give_up()
             raise
         finally:
@@ -134,7 +150,7 @@ class ExecutorAgent:
 
     async def cancel(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         """Cancel a task that is not running because it waits for its user: only `cancel` is called."""
-        run = _Run(self._executor, call)
+        run = _ExecutorRun(self._executor, call)
         run.cancel()  # before `execute` could begin
         try:
             async for event in run.queue:
@@ -143,9 +159,13 @@ class ExecutorAgent:
             await run.close()
 
 
-def _fit(event: Event, begun: bool) -> Event | None:
-    """Executors like to say SUBMITTED at the start of each run; of a task that has begun it is not true any more."""
-    if not begun or isinstance(event, Message | ArtifactUpdate) or event.status.state is not TaskState.SUBMITTED:
+def _without_old_state(event: Event) -> Event | None:
+    """An event of a task that has begun; None if it has nothing to say.
+
+    Executors like to say SUBMITTED at the start of each run. Of a task that goes on it is not true any more, and the
+    engine would refuse it: no state leads back there.
+    """
+    if isinstance(event, Message | ArtifactUpdate) or event.status.state is not TaskState.SUBMITTED:
         return event
     if isinstance(event, Task):
         return None

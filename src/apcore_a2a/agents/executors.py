@@ -6,11 +6,11 @@ Rule: the words and the contract are A2A's own AgentExecutor's; the values are o
 import asyncio
 import logging
 from typing import Any, Final, Protocol, runtime_checkable
-from uuid import uuid4
 
 from apcore_a2a.agent import Call, Caller
 from apcore_a2a.agents.content import agent_message, text_of, to_parts
 from apcore_a2a.errors import InvalidAgentResponseError
+from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import (
     Artifact,
@@ -51,7 +51,9 @@ class RequestContext:
     @property
     def current_task(self) -> Task | None:
         """The task that the message goes on with; None when the message is its first."""
-        return self.call.task if self.call.resumed else None
+        if not self.call.resumed:
+            return None
+        return self.call.task
 
     @property
     def related_tasks(self) -> tuple[Task, ...]:
@@ -85,6 +87,7 @@ class EventQueue:
 
     def __init__(self, task_id: str) -> None:
         self._task_id = task_id
+        # The queue itself has no maximum: None, which ends it, must always find room. The semaphore is the maximum.
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(MAX_AHEAD)
         self.is_closed = False
@@ -99,17 +102,16 @@ class EventQueue:
         await self._room.acquire()
         if self.is_closed:
             self._room.release()  # for the next who waits
-            logger.warning(
-                "event ignored: the run is over", extra={"task_id": self._task_id, "event": repr(type(event))}
-            )
+            about = {"task_id": self._task_id, "event": repr(type(event))}
+            logger.warning("event ignored: the run is over", extra=about)
             return
         self._events.put_nowait(event)
-        if isinstance(event, Message) or (isinstance(event, StatusUpdate | Task) and event.status.state in TERMINAL):
+        if _is_last(event):
             self.close()
 
     def _check(self, event: object) -> None:
         match event:
-            case Message():
+            case Message():  # the answer to a message, which belongs to no task yet
                 return
             case Task(id=task_id) | StatusUpdate(task_id=task_id) | ArtifactUpdate(task_id=task_id):
                 if task_id not in ("", self._task_id):
@@ -121,7 +123,7 @@ class EventQueue:
         if not self.is_closed:
             self.is_closed = True
             self._events.put_nowait(None)
-            self._room.release()
+            self._room.release()  # whoever waits for room learns that there is no use in it, and wakes the next one
 
     def __aiter__(self) -> "EventQueue":
         return self
@@ -129,10 +131,17 @@ class EventQueue:
     async def __anext__(self) -> Event:
         event = await self._events.get()
         if event is None:
-            self._events.put_nowait(None)
+            self._events.put_nowait(None)  # for the next who iterates: a run may be read again while it is cancelled
             raise StopAsyncIteration
         self._room.release()
         return event
+
+
+def _is_last(event: Event) -> bool:
+    """Whether an executor has nothing more to say after this event."""
+    if isinstance(event, Message):
+        return True
+    return isinstance(event, StatusUpdate | Task) and event.status.state in TERMINAL
 
 
 @runtime_checkable
@@ -162,14 +171,17 @@ class AgentExecutor(Protocol):
 class TaskUpdater:
     """Publishes the usual events. Content may be text, data, bytes, parts or a Message."""
 
+    # Its methods have the names of a2a-sdk's TaskUpdater, so that executors can be moved between the two.
+
     def __init__(self, event_queue: EventQueue) -> None:
         self._queue = event_queue
 
     async def update_status(self, state: TaskState, content: Any = None, *, metadata: Metadata | None = None) -> None:
-        message = None if content is None else agent_message(content)
-        await self._queue.enqueue_event(
-            StatusUpdate(status=TaskStatus(state=state, message=message), metadata=metadata)
-        )
+        message = None
+        if content is not None:
+            message = agent_message(content)
+        status = TaskStatus(state=state, message=message)
+        await self._queue.enqueue_event(StatusUpdate(status=status, metadata=metadata))
 
     async def add_artifact(
         self,
@@ -182,9 +194,7 @@ class TaskUpdater:
         metadata: Metadata | None = None,
     ) -> str:
         """Publish an artifact, or a chunk of one: then `last_chunk=False` until the last. The artifact's id."""
-        artifact = Artifact(
-            artifact_id=artifact_id or str(uuid4()), parts=to_parts(content), name=name, metadata=metadata
-        )
+        artifact = Artifact(artifact_id=artifact_id or new_id(), parts=to_parts(content), name=name, metadata=metadata)
         await self._queue.enqueue_event(ArtifactUpdate(artifact=artifact, append=append, last_chunk=last_chunk))
         return artifact.artifact_id
 

@@ -30,11 +30,12 @@ class Threads:
         await self._free.acquire()
         loop = asyncio.get_running_loop()
 
-        def left() -> None:
+        def release() -> None:
+            # When the thread has ended, not when its run has: a function that goes on still counts.
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(self._free.release)
 
-        worker = Worker(name, left)
+        worker = Worker(name, release)
         try:
             yield worker
         finally:
@@ -45,24 +46,27 @@ class Worker:
     """One thread that does one job after another, so that a generator stays on the thread it began on."""
 
     def __init__(self, name: str, on_exit: Callable[[], None]) -> None:
+        # None ends the thread. A job is a function without arguments, and whom to tell what came of it.
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._name, self._on_exit = name, on_exit
-        self._busy = False
+        self._name = name
+        self._on_exit = on_exit
+        self._is_busy = False  # with a job that nobody waits for any more
+        # A daemon: the interpreter does not wait for it, should a function never return.
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
         """Run a function on the thread. Cancelled, it stops waiting; the function goes on."""
-        context = contextvars.copy_context()
+        context = contextvars.copy_context()  # as asyncio.to_thread does
         done: Future[T] = Future()
         self._jobs.put((done, lambda: context.run(function, *args)))
         try:
             return await asyncio.wrap_future(done)
         finally:
-            self._busy = not done.done()
+            self._is_busy = not done.done()
 
     def close(self) -> None:
         """Let the thread end after what it does now."""
-        if self._busy:
+        if self._is_busy:
             logger.warning("function goes on after its run has ended", extra={"function": self._name})
         self._jobs.put(None)
 

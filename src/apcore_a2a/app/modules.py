@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from apcore_a2a.agents.apcore.agent_card import build_card, is_free, is_open
-from apcore_a2a.agents.apcore.approvals import Approvals
+from apcore_a2a.agents.apcore.agent_card import build_card, is_open
 from apcore_a2a.agents.apcore.module_agent import ModuleAgent
-from apcore_a2a.agents.apcore.registry import ModuleInfo, Modules
+from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
 from apcore_a2a.agents.apcore.sources import open_modules
 from apcore_a2a.app.application import Application, Parts
 from apcore_a2a.app.card import complete
@@ -28,10 +27,10 @@ def compose_modules(target: object, card: AgentCard | None, settings: Settings, 
     if not any(True for _ in modules):
         raise ValueError(NO_MODULES)
 
-    def public(module: ModuleInfo) -> bool:
-        return is_open(module, modules) and (auth is None or is_free(module))
+    def is_public(module: ModuleInfo) -> bool:
+        return is_open(module, modules) and (auth is None or not module.requires_approval)
 
-    def build(*, show: Callable[[ModuleInfo], bool] | None = public) -> AgentCard:
+    def build(*, show: Callable[[ModuleInfo], bool] | None = is_public) -> AgentCard:
         made = card or build_card(
             modules,
             name=settings.name or "",
@@ -41,9 +40,7 @@ def compose_modules(target: object, card: AgentCard | None, settings: Settings, 
         )
         return complete(made, auth)
 
-    agent = Approvals(
-        ModuleAgent(modules, default_skill=settings.default_skill), by_caller=settings.approvals_by_caller
-    )
+    agent = ModuleAgent(modules, default_skill=settings.default_skill, approvals_by_caller=settings.approvals_by_caller)
     extended = None if auth is None else lambda caller: build(show=None)
     parts = Parts(agent=agent, card=build(), auth=auth, extended_card=extended)
     parts.on_open = lambda app: watch(modules, build, app)

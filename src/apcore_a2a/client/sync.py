@@ -5,7 +5,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from apcore_a2a.client.client import A2AClient
 from apcore_a2a.client.messages import Sendable
@@ -18,6 +18,27 @@ if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
+
+
+class Steps(Generic[T]):
+    """A generator that runs in one event loop, for somebody outside of it who takes its items one by one.
+
+    A step that was interrupted may still be ending when the generator is closed, and Python refuses to close one that
+    runs. So the two wait for each other.
+    """
+
+    def __init__(self, source: AsyncGenerator[T]) -> None:
+        self._source = source
+        self._lock = asyncio.Lock()
+
+    async def next(self) -> T | None:
+        """The next item; None after the last."""
+        async with self._lock:
+            return await anext(self._source, None)
+
+    async def close(self) -> None:
+        async with self._lock:
+            await self._source.aclose()
 
 
 class LoopThread:
@@ -46,21 +67,15 @@ class LoopThread:
             raise
 
     def iterate(self, source: AsyncGenerator[T]) -> Generator[T]:
-        lock = asyncio.Lock()  # a step that was interrupted may still be ending when the stream is closed
-
-        async def step() -> T | None:
-            async with lock:
-                return await anext(source, None)
-
-        async def close() -> None:
-            async with lock:
-                await source.aclose()
-
+        steps = Steps(source)
         try:
-            while (item := self.run(step())) is not None:
+            while True:
+                item = self.run(steps.next())
+                if item is None:
+                    break
                 yield item
         finally:
-            self.run(close())
+            self.run(steps.close())
 
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do one last thing, then end the thread; once."""

@@ -6,7 +6,7 @@ Rule: a remote task does not outlive the local run that began it. Whoever stops 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
@@ -14,7 +14,7 @@ import apcore
 from msgspec import UNSET, Struct
 
 from apcore_a2a.agents.apcore.context import DEADLINE
-from apcore_a2a.agents.apcore.parts import to_parts, to_plain
+from apcore_a2a.agents.apcore.parts import copy_output, output_parts
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import AuthLike, CallOptions, SendOptions
 from apcore_a2a.errors import A2AError, AgentError
@@ -32,6 +32,8 @@ from apcore_a2a.protocol.model import (
 from apcore_a2a.remote.skills import RemoteSkill, clean, for_apcore
 
 MAX_RESULT: Final = 1_000_000  # characters of a remote text
+MAX_REASON: Final = 500  # characters of what a remote task says at its end
+MAX_NAME: Final = 100
 CANCEL_WAIT: Final = 5.0
 TOKEN_POLL: Final = 0.05  # seconds; apcore's token has no callback
 Delegate = Callable[[Any], "AuthLike | Awaitable[AuthLike | None] | None"]
@@ -39,7 +41,7 @@ Delegate = Callable[[Any], "AuthLike | Awaitable[AuthLike | None] | None"]
 Data = dict[str, Any]  # Any: what a module takes and gives is JSON
 
 
-class Line(Protocol):
+class RemoteConnection(Protocol):
     """The way to the remote agent, from any event loop."""
 
     delegate: Delegate | None
@@ -48,6 +50,8 @@ class Line(Protocol):
 
 
 class RemoteCall(Struct, frozen=True):
+    """What is sent to a remote agent."""
+
     parts: list[Part]
     options: SendOptions
 
@@ -55,41 +59,53 @@ class RemoteCall(Struct, frozen=True):
 class RemoteModule:
     """Calls one skill. apcore finds here what it looks for in a module."""
 
-    def __init__(self, skill: RemoteSkill, line: Line) -> None:
-        self.skill, self._line = skill, line
-        self.name, self.description, self.tags = skill.name, skill.description, list(skill.tags)
+    def __init__(self, skill: RemoteSkill, connection: RemoteConnection) -> None:
+        self.skill = skill
+        self._connection = connection
+        self.name = skill.name
+        self.description = skill.description
+        self.tags = list(skill.tags)
+        # A skill that does not say what it takes is sent whatever it gets: nothing is held against FREE_FORM.
         self.input_schema = for_apcore(skill.input_schema, checked=not skill.is_free_form)
-        if skill.output_schema:  # apcore takes none for "anything"
+        if skill.output_schema:  # apcore takes the lack of the attribute for "anything"
             self.output_schema = for_apcore(skill.output_schema, checked=False)
         self.annotations = apcore.ModuleAnnotations(**skill.annotations)
 
     async def execute(self, inputs: Data, context: Any) -> Data:
         """Call the skill and wait for its result."""
+        whole: Data = {}
         async with aclosing(self._results(inputs, context)) as results:
-            return [result async for result in results][-1]
+            async for result in results:
+                whole = result  # the last one is
+        return whole
 
     async def _results(self, inputs: Data, context: Any) -> AsyncGenerator[Data]:
         """What each event adds to the result, and at last the whole of it."""
         call = RemoteCall(self._parts(inputs), await self._options(context))
-        final: Event | None = None
-        async with aclosing(bounded(self._line.events(self.skill, call), context)) as events:
+        last: Event | None = None
+        async with aclosing(bounded(self._connection.events(self.skill, call), context)) as events:
             async for event in events:
-                final = event
+                last = event
                 if isinstance(event, ArtifactUpdate):
                     yield to_result(event.artifact.parts)
-        yield outcome(final)
+        yield read_outcome(last)
 
     def _parts(self, inputs: Data) -> list[Part]:
-        text = inputs.get("text") if self.skill.is_free_form and len(inputs) == 1 else None
-        return [Part(text=text)] if isinstance(text, str) else to_parts(to_plain(inputs))
+        if self.skill.is_free_form and len(inputs) == 1:
+            text = inputs.get("text")
+            if isinstance(text, str):  # most agents that do not describe their skills talk
+                return [Part(text=text)]
+        return output_parts(copy_output(inputs))
 
     async def _options(self, context: Any) -> SendOptions:
         options: SendOptions = {"skill": self.skill.id, "headers": apcore.TraceContext.inject(context)}
-        if self._line.delegate is not None:
-            given = self._line.delegate(context)
-            auth = await given if isinstance(given, Awaitable) else given
-            if auth is not None:
-                options["auth"] = auth
+        if self._connection.delegate is None:
+            return options
+        auth = self._connection.delegate(context)
+        if isinstance(auth, Awaitable):
+            auth = await auth
+        if auth is not None:
+            options["auth"] = auth
         return options
 
 
@@ -103,30 +119,48 @@ class StreamingRemoteModule(RemoteModule):
                 yield result
 
 
-def outcome(final: Event | None) -> Data:
-    """The result of a remote task, or of a direct reply.
+# ---- what comes back -------------------------------------------------------------------------------------------------
+
+
+def read_outcome(last: Event | None) -> Data:
+    """The result of a remote task, or of a direct reply, from the last that was heard of it.
 
     Raises:
         AgentError: the task failed, or waits for somebody; the text is the agent's, cleaned and shortened.
     """
-    if isinstance(final, Message):
-        return to_result(final.parts)
-    if not isinstance(final, Task):
+    if isinstance(last, Message):
+        return to_result(last.parts)
+    if not isinstance(last, Task):
         raise AgentError("The remote agent gave no result")
-    if final.status.state is not TaskState.COMPLETED:
-        said = final.status.message.parts if final.status.message is not None else ()
-        text = " ".join(clean(str(part.text)) for part in said if part.text is not UNSET)
-        state = final.status.state.removeprefix("TASK_STATE_")
-        raise AgentError(f"The remote task ended as {state}{': ' if text else ''}{text[:500]}")
-    return to_result([part for artifact in final.artifacts for part in artifact.parts])
+    if last.status.state is not TaskState.COMPLETED:
+        raise AgentError(_describe_ending(last))
+    parts: list[Part] = []
+    for artifact in last.artifacts:
+        parts.extend(artifact.parts)
+    return to_result(parts)
 
 
-def to_result(parts: "list[Part] | tuple[Part, ...]") -> Data:
+def _describe_ending(task: Task) -> str:
+    state = task.status.state.removeprefix("TASK_STATE_")
+    texts: list[str] = []
+    if task.status.message is not None:
+        for part in task.status.message.parts:
+            if part.text is UNSET:
+                continue
+            text = clean(str(part.text))
+            texts.append(text)
+    reason = " ".join(texts)
+    if not reason:
+        return f"The remote task ended as {state}"
+    return f"The remote task ended as {state}: {reason[:MAX_REASON]}"
+
+
+def to_result(parts: Sequence[Part]) -> Data:
     """The parts as a module's output: objects as they are, text under `text`, files under their names."""
     result: Data = {}
     texts: list[str] = []
     for number, part in enumerate(parts):
-        name = clean(part.filename, 100) or f"file_{number}"
+        name = clean(part.filename, MAX_NAME) or f"file_{number}"
         if part.text is not UNSET:
             texts.append(str(part.text))
         elif part.raw is not UNSET:
@@ -142,14 +176,19 @@ def to_result(parts: "list[Part] | tuple[Part, ...]") -> Data:
     return result
 
 
+# ---- how long it may take --------------------------------------------------------------------------------------------
+
+
 async def bounded(events: AsyncGenerator[Event], context: Any) -> AsyncGenerator[Event]:
     """The events, until the local run's deadline, and not if it is cancelled."""
     deadline = context.data.get(DEADLINE)
     async with aclosing(events):
         while True:
-            left = None if deadline is None else max(deadline - time.time(), 0.0)
+            seconds_left = None
+            if deadline is not None:
+                seconds_left = max(deadline - time.time(), 0.0)
             try:
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(seconds_left):
                     event = await _unless_cancelled(anext(events, None), context.cancel_token)
             except TimeoutError as error:
                 raise AgentError("The remote agent did not answer in time") from error
@@ -160,17 +199,24 @@ async def bounded(events: AsyncGenerator[Event], context: Any) -> AsyncGenerator
 
 async def _unless_cancelled(step: Awaitable[Event | None], token: Any) -> Event | None:
     """What comes next, unless apcore's token is cancelled first: it has no callback, so it is asked now and then."""
+    poll_interval = None
+    if token is not None:
+        poll_interval = TOKEN_POLL
     waiting = asyncio.ensure_future(step)
     try:
         while not waiting.done():
-            await asyncio.wait({waiting}, timeout=None if token is None else TOKEN_POLL)
+            await asyncio.wait({waiting}, timeout=poll_interval)
             if token is not None and not waiting.done():
                 token.check()  # raises apcore's own exception
         return waiting.result()
     finally:
         if not waiting.done():
+            # It has to end before the generator can be closed, and with that the remote task be cancelled.
             waiting.cancel()
             await asyncio.wait({waiting}, timeout=CANCEL_WAIT)
+
+
+# ---- the call --------------------------------------------------------------------------------------------------------
 
 
 async def follow(client: A2AClient, call: RemoteCall) -> AsyncGenerator[Event]:
@@ -178,18 +224,23 @@ async def follow(client: A2AClient, call: RemoteCall) -> AsyncGenerator[Event]:
 
     Closed before that, it cancels the remote task.
     """
-    task_id, state = "", TaskState.UNSPECIFIED
+    task_id = ""
+    state = TaskState.UNSPECIFIED
     try:
         async with aclosing(_begin(client, call)) as events:
             async for event in events:
                 if isinstance(event, Message) and not task_id:
                     yield event
                     return
-                if isinstance(event, Task | StatusUpdate):
-                    task_id = event.id if isinstance(event, Task) else event.task_id
+                if isinstance(event, Task):
+                    task_id = event.id
+                    state = event.status.state
+                elif isinstance(event, StatusUpdate):
+                    task_id = event.task_id
                     state = event.status.state
                 yield event
-        final = await client.get_task(task_id, **_plain(call))
+        # Asked for, not put together from the events: what was missed or cut short is in here.
+        final = await client.get_task(task_id, **_options_of(call))
         state = final.status.state
         yield final
     finally:
@@ -198,26 +249,28 @@ async def follow(client: A2AClient, call: RemoteCall) -> AsyncGenerator[Event]:
 
 
 async def _begin(client: A2AClient, call: RemoteCall) -> AsyncGenerator[Event]:
-    if (await client.agent_card).capabilities.streaming:
+    card = await client.agent_card
+    if card.capabilities.streaming:
         async with aclosing(client.stream_message(call.parts, **call.options)) as events:
             async for event in events:
                 yield event
         return
+    # At once, so that the task's id is known and the task can be cancelled; then it is asked for until it ends.
     at_once: SendOptions = {**call.options, "configuration": SendConfiguration(return_immediately=True)}
     answer = await client.send_message(call.parts, **at_once)
     yield answer
     if isinstance(answer, Task):
-        await client.wait(answer, **_plain(call))
+        await client.wait(answer, **_options_of(call))
 
 
 async def _cancel(client: A2AClient, task_id: str, call: RemoteCall) -> None:
     with contextlib.suppress(A2AError, TimeoutError):  # it may have ended; or the agent is gone, and its task with it
         async with asyncio.timeout(CANCEL_WAIT):
-            await client.cancel_task(task_id, **_plain(call))
+            await client.cancel_task(task_id, **_options_of(call))
 
 
-def _plain(call: RemoteCall) -> CallOptions:
-    """The options that every call of this run takes."""
+def _options_of(call: RemoteCall) -> CallOptions:
+    """The options of a call that go with each further request about it: who asks, and in which trace."""
     options: CallOptions = {"headers": call.options["headers"]}
     if "auth" in call.options:
         options["auth"] = call.options["auth"]

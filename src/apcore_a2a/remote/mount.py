@@ -10,11 +10,11 @@ import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, Self, Unpack
 
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import AuthLike, ClientOptions
-from apcore_a2a.client.sync import LoopThread
+from apcore_a2a.client.sync import LoopThread, Steps
 from apcore_a2a.errors import A2AError, AgentError, InvalidParamsError, OverloadedError, UnauthenticatedError
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Event
@@ -23,15 +23,14 @@ from apcore_a2a.remote.skills import RemoteSkill, read_skills, to_module_id
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 UNMOUNTED: Final = "The remote agent is not mounted any more"
-# What the local agent's callers are told: nothing of addresses and credentials, which are not theirs to know.
-TOLD: Final[tuple[tuple[type[A2AError], str], ...]] = (
+# What the local agent's callers are told, by the first row that fits: nothing of addresses and credentials, which are
+# not theirs to know.
+TEXTS: Final[tuple[tuple[type[A2AError], str], ...]] = (
     (UnauthenticatedError, "The remote agent refuses our credentials"),
     (OverloadedError, "The remote agent is overloaded; try again later"),
-    (A2AError, "The remote agent cannot be reached, or answers in error"),
 )
+UNREACHABLE: Final = "The remote agent cannot be reached, or answers in error"
 
 
 def mount_remote(
@@ -95,13 +94,15 @@ class RemoteAgent:
     def __init__(self, registry: Any, client: A2AClient, *, prefix: str, delegate: Delegate | None = None) -> None:
         if prefix and to_module_id("", prefix) != prefix:
             raise ValueError(f"The prefix must be a module id of apcore, as {to_module_id('', prefix)!r} is")
-        self._registry, self._client, self._prefix = registry, client, prefix
+        self._registry = registry
+        self._client = client
+        self._prefix = prefix
         self.delegate = delegate
-        self._mounted: dict[str, RemoteSkill] = {}
-        self._turn = threading.Lock()
+        self._mounted: dict[str, RemoteSkill] = {}  # by the ids of their modules
+        self._registry_lock = threading.Lock()  # the refresher, `refresh` and `close` all change the registry
         self._thread = LoopThread()
-        self._calls: set[Future[Any]] = set()
-        self._closed = False
+        self._submitted: set[Future[Any]] = set()  # work in the thread that is not done, for `close` to cancel
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"RemoteAgent({self._client.url!r}, prefix={self._prefix!r})"
@@ -121,7 +122,9 @@ class RemoteAgent:
 
     def refresh(self) -> None:
         """Look at the card now, and bring the registry in step with it."""
-        self._bring_in_step(self._thread.run(self._client.refresh_card()), strict=not self._mounted)
+        card = self._thread.run(self._client.refresh_card())
+        # The first time an id that is taken is an error, for somebody who can choose another prefix. Later nobody can.
+        self._update_registry(card, strict=not self._mounted)
 
     def keep_fresh(self, interval: float | None) -> None:
         """Look at the card every so many seconds, until the agent is closed."""
@@ -133,23 +136,30 @@ class RemoteAgent:
             await asyncio.sleep(interval)
             try:
                 card = await self._client.refresh_card()
-                await asyncio.to_thread(self._bring_in_step, card, strict=False)
+                # On another thread: registering calls whatever listens to the registry.
+                await asyncio.to_thread(self._update_registry, card, strict=False)
             except Exception as error:  # the modules stay as they are; the next look may be luckier
                 logger.warning("remote agent not refreshed", extra={"url": self._client.url, "reason": str(error)})
 
-    def _bring_in_step(self, card: AgentCard, *, strict: bool) -> None:
-        with self._turn:
-            if self._closed:
+    def _update_registry(self, card: AgentCard, *, strict: bool) -> None:
+        """Have the registry hold a module for each skill of the card. What did not change keeps its module."""
+        with self._registry_lock:
+            if self._is_closed:
                 return
             wanted = {skill.module_id: skill for skill in read_skills(card, self._prefix)}
-            for module_id in [name for name, skill in self._mounted.items() if wanted.get(name) != skill]:
-                self._registry.unregister(module_id)
-                del self._mounted[module_id]
+            for module_id, skill in list(self._mounted.items()):
+                if wanted.get(module_id) != skill:
+                    self._registry.unregister(module_id)
+                    del self._mounted[module_id]
             for module_id, skill in wanted.items():
                 if module_id not in self._mounted and self._is_free(module_id, strict):
-                    kind = StreamingRemoteModule if skill.streams else RemoteModule
-                    self._registry.register(module_id, kind(skill, self))
+                    self._registry.register(module_id, self._make_module(skill))
                     self._mounted[module_id] = skill
+
+    def _make_module(self, skill: RemoteSkill) -> RemoteModule:
+        if skill.streams:
+            return StreamingRemoteModule(skill, self)
+        return RemoteModule(skill, self)
 
     def _is_free(self, module_id: str, strict: bool) -> bool:
         if self._registry.get(module_id) is None:
@@ -161,64 +171,63 @@ class RemoteAgent:
 
     async def events(self, skill: RemoteSkill, call: RemoteCall) -> AsyncGenerator[Event]:
         """What becomes of a call, in the caller's event loop."""
-        source, lock = follow(self._client, call), asyncio.Lock()
-
-        async def step() -> Event | None:
-            async with lock:  # a step that was cancelled may still be ending when the stream is closed
-                return await anext(source, None)
-
-        async def end() -> None:
-            async with lock:
-                await source.aclose()
-
+        steps = Steps(follow(self._client, call))
         try:
-            while (event := await self._there(step())) is not None:
+            while True:
+                event = await self._in_own_loop(steps.next())
+                if event is None:
+                    break
                 yield event
         except A2AError as error:
-            raise self._told(error, skill) from error
+            raise self._for_callers(error, skill) from error
         finally:
-            if not self._closed:
-                await self._there(end())
+            if not self._is_closed:  # else `close` has ended it, and its loop
+                await self._in_own_loop(steps.close())
 
-    async def _there(self, work: Any) -> Any:  # Any: a coroutine, and what it returns
+    async def _in_own_loop(self, work: Any) -> Any:  # Any: a coroutine, and what it returns
         """Do work in the agent's own loop, and wait for it in the caller's."""
         future = self._submit(work)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            if self._closed:
+            if self._is_closed:  # it is not the caller who was cancelled, but the work, by `close`
                 raise AgentError(UNMOUNTED) from None
             raise
 
     def _submit(self, work: Any) -> Future[Any]:
-        if self._closed:
-            work.close()
+        if self._is_closed:
+            work.close()  # or Python warns that it was never awaited
             raise AgentError(UNMOUNTED)
         future = self._thread.submit(work)
-        self._calls.add(future)
-        future.add_done_callback(self._calls.discard)
+        self._submitted.add(future)
+        future.add_done_callback(self._submitted.discard)
         return future
 
-    def _told(self, error: A2AError, skill: RemoteSkill) -> A2AError:
-        if isinstance(error, InvalidParamsError | AgentError):
+    def _for_callers(self, error: A2AError, skill: RemoteSkill) -> A2AError:
+        """The error as the local agent's callers may see it; all of it is in the log."""
+        if isinstance(error, InvalidParamsError | AgentError):  # about what they sent, or in the agent's own words
             return error
         logger.warning("remote skill failed", extra={"module_id": skill.module_id, "reason": str(error)})
-        return AgentError(next(text for kind, text in TOLD if isinstance(error, kind)))
+        for kind, text in TEXTS:
+            if isinstance(error, kind):
+                return AgentError(text)
+        return AgentError(UNREACHABLE)
 
     def close(self) -> None:
         """Take the modules out of the registry, end what is under way, and close the connections."""
-        with self._turn:
-            if self._closed:
+        with self._registry_lock:
+            if self._is_closed:
                 return
-            self._closed = True
+            self._is_closed = True
             for module_id in self._mounted:
                 self._registry.unregister(module_id)
             self._mounted.clear()
-        for call in list(self._calls):
-            call.cancel()
-        self._thread.stop(self._last)
+        for future in list(self._submitted):
+            future.cancel()
+        self._thread.stop(self._close_client)
 
-    async def _last(self) -> None:
+    async def _close_client(self) -> None:
+        # The calls that were cancelled just now are cancelling their remote tasks, for which they need the client.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
             await asyncio.wait(others, timeout=CANCEL_WAIT + 1)

@@ -14,16 +14,21 @@ from pydantic import BaseModel, ConfigDict
 
 from apcore_a2a.agents.apcore.agent_card import EXTENSION
 from apcore_a2a.agents.apcore.schema import Schema, inline
+from apcore_a2a.clean_text import clean_text
 from apcore_a2a.protocol.card import AgentCard, AgentSkill
 
 MAX_TEXT: Final = 1000
+MAX_TAG: Final = 64
+MAX_TAGS: Final = 20
 MAX_ID: Final = 128  # apcore 0.6.0's
 MAX_SKILLS: Final = 500
+# What no part of an id may be in apcore 0.6.0, and the first part in the newest.
 RESERVED: Final = frozenset({"system", "internal", "core", "apcore", "plugin", "schema", "acl"})
+# What a remote agent may say of its skill's effects. That it needs no approval is not its to say.
+FLAGS: Final = frozenset({"readonly", "destructive", "idempotent", "open_world"})
 FREE_FORM: Final[Schema] = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": True}
 # Keywords with a regular expression of the agent's choice: it could keep us busy for as long as it likes.
 EXPRESSIONS: Final = frozenset({"pattern", "patternProperties"})
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 class RemoteSkill(Struct, frozen=True, kw_only=True):
@@ -37,103 +42,139 @@ class RemoteSkill(Struct, frozen=True, kw_only=True):
     input_schema: Schema
     output_schema: Schema
     is_free_form: bool
+    """Whether the agent does not say what the skill takes."""
     streams: bool
     annotations: dict[str, bool]
 
 
 def read_skills(card: AgentCard, prefix: str) -> Iterator[RemoteSkill]:
     """The skills of a card; those that our extension describes, with their schemas."""
-    described = _described(card)
+    described = _read_extension(card)
     taken: set[str] = set()
     for skill in card.skills[:MAX_SKILLS]:
-        module_id = _unique(to_module_id(prefix, skill.id), taken)
+        module_id = _make_unique(to_module_id(prefix, skill.id), taken)
         taken.add(module_id)
-        yield _read_skill(skill, module_id, described.get(skill.id), bool(card.capabilities.streaming))
+        about = described.get(skill.id)
+        if not isinstance(about, dict):  # another kind of agent; or one that says what it should not
+            about = {}
+        yield _read_skill(skill, module_id, about, streaming=bool(card.capabilities.streaming))
 
 
-def _read_skill(skill: AgentSkill, module_id: str, about: object, streaming: bool) -> RemoteSkill:
-    params = about if isinstance(about, dict) else {}
-    given = params.get("inputSchema")
-    flags = params.get("annotations")
-    return RemoteSkill(
-        module_id=module_id,
-        id=skill.id,
-        name=clean(skill.name),
-        description=clean(skill.description) or clean(skill.name) or f"The skill {clean(skill.id)} of a remote agent",
-        tags=tuple(clean(tag, 64) for tag in skill.tags[:20]),
-        input_schema=tame(given) if isinstance(given, dict) else FREE_FORM,
-        output_schema=tame(params.get("outputSchema")),
-        is_free_form=not isinstance(given, dict),
-        streams=streaming and (not params or params.get("streaming") is True),
-        annotations={name: value for name, value in _items(flags) if name in FLAGS and isinstance(value, bool)},
-    )
-
-
-# What a remote agent may say of its skill's effects. That it needs no approval is not its to say.
-FLAGS: Final = frozenset({"readonly", "destructive", "idempotent", "open_world"})
-
-
-def _described(card: AgentCard) -> Mapping[str, object]:
+def _read_extension(card: AgentCard) -> Mapping[str, object]:
+    """What an agent served by apcore-a2a says of its skills besides, by their ids."""
     for extension in card.capabilities.extensions:
-        skills = (extension.params or {}).get("skills") if extension.uri == EXTENSION else None
+        if extension.uri != EXTENSION:
+            continue
+        skills = (extension.params or {}).get("skills")
         if isinstance(skills, dict):
             return skills
     return {}
 
 
-def _items(value: object) -> Iterator[tuple[Any, Any]]:
-    yield from value.items() if isinstance(value, dict) else ()
+def _read_skill(skill: AgentSkill, module_id: str, about: dict[str, Any], *, streaming: bool) -> RemoteSkill:
+    input_schema = FREE_FORM
+    is_free_form = not isinstance(about.get("inputSchema"), dict)
+    if not is_free_form:
+        input_schema = make_harmless(about["inputSchema"])
+    name = clean(skill.name)
+    # apcore registers no module without a description.
+    description = clean(skill.description) or name or f"The skill {clean(skill.id)} of a remote agent"
+    return RemoteSkill(
+        module_id=module_id,
+        id=skill.id,
+        name=name,
+        description=description,
+        tags=tuple(clean(tag, MAX_TAG) for tag in skill.tags[:MAX_TAGS]),
+        input_schema=input_schema,
+        output_schema=make_harmless(about.get("outputSchema")),
+        is_free_form=is_free_form,
+        # An agent that describes its skills says which ones stream; of any other, all may.
+        streams=streaming and (not about or about.get("streaming") is True),
+        annotations=_read_flags(about.get("annotations")),
+    )
+
+
+def _read_flags(annotations: object) -> dict[str, bool]:
+    flags: dict[str, bool] = {}
+    if isinstance(annotations, dict):
+        for name in FLAGS:
+            value = annotations.get(name)
+            if isinstance(value, bool):
+                flags[name] = value
+    return flags
 
 
 def clean(text: str, limit: int = MAX_TEXT) -> str:
     """Remote text without control and direction characters, and not without end."""
-    kept = _CONTROL.sub("", text[: 2 * limit])
-    return kept[:limit].strip()
+    return clean_text(text, limit).strip()
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
 
 
 def to_module_id(prefix: str, skill_id: str) -> str:
     """An id that apcore takes, as like the skill's own as can be."""
-    segments = [segment for segment in re.split(r"[./:]+", skill_id.lower()[:MAX_ID]) if segment] or ["skill"]
-    plain = [re.sub(r"[^a-z0-9_]+", "_", segment) for segment in segments]
-    sound = [name if name[0].isalpha() and name not in RESERVED else f"s_{name}" for name in plain]
-    return ".".join([*([prefix] if prefix else []), *sound])[: MAX_ID - 4].rstrip("._")
+    segments: list[str] = []
+    for part in re.split(r"[./:]+", skill_id.lower()[:MAX_ID]):
+        if not part:
+            continue
+        segment = re.sub(r"[^a-z0-9_]+", "_", part)
+        if not segment[0].isalpha() or segment in RESERVED:
+            segment = f"s_{segment}"
+        segments.append(segment)
+    if not segments:  # an id of dots, say
+        segments.append("skill")
+    if prefix:
+        segments.insert(0, prefix)
+    module_id = ".".join(segments)
+    return module_id[: MAX_ID - 4].rstrip("._")  # room for the number that `_make_unique` may add
 
 
-def _unique(module_id: str, taken: set[str]) -> str:
-    number, wanted = 2, module_id
-    while module_id in taken:
-        module_id, number = f"{wanted}_{number}", number + 1
-    return module_id
+def _make_unique(module_id: str, taken: set[str]) -> str:
+    unique = module_id
+    number = 2
+    while unique in taken:
+        unique = f"{module_id}_{number}"
+        number += 1
+    return unique
 
 
-def tame(schema: object) -> Schema:
-    """A remote schema without references and regular expressions."""
+# ---- schemas ---------------------------------------------------------------------------------------------------------
+
+
+def make_harmless(schema: object) -> Schema:
+    """A remote schema without references and regular expressions; nothing if it is no schema."""
     if not isinstance(schema, dict):
         return {}
-    tamed: Schema = _tame(inline(schema))
-    return tamed
+    harmless: Schema = _without_expressions(inline(schema))
+    return harmless
 
 
-def _tame(node: Any) -> Any:  # Any: JSON
+def _without_expressions(node: Any) -> Any:  # Any: JSON
     if isinstance(node, list):
-        return [_tame(item) for item in node]
+        return [_without_expressions(item) for item in node]
     if not isinstance(node, dict):
         return node
-    return {
-        key: {name: _tame(each) for name, each in value.items()}  # names of properties, not keywords
-        if key == "properties" and isinstance(value, dict)
-        else _tame(value)
-        for key, value in node.items()
-        if key not in EXPRESSIONS
-    }
+    kept: dict[str, Any] = {}
+    for keyword, value in node.items():
+        if keyword in EXPRESSIONS:
+            continue
+        if keyword == "properties" and isinstance(value, dict):
+            # The keys in here are names of properties: one may well be called "pattern".
+            kept[keyword] = {name: _without_expressions(each) for name, each in value.items()}
+        else:
+            kept[keyword] = _without_expressions(value)
+    return kept
 
 
 def for_apcore(schema: Schema, *, checked: bool) -> Any:  # Any: a dict, or a class
     """The schema in the form that the installed apcore takes; `checked` if it should hold values against it."""
-    return schema if checked and takes_dicts() else _model(schema)
+    if checked and takes_dicts():
+        return schema
+    return _make_model(schema)
 
 
-def _model(given: Schema) -> type[BaseModel]:
+def _make_model(schema: Schema) -> type[BaseModel]:
     class RemoteSchema(BaseModel):
         """Takes anything, and says what the remote agent takes: the agent itself checks."""
 
@@ -141,7 +182,7 @@ def _model(given: Schema) -> type[BaseModel]:
 
         @classmethod
         def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
-            return given
+            return schema
 
     return RemoteSchema
 
@@ -150,6 +191,7 @@ def _model(given: Schema) -> type[BaseModel]:
 def takes_dicts() -> bool:
     """Whether the installed apcore can describe and check modules whose schemas are dicts; 0.6.0 cannot."""
 
+    # Found out by trying: which version learned it is not written anywhere.
     class Probe:
         description = "probe"
         input_schema = output_schema = FREE_FORM

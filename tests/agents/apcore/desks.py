@@ -37,12 +37,12 @@ class TalkingDesk(Desk):
 
 
 class StoreBackedDesk(Desk):
-    """As apcore-mcp has it: what takes the answer is the store of the handler."""
+    """What takes the answer is the store of the handler, as with apcore-mcp."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._store = TalkingDesk()
-        self.decisions = self._store.decisions
+        self.store = TalkingDesk()
+        self.decisions = self.store.decisions
 
 
 class Pay(Add):

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Caller, CancelToken, Remember
-from apcore_a2a.agents.apcore.approvals import Approvals
 from apcore_a2a.agents.apcore.module_agent import ModuleAgent
-from apcore_a2a.agents.apcore.registry import Modules
+from apcore_a2a.agents.apcore.modules import Modules
+from apcore_a2a.agents.apcore.served_executor import ServedExecutor
 from apcore_a2a.agents.apcore.sources import open_modules
 from apcore_a2a.protocol.lifecycle import TRANSITIONS, fold
 from apcore_a2a.protocol.model import (
@@ -33,7 +33,15 @@ Data = dict[str, Any]  # Any: what a module takes and gives is JSON
 Events = list[AgentEvent]
 
 needs_approvals = pytest.mark.skipif(not hasattr(apcore, "ApprovalPendingError"), reason="apcore 0.7.0 and newer")
+needs_pipeline = pytest.mark.skipif(not hasattr(apcore, "PipelineEngine"), reason="apcore 0.18 and newer")
 needs_preview = pytest.mark.skipif(not hasattr(apcore, "PreviewResult"), reason="apcore 0.21 and newer")
+
+# Executors: one that we make for a registry, and one that a user has made. What an ACL or an approval handler does must
+# be the same with both, where apcore lets us ask a user's executor for them.
+EXECUTORS = [
+    pytest.param(ServedExecutor, id="ours"),
+    pytest.param(apcore.Executor, id="the user's", marks=needs_pipeline),
+]
 
 
 class Pair(BaseModel):
@@ -146,9 +154,9 @@ def modules_of(**modules: Any) -> Modules:
     return open_modules(registry_of(**modules))
 
 
-def agent_of(source: Any = None, *, default_skill: str = "", by_caller: bool = True, **modules: Any) -> Approvals:
+def agent_of(source: Any = None, *, default_skill: str = "", by_caller: bool = True, **modules: Any) -> ModuleAgent:
     opened = open_modules(registry_of(**modules) if source is None else source)
-    return Approvals(ModuleAgent(opened, default_skill=default_skill), by_caller=by_caller)
+    return ModuleAgent(opened, default_skill=default_skill, approvals_by_caller=by_caller)
 
 
 def call_of(*contents: Any, skill: Any = None, caller: Caller = Caller(), **fields: Any) -> Call:  # noqa: B008  # frozen

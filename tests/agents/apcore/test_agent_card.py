@@ -7,12 +7,13 @@ from typing import Any
 import apcore
 import pytest
 
-from apcore_a2a.agents.apcore.agent_card import EXTENSION, build_card, is_free, is_open
-from apcore_a2a.agents.apcore.registry import ModuleInfo
+from apcore_a2a.agents.apcore.agent_card import EXTENSION, build_card, is_open
+from apcore_a2a.agents.apcore.modules import ModuleInfo
+from apcore_a2a.agents.apcore.served_executor import ServedExecutor
 from apcore_a2a.agents.apcore.sources import open_modules
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import encode
-from tests.agents.apcore.running import Add, Counts, Returns, modules_of, registry_of
+from tests.agents.apcore.running import EXECUTORS, Add, Counts, Returns, modules_of, registry_of
 from tests.requirements import requirement
 
 
@@ -20,7 +21,7 @@ def card_of(source: Any = None, *, extended: bool = False, **modules: Any) -> Ag
     opened = open_modules(registry_of(**modules) if source is None else source)
 
     def is_public(module: ModuleInfo) -> bool:
-        return is_open(module, opened) and is_free(module)
+        return is_open(module, opened) and not module.requires_approval
 
     return build_card(opened, show=None if extended else is_public)
 
@@ -29,10 +30,9 @@ def ids(card: AgentCard) -> list[str]:
     return [skill.id for skill in card.skills]
 
 
-def configured(**project: str) -> apcore.Registry:
-    registry = apcore.Registry(config=apcore.Config({"project": project}), extensions_dir="nowhere")
-    registry.register("math.add", Add())
-    return registry
+def configured(**project: str) -> ServedExecutor:
+    """apcore's Registry keeps its configuration to itself, so it is given beside it."""
+    return ServedExecutor(registry_of(math__add=Add()), config=apcore.Config({"project": project}))
 
 
 @requirement("FR-AGC-001")
@@ -53,6 +53,15 @@ def test_a_card_without_configuration_has_defaults() -> None:
     card = card_of(math__add=Add(), text__echo=Returns({}))
     assert (card.name, card.description, card.version) == ("apcore-agent", "apcore agent with 2 skills", "0.0.0")
     assert card_of(math__add=Add()).description == "apcore agent with 1 skill"
+
+
+def test_the_project_is_found_in_a_registry_that_tells_its_configuration() -> None:
+    class Telling(apcore.Registry):  # type: ignore[misc]  # apcore is untyped
+        config = apcore.Config({"project": {"name": "calculator"}})
+
+    registry = Telling()
+    registry.register("math.add", Add())
+    assert card_of(registry).name == "calculator"
 
 
 def test_the_project_is_found_in_a_client_too() -> None:
@@ -132,12 +141,13 @@ def test_what_needs_approval_is_on_the_extended_card_only() -> None:
     assert "bank.pay" not in str(card_of(registry).to_dict())
 
 
-def test_what_nobody_may_call_unknown_is_on_the_extended_card_only() -> None:
+@pytest.mark.parametrize("make_executor", EXECUTORS)
+def test_what_nobody_may_call_unknown_is_on_the_extended_card_only(make_executor: Any) -> None:
     rules = [
         apcore.ACLRule(callers=["*"], targets=["bank.*"], effect="allow", conditions={"roles": ["teller"]}),
         apcore.ACLRule(callers=["*"], targets=["math.*"], effect="allow"),
     ]
-    executor = apcore.Executor(
+    executor = make_executor(
         registry_of(math__add=Add(), bank__pay=Returns({})), acl=apcore.ACL(rules=rules, default_effect="deny")
     )
     assert ids(card_of(executor)) == ["math.add"]

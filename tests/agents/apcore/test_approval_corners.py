@@ -9,8 +9,6 @@ import pytest
 from apcore_a2a.agent import Caller
 from apcore_a2a.agents.apcore.approvals import ANSWERS
 from apcore_a2a.agents.apcore.context import APPROVAL
-from apcore_a2a.agents.apcore.module_agent import ModuleAgent
-from apcore_a2a.agents.apcore.sources import open_modules
 from apcore_a2a.errors import AgentError
 from apcore_a2a.protocol.model import TaskState
 from tests.agents.apcore.desks import Desk, Pay, TalkingDesk, gated, waiting
@@ -82,13 +80,6 @@ async def test_a_handler_that_fails_fails_the_task_and_says_nothing() -> None:
     with pytest.raises(AgentError) as failed:
         await run(agent, call_of({"a": 1, "b": 1}))
     assert failed.value.message.startswith("Internal error (reference ")
-
-
-async def test_without_approvals_a_call_that_needs_one_fails() -> None:
-    agent = ModuleAgent(open_modules(gated(Desk(), bank__pay=Pay())))
-    with pytest.raises(AgentError) as failed:
-        await run(agent, call_of({"a": 1, "b": 1}))
-    assert (failed.value.message, failed.value.kind) == ("Approval required", "ApprovalPendingError")
 
 
 async def test_a_resumed_run_that_is_canceled_ends_at_once() -> None:

@@ -74,6 +74,12 @@ async def test_reject_ends_the_task_without_running_anything(desk: type[Desk], a
     assert not pay.paid
 
 
+async def test_an_answer_is_found_beside_other_parts() -> None:
+    agent, outcome = await waiting(TalkingDesk(), Pay())
+    outcome = await reply(agent, outcome, {"note": "as we said"}, "I have read it", "approve")
+    assert outcome.state is TaskState.COMPLETED
+
+
 @requirement("FR-EXE-002")
 async def test_any_other_reply_looks_whether_it_was_decided_elsewhere() -> None:
     desk, pay = Desk(), Pay()

@@ -9,7 +9,7 @@ import pytest
 from apcore_a2a.agent import Caller
 from apcore_a2a.agents.apcore import context as keys
 from apcore_a2a.protocol.model import Message, Part, Role
-from tests.agents.apcore.running import Add, Data, Spy, agent_of, call_of, run
+from tests.agents.apcore.running import EXECUTORS, Add, Data, Spy, agent_of, call_of, registry_of, run
 from tests.requirements import requirement
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -40,10 +40,10 @@ async def test_peer_weakness_30_nobody_outside_is_the_system() -> None:
     assert spy.context.identity.type == "user"
 
 
-async def test_an_acl_for_the_system_does_not_let_a_token_in() -> None:
+@pytest.mark.parametrize("make_executor", EXECUTORS)
+async def test_an_acl_for_the_system_does_not_let_a_token_in(make_executor: Any) -> None:
     rule = apcore.ACLRule(callers=["@system"], targets=["*"], effect="allow")
-    executor = apcore.Executor(apcore.Registry(), acl=apcore.ACL(rules=[rule], default_effect="deny"))
-    executor.registry.register("math.add", Add())
+    executor = make_executor(registry_of(math__add=Add()), acl=apcore.ACL(rules=[rule], default_effect="deny"))
     with pytest.raises(Exception, match="Task not found"):
         await agent_of(executor).admit(call_of({"a": 1, "b": 2}, caller=Caller(id="eve", type="system")))
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apcore_a2a.agents.apcore.failures import FAILURES, explain, public
+from apcore_a2a.agents.apcore.failures import FAILURES, explain, make_public
 from apcore_a2a.errors import A2AError, AgentError, InvalidParamsError, SkillNotFoundError, wire
 from tests.agents.apcore.running import Add, Data, Raises, agent_of, call_of, run
 from tests.requirements import requirement
@@ -181,9 +181,9 @@ async def test_a_call_of_a_module_that_is_missing_names_no_module() -> None:
     ],
 )
 def test_peer_weakness_31_texts_are_made_fit_to_be_seen(text: str | None, seen: str) -> None:
-    assert public(text) == seen
+    assert make_public(text) == seen
 
 
 @given(st.text(max_size=2000))
 def test_any_text_can_be_made_fit(text: str) -> None:
-    assert len(public(text)) <= 500
+    assert len(make_public(text)) <= 500

@@ -102,8 +102,10 @@ class Waits:
 
     def __init__(self) -> None:
         self.started, self.canceled = asyncio.Event(), asyncio.Event()
+        self.token: Any = None
 
     async def execute(self, inputs: Data, context: Any) -> Data:
+        self.token = context.cancel_token
         self.started.set()
         try:
             await asyncio.Event().wait()
@@ -116,12 +118,26 @@ class Waits:
 async def test_a_canceled_run_ends_at_once_and_takes_the_module_with_it() -> None:
     module = Waits()
     async with asyncio.timeout(5):
-        running = asyncio.ensure_future(run(agent_of(apcore.Executor(registry_of(a__waits=module))), call_of("go")))
+        running = asyncio.ensure_future(run(agent_of(a__waits=module), call_of("go")))
         await module.started.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
         await module.canceled.wait()  # apcore 0.32 by itself would let it run on
+
+
+async def test_a_canceled_run_of_a_users_executor_ends_at_once_and_its_module_is_told() -> None:
+    """Whether the module is canceled, too, is for that executor to say: apcore 0.32 lets it run on."""
+    module, token = Waits(), CancelToken()
+    async with asyncio.timeout(5):
+        agent = agent_of(apcore.Executor(registry_of(a__waits=module)))
+        running = asyncio.ensure_future(run(agent, call_of("go", cancel=token)))
+        await module.started.wait()
+        token.cancel()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert module.token.is_cancelled
 
 
 async def test_a_module_sees_that_its_task_is_canceled() -> None:

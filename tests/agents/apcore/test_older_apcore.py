@@ -5,9 +5,8 @@ from typing import Any
 import apcore
 import pytest
 
-from apcore_a2a.agents.apcore.approvals import Approvals
 from apcore_a2a.agents.apcore.module_agent import ModuleAgent
-from apcore_a2a.agents.apcore.registry import Modules
+from apcore_a2a.agents.apcore.modules import Modules
 from apcore_a2a.errors import InvalidParamsError, TaskNotFoundError, Violation
 from tests.agents.apcore.running import Add, Data, Returns, call_of, needs_approvals, registry_of, reply, run
 
@@ -37,7 +36,9 @@ class Executor06:
     """As until 0.8: the schema is checked, nothing else."""
 
     def __init__(self, acl: Acl | None = None, errors: list[Data] | None = None) -> None:
-        self.registry, self._acl, self.errors = registry_of(math__add=Add()), acl, errors
+        self.registry = registry_of(math__add=Add())
+        self.acl = acl
+        self.errors = errors
 
     def validate(self, module_id: str, inputs: Data) -> Result:
         return Result(errors=self.errors)
@@ -73,6 +74,16 @@ async def test_a_call_that_passes_is_run(executor: Any) -> None:
 async def test_fields_are_named_as_apcore_named_them(executor: Any) -> None:
     with pytest.raises(InvalidParamsError) as refused:
         await agent_on(executor).admit(call_of({"a": "x"}))
+    assert refused.value.violations == (Violation("a", "Input should be a valid integer", "int_type"),)
+
+
+async def test_errors_may_be_objects() -> None:
+    class Error:
+        def __init__(self) -> None:
+            vars(self).update(ERROR)
+
+    with pytest.raises(InvalidParamsError) as refused:
+        await agent_on(Executor09(Check("schema", {"errors": [Error()]}))).admit(call_of({"a": "x"}))
     assert refused.value.violations == (Violation("a", "Input should be a valid integer", "int_type"),)
 
 
@@ -123,7 +134,7 @@ async def test_without_an_approval_handler_no_token_is_given() -> None:
             return {}
 
     executor = Asking()
-    agent = Approvals(agent_on(executor))
+    agent = agent_on(executor)
     outcome = await run(agent, call_of({"a": 1, "b": 2}))
     await reply(agent, outcome, "approve")
     assert executor.calls == [{"a": 1, "b": 2}, {"a": 1, "b": 2}]
@@ -131,7 +142,7 @@ async def test_without_an_approval_handler_no_token_is_given() -> None:
 
 def test_a_module_that_the_registry_cannot_describe_describes_itself() -> None:
     class Registry06:
-        module = Returns({}, input_schema={"type": "object"}, tags=["x"])
+        module = Returns({}, input_schema={"type": "object"}, tags=["x"], annotations={"discoverable": False})
 
         def list(self) -> list[str]:
             return ["a.module"]
@@ -144,3 +155,4 @@ def test_a_module_that_the_registry_cannot_describe_describes_itself() -> None:
 
     (found,) = Modules(Registry06(), Executor06())
     assert (found.description, found.tags, found.input_schema) == ("Return a value", ("x",), {"type": "object"})
+    assert found.hidden

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, RootModel
 
-from apcore_a2a.agents.apcore.parts import MAGIC, to_inputs, to_parts, to_plain
-from apcore_a2a.agents.apcore.registry import ModuleInfo
+from apcore_a2a.agents.apcore.modules import ModuleInfo
+from apcore_a2a.agents.apcore.parts import MAGIC, copy_output, output_parts, to_inputs
 from apcore_a2a.agents.apcore.schema import inline
 from apcore_a2a.errors import ContentTypeNotSupportedError, InvalidAgentResponseError, InvalidParamsError
 from apcore_a2a.protocol.model import Part, TaskState, encode
@@ -205,39 +205,39 @@ OUTPUTS: list[tuple[Any, Any]] = [
 @requirement("FR-MSG-004")
 @pytest.mark.parametrize(("output", "data"), OUTPUTS, ids=lambda value: repr(value)[:40])
 def test_peer_weakness_20_a_value_becomes_data(output: Any, data: Any) -> None:
-    (part,) = to_parts(to_plain(output))
+    (part,) = output_parts(copy_output(output))
     assert part.media_type == "application/json"
     assert json.loads(encode(part))["data"] == data
 
 
 @requirement("FR-MSG-004")
 def test_text_becomes_text() -> None:
-    assert to_parts(to_plain("hello")) == [Part(text="hello")]
+    assert output_parts(copy_output("hello")) == [Part(text="hello")]
 
 
 @requirement("FR-MSG-004")
-@pytest.mark.parametrize(("magic", "kind"), MAGIC.items())
+@pytest.mark.parametrize(("magic", "kind"), [*MAGIC.items(), (b"", "application/octet-stream")])
 def test_bytes_become_a_file_of_the_kind_they_begin_as(magic: bytes, kind: str) -> None:
-    assert to_parts(to_plain(magic + b"...")) == [Part(raw=magic + b"...", media_type=kind)]
+    assert output_parts(copy_output(magic + b"...")) == [Part(raw=magic + b"...", media_type=kind)]
 
 
 @requirement("FR-MSG-004")
 def test_bytes_in_an_object_become_files_beside_the_rest() -> None:
-    assert to_parts(to_plain({"picture": b"GIF89a", "width": 3, "raw": bytearray(b"\x00")})) == [
+    assert output_parts(copy_output({"picture": b"GIF89a", "width": 3, "raw": bytearray(b"\x00")})) == [
         Part(data={"width": 3, "raw": "AA=="}, media_type="application/json"),
         Part(raw=b"GIF89a", filename="picture", media_type="image/gif"),
     ]
 
 
 def test_an_object_of_bytes_only_becomes_files_only() -> None:
-    assert [part.filename for part in to_parts(to_plain({"a": b"1", "b": b"2"}))] == ["a", "b"]
+    assert [part.filename for part in output_parts(copy_output({"a": b"1", "b": b"2"}))] == ["a", "b"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: {"deep": [{"er": value}]}])
 def test_peer_weakness_20_nan_and_infinity_are_a_clear_failure(value: float, wrap: Any) -> None:
     with pytest.raises(InvalidAgentResponseError, match="NaN or infinity"):
-        to_parts(to_plain(wrap(value)))
+        output_parts(copy_output(wrap(value)))
 
 
 def circle() -> list[Any]:
@@ -249,7 +249,7 @@ def circle() -> list[Any]:
 @pytest.mark.parametrize("value", [object(), {"a": lambda: None}, circle(), {("a", "tuple"): 1}], ids=repr)
 def test_what_has_no_json_form_is_a_clear_failure(value: Any) -> None:
     with pytest.raises(InvalidAgentResponseError, match="no JSON form"):
-        to_plain(value)
+        copy_output(value)
 
 
 JSON = st.recursive(
@@ -261,7 +261,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.text(), JSON, min_size=0))
 def test_json_crosses_unchanged_and_unshared(value: dict[str, Any]) -> None:
-    (part,) = to_parts(to_plain(value))
+    (part,) = output_parts(copy_output(value))
     assert part.data == value
     assert part.data is not value
 

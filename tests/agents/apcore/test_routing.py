@@ -33,7 +33,8 @@ async def test_a_message_without_a_skill_is_for_the_default_one() -> None:
 
 
 async def test_a_message_without_a_skill_is_for_the_only_one() -> None:
-    assert (await run(agent_of(math__add=Add()), call_of({"a": 1, "b": 2}))).data == {"total": 3}
+    nameless = Returns({}, description="")  # not offered, so it is no skill
+    assert (await run(agent_of(a__module=nameless, math__add=Add()), call_of({"a": 1, "b": 2}))).data == {"total": 3}
 
 
 @pytest.mark.parametrize("skill", [None, "", 7])

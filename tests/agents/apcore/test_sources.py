@@ -1,50 +1,28 @@
 """What users hand to us becomes `Modules`, and stays as it was."""
 
-import asyncio
+import ast
+from pathlib import Path
 from typing import Any
 
 import apcore
 import pytest
+from pydantic import BaseModel
 
-from apcore_a2a.agents.apcore import sources
-from apcore_a2a.agents.apcore.module_agent import ModuleAgent
-from apcore_a2a.agents.apcore.registry import Modules
-from apcore_a2a.agents.apcore.sources import FOREVER, open_modules, unhurried
-from apcore_a2a.errors import AgentError
-from tests.agents.apcore.running import Add, Data, agent_of, call_of, registry_of, run
-
-
-class Slow:
-    description = "Take longer than the limit"
-
-    async def execute(self, inputs: Data, context: Any) -> Data:
-        await asyncio.sleep(0.05)
-        return {"done": True}
-
-
-class SlowToStream(Slow):
-    async def stream(self, inputs: Data, context: Any) -> Any:
-        for number in range(2):
-            await asyncio.sleep(0.03)
-            yield {"done": number}
-
-
-class Nests(Slow):
-    async def execute(self, inputs: Data, context: Any) -> Any:
-        return await context.executor.call_async("a.slow", inputs, context)
-
-
-def limited(milliseconds: int, **modules: Any) -> apcore.Executor:
-    limits = {"default_timeout": milliseconds, "global_timeout": milliseconds}
-    return apcore.Executor(registry_of(**modules), config=apcore.Config({"executor": limits}))
+from apcore_a2a import async_serve
+from apcore_a2a.agents.apcore.registry_view import RegistryView
+from apcore_a2a.agents.apcore.served_executor import ServedExecutor
+from apcore_a2a.agents.apcore.sources import open_modules
+from tests.agents.apcore.running import Add, Counts, Data, agent_of, call_of, needs_pipeline, registry_of, run
+from tests.sources import PACKAGE
 
 
 async def test_a_registry_an_executor_and_a_client_are_the_same_to_us() -> None:
     registry = registry_of(math__add=Add())
-    held = [registry, apcore.Executor(registry)]
+    held = [registry, apcore.Executor(registry), RegistryView(registry), apcore.Executor(RegistryView(registry))]
     if hasattr(apcore, "APCore"):
         held.append(apcore.APCore(registry=registry))
     for source in held:
+        assert open_modules(source).registry is registry
         assert (await run(agent_of(source), call_of({"a": 1, "b": 2}))).data == {"total": 3}
 
 
@@ -68,38 +46,15 @@ async def test_an_executor_that_is_not_apcores_is_taken_as_it_is() -> None:
     assert (await run(agent_of(Own(registry_of(math__add=Add()))), call_of({"a": 1}))).data == {"called": "math.add"}
 
 
-@pytest.mark.parametrize("module", [Slow(), SlowToStream()])
-async def test_peer_weakness_29_a_limit_nobody_chose_does_not_end_a_run(
-    module: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "LIMITS", {"_default_timeout": 1, "_global_timeout": 1})  # as if apcore's were 1 ms
-    assert "done" in (await run(agent_of(limited(1, a__slow=module)), call_of("go"))).data
+def test_the_configuration_of_a_client_and_of_a_served_executor_is_known() -> None:
+    config = apcore.Config({"project": {"name": "calculator"}})
+    assert open_modules(ServedExecutor(apcore.Registry(), config=config)).config is config
+    assert open_modules(apcore.Executor(apcore.Registry(), config=config)).config is None  # it does not tell
+    if hasattr(apcore, "APCore"):
+        assert open_modules(apcore.APCore(config=config)).config is config
 
 
-async def test_a_module_called_by_a_module_is_not_cut_off_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "LIMITS", {"_default_timeout": 1, "_global_timeout": 1})
-    agent = agent_of(limited(1, a__slow=Slow(), a__nests=Nests()))
-    assert (await run(agent, call_of("go", skill="a.nests"))).data == {"done": True}
-
-
-async def test_without_this_the_same_limit_ends_the_run() -> None:
-    executor = limited(1, a__slow=Slow())
-    with pytest.raises(AgentError, match="Execution timed out"):
-        await run(ModuleAgent(Modules(executor.registry, executor)), call_of("go"))
-
-
-async def test_a_limit_somebody_chose_stays() -> None:
-    with pytest.raises(AgentError) as failed:
-        await run(agent_of(limited(1, a__slow=Slow())), call_of("go"))
-    assert (failed.value.message, failed.value.kind) == ("Execution timed out", "ModuleTimeoutError")
-
-
-async def test_others_keep_the_limits_of_their_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "LIMITS", {"_default_timeout": 10, "_global_timeout": 10})
-    executor = limited(10, a__slow=Slow())
-    await run(agent_of(executor), call_of("go"))
-    with pytest.raises(apcore.ModuleTimeoutError):
-        await executor.call_async("a.slow", {})
+# What is handed over may be changed later, and counts
 
 
 async def test_a_middleware_added_later_counts() -> None:
@@ -111,9 +66,8 @@ async def test_a_middleware_added_later_counts() -> None:
     assert seen == ["math.add"]
 
 
+@needs_pipeline
 async def test_a_step_added_later_counts() -> None:
-    if not hasattr(apcore.Executor, "_validate_async"):
-        pytest.skip("this apcore runs no pipeline")
     seen: list[str] = []
 
     class Step(apcore.BaseStep):  # type: ignore[misc]  # apcore is untyped
@@ -131,30 +85,82 @@ async def test_a_step_added_later_counts() -> None:
     assert seen == ["math.add"]
 
 
-async def test_the_acl_that_the_configuration_names_is_enforced(tmp_path: Any) -> None:
-    if not hasattr(apcore.ACL, "discover"):
-        pytest.skip("this apcore does not look for an ACL")
-    (tmp_path / "global_acl.yaml").write_text("default_effect: deny\nrules: []\n")
-    registry = apcore.Registry(config=apcore.Config({"acl": {"root": str(tmp_path)}}), extensions_dir=str(tmp_path))
-    registry.register("math.add", Add())
-    with pytest.raises(Exception, match="Task not found"):
-        await agent_of(registry).admit(call_of({"a": 1, "b": 2}))
+# What is handed over is not changed by us
 
 
-def test_peer_weakness_32_nothing_is_added_to_the_source() -> None:
-    registry = registry_of(math__add=Add())
-    executor = apcore.Executor(registry)
-    before = dict(vars(executor))
-    modules = open_modules(executor)
-    assert vars(executor) == before
-    assert modules.registry is registry
-    assert isinstance(modules.executor, apcore.Executor)
+def attributes(*things: Any) -> list[dict[str, Any]]:
+    """All attributes of things, with the contents of their lists and dicts."""
+    return [{name: repr(value) for name, value in vars(thing).items()} for thing in things]
 
 
-def test_an_executor_from_before_the_pipeline_has_its_limits_eased_too() -> None:
-    """Until 0.16 an executor keeps its limits itself, and has no strategy."""
-    old = object.__new__(apcore.Executor)
-    old.__dict__ = {"_default_timeout": 30_000, "_global_timeout": 5_000}
-    eased = unhurried(old)
-    assert (eased._default_timeout, eased._global_timeout) == (FOREVER, 5_000)
-    assert old._default_timeout == 30_000
+def classes(*kinds: type) -> list[dict[str, Any]]:
+    """What a class has of its own, by identity: whatever is put in the place of a method is another object."""
+    return [dict(vars(kind)) for kind in kinds]
+
+
+class Text(BaseModel):
+    text: str
+
+
+@pytest.mark.parametrize("kind", ["a registry", "an executor", "a served executor"])
+async def test_nothing_that_is_served_is_changed(kind: str) -> None:
+    class Question(Text):
+        pass
+
+    class Answer(Text):
+        pass
+
+    class Module:
+        description = "Answer a question"
+        input_schema = Question
+        output_schema = Answer
+
+        def __init__(self) -> None:
+            self.calls = 0
+
+        async def execute(self, inputs: Data, context: Any) -> Data:
+            return {"text": inputs["text"]}
+
+    module, streaming = Module(), Counts({"text": "one"}, input_schema=Question, output_schema=Answer)
+    registry = registry_of(a__module=module, a__stream=streaming)
+    source: Any = registry
+    executors: list[Any] = []
+    if kind != "a registry":
+        source = apcore.Executor(registry) if kind == "an executor" else ServedExecutor(registry)
+        executors = [source]
+        await source.call_async("a.module", {"text": "hello"})  # what apcore itself keeps of a call, it has kept
+        source.registry.get_definition("a.module")
+    models: list[type] = [Question, Answer, Text, BaseModel, Module, Counts, apcore.Registry, apcore.Executor]
+    before = attributes(module, streaming, registry, *executors), classes(*models)
+
+    app = await async_serve(source)
+    agent = agent_of(source)
+    for skill in ("a.module", "a.stream"):
+        await run(agent, call_of({"text": "hello"}, skill=skill))
+    assert app.desk.card.skills
+
+    assert (attributes(module, streaming, registry, *executors), classes(*models)) == before
+    assert [*Question.__subclasses__(), *Answer.__subclasses__()] == []
+
+
+def private_names(source: str) -> list[str]:
+    """Private names of objects other than `self`, by attribute or as a string for getattr and its like."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self")):
+                pass
+            case ast.Attribute(attr=name) if name.startswith("_") and not name.endswith("__"):
+                found.append(name)
+            case ast.Call(args=[_, ast.Constant(value=str(name)), *_]) if name.startswith("_") and name[1:2] != "_":
+                found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "agents" / "apcore").glob("*.py")), ids=lambda path: path.name)
+def test_nothing_private_of_apcores_or_of_the_users_is_touched(path: Path) -> None:
+    assert private_names(path.read_text(encoding="utf-8")) == []
+
+
+def test_private_names_are_found() -> None:
+    assert private_names("executor._acl; self._known; getattr(executor, '_config', None)") == ["_acl", "_config"]

@@ -24,11 +24,11 @@ class SDKAgent:
     may_reply = True
 
     def __init__(self, executor: AgentExecutor, *, retry_safe: bool = False) -> None:
-        self._agent = ExecutorAgent(_Executor(executor), retry_safe=retry_safe)
+        self._agent = ExecutorAgent(_TranslatingExecutor(executor), retry_safe=retry_safe)
 
     async def admit(self, call: Call) -> Admission:
         try:
-            codec.to_request(call.request)
+            codec.to_request(call.request)  # now, while the message can still be refused
         except ValueError as error:
             raise InvalidParamsError(str(error)) from error
         return await self._agent.admit(call)
@@ -40,20 +40,23 @@ class SDKAgent:
         return self._agent.cancel(call)
 
 
-class _Executor:
-    """The same executor, as ours."""
+class _TranslatingExecutor:
+    """An executor of a2a-sdk's as one of ours: what it gets is translated for it, and what it publishes, back."""
 
     def __init__(self, executor: AgentExecutor) -> None:
         self._executor = executor
 
     async def execute(self, context: executors.RequestContext, event_queue: executors.EventQueue) -> None:
         call = context.call
+        task = None
+        if call.resumed:  # of a new task a2a-sdk's executors know the id only; many decide by it what to publish first
+            task = codec.to_task(call.task)
         request = RequestContext(
             _call_context(call),
             codec.to_request(call.request),
             task_id=context.task_id,
             context_id=context.context_id,
-            task=codec.to_task(call.task) if call.resumed else None,
+            task=task,
             related_tasks=[codec.to_task(task) for task in call.references],
         )
         try:
@@ -73,6 +76,8 @@ class _Executor:
 
 
 class _EventQueue(EventQueue):
+    """Where the executor publishes: a2a-sdk's interface has this one method."""
+
     def __init__(self, queue: executors.EventQueue) -> None:
         self._queue = queue
 
@@ -90,7 +95,9 @@ class _User(User):
 
     @property
     def user_name(self) -> str:
-        return self._caller.id if self._caller.is_authenticated else ""
+        if not self._caller.is_authenticated:
+            return ""
+        return self._caller.id
 
 
 def _call_context(call: Call) -> ServerCallContext:

@@ -24,32 +24,37 @@ _ROLES: Final = {pb.Role.ROLE_USER: Role.USER, pb.Role.ROLE_AGENT: Role.AGENT}
 
 
 def to_request(request: model.SendMessage) -> pb.SendMessageRequest:
-    options = request.configuration
-    config = options.task_push_notification_config
+    given = request.configuration
+    push_config = None
+    if given.task_push_notification_config is not None:
+        push_config = to_push_config(given.task_push_notification_config)
+    configuration = pb.SendMessageConfiguration(
+        accepted_output_modes=given.accepted_output_modes,
+        task_push_notification_config=push_config,
+        history_length=given.history_length,
+        return_immediately=given.return_immediately,
+    )
     return pb.SendMessageRequest(
         tenant=request.tenant,
         message=to_message(request.message),
-        configuration=pb.SendMessageConfiguration(
-            accepted_output_modes=options.accepted_output_modes,
-            task_push_notification_config=None if config is None else to_push_config(config),
-            history_length=options.history_length,
-            return_immediately=options.return_immediately,
-        ),
+        configuration=configuration,
         metadata=to_struct(request.metadata),
     )
 
 
 def to_push_config(config: model.PushConfig) -> pb.TaskPushNotificationConfig:
-    login = config.authentication
+    authentication = None
+    if config.authentication is not None:
+        authentication = pb.AuthenticationInfo(
+            scheme=config.authentication.scheme, credentials=config.authentication.credentials
+        )
     return pb.TaskPushNotificationConfig(
         tenant=config.tenant,
         id=config.id,
         task_id=config.task_id,
         url=config.url,
         token=config.token,
-        authentication=None
-        if login is None
-        else pb.AuthenticationInfo(scheme=login.scheme, credentials=login.credentials),
+        authentication=authentication,
     )
 
 
@@ -103,8 +108,10 @@ def _to_artifact_update(update: model.ArtifactUpdate) -> pb.TaskArtifactUpdateEv
 
 
 def _to_status(status: model.TaskStatus) -> pb.TaskStatus:
-    said = None if status.message is None else to_message(status.message)
-    return pb.TaskStatus(state=status.state.value, message=said, timestamp=to_time(status.timestamp))
+    message = None
+    if status.message is not None:
+        message = to_message(status.message)
+    return pb.TaskStatus(state=status.state.value, message=message, timestamp=to_time(status.timestamp))
 
 
 def _to_artifact(artifact: model.Artifact) -> pb.Artifact:
@@ -119,15 +126,16 @@ def _to_artifact(artifact: model.Artifact) -> pb.Artifact:
 
 
 def _to_part(part: model.Part) -> pb.Part:
-    return pb.Part(
-        text=None if part.text is UNSET else part.text,
-        raw=None if part.raw is UNSET else part.raw,
-        url=None if part.url is UNSET else part.url,
-        data=None if part.data is UNSET else to_value(part.data),
-        metadata=to_struct(part.metadata),
-        filename=part.filename,
-        media_type=part.media_type,
-    )
+    content: dict[str, Any] = {}  # exactly one of four; protobuf calls it a oneof
+    if part.text is not UNSET:
+        content["text"] = part.text
+    elif part.raw is not UNSET:
+        content["raw"] = part.raw
+    elif part.url is not UNSET:
+        content["url"] = part.url
+    elif part.data is not UNSET:
+        content["data"] = to_value(part.data)
+    return pb.Part(**content, metadata=to_struct(part.metadata), filename=part.filename, media_type=part.media_type)
 
 
 _TO_EVENT: Final[dict[type, Callable[[Any], ProtoEvent]]] = {
@@ -194,11 +202,14 @@ def _from_artifact_update(update: pb.TaskArtifactUpdateEvent) -> model.ArtifactU
 
 
 def _from_status(status: pb.TaskStatus) -> model.TaskStatus:
-    return model.TaskStatus(
-        state=_STATES.get(status.state, TaskState.UNSPECIFIED),
-        message=from_message(status.message) if status.HasField("message") else None,
-        timestamp=from_time(status.timestamp) if status.HasField("timestamp") else "",
-    )
+    message = None
+    if status.HasField("message"):  # a message field that was never set reads as an empty message
+        message = from_message(status.message)
+    timestamp = ""
+    if status.HasField("timestamp"):
+        timestamp = from_time(status.timestamp)
+    state = _STATES.get(status.state, TaskState.UNSPECIFIED)  # a number that is not in the enum: protobuf takes any
+    return model.TaskStatus(state=state, message=message, timestamp=timestamp)
 
 
 def _from_artifact(artifact: pb.Artifact) -> model.Artifact:
@@ -221,8 +232,10 @@ def _from_part(part: pb.Part) -> model.Part:
     if kind is None:
         raise InvalidAgentResponseError("The agent published a part without content")
     content = getattr(part, kind)
+    if kind == "data":
+        content = from_value(content)
     return model.Part(
-        **{kind: from_value(content) if kind == "data" else content},
+        **{kind: content},
         metadata=_from_metadata(part),
         filename=part.filename,
         media_type=part.media_type,
@@ -230,7 +243,9 @@ def _from_part(part: pb.Part) -> model.Part:
 
 
 def _from_metadata(owner: Any) -> model.Metadata | None:  # Any: each message that has metadata
-    return from_struct(owner.metadata) if owner.HasField("metadata") else None
+    if not owner.HasField("metadata"):
+        return None
+    return from_struct(owner.metadata)
 
 
 _FROM_EVENT: Final[dict[type, Callable[[Any], model.Event]]] = {

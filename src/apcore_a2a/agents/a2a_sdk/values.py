@@ -16,14 +16,16 @@ EXACT: Final = 2**53  # beyond it, doubles skip whole numbers
 
 
 def to_struct(data: dict[str, Any] | None) -> Struct | None:
-    return None if data is None else Struct(fields={name: to_value(item) for name, item in data.items()})
+    if data is None:
+        return None
+    return Struct(fields={name: to_value(item) for name, item in data.items()})
 
 
 def to_value(data: Any) -> Value:
     match data:
         case None:
             return Value(null_value=0)  # type: ignore[arg-type]  # the stubs have no name for the enum's number
-        case bool():
+        case bool():  # before int, which a bool is, too
             return Value(bool_value=data)
         case str():
             return Value(string_value=data)
@@ -63,11 +65,17 @@ def from_struct(struct: Struct) -> dict[str, Any]:
     return {name: from_value(value) for name, value in struct.fields.items()}
 
 
+def _from_double(number: float) -> int | float:
+    """JSON makes no difference between 1 and 1.0, but Python does, and so do those who check schemas."""
+    if number.is_integer() and abs(number) <= EXACT:
+        return int(number)
+    return number
+
+
 def from_value(value: Value) -> Any:
     match value.WhichOneof("kind"):
         case "number_value":
-            number = value.number_value
-            return int(number) if number.is_integer() and abs(number) <= EXACT else number
+            return _from_double(value.number_value)
         case "string_value":
             return value.string_value
         case "bool_value":
@@ -76,5 +84,5 @@ def from_value(value: Value) -> Any:
             return from_struct(value.struct_value)
         case "list_value":
             return [from_value(item) for item in value.list_value.values]
-        case _:
+        case _:  # null, or nothing at all
             return None

@@ -5,14 +5,14 @@ approval is on that one only; where there is none, it is on the public card, or 
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import apcore
 import msgspec
 
-from apcore_a2a.agents.apcore.registry import ModuleInfo, Modules
+from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
 from apcore_a2a.agents.apcore.skills import JSON, to_params, to_skill
-from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentExtension
+from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentExtension, AgentSkill
 
 EXTENSION: Final = "urn:apcore:a2a:modules:1"
 
@@ -30,34 +30,40 @@ def build_card(
     Args:
         show: Which of the skills to show; all when None.
     """
-    shown = [module for module in modules if module.is_skill and (show is None or show(module))]
-    params = {"skills": {module.id: msgspec.to_builtins(to_params(module)) for module in shown}}
-    about = AgentExtension(uri=EXTENSION, description="Schemas and annotations of the skills", params=params)
-    project = _project(modules)
-    count = f"{len(shown)} skill{'' if len(shown) == 1 else 's'}"
+    skills: list[AgentSkill] = []
+    described: dict[str, Any] = {}  # what A2A has no field for, by skill
+    for module in modules:
+        if module.is_skill and (show is None or show(module)):
+            skills.append(to_skill(module))
+            described[module.id] = msgspec.to_builtins(to_params(module))
+    about = AgentExtension(
+        uri=EXTENSION, description="Schemas and annotations of the skills", params={"skills": described}
+    )
     return AgentCard(
-        name=name or project("name") or "apcore-agent",
-        description=description or project("description") or f"apcore agent with {count}",
-        version=version or project("version") or "0.0.0",
+        name=name or _read_project(modules, "name") or "apcore-agent",
+        description=description or _read_project(modules, "description") or _count(skills),
+        version=version or _read_project(modules, "version") or "0.0.0",
         supported_interfaces=(),
         capabilities=AgentCapabilities(streaming=hasattr(modules.executor, "stream"), extensions=(about,)),
         default_input_modes=(JSON,),
         default_output_modes=(JSON,),
-        skills=tuple(map(to_skill, shown)),
+        skills=tuple(skills),
     )
 
 
-def _project(modules: Modules) -> Callable[[str], str]:
+def _read_project(modules: Modules, field: str) -> str:
     """What apcore's configuration says of the project; empty where it says nothing."""
-    config = getattr(modules.executor, "_config", None) or getattr(modules.registry, "_config", None) or {}
-    return lambda field: str(config.get(f"project.{field}") or "")
+    if modules.config is None:
+        return ""
+    return str(modules.config.get(f"project.{field}") or "")
+
+
+def _count(skills: list[AgentSkill]) -> str:
+    if len(skills) == 1:
+        return "apcore agent with 1 skill"
+    return f"apcore agent with {len(skills)} skills"
 
 
 def is_open(module: ModuleInfo, modules: Modules) -> bool:
     """Whether the ACL lets anybody call the module."""
-    return not modules.denies(module.id, apcore.Context.create)
-
-
-def is_free(module: ModuleInfo) -> bool:
-    """Whether the module runs without asking somebody first."""
-    return module.annotations is None or not module.annotations.requires_approval
+    return not modules.denies(module.id, apcore.Context.create)  # a Context without an identity: a stranger's

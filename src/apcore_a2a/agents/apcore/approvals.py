@@ -1,27 +1,32 @@
-"""Calls that wait for a human: the task asks, keeps the call it asked for, and goes on once that is decided.
+"""Calls that wait for a human: what is kept of them, how a reply is read, and who is told what was decided.
 
-Rule: what is resumed is the call that was stored. A reply can decide about it, never change it.
+apcore asks an approval handler before it runs a module that requires approval. If the handler says *pending*, apcore
+raises `ApprovalPendingError`; the same call with the approval's id as `_approval_token` has the handler asked again.
+So a task that waits keeps the call it waits for (`PendingCall`), and each reply makes that call again.
+
+Rule: what is resumed is the call that was kept. A reply can decide about it, never change it.
 """
 
 import inspect
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+import secrets
+from collections.abc import Iterator
 from typing import Any, Final
 
-import msgspec
+import apcore
 from msgspec import Struct
 
-from apcore_a2a.agent import Admission, AgentEvent, Call, Remember
-from apcore_a2a.agents.apcore.failures import explain, public
-from apcore_a2a.agents.apcore.module_agent import Job, ModuleAgent
-from apcore_a2a.agents.apcore.parts import APPROVAL_TOKEN
-from apcore_a2a.errors import SkillNotFoundError
-from apcore_a2a.protocol.model import Message, Part, Role, StatusUpdate, TaskState, TaskStatus
+from apcore_a2a.agent import AgentEvent, Remember
+from apcore_a2a.agents.apcore.checks import held_by_gate
+from apcore_a2a.agents.apcore.failures import make_public
+from apcore_a2a.agents.content import agent_message
+from apcore_a2a.protocol.model import Message, StatusUpdate, TaskState, TaskStatus
 
+TOKEN: Final = "_approval_token"  # apcore's, and ours alone to give: it would approve whatever call it is in
 ANSWERS: Final = {"approve": True, "approved": True, "yes": True, "reject": False, "rejected": False, "no": False}
+MAX_DECISIONS: Final = 10_000
 
 
-class Pending(Struct, frozen=True):
+class PendingCall(Struct, frozen=True):
     """A call that waits, as it is kept with its task."""
 
     skill: str
@@ -38,87 +43,102 @@ class Approval(Struct, frozen=True):
     by: str
 
 
-class Approvals:
-    """A ModuleAgent whose modules may have to wait for approval.
-
-    Args:
-        by_caller: Whether the caller who asked may also approve, given an approval handler that takes answers.
-    """
-
-    may_reply = False
-
-    def __init__(self, agent: ModuleAgent, *, by_caller: bool = True) -> None:
-        self._agent, self._by_caller = agent, by_caller
-
-    @property
-    def _handler(self) -> Any:
-        return getattr(self._agent.modules.executor, "_approval_handler", None)
-
-    async def admit(self, call: Call) -> Admission:
-        if call.memo is None:
-            return await self._agent.admit(call)
-        return Admission(retry_safe=self._resume(call).module.is_repeatable)
-
-    async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
-        job = self._agent.read(call) if call.memo is None else self._resume(call)
-        try:
-            if job.approval is not None:
-                await self._pass_on(job.approval)
-                if job.approval.approved is False:
-                    yield _status(TaskState.REJECTED, f"Module {job.module.id} was not run: rejected by the caller")
-                    return
-            async with aclosing(self._agent.perform(job, call)) as events:
-                async for event in events:
-                    yield event
-        except Exception as error:  # the end of a run: all that a module can raise ends here
-            for event in _ending(error, job):
-                yield event
-
-    def _resume(self, call: Call) -> Job:
-        pending = msgspec.convert(call.memo, Pending)
-        module = self._agent.modules.find(pending.skill)
-        if module is None:
-            raise SkillNotFoundError(pending.skill)
-        # Without a handler there is no gate to show the token to: the module itself has asked.
-        token = {APPROVAL_TOKEN: pending.approval_id} if pending.approval_id and self._handler else {}
-        approval = Approval(pending.approval_id, _answer(call.message), call.caller.id)
-        return Job(module, {**pending.inputs, **token}, approval=approval)
-
-    async def _pass_on(self, approval: Approval) -> None:
-        """Tell the approval handler what the caller decided, if it wants to know."""
-        store = getattr(self._handler, "_store", None)  # where apcore-mcp's handler takes its answers
-        resolve = getattr(self._handler, "resolve", None) or getattr(store, "resolve", None)
-        if self._by_caller and resolve is not None and approval.id and approval.approved is not None:
-            told = resolve(approval.id, approved=approval.approved, reason=f"Decided by {approval.by}")
-            if inspect.isawaitable(told):
-                await told
-
-
-def _answer(message: Message) -> bool | None:
+def read_answer(message: Message) -> bool | None:
+    """Whether a reply approves; None if it says neither yes nor no."""
     for part in message.parts:
         if isinstance(part.data, dict) and isinstance(part.data.get("approved"), bool):
             return bool(part.data["approved"])
-        if isinstance(part.text, str) and (word := part.text.strip().lower()) in ANSWERS:
-            return ANSWERS[word]
+        if isinstance(part.text, str):
+            word = part.text.strip().lower()
+            if word in ANSWERS:
+                return ANSWERS[word]
     return None
 
 
-def _ending(error: Exception, job: Job) -> Iterator[AgentEvent]:
-    skill, code = job.module.id, getattr(error, "code", None)
-    reason = public(getattr(error, "reason", None))
-    why = f" ({reason})" if reason else ""
-    if code == "APPROVAL_PENDING":
-        inputs = {name: value for name, value in job.inputs.items() if name != APPROVAL_TOKEN}
-        approval_id = getattr(error, "approval_id", None)
-        yield Remember(Pending(skill, inputs, approval_id))
-        text = f'Approval required for module {skill}{why}. Reply "approve" or "reject".'
-        yield _status(TaskState.INPUT_REQUIRED, text, approvalId=approval_id, skillId=skill)
-    elif code == "APPROVAL_DENIED":  # not FAILED: nothing was run, and trying again will not help
-        yield _status(TaskState.REJECTED, f"Approval denied for module {skill}{why}")
-    else:
-        raise explain(error, skill) from error
+# ---- what the task says ----------------------------------------------------------------------------------------------
 
 
-def _status(state: TaskState, text: str, **metadata: Any) -> StatusUpdate:
-    message = Message(message_id="", role=Role.AGENT, parts=(Part(text=text),), metadata=metadata or None)
-    return StatusUpdate(status=TaskStatus(state=state, message=message))
+def wait_for_approval(error: Exception, skill: str, inputs: dict[str, Any]) -> Iterator[AgentEvent]:
+    """Keep the call that apcore has not made, and ask about it."""
+    approval_id = getattr(error, "approval_id", None)
+    kept = dict(inputs)
+    kept.pop(TOKEN, None)  # the next reply brings it again
+    yield Remember(PendingCall(skill, kept, approval_id))
+    text = f'Approval required for module {skill}{_reason(error)}. Reply "approve" or "reject".'
+    metadata = {"approvalId": approval_id, "skillId": skill}
+    message = agent_message(text, metadata=metadata)
+    yield StatusUpdate(status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=message))
+
+
+def denied(error: Exception, skill: str) -> StatusUpdate:
+    """The handler said no. The task is not FAILED: nothing was run, and trying again will not help."""
+    return _rejected(f"Approval denied for module {skill}{_reason(error)}")
+
+
+def rejected_by_caller(skill: str) -> StatusUpdate:
+    return _rejected(f"Module {skill} was not run: rejected by the caller")
+
+
+def _rejected(text: str) -> StatusUpdate:
+    return StatusUpdate(status=TaskStatus(state=TaskState.REJECTED, message=agent_message(text)))
+
+
+def _reason(error: Exception) -> str:
+    reason = make_public(getattr(error, "reason", None))
+    if not reason:
+        return ""
+    return f" ({reason})"
+
+
+# ---- approval handlers -----------------------------------------------------------------------------------------------
+
+
+def find_approval_handler(executor: Any) -> Any:
+    """The approval handler of an executor, as it is now; None if there is none, or if the executor does not tell."""
+    handler = held_by_gate(executor, "BuiltinApprovalGate", "handler")
+    if handler is not None:
+        return handler
+    return getattr(executor, "approval_handler", None)  # a ServedExecutor tells on every version of apcore
+
+
+async def tell_handler(handler: Any, approval: Approval) -> None:
+    """Tell an approval handler what the caller decided, if it wants to know.
+
+    It does if it has a method `resolve`, or a `store` that has one. apcore does not know the method; the name and the
+    arguments are those of apcore-mcp's ApprovalStore.
+    """
+    resolve = getattr(handler, "resolve", None) or getattr(getattr(handler, "store", None), "resolve", None)
+    if resolve is None or not approval.id or approval.approved is None:
+        return
+    told = resolve(approval.id, approved=approval.approved, reason=f"Decided by {approval.by}")
+    if inspect.isawaitable(told):
+        await told
+
+
+class AskCaller:
+    """The approval handler of an agent that brought none: it asks whoever sent the message.
+
+    Every approval is pending until the task's reply decides it; a decision is good for one call.
+    """
+
+    def __init__(self) -> None:
+        self._decisions: dict[str, tuple[bool, str | None]] = {}
+
+    async def request_approval(self, request: Any) -> Any:  # Any: apcore's ApprovalRequest and ApprovalResult
+        return apcore.ApprovalResult(status="pending", approval_id=secrets.token_urlsafe(16))
+
+    async def check_approval(self, approval_id: str) -> Any:
+        decision = self._decisions.pop(approval_id, None)
+        if decision is None:
+            return apcore.ApprovalResult(status="pending", approval_id=approval_id)
+        approved, reason = decision
+        status = "approved" if approved else "rejected"
+        return apcore.ApprovalResult(status=status, approval_id=approval_id, reason=reason)
+
+    def resolve(self, approval_id: str, *, approved: bool, reason: str | None = None) -> None:
+        """Take a decision. The task that keeps the id vouches for it, so it may be older than this process."""
+        # Decisions nobody comes back for would pile up: the oldest make room.
+        while len(self._decisions) >= MAX_DECISIONS:
+            oldest = next(iter(self._decisions))
+            del self._decisions[oldest]
+        self._decisions[approval_id] = (approved, reason)

@@ -14,6 +14,7 @@ import msgspec
 from apcore_a2a.agent import Call, Caller
 from apcore_a2a.protocol.model import Part, encode
 
+# apcore keeps "ext." free for those who extend it, and hands the data on to the modules that a module calls.
 TASK_ID: Final = "ext.a2a.task_id"
 CONTEXT_ID: Final = "ext.a2a.context_id"
 MESSAGE: Final = "ext.a2a.message"
@@ -22,7 +23,8 @@ HISTORY: Final = "ext.a2a.history"
 DEADLINE: Final = "ext.a2a.deadline"
 APPROVAL: Final = "ext.a2a.approval"
 
-_CREATE: Final = inspect.signature(apcore.Context.create).parameters  # until 0.21 the executor, from 0.22 on the token
+# Until 0.21 the executor is an argument, from 0.22 on the token is; giving the other one is an error.
+_PARAMETERS: Final = inspect.signature(apcore.Context.create).parameters
 
 
 def make_context(call: Call, executor: Any, rest: Sequence[Part] = (), approval: object = None) -> Any:
@@ -35,24 +37,36 @@ def make_context(call: Call, executor: Any, rest: Sequence[Part] = (), approval:
         MESSAGE: call.message,
         PARTS: rest,
         HISTORY: call.history,
-        DEADLINE: None if call.deadline is None else time.time() + call.deadline - time.monotonic(),
+        DEADLINE: _to_wall_clock(call.deadline),
         APPROVAL: approval,
     }
-    given = {
+    arguments: dict[str, Any] = {  # Any: apcore is untyped
         "identity": _identity(call.caller),
         "trace_parent": apcore.TraceContext.extract(dict(call.headers)),
-        "cancel_token": token,
         "executor": executor,
+        "cancel_token": token,
         "data": msgspec.json.decode(encode(data)),  # shared with nobody: modules may change what they find
     }
-    context = apcore.Context.create(**{name: value for name, value in given.items() if name in _CREATE})
+    for name in ("executor", "cancel_token"):
+        if name not in _PARAMETERS:
+            del arguments[name]
+    context = apcore.Context.create(**arguments)
     context.cancel_token = token
     return context
+
+
+def _to_wall_clock(deadline: float | None) -> float | None:
+    """A deadline in seconds since 1970, which a module can pass on to another machine."""
+    if deadline is None:
+        return None
+    return time.time() + deadline - time.monotonic()
 
 
 def _identity(caller: Caller) -> Any:
     if not caller.is_authenticated:
         return None
-    # An ACL's "@system" matches the type, and the type may come out of a token: nobody outside is the system.
-    kind = "user" if caller.type == "system" else caller.type
+    kind = caller.type
+    if kind == "system":
+        # An ACL's "@system" matches the type, and the type may come out of a token: nobody outside is the system.
+        kind = "user"
     return apcore.Identity(id=caller.id, type=kind, roles=tuple(caller.roles), attrs=dict(caller.attributes))

@@ -13,7 +13,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from apcore_a2a import errors
-from apcore_a2a.agents.apcore.registry import ModuleInfo
+from apcore_a2a.agents.apcore.checks import ACCESS, SCHEMA, FailedChecks
+from apcore_a2a.agents.apcore.modules import ModuleInfo
 from apcore_a2a.errors import A2AError, AgentError
 
 logger = logging.getLogger(__name__)
@@ -27,8 +28,6 @@ FAILURES: Final[Mapping[object, tuple[str, str, type[A2AError]]]] = {
     "CALL_DEPTH_EXCEEDED": ("CallDepthExceededError", SAFETY, AgentError),
     "CIRCULAR_CALL": ("CircularCallError", SAFETY, AgentError),
     "CALL_FREQUENCY_EXCEEDED": ("CallFrequencyExceededError", SAFETY, AgentError),
-    "APPROVAL_PENDING": ("ApprovalPendingError", "Approval required", AgentError),
-    "APPROVAL_DENIED": ("ApprovalDeniedError", "Approval denied", AgentError),
     "APPROVAL_TIMEOUT": ("ApprovalTimeoutError", "Approval timed out", AgentError),
     "MODULE_DISABLED": ("ModuleDisabledError", "This skill is switched off", errors.UnsupportedOperationError),
     "CIRCUIT_BREAKER_OPEN": ("CircuitBreakerOpenError", "This skill keeps failing; try again later", AgentError),
@@ -37,7 +36,8 @@ FAILURES: Final[Mapping[object, tuple[str, str, type[A2AError]]]] = {
     "TASK_LIMIT_EXCEEDED": ("TaskLimitExceededError", "Too much to do; try again later", AgentError),
 }
 
-_UNFIT: Final = (  # to be seen outside: our machine's paths, our code, other people's secrets
+# What is taken out of a text: tracebacks, paths of our machine, logins in addresses, what looks like a secret.
+_UNFIT: Final = (
     (re.compile(r"Traceback \(most recent call last\).*", re.DOTALL), ""),
     (re.compile(r'File "[^"]*", line \d+(?:, in \S+)?'), "…"),
     (re.compile(r"(?<![\w:/.])/(?:[\w.@~-]+/)+[\w.@~-]*|\b[A-Za-z]:\\[^\s\"']+|\\\\[\w.$-]+\\[^\s\"']*"), "…"),
@@ -47,7 +47,7 @@ _UNFIT: Final = (  # to be seen outside: our machine's paths, our code, other pe
 _REQUIRED: Final = re.compile(r"^'(.+)' is a required property$")
 
 
-def public(text: object) -> str:
+def make_public(text: object) -> str:
     """Somebody else's text, fit to be seen outside."""
     said = str(text or "")
     for pattern, instead in _UNFIT:
@@ -55,13 +55,17 @@ def public(text: object) -> str:
     return said.strip()[:MAX_TEXT]
 
 
-def refuse(failed: Mapping[str, Any], module: ModuleInfo, inputs: Any) -> A2AError:
-    """The error for a call that did not pass apcore's checks; access is judged before anything is told."""
-    if "acl" in failed:
-        return mask(module.id, failed["acl"].get("message"))
-    if "schema" in failed:
-        return _invalid_input(failed["schema"], module, inputs)
-    return _from_table(next(iter(failed.values())).get("code")) or errors.SkillNotFoundError(module.id)
+# ---- before a task exists --------------------------------------------------------------------------------------------
+
+
+def refuse(failed: FailedChecks, module: ModuleInfo, inputs: Any) -> A2AError:
+    """The error for a call that did not pass apcore's checks."""
+    if ACCESS in failed:  # first: whoever may not call the module is not told what it takes
+        return mask(module.id, failed[ACCESS].get("message"))
+    if SCHEMA in failed:
+        return _invalid_input(failed[SCHEMA], module, inputs)
+    first = next(iter(failed.values()))
+    return _from_table(first.get("code")) or errors.SkillNotFoundError(module.id)
 
 
 def mask(skill: str, reason: object) -> A2AError:
@@ -70,62 +74,97 @@ def mask(skill: str, reason: object) -> A2AError:
     return errors.TaskNotFoundError()
 
 
+def _invalid_input(error: Mapping[str, Any], module: ModuleInfo, inputs: Any) -> A2AError:
+    """The error that names each wrong field."""
+    found = error.get("errors") or error.get("details", {}).get("errors") or ()
+    items: list[Mapping[str, Any]] = []
+    for item in found:
+        if isinstance(item, Mapping):
+            items.append(item)
+        else:
+            items.append(vars(item))  # 0.9 has objects
+    has_fields = bool(items) and all("field" in item for item in items)
+    if not has_fields:  # 0.17 loses the names of all fields, 0.32 of those that are missing: we ask the model ourselves
+        is_strict = any("path" in item for item in items)  # so names 0.32 what it found, and it is strict
+        items = validate(module.source.input_schema, inputs, strict=is_strict) or items
+    violations: list[errors.Violation] = []
+    texts: list[str] = []
+    for item in items:
+        field = _field(item)
+        message = make_public(item["message"])
+        violations.append(errors.Violation(field, message, item.get("code") or "invalid"))
+        texts.append(f"{field}: {message}" if field else message)
+    text = f"Invalid parameters: {'; '.join(texts[:3])}"  # the text is for people; the violations name them all
+    return errors.InvalidParamsError(text, violations, kind="SchemaValidationError")
+
+
+def _field(item: Mapping[str, Any]) -> str:
+    """The field that an item of apcore's is about, with dots: it names it in three ways."""
+    field = item.get("field") or item.get("path", "").strip("/").replace("/", ".")
+    if field:
+        return str(field)
+    named = _REQUIRED.match(item["message"])
+    if named is None:
+        return ""
+    return named[1]
+
+
+def validate(model: Any, value: Any, *, strict: bool) -> list[Any]:
+    """What a pydantic model says of a JSON value, field by field; nothing if it is no such model."""
+    if not hasattr(model, "model_validate_json"):
+        return []
+    try:
+        model.model_validate_json(json.dumps(value), strict=strict)
+    except ValidationError as error:
+        found: list[dict[str, str]] = []
+        for item in error.errors():
+            field = ".".join(map(str, item["loc"]))
+            found.append({"field": field, "code": item["type"], "message": item["msg"]})
+        return found
+    return []
+
+
+# ---- at the end of a run ---------------------------------------------------------------------------------------------
+
+
 def explain(error: Exception, skill: str) -> A2AError:
     """The error for an exception that ended a run."""
-    for said in (error, getattr(error, "cause", None)):  # what apcore wrapped; `__cause__` may be the error itself
+    # Ours, or ours that apcore has wrapped. Not `__cause__`: in newer versions that is often the error itself.
+    for said in (error, getattr(error, "cause", None)):
         if isinstance(said, A2AError):
             return said
-    code, details = getattr(error, "code", type(error).__name__), getattr(error, "details", {})
+    code = getattr(error, "code", type(error).__name__)
+    details = getattr(error, "details", {})
     if code == "ACL_DENIED":
         return mask(skill, error)
     if code == "SCHEMA_VALIDATION_ERROR" and "Output" in str(error):
         return invalid_output(skill, error)
+    # Another module's refusal of what this one gave it is not for the client; nor is that of a chunk of a stream, which
+    # has a code of its own in the details.
     if code == "GENERAL_INVALID_INPUT" and details.get("module_id", skill) == skill and "code" not in details:
-        return errors.InvalidParamsError(
-            f"Invalid input: {public(getattr(error, 'message', ''))}", kind="InvalidInputError"
-        )
+        text = f"Invalid input: {make_public(getattr(error, 'message', ''))}"
+        return errors.InvalidParamsError(text, kind="InvalidInputError")
     return _from_table(code) or _internal(error, skill)
 
 
 def _from_table(code: object) -> A2AError | None:
-    row = FAILURES.get(code)
-    return None if row is None else row[2](row[1], kind=row[0])
+    if code not in FAILURES:
+        return None
+    kind, text, ours = FAILURES[code]
+    return ours(text, kind=kind)
 
 
 def _internal(error: Exception, skill: str) -> A2AError:
     reference = secrets.token_hex(6)
     logger.error("module failed", exc_info=error, extra={"module_id": skill, "reference": reference})
-    kind = "ModuleExecuteError" if getattr(error, "code", None) == "MODULE_EXECUTE_ERROR" else "InternalError"
+    kind = "InternalError"
+    if getattr(error, "code", None) == "MODULE_EXECUTE_ERROR":
+        kind = "ModuleExecuteError"
     return AgentError(f"Internal error (reference {reference})", kind=kind, reference=reference)
 
 
 def invalid_output(skill: str, reason: object) -> A2AError:
+    """The error for an output that does not match the module's schema: the module's mistake, not the caller's."""
     logger.error("module output does not match its schema", extra={"module_id": skill, "reason": str(reason)})
-    return errors.InvalidAgentResponseError(
-        "The module's output does not match its schema", kind="SchemaValidationError"
-    )
-
-
-def _invalid_input(error: Mapping[str, Any], module: ModuleInfo, inputs: Any) -> A2AError:
-    found = error.get("errors") or error.get("details", {}).get("errors") or ()
-    items = [item if isinstance(item, Mapping) else vars(item) for item in found]
-    if not items or any("field" not in item for item in items):  # 0.17 loses all fields, 0.32 those that are missing
-        items = validate(module.source.input_schema, inputs, strict=any("path" in item for item in items)) or items
-    said = [errors.Violation(_field(item), public(item["message"]), item.get("code") or "invalid") for item in items]
-    texts = [f"{each.field}: {each.message}" if each.field else each.message for each in said[:3]]
-    return errors.InvalidParamsError(f"Invalid parameters: {'; '.join(texts)}", said, kind="SchemaValidationError")
-
-
-def _field(item: Mapping[str, Any]) -> str:
-    named = _REQUIRED.match(item["message"])
-    return item.get("field") or item.get("path", "").strip("/").replace("/", ".") or (named[1] if named else "")
-
-
-def validate(model: Any, value: Any, *, strict: bool) -> list[Any]:
-    """What a pydantic model says of a JSON value, field by field; nothing if it is no such model."""
-    try:
-        if hasattr(model, "model_validate_json"):
-            model.model_validate_json(json.dumps(value), strict=strict)
-    except ValidationError as error:
-        return [{"field": ".".join(map(str, e["loc"])), "code": e["type"], "message": e["msg"]} for e in error.errors()]
-    return []
+    text = "The module's output does not match its schema"
+    return errors.InvalidAgentResponseError(text, kind="SchemaValidationError")

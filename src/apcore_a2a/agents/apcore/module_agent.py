@@ -5,119 +5,196 @@ Rule: whatever can be refused is refused in `admit`, before a task exists. A run
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import partial
-from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from apcore_a2a.agent import Admission, AgentEvent, Call
-from apcore_a2a.agents.apcore import failures
+from apcore_a2a.agents.apcore import approvals, failures
+from apcore_a2a.agents.apcore.approvals import Approval, PendingCall
 from apcore_a2a.agents.apcore.context import make_context
-from apcore_a2a.agents.apcore.parts import Parts, to_inputs, to_parts, to_plain
-from apcore_a2a.agents.apcore.registry import ModuleInfo, Modules
+from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
+from apcore_a2a.agents.apcore.parts import copy_output, output_parts, to_inputs
 from apcore_a2a.errors import A2AError, InvalidParamsError, SkillNotFoundError, Violation
-from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, StatusUpdate, TaskState, TaskStatus
+from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
 
 ARTIFACT_ID: Final = "result"  # a task has one; what an earlier run of it left is replaced
 MAX_SHOWN: Final = 64  # characters of a skill id that we repeat to its sender
 
 
-class Job(NamedTuple):
+class ModuleCall(Struct, frozen=True):
     """One call of a module."""
 
     module: ModuleInfo
     inputs: Any
-    rest: Parts = ()
-    approval: Any = None
+    rest: tuple[Part, ...] = ()
+    """The parts of the message that are not the inputs."""
+    approval: Approval | None = None
     """What became of the approval this call has waited for."""
 
 
 class ModuleAgent:
-    """Runs modules. A message that names none is for `default_skill`, or for the only skill there is."""
+    """Runs modules.
+
+    Args:
+        default_skill: Whom a message is for that names no skill; else the only skill there is, if it is the only one.
+        approvals_by_caller: Whether the caller who asked may also approve, given an approval handler that takes
+            answers.
+    """
 
     may_reply = False
 
-    def __init__(self, modules: Modules, *, default_skill: str = "") -> None:
-        self.modules, self._default_skill = modules, default_skill
+    def __init__(self, modules: Modules, *, default_skill: str = "", approvals_by_caller: bool = True) -> None:
+        self._modules = modules
+        self._default_skill = default_skill
+        self._approvals_by_caller = approvals_by_caller
 
     async def admit(self, call: Call) -> Admission:
-        job = self.read(call)
-        context = partial(make_context, call, self.modules.executor, job.rest)
-        if failed := await self.modules.preflight(job.module, job.inputs, context):
-            raise failures.refuse(failed, job.module, job.inputs)
-        return Admission(retry_safe=job.module.is_repeatable)
+        if call.memo is not None:  # a reply to a task that waits: its call was checked when it was first asked for
+            return Admission(retry_safe=self._resume(call).module.is_repeatable)
+        asked = self._read(call)
+
+        def context() -> Any:
+            return make_context(call, self._modules.executor, asked.rest)
+
+        failed = await self._modules.find_failed_checks(asked.module, asked.inputs, context)
+        if failed:
+            raise failures.refuse(failed, asked.module, asked.inputs)
+        return Admission(retry_safe=asked.module.is_repeatable)
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
-        job = self.read(call)
+        if call.memo is None:
+            asked = self._read(call)
+        else:
+            asked = self._resume(call)
+        skill = asked.module.id
         try:
-            async with aclosing(self.perform(job, call)) as events:
+            if asked.approval is not None:
+                await self._tell_decision(asked.approval)
+                if asked.approval.approved is False:
+                    yield approvals.rejected_by_caller(skill)
+                    return
+            async with aclosing(self._execute(asked, call)) as events:
                 async for event in events:
                     yield event
         except Exception as error:  # the end of a run: all that a module can raise ends here
-            raise failures.explain(error, job.module.id) from error
+            code = getattr(error, "code", None)
+            if code == "APPROVAL_PENDING":
+                for event in approvals.wait_for_approval(error, skill, asked.inputs):
+                    yield event
+            elif code == "APPROVAL_DENIED":
+                yield approvals.denied(error, skill)
+            else:
+                raise failures.explain(error, skill) from error
 
-    def read(self, call: Call) -> Job:
-        """What a message asks for.
+    # ---- what a message asks for -------------------------------------------------------------------------------------
+
+    def _read(self, call: Call) -> ModuleCall:
+        """The call that a message asks for.
 
         Raises:
             A2AError: nothing that can be done; to a caller whom the ACL refuses the skill, "Task not found".
         """
         skill = self._route(call)
         try:
-            module = self.modules.find(skill)
+            module = self._modules.find(skill)
             if module is None:
                 raise SkillNotFoundError(skill[:MAX_SHOWN])
-            return Job(module, *to_inputs(call.message.parts, module))
+            inputs, rest = to_inputs(call.message.parts, module)
         except A2AError as error:
-            if self.modules.denies(skill, partial(make_context, call, self.modules.executor)):
+            # Whoever may not call the skill must not learn from the error whether it exists, or what it takes.
+            if self._modules.denies(skill, lambda: make_context(call, self._modules.executor)):
                 raise failures.mask(skill, error) from error
             raise
+        return ModuleCall(module, inputs, rest)
 
     def _route(self, call: Call) -> str:
+        """The id of the skill that a message is for."""
         for metadata in (call.message.metadata, call.request.metadata):
             skill = (metadata or {}).get("skillId")
             if isinstance(skill, str) and skill:
                 return skill
-        only = list(islice((module.id for module in self.modules if module.is_skill), 2))
-        if not self._default_skill and len(only) != 1:
+        if self._default_skill:
+            return self._default_skill
+        skills: list[str] = []
+        for module in self._modules:
+            if module.is_skill:
+                skills.append(module.id)
+            if len(skills) > 1:  # there may be thousands more; two are too many
+                break
+        if len(skills) != 1:
             text = "Missing required parameter: metadata.skillId"
             raise InvalidParamsError(text, [Violation("metadata.skillId", text, "required")])
-        return self._default_skill or only[0]
+        return skills[0]
 
-    async def perform(self, job: Job, call: Call) -> AsyncGenerator[AgentEvent, None]:
+    def _resume(self, call: Call) -> ModuleCall:
+        """The call that a task has waited for: the one that was kept, whatever the reply says besides yes and no."""
+        pending = msgspec.convert(call.memo, PendingCall)
+        module = self._modules.find(pending.skill)
+        if module is None:
+            raise SkillNotFoundError(pending.skill)
+        inputs = dict(pending.inputs)
+        if pending.approval_id and self._has_gate(module):
+            inputs[approvals.TOKEN] = pending.approval_id
+        approval = Approval(pending.approval_id, approvals.read_answer(call.message), call.caller.id)
+        return ModuleCall(module, inputs, approval=approval)
+
+    def _has_gate(self, module: ModuleInfo) -> bool:
+        """Whether it was apcore that asked. If it was the module itself, an old apcore would hand it the token."""
+        handler = approvals.find_approval_handler(self._modules.executor)
+        # An older executor does not tell its handler. That apcore asked for this module is then the likelier case.
+        return handler is not None or module.requires_approval
+
+    async def _tell_decision(self, approval: Approval) -> None:
+        if self._approvals_by_caller:
+            await approvals.tell_handler(approvals.find_approval_handler(self._modules.executor), approval)
+
+    # ---- the run -----------------------------------------------------------------------------------------------------
+
+    async def _execute(self, asked: ModuleCall, call: Call) -> AsyncGenerator[AgentEvent, None]:
         """Run a module, with whatever exceptions it raises."""
         yield StatusUpdate(status=TaskStatus(state=TaskState.WORKING))
-        module, executor = job.module, self.modules.executor
-        context = make_context(call, executor, job.rest, job.approval)
-        if not module.streams:  # `stream` would ignore RetryMiddleware
-            result = to_plain(await executor.call_async(module.id, job.inputs, context))
+        module = asked.module
+        executor = self._modules.executor
+        context = make_context(call, executor, asked.rest, asked.approval)
+        if not module.streams:  # `stream` would do for all modules, but it ignores RetryMiddleware
+            result = copy_output(await executor.call_async(module.id, asked.inputs, context))
         else:
-            result, append = {}, False
-            async with aclosing(executor.stream(module.id, job.inputs, context)) as chunks:
+            result = {}
+            append = False
+            async with aclosing(executor.stream(module.id, asked.inputs, context)) as chunks:
                 async for chunk in chunks:
-                    plain = to_plain(chunk)  # at once: apcore goes on changing what it has yielded
-                    yield _update(module, plain, append=append)
-                    _merge(result, plain)
+                    copied = copy_output(chunk)  # at once: apcore goes on changing what it has yielded
+                    yield _update(module, copied, append=append)
+                    _merge(result, copied)
                     append = True
-            schema = getattr(module.source, "output_schema", None)  # a streamed output apcore only logs if it is wrong
-            if wrong := failures.validate(schema, msgspec.to_builtins(result), strict=False):
-                raise failures.invalid_output(module.id, wrong)
+            _check_streamed_output(module, result)
         yield _update(module, result, last_chunk=True)
         yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
+
+
+def _check_streamed_output(module: ModuleInfo, result: Any) -> None:
+    # apcore checks it as well, but when a streamed output is wrong, it writes that to its log and nowhere else.
+    schema = getattr(module.source, "output_schema", None)
+    wrong = failures.validate(schema, msgspec.to_builtins(result), strict=False)
+    if wrong:
+        raise failures.invalid_output(module.id, wrong)
 
 
 def _merge(result: dict[str, Any], chunk: dict[str, Any]) -> None:
     """As apcore merges chunks: objects into each other, anything else by replacing. No object is shared."""
     for name, value in chunk.items():
-        if isinstance(value, dict):
-            inner = result.get(name)
-            result[name] = inner if isinstance(inner, dict) else {}
-            _merge(result[name], value)
-        else:
+        if not isinstance(value, dict):
             result[name] = value
+            continue
+        inner = result.get(name)
+        if not isinstance(inner, dict):
+            inner = {}
+            result[name] = inner
+        _merge(inner, value)
 
 
-def _update(module: ModuleInfo, plain: Any, *, append: bool = False, last_chunk: bool = False) -> ArtifactUpdate:
-    artifact = Artifact(artifact_id=ARTIFACT_ID, name=module.id, parts=to_parts(plain))
+def _update(module: ModuleInfo, output: Any, *, append: bool = False, last_chunk: bool = False) -> ArtifactUpdate:
+    artifact = Artifact(artifact_id=ARTIFACT_ID, name=module.id, parts=output_parts(output))
     return ArtifactUpdate(artifact=artifact, append=append, last_chunk=last_chunk)

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from apcore_a2a.agents.apcore.registry import ModuleInfo
+from apcore_a2a.agents.apcore.modules import ModuleInfo
 from apcore_a2a.agents.apcore.schema import Schema, text_field
 from apcore_a2a.protocol.card import AgentSkill
 from apcore_a2a.protocol.model import encode
@@ -15,11 +15,16 @@ MAX_EXAMPLES: Final = 10
 def to_skill(module: ModuleInfo) -> AgentSkill:
     """What others read about a module: `display.a2a` before `display` before the module's own words."""
     display = {**module.display, **(module.display.get("a2a") or {})}
-    guidance = f"\n\nGuidance: {display['guidance']}" if display.get("guidance") else ""
+    description = display.get("description") or module.description
+    if display.get("guidance"):
+        description += f"\n\nGuidance: {display['guidance']}"  # as apcore's other adapters write it
+    name = display.get("alias")
+    if not name:
+        name = module.id.replace(".", " ").replace("_", " ").title()
     return AgentSkill(
         id=module.id,
-        name=display.get("alias") or module.id.replace(".", " ").replace("_", " ").title(),
-        description=(display.get("description") or module.description) + guidance,
+        name=name,
+        description=description,
         tags=tuple(display.get("tags") or module.tags),
         examples=tuple(encode(example.inputs).decode() for example in module.examples[:MAX_EXAMPLES]),
         input_modes=modes(module.input_schema),
@@ -31,12 +36,14 @@ def modes(schema: Schema) -> tuple[str, ...]:
     """The media types that fit a schema."""
     if not schema:
         return (TEXT,)
-    return (JSON,) if text_field(schema) is None else (JSON, TEXT)
+    if text_field(schema) is None:
+        return (JSON,)
+    return (JSON, TEXT)
 
 
 def to_params(module: ModuleInfo) -> dict[str, Any]:
     """What a client that knows apcore is told besides: enough to build a form and to judge the risk."""
-    params = {
+    params: dict[str, Any] = {
         "version": module.version,
         "streaming": module.streams,
         "annotations": module.annotations,
@@ -44,4 +51,8 @@ def to_params(module: ModuleInfo) -> dict[str, Any]:
         "outputSchema": module.output_schema,
         "examples": [{"name": each.title, "input": each.inputs} for each in module.examples[:MAX_EXAMPLES]],
     }
-    return {name: value for name, value in params.items() if value}
+    # What is empty says nothing, and cards with many skills are large as it is.
+    for name in list(params):
+        if not params[name]:
+            del params[name]
+    return params

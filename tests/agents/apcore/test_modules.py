@@ -13,7 +13,7 @@ import pytest
 from apcore.decorator import module as apcore_module
 from pydantic import BaseModel
 
-from apcore_a2a.agents.apcore.registry import Annotations, Example, ModuleInfo
+from apcore_a2a.agents.apcore.modules import Annotations, Example, ModuleInfo
 from apcore_a2a.agents.apcore.sources import open_modules
 from tests.agents.apcore.running import Add, Counts, Returns, modules_of, registry_of
 
@@ -165,15 +165,6 @@ def test_a_module_that_cannot_be_described_is_left_out_alone(caplog: pytest.LogC
 def test_schemas_may_be_dicts() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     assert only(a__module=Returns({}, input_schema=schema, output_schema=schema)).input_schema == schema
-
-
-def test_each_module_is_prepared_once() -> None:
-    prepared: list[Any] = []
-    module = Add()
-    opened = modules_of(math__add=module)
-    modules = type(opened)(opened.registry, opened.executor, prepare=prepared.append)
-    assert list(modules) == list(modules)
-    assert prepared == [module]
 
 
 def test_a_module_that_was_removed_is_not_kept() -> None:

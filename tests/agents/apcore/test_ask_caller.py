@@ -3,7 +3,7 @@
 import apcore
 import pytest
 
-from apcore_a2a.agents.apcore.asking import MAX_DECISIONS
+from apcore_a2a.agents.apcore.approvals import MAX_DECISIONS
 from apcore_a2a.protocol.model import TaskState
 from tests.agents.apcore.desks import Pay
 from tests.agents.apcore.running import Data, agent_of, call_of, registry_of, run
@@ -36,7 +36,7 @@ async def test_another_word_asks_again() -> None:
 
 
 async def test_a_decision_is_good_for_one_call() -> None:
-    from apcore_a2a.agents.apcore.asking import AskCaller
+    from apcore_a2a.agents.apcore.approvals import AskCaller
 
     asking = AskCaller()
     asking.resolve("a-1", approved=True)
@@ -47,7 +47,7 @@ async def test_a_decision_is_good_for_one_call() -> None:
 
 
 async def test_decisions_nobody_asks_for_are_forgotten() -> None:
-    from apcore_a2a.agents.apcore.asking import AskCaller
+    from apcore_a2a.agents.apcore.approvals import AskCaller
 
     asking = AskCaller()
     for number in range(MAX_DECISIONS + 1):

@@ -1,9 +1,9 @@
 """Registry and executor of apcore, whatever its version, as one typed thing: `Modules`.
 
-Rule: what differs between apcore 0.6.0 and the newest is settled here, once; everybody else sees `ModuleInfo`.
+Rule: how a module is described differs between apcore 0.6.0 and the newest; that is settled here, once, and everybody
+else sees `ModuleInfo`.
 """
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from apcore_a2a.agents.apcore.checks import FailedChecks, MakeContext, find_failed_checks, is_denied
 from apcore_a2a.agents.apcore.schema import Schema, inline
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,6 @@ class ModuleInfo(Struct, frozen=True, kw_only=True):
     output_schema: Schema
     display: Mapping[str, Any]
     streams: bool
-    previews: bool
-    """Whether the module wants to be asked before a call is made."""
     hidden: bool
     source: Any
     """The module itself."""
@@ -62,46 +61,53 @@ class ModuleInfo(Struct, frozen=True, kw_only=True):
     def is_repeatable(self) -> bool:
         return self.annotations is not None and (self.annotations.idempotent or self.annotations.readonly)
 
-
-Fits = Callable[[Any, ModuleInfo, Any], bool]  # executor, module, inputs
+    @property
+    def requires_approval(self) -> bool:
+        return self.annotations is not None and self.annotations.requires_approval
 
 
 class Modules:
     """The modules of a registry, and the executor that runs them.
 
     Args:
-        prepare: Gets each module as it is taken in.
-        fits: Whether inputs are sure to pass apcore's checks of a call, the ACL's aside; where not, apcore is asked.
+        config: apcore's configuration, where there is one; the agent card is named by it.
     """
 
-    def __init__(
-        self, registry: Any, executor: Any, *, prepare: Callable[[Any], object] = id, fits: Fits = lambda *_: False
-    ) -> None:
-        self.registry, self.executor = registry, executor
-        self._prepare, self._fits = prepare, fits
+    def __init__(self, registry: Any, executor: Any, *, config: Any = None) -> None:  # Any: apcore is untyped
+        self.registry = registry
+        self.executor = executor
+        self.config = config
+        # Each module with its description, which is None if it has none: see `_describe_or_leave_out`.
         self._known: dict[str, tuple[Any, ModuleInfo | None]] = {}
-        # Hidden modules are listed on request from 0.21 on; `validate` looks at the ACL from 0.9 on.
-        listing = inspect.signature(registry.list).parameters
-        self._all = {"visibility": ["public", "hidden"]} if "visibility" in listing else {}
-        self._validates_access = "context" in inspect.signature(executor.validate).parameters
+        self._all: dict[str, list[str]] = {}
+        if "visibility" in inspect.signature(registry.list).parameters:  # from 0.21 on modules can be hidden
+            self._all = {"visibility": ["public", "hidden"]}
 
     def __iter__(self) -> Iterator[ModuleInfo]:
         """Every module that can be called, by id."""
-        return filter(None, map(self.find, self.registry.list(**self._all)))
+        for module_id in self.registry.list(**self._all):
+            module = self.find(module_id)
+            if module is not None:
+                yield module
 
     def find(self, module_id: str) -> ModuleInfo | None:
-        source = self.registry.get(module_id) if module_id and not module_id.startswith(SYSTEM) else None
+        """The module that has this id now."""
+        source = None
+        if module_id and not module_id.startswith(SYSTEM):  # apcore raises for an empty id
+            source = self.registry.get(module_id)
         if source is None:
             self._known.pop(module_id, None)
             return None
         known = self._known.get(module_id)
-        if known is None or known[0] is not source:  # what is registered anew is another object
-            known = self._known[module_id] = (source, self._take_in(module_id, source))
-        return known[1]
+        if known is not None and known[0] is source:
+            return known[1]
+        # New, or registered anew: then it is another object, which may say other things about itself.
+        description = self._describe_or_leave_out(module_id, source)
+        self._known[module_id] = (source, description)
+        return description
 
-    def _take_in(self, module_id: str, source: Any) -> ModuleInfo | None:
+    def _describe_or_leave_out(self, module_id: str, source: Any) -> ModuleInfo | None:
         try:
-            self._prepare(source)
             return _describe(self.registry, module_id, source)
         except Exception:  # a schema that cannot be made, for one: this module's trouble, not the others'
             logger.exception("module cannot be described, so it is left out", extra={"module_id": module_id})
@@ -111,37 +117,19 @@ class Modules:
         """Have `changed` called after each registration and removal, on the thread that made it."""
 
         def forget(module_id: str, _: Any) -> None:
-            self._known.pop(module_id, None)
+            self._known.pop(module_id, None)  # or a module that was removed would be kept until somebody asks for it
             changed()
 
         for event in ("register", "unregister"):
             self.registry.on(event, forget)
 
-    def denies(self, module_id: str, make_context: Callable[[], Any]) -> bool:
+    def denies(self, module_id: str, make_context: MakeContext) -> bool:
         """Whether the ACL refuses a call, be the module known or not."""
-        acl: Any = getattr(self.executor, "_acl", None)
-        if acl is None:
-            return False
-        context = make_context().child(module_id)
-        if hasattr(acl, "check_access"):  # tells "ask a human" from "no"
-            return bool(acl.check_access(context.caller_id, module_id, context).access != "allow")
-        return not acl.check(context.caller_id, module_id, context)
+        return is_denied(self.executor, module_id, make_context)
 
-    async def preflight(self, module: ModuleInfo, inputs: Any, make_context: Callable[[], Any]) -> dict[str, Any]:
-        """The checks of apcore before a call, without blocking the loop: the failed ones, and what each says."""
-        if not self._validates_access:
-            if self.denies(module.id, make_context):
-                return {"acl": {}}
-            errors = self.executor.validate(module.id, inputs).errors
-            return {"schema": {"errors": errors}} if errors else {}
-        if not hasattr(self.executor, "_validate_async"):
-            result = self.executor.validate(module.id, inputs, make_context())
-        elif self._fits(self.executor, module, inputs) and not self.denies(module.id, make_context):
-            return {}
-        else:  # here `validate` would start a thread and wait for it; only what the module brings along may block
-            checking = self.executor._validate_async(module.id, inputs, make_context())
-            result = await (asyncio.to_thread(asyncio.run, checking) if module.previews else checking)
-        return {check.check: check.error or {} for check in result.checks if not check.passed}
+    async def find_failed_checks(self, module: ModuleInfo, inputs: Any, make_context: MakeContext) -> FailedChecks:
+        """The checks of apcore that a call would not pass, and what each says."""
+        return await find_failed_checks(self.executor, module.id, inputs, make_context)
 
 
 def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
@@ -151,12 +139,13 @@ def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
         described = source
 
     def read(name: str, default: Any) -> Any:
+        """From the description, else from the module: 0.6.0 leaves half of it there."""
         return getattr(described, name, None) or getattr(source, name, None) or default
 
-    annotations = read("annotations", None)
-    flags = annotations if isinstance(annotations, Mapping) else getattr(annotations, "__dict__", {})
-    if not (description := read("description", "")):
+    description = read("description", "")
+    if not description:
         logger.warning("module has no description, so it is no skill", extra={"module_id": module_id})
+    annotations = read("annotations", None)
     return ModuleInfo(
         id=module_id,
         description=description,
@@ -166,9 +155,16 @@ def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
         examples=msgspec.convert(read("examples", ()), tuple[Example, ...], from_attributes=True),
         input_schema=inline(read("input_schema", {})),
         output_schema=inline(read("output_schema", {})),
+        # `@module(display=…)` leaves it on the module, everything else in the metadata.
         display=read("metadata", {}).get("display") or getattr(source, "display", None) or {},
+        # The method decides, not the annotation: apcore does not look at that one when it runs a module.
         streams=inspect.isasyncgenfunction(getattr(source, "stream", None)),
-        previews=hasattr(source, "preflight") or hasattr(source, "preview"),
-        hidden=flags.get("discoverable") is False,
+        hidden=_is_hidden(annotations),
         source=source,
     )
+
+
+def _is_hidden(annotations: Any) -> bool:
+    if isinstance(annotations, Mapping):  # as 0.6.0 leaves those of `@module`
+        return annotations.get("discoverable") is False
+    return getattr(annotations, "discoverable", None) is False

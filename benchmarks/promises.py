@@ -60,8 +60,8 @@ GOALS = (
             beside(f"… beside fasta2a, {n}", f"send/{FASTA2A.name}/{n}", 4),
             beside(f"… beside @a2a-js/sdk, {n}", f"send/{JS.name}/{n}", 4),
             beside(f"… beside the raw ASGI limit, {n}", f"send/{RAW.name}/{n}", 0.45),
-            beside(f"… apcore module beside a bare call_async, {n}", f"module/{BARE.name}/{n}", 2),
-            beside(f"… apcore module beside apcore-a2a 0.8.5, {n}", f"module/{INDEX.name}/{n}", 10),
+            beside(f"… apcore module beside a bare call_async, {n}", f"module/{BARE.name}/{n}", 1.15),
+            beside(f"… apcore module beside apcore-a2a 0.8.5, {n}", f"module/{INDEX.name}/{n}", 6),
         )
     ),
     Promise("… p99, 16 connections, 100,000 tasks kept", f"kept/p99/{OURS.name}", 5, unit="ms", scale=1e3),

@@ -20,7 +20,7 @@ from apcore_a2a.engine.intake import Intake
 from apcore_a2a.engine.live_task import Snapshot
 from apcore_a2a.engine.observer import Observer, Silent
 from apcore_a2a.engine.options import DEFAULTS, EngineOptions
-from apcore_a2a.engine.run import CANCEL_GRACE, Run, Stage
+from apcore_a2a.engine.run import CANCEL_GRACE, RESTED, Run
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.streams import (
     UNTIL_ENDED,
@@ -107,18 +107,13 @@ class Engine:
         await self._drain.join(self.options.shutdown_timeout + 15)
         await self.store.close()
 
-    def handle(self, operation: Operation, request: Value, context: CallContext) -> Awaitable[Any]:
+    async def handle(self, operation: Operation, request: Value, context: CallContext) -> Any:
         """Any operation by name, through the interceptors: what the bindings await."""
         missing = self.options.required_extensions - context.extensions
         if missing:
             raise errors.ExtensionSupportRequiredError(min(missing))
         if SHAPES[operation].streams and not self.options.streaming:
             raise UnsupportedOperationError("This agent does not stream")
-        if self._interceptors:
-            return self._intercepted(operation, request, context)
-        return self._operations.get(operation, _no_push)(request, context)
-
-    async def _intercepted(self, operation: Operation, request: Value, context: CallContext) -> Any:
         for interceptor in self._interceptors:
             await interceptor.before(operation, request, context)
         result = await self._operations.get(operation, _no_push)(request, context)
@@ -213,15 +208,15 @@ class Engine:
         return self._extended_card(context.caller)
 
 
-def _no_push(request: Any, context: CallContext) -> Awaitable[Any]:
+async def _no_push(request: Any, context: CallContext) -> Any:
     raise errors.PushNotificationNotSupportedError
 
 
 async def _wait_for_rest(run: Run) -> None:
     """Wait until the task rests; the sender's interest keeps it from being canceled for want of any."""
-    if run.progress.stage < Stage.RESTED:
+    if run.progress.stage < RESTED:
         with run.live.held():
-            await run.progress.until(Stage.RESTED)
+            await run.progress.until(RESTED)
     if run.error is not None:
         raise run.error
 

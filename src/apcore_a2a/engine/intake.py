@@ -15,7 +15,7 @@ from apcore_a2a.engine.agent_output import status_with_text
 from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.live_task import LiveTask, Place, Snapshot
 from apcore_a2a.engine.options import EngineOptions
-from apcore_a2a.engine.run import AgentDecides, NewTask, NextMessage, Rerun, Run, Stage
+from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Rerun, Run
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.errors import (
     InvalidParamsError,
@@ -94,8 +94,8 @@ class Intake:
                 return begun
         else:
             begun = await self._begin_task(request, context)
-        if begun.progress.stage < Stage.OPENED:
-            await begun.progress.until(Stage.OPENED)
+        if begun.progress.stage < OPENED:
+            await begun.progress.until(OPENED)
         if begun.error is not None:
             raise begun.error
         if begun.earlier is not None:
@@ -110,8 +110,7 @@ class Intake:
         if message.context_id or message.reference_task_ids:
             await self._inform(call, context)
         admission = await self._agent.admit(call)
-        self._runs.check_room()  # again: others may have come in while the agent looked
-        key = self._repetition_key(call.message, context)
+        key = self._repetition_key(call.request.message, context)
         live = self._runs.add(call.task, context.owner)
         self._keep_for_restart(live, call, retry_safe=admission.retry_safe)
         if self._agent.may_reply and not key:

@@ -137,7 +137,7 @@ class LiveTask:
         self.owner = owner
         self.version = record.version if record else 0
         self.log = EventLog(self.version)
-        self.turn = Turn()
+        self.turn = Turn(is_taken=record is None)  # a new task's is its first run's
         self.memo = record.memo if record else b""  # what the agent asked to be remembered, as JSON
         self.stored_run = b""  # what another process needs to run it again; kept by durable stores only
         self.is_stored = record is not None  # else there is no task yet, or the store has not said so
@@ -194,6 +194,15 @@ class LiveTask:
             self._set_unwatched_timer(None)
             if self._registry.get(self.task.id) is self:
                 del self._registry[self.task.id]
+
+    def begin_run(self) -> None:
+        """A run begins, which has the turn."""
+        self.hold()
+
+    def end_run(self) -> None:
+        """A run has ended: the next message's turn comes."""
+        self.turn.give()
+        self.release()
 
     @contextmanager
     def held(self) -> Iterator[None]:

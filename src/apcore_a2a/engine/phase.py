@@ -44,16 +44,26 @@ class Phase(Enum):
     OVER = "nobody writes any more"
 
 
+# By their own names, as h11 has its states: a run looks at them a dozen times for each message.
+OPENING: Final = Phase.OPENING
+DECIDING: Final = Phase.DECIDING
+RUNNING: Final = Phase.RUNNING
+SAVING: Final = Phase.SAVING
+LEAVING: Final = Phase.LEAVING
+ENDING: Final = Phase.ENDING
+ABANDONED: Final = Phase.ABANDONED
+OVER: Final = Phase.OVER
+
 # Which phase may follow which. The tests check every assignment of `Run.phase` against this table.
 MOVES: Final[dict[Phase, frozenset[Phase]]] = {
-    Phase.OPENING: frozenset({Phase.DECIDING, Phase.RUNNING, Phase.LEAVING, Phase.ENDING, Phase.OVER}),
-    Phase.DECIDING: frozenset({Phase.OPENING, Phase.LEAVING, Phase.ABANDONED}),
-    Phase.RUNNING: frozenset({Phase.SAVING, Phase.LEAVING, Phase.ABANDONED}),
-    Phase.SAVING: frozenset({Phase.RUNNING, Phase.LEAVING}),
-    Phase.LEAVING: frozenset({Phase.ENDING, Phase.OVER, Phase.ABANDONED}),
-    Phase.ENDING: frozenset({Phase.OVER}),
-    Phase.ABANDONED: frozenset({Phase.OVER}),
-    Phase.OVER: frozenset(),
+    OPENING: frozenset({DECIDING, RUNNING, LEAVING, ENDING, OVER}),
+    DECIDING: frozenset({OPENING, LEAVING, ABANDONED}),
+    RUNNING: frozenset({SAVING, LEAVING, ABANDONED}),
+    SAVING: frozenset({RUNNING, LEAVING}),
+    LEAVING: frozenset({ENDING, OVER, ABANDONED}),
+    ENDING: frozenset({OVER}),
+    ABANDONED: frozenset({OVER}),
+    OVER: frozenset(),
 }
-IN_AGENT: Final = frozenset({Phase.DECIDING, Phase.RUNNING, Phase.LEAVING})
+IN_AGENT: Final = frozenset({DECIDING, RUNNING, LEAVING})
 """The agent has the driver: only now may it be cancelled, or left behind."""

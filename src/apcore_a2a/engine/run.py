@@ -20,8 +20,18 @@ from apcore_a2a.agent import Agent, AgentEvent, Call, Remember
 from apcore_a2a.engine.agent_output import CheckedEvent, check_event, status_with_text
 from apcore_a2a.engine.live_task import LiveTask, Saving
 from apcore_a2a.engine.observer import Observer
-from apcore_a2a.engine.phase import IN_AGENT, Phase
-from apcore_a2a.engine.waiting import Watched
+from apcore_a2a.engine.phase import (
+    ABANDONED,
+    DECIDING,
+    ENDING,
+    IN_AGENT,
+    LEAVING,
+    OPENING,
+    OVER,
+    RUNNING,
+    SAVING,
+)
+from apcore_a2a.engine.waiting import tell_when_waiting
 from apcore_a2a.errors import (
     A2AError,
     InternalError,
@@ -37,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 BATCH: Final = 64  # events taken from an agent in a row; then they are saved, and others get a turn
 CANCEL_GRACE: Final = 5.0  # seconds an agent has to stop before its task is ended without it
+_WITH_STATUS: Final = (StatusUpdate, Task)
 SAVE_RETRIES: Final = (0.05, 0.2, 1.0, 4.0)  # pauses between attempts to store a task's end; the last one repeats
 
 
@@ -86,6 +97,10 @@ class Stage(IntEnum):
     """The task has come to rest, stored and published; or that could not be stored in time, which is an error."""
 
 
+OPENED: Final = Stage.OPENED
+RESTED: Final = Stage.RESTED
+
+
 class Progress:
     """The stage that a run has reached, and those who wait for a later one. It is mostly there when somebody asks."""
 
@@ -129,7 +144,7 @@ class Run:
     def __init__(self, live: LiveTask, call: Call, start: Start, *, agent: Agent, observer: Observer) -> None:
         self.live = live
         self.call = call
-        self.phase = Phase.OPENING
+        self.phase = OPENING
         self.progress = Progress()
         self.began = 0  # the version of `call.task`, where the agent takes over
         self.earlier: str | None = None
@@ -150,15 +165,15 @@ class Run:
         try:
             if isinstance(self._start, AgentDecides) or await self._open(self._start):
                 failure = await self._run_agent()
-                if self.phase is Phase.ABANDONED or self.phase is Phase.OVER:
+                if self.phase is ABANDONED or self.phase is OVER:
                     return  # it came back after all; its task has been ended without it
                 if self._needs_end(failure):
                     await self._end(failure)
-            if isinstance(self.error, StoreUnavailableError) and self.phase is not Phase.ENDING:
+            if isinstance(self.error, StoreUnavailableError) and self.phase is not ENDING:
                 # The store may have the beginning of the run all the same, and then it needs an end.
                 await self._end(self.error, in_doubt=True)
         finally:
-            if self.phase is not Phase.ABANDONED and self.phase is not Phase.OVER:
+            if self.phase is not ABANDONED and self.phase is not OVER:
                 self._close()
 
     async def _open(self, start: Start) -> bool:
@@ -181,7 +196,7 @@ class Run:
         except Exception:
             logger.exception("task not stored", extra={"task_id": live.task.id})
             self.error = InternalError()
-        self.progress.reach(Stage.OPENED)
+        self.progress.reach(OPENED)
         return self.error is None and self.earlier is None
 
     # ---- the agent at work ----------------------------------------------------------------------------------------
@@ -213,31 +228,36 @@ class Run:
         """Take what the agent yields, save what is left of it at the end, then let the agent tidy up."""
         try:
             try:
-                self.phase = Phase.DECIDING if isinstance(self._start, AgentDecides) else Phase.RUNNING
+                self.phase = DECIDING if isinstance(self._start, AgentDecides) else RUNNING
                 await self._take_all(events)
             finally:
-                if self._batch and self.phase is Phase.RUNNING:
-                    self.phase = Phase.SAVING
+                if self._batch and self.phase is RUNNING:
+                    self.phase = SAVING
                     if self._save_batch() is not None:
                         await self.live.flush()
                         self._note_rest()
         finally:
-            if self.phase is not Phase.ABANDONED and self.phase is not Phase.OVER:
-                self.phase = Phase.LEAVING
+            if self.phase is not ABANDONED and self.phase is not OVER:
+                self.phase = LEAVING
             await events.aclose()
 
     async def _take_all(self, events: AsyncGenerator[AgentEvent, None]) -> None:
         """Take events until the last one, or until none is wanted any more."""
         live = self.live
-        async for event in Watched(events, self._agent_waits):
-            if self.phase is Phase.DECIDING and not await self._decide(event):
+        while True:
+            # What `async for` does, but for the call when the agent has to wait for its next event.
+            try:
+                event = await tell_when_waiting(anext(events), self._agent_waits)
+            except StopAsyncIteration:
+                return
+            if self.phase is DECIDING and not await self._decide(event):
                 continue
-            if self.phase is not Phase.RUNNING or self._save_failure is not None:
+            if self.phase is not RUNNING or self._save_failure is not None:
                 return  # it was left behind or stopped, or nothing it says can be saved
             if live.unsaved and live.must_catch_up():
-                self.phase = Phase.SAVING
+                self.phase = SAVING
                 await live.catch_up()
-                self.phase = Phase.RUNNING
+                self.phase = RUNNING
                 if self._stop is not None:
                     return
             if not self._take(event):
@@ -245,10 +265,10 @@ class Run:
             if len(self._batch) == BATCH:
                 if self._stop is not None:  # and it went on without ever waiting
                     return
-                self.phase = Phase.SAVING
+                self.phase = SAVING
                 self._save_batch()
                 await asyncio.sleep(0)  # an agent that never waits leaves others their turn
-                self.phase = Phase.RUNNING
+                self.phase = RUNNING
 
     async def _decide(self, event: AgentEvent) -> bool:
         """The first event is a reply, or it makes the task. False if that was all it had to say."""
@@ -258,37 +278,39 @@ class Run:
             return False
         if isinstance(checked, Message):
             self.reply = self.live.address_reply(checked)
-            self.phase = Phase.LEAVING
-            self.progress.reach(Stage.OPENED)
+            self.phase = LEAVING
+            self.progress.reach(OPENED)
             return True
         is_new_task = isinstance(checked, Task) and checked.status.state is TaskState.SUBMITTED
         if isinstance(checked, Task) and is_new_task:
             self.live.adopt(checked)  # its own idea of a new task is taken as it is
-        self.phase = Phase.OPENING
+        self.phase = OPENING
         opened = await self._open(self._start)
         if not opened or self._stop is not None:
-            self.phase = Phase.LEAVING
+            self.phase = LEAVING
             return True
-        self.phase = Phase.RUNNING
+        self.phase = RUNNING
         return not is_new_task
 
     def _take(self, event: AgentEvent) -> bool:
         """Put an event into the batch. Whether others may follow it."""
         if isinstance(event, Message) and self._agent.may_reply:  # the end of its task
             event = StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=event))
-        state = None
-        if isinstance(event, StatusUpdate | Task):
-            state = event.status.state
+        checked = check_event(event, self.live.task)
+        if not isinstance(event, _WITH_STATUS):
+            self._batch.append(checked)
+            return True
+        state = event.status.state
         if state is TaskState.CANCELED and self._stop in (Stop.TIMEOUT, Stop.SHUTDOWN):
             return False  # it was stopped, but not by its client
-        self._batch.append(check_event(event, self.live.task))
+        self._batch.append(checked)
         return state not in TERMINAL
 
     # ---- saving ---------------------------------------------------------------------------------------------------
 
     def _agent_waits(self) -> None:
         """Save what the agent has yielded, and deliver a stop that was only noted. Never raises."""
-        if self._batch and self.phase is Phase.RUNNING:
+        if self._batch and self.phase is RUNNING:
             try:
                 self._save_batch()
             except Exception as error:
@@ -315,7 +337,7 @@ class Run:
         error = self.live.save_error
         if error is not None:
             self._save_failed(error)
-        elif self.phase is Phase.RUNNING and not self.live.unsaved:  # in other phases the driver waits for it itself
+        elif self.phase is RUNNING and not self.live.unsaved:  # in other phases the driver waits for it itself
             self._note_rest()
 
     def _save_failed(self, error: BaseException) -> None:
@@ -326,7 +348,7 @@ class Run:
 
     def _note_rest(self) -> None:
         if self.live.rested:
-            self.progress.reach(Stage.RESTED)
+            self.progress.reach(RESTED)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
@@ -340,8 +362,8 @@ class Run:
 
         `in_doubt`: the store did not say whether it has the beginning of the run.
         """
-        if self.phase is not Phase.ABANDONED:
-            self.phase = Phase.ENDING
+        if self.phase is not ABANDONED:
+            self.phase = ENDING
         state, text = self._outcome(failure)
         # An interrupted task whose agent has simply returned waits for its user; one that was stopped does not.
         resting = TERMINAL if (self._stop or failure) and not in_doubt else AT_REST
@@ -361,7 +383,7 @@ class Run:
                 if attempt == len(SAVE_RETRIES):  # its sender need not wait any longer
                     logger.error("task end not stored yet", exc_info=error, extra={"task_id": self.live.task.id})
                     self.error = StoreUnavailableError()
-                    self.progress.reach(Stage.RESTED)
+                    self.progress.reach(RESTED)
                 await asyncio.sleep(SAVE_RETRIES[min(attempt, len(SAVE_RETRIES) - 1)])
                 attempt += 1
         self.error = StoreUnavailableError()
@@ -403,14 +425,15 @@ class Run:
             await asyncio.wait({self.driver})
             return False
         logger.warning("agent ignored its cancellation", extra={"task_id": self.live.task.id})
-        self.phase = Phase.ABANDONED
+        self.phase = ABANDONED
         self._observer.run_abandoned(self.live.task.id)
         await self._end(None)
         self._close()
         return True
 
     def _close(self) -> None:
-        self.phase = Phase.OVER
+        self.phase = OVER
         if self._started is not None:
-            self._observer.run_ended(self.live.task.id, self.live.state, time.monotonic() - self._started)
-        self.progress.reach(Stage.RESTED)
+            task = self.live.task
+            self._observer.run_ended(task.id, task.status.state, time.monotonic() - self._started)
+        self.progress.reach(RESTED)

@@ -20,7 +20,7 @@ from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
-from apcore_a2a.engine.phase import Phase
+from apcore_a2a.engine.phase import OVER
 from apcore_a2a.engine.run import CANCEL_GRACE, Run, Start, Stop
 from apcore_a2a.errors import A2AError, OverloadedError
 from apcore_a2a.protocol.lifecycle import TERMINAL, copy
@@ -75,10 +75,9 @@ class Runs:
         return live
 
     def add(self, task: Task, owner: str) -> LiveTask:
-        """The live task of a new one, whose turn its first run has."""
-        live = LiveTask(task, self._live, owner=owner, store=self._store)
-        live.turn.join()
-        return live
+        """The live task of a new one, whose turn its first run has, if there is still room for that."""
+        self.check_room()
+        return LiveTask(task, self._live, owner=owner, store=self._store)
 
     def revive(self, record: Record) -> LiveTask:
         """The live task of a record, with nobody running it yet; to be held before the next await."""
@@ -99,7 +98,7 @@ class Runs:
             call.deadline = time.monotonic() + self._timeout
         run = Run(live, call, start, agent=self._agent, observer=self._observer)
         self._active[live.task.id] = run
-        live.hold()
+        live.begin_run()
         run.driver = self._background.start(self._drive(run), name=f"run {live.task.id}")
         return run
 
@@ -114,13 +113,12 @@ class Runs:
             if deadline is not None:
                 deadline.cancel()
             # A run that was left behind has been finished by `_stop`; its driver may come back hours later.
-            if run.phase is Phase.OVER and self._active.get(run.live.task.id) is run:
+            if run.phase is OVER and self._active.get(run.live.task.id) is run:
                 self._finish(run)
 
     def _finish(self, run: Run) -> None:
         del self._active[run.live.task.id]
-        run.live.turn.give()
-        run.live.release()
+        run.live.end_run()
 
     def in_background(self, work: Coroutine[Any, Any, object], live: LiveTask) -> None:
         """Have a message wait for its turn without its sender."""

@@ -12,8 +12,8 @@ would run before it and see an old state.
 
 import asyncio
 import types
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -37,22 +37,6 @@ def tell_when_waiting(work: Any, waits: Callable[[], None]) -> Generator[Any, An
                 awaited = work.send(sent)
     except StopIteration as done:
         return done.value
-
-
-class Watched(Generic[T]):
-    """Iterates over `events` as `async for` would; `waits` is called before each wait of theirs."""
-
-    __slots__ = ("_events", "_waits")
-
-    def __init__(self, events: AsyncGenerator[T, None], waits: Callable[[], None]) -> None:
-        self._events = events
-        self._waits = waits
-
-    def __aiter__(self) -> "Watched[T]":
-        return self
-
-    def __anext__(self) -> Awaitable[T]:
-        return tell_when_waiting(self._events.__anext__(), self._waits)
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:

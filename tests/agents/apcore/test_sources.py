@@ -137,7 +137,7 @@ async def test_nothing_that_is_served_is_changed(kind: str) -> None:
     agent = agent_of(source)
     for skill in ("a.module", "a.stream"):
         await run(agent, call_of({"text": "hello"}, skill=skill))
-    assert app.desk.card.skills
+    assert app.cards.card.skills
 
     assert (attributes(module, streaming, registry, *executors), classes(*models)) == before
     assert [*Question.__subclasses__(), *Answer.__subclasses__()] == []

@@ -125,13 +125,7 @@ class LiveTask:
     """
 
     def __init__(
-        self,
-        task: Task,
-        registry: "dict[str, LiveTask]",
-        *,
-        owner: str,
-        store: Store,
-        record: Record | None = None,
+        self, task: Task, registry: "dict[str, LiveTask]", *, owner: str, store: Store, record: Record | None = None
     ) -> None:
         self.task = task
         self.owner = owner
@@ -194,10 +188,6 @@ class LiveTask:
             self._set_unwatched_timer(None)
             if self._registry.get(self.task.id) is self:
                 del self._registry[self.task.id]
-
-    def begin_run(self) -> None:
-        """A run begins, which has the turn."""
-        self.hold()
 
     def end_run(self) -> None:
         """A run has ended: the next message's turn comes."""

@@ -98,7 +98,7 @@ class Runs:
             call.deadline = time.monotonic() + self._timeout
         run = Run(live, call, start, agent=self._agent, observer=self._observer)
         self._active[live.task.id] = run
-        live.begin_run()
+        live.hold()  # until `end_run`
         run.driver = self._background.start(self._drive(run), name=f"run {live.task.id}")
         return run
 

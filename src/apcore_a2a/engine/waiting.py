@@ -62,27 +62,31 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
 class _Deadline:
     """Cancels the current task once, if it is set and not unset in time."""
 
-    __slots__ = ("_has_passed", "_seconds", "_task", "_timer")
+    __slots__ = ("_has_passed", "_seconds", "_timer")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._has_passed = False
-        self._task: asyncio.Task[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self) -> None:
-        self._task = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._pass)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._seconds, self._pass, _current_task())
 
     def unset(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _pass(self) -> None:
+    def _pass(self, task: "asyncio.Task[Any]") -> None:
         self._has_passed = True
-        if self._task is not None:
-            self._task.cancel()
+        task.cancel()
 
     def has_passed_alone(self) -> bool:
         """Whether the cancellation is the deadline's, and nobody else wants the task cancelled, too."""
-        return self._has_passed and self._task is not None and self._task.uncancel() == 0
+        return self._has_passed and _current_task().uncancel() == 0
+
+
+def _current_task() -> "asyncio.Task[Any]":
+    task = asyncio.current_task()
+    assert task is not None  # whoever awaits is in one
+    return task

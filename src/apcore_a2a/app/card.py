@@ -5,7 +5,14 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from apcore_a2a.auth.authenticator import Authenticator, security_schemes
-from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentExtension, AgentSkill, SecurityScheme
+from apcore_a2a.protocol.card import (
+    AgentCapabilities,
+    AgentCard,
+    AgentExtension,
+    AgentSkill,
+    SecurityRequirement,
+    SecurityScheme,
+)
 from apcore_a2a.settings import Settings
 
 IDEMPOTENCY: Final = AgentExtension(
@@ -17,11 +24,8 @@ IDEMPOTENCY: Final = AgentExtension(
 def plain_card(target: Any, settings: Settings) -> AgentCard:  # Any: a function, an executor, an agent
     """A card for an agent that brought none: named for the function or class, described by its docstring."""
     name = settings.name or str(getattr(target, "__name__", type(target).__name__))
-    about = (
-        settings.description
-        or (getattr(target, "__doc__", None) or "").strip().partition("\n")[0]
-        or f"The agent {name}"
-    )
+    first_line = (getattr(target, "__doc__", None) or "").strip().partition("\n")[0]
+    about = settings.description or first_line or f"The agent {name}"
     modes = ("text/plain", "application/json")
     return AgentCard(
         name=name,
@@ -46,9 +50,14 @@ def complete(card: AgentCard, auth: Authenticator | None) -> AgentCard:
     card = replace(card, capabilities=capabilities)
     if auth is None:
         return card
-    schemes = {_scheme_name(scheme): _to_scheme(scheme) for scheme in security_schemes(auth)}
-    requirements = tuple({"schemes": {name: {"list": list[str]()}}} for name in schemes)
-    return replace(card, security_schemes=schemes, security_requirements=requirements)
+    schemes: dict[str, SecurityScheme] = {}
+    requirements: list[SecurityRequirement] = []
+    for scheme in security_schemes(auth):
+        name = _scheme_name(scheme)
+        schemes[name] = _to_scheme(scheme)
+        # One requirement each: any of the schemes will do (1.0 §4.4.1). An empty list asks for no scope.
+        requirements.append({"schemes": {name: {"list": []}}})
+    return replace(card, security_schemes=schemes, security_requirements=tuple(requirements))
 
 
 _MEMBERS: Final = {
@@ -61,10 +70,14 @@ _MEMBERS: Final = {
 
 
 def _scheme_name(scheme: dict[str, Any]) -> str:
+    # "bearer" says more than "http"; what is no HTTP scheme has no such name.
     return str(scheme.get("scheme") or scheme.get("type"))
 
 
 def _to_scheme(scheme: dict[str, Any]) -> SecurityScheme:
     """OpenAPI's way to write a security scheme, as A2A 1.0 writes it."""
-    fields = {("location" if name == "in" else name): value for name, value in scheme.items() if name != "type"}
-    return {_MEMBERS[scheme["type"]]: fields}
+    fields = dict(scheme)
+    kind = fields.pop("type")
+    if "in" in fields:  # OpenAPI's name for where an API key stands
+        fields["location"] = fields.pop("in")
+    return {_MEMBERS[kind]: fields}

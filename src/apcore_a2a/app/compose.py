@@ -13,8 +13,10 @@ from apcore_a2a.settings import Settings
 
 def is_apcore(target: object) -> bool:
     """Whether this is a Registry, an Executor or an APCore client."""
-    methods = ({"list", "get_definition"}, {"call_async"}, {"registry", "executor"})
-    return any(all(hasattr(target, name) for name in wanted) for wanted in methods)
+    is_registry = hasattr(target, "list") and hasattr(target, "get_definition")
+    is_executor = hasattr(target, "call_async")
+    is_client = hasattr(target, "registry") and hasattr(target, "executor")
+    return is_registry or is_executor or is_client
 
 
 def compose(target: object, card: AgentCard | None, settings: Settings, auth: Authenticator | None) -> Parts:

@@ -24,7 +24,7 @@ NO_MODULES: Final = "Registry contains zero modules; at least one module is requ
 def compose_modules(target: object, card: AgentCard | None, settings: Settings, auth: Authenticator | None) -> Parts:
     """The agent that runs these modules, with a card that follows the registry."""
     modules = open_modules(target)
-    if not any(True for _ in modules):
+    if next(iter(modules), None) is None:
         raise ValueError(NO_MODULES)
 
     def is_public(module: ModuleInfo) -> bool:
@@ -41,8 +41,10 @@ def compose_modules(target: object, card: AgentCard | None, settings: Settings, 
         return complete(made, auth)
 
     agent = ModuleAgent(modules, default_skill=settings.default_skill, approvals_by_caller=settings.approvals_by_caller)
-    extended = None if auth is None else lambda caller: build(show=None)
-    parts = Parts(agent=agent, card=build(), auth=auth, extended_card=extended)
+    parts = Parts(agent=agent, card=build(), auth=auth)
+    if auth is not None:
+        # Who has proved who they are sees every skill; without authentication nobody has.
+        parts.extended_card = lambda caller: build(show=None)
     parts.on_open = lambda app: watch(modules, build, app)
     return parts
 

@@ -34,9 +34,10 @@ def choose_store(url: str | None, store: Any) -> Store:  # Any: whatever the use
     if store is None:
         return InMemoryTaskStore()
     if all(callable(getattr(store, name, None)) for name in _ENGINE_METHODS):
-        engine_store: Store = store
+        engine_store: Store = store  # it has all that the engine asks for, so nothing need stand in between
         return engine_store
-    if missing := missing_methods(store):
+    missing = missing_methods(store)
+    if missing:
         raise TypeError(f"task_store {type(store).__name__} lacks the methods: {', '.join(missing)}")
     simple: TaskStore = store
     return SimpleStore(simple)

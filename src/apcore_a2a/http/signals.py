@@ -26,7 +26,8 @@ def on_exit_signal(begin: Callable[[], None]) -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         loop.call_soon_threadsafe(begin)
-        if callable(earlier := before[signal.Signals(number)]):
+        earlier = before[signal.Signals(number)]
+        if callable(earlier):
             earlier(number, frame)
 
     for number, earlier in before.items():

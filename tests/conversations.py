@@ -114,6 +114,7 @@ async def talk_to(
 ) -> AsyncIterator[Conversation]:  # Any: what as_agent takes
     engine = Engine(as_agent(thing), InMemoryTaskStore(), options=options or EngineOptions(shutdown_timeout=0.1))
     await engine.open()
+    await engine.recover()
     try:
         yield Conversation(engine)
     finally:

@@ -37,6 +37,10 @@ class Gate:
     def open(self) -> None:
         self._opened.set()
 
+    @property
+    def is_open(self) -> bool:
+        return self._opened.is_set()
+
     async def stand(self) -> None:
         self._reached.set()
         if self._opened.is_set():

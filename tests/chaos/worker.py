@@ -58,6 +58,7 @@ async def tell(watcher: Watcher) -> None:
 async def live(path: str, tasks: int, chunks: int) -> None:
     engine = Engine(Patient(chunks), SQLiteStore(path), options=EngineOptions(shutdown_timeout=60))
     await engine.open()
+    await engine.recover()
     alice = User(engine)
     async with asyncio.TaskGroup() as group:
         begun = [group.create_task(alice.stream(KINDS[number % len(KINDS)])) for number in range(tasks)]

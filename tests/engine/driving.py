@@ -75,6 +75,7 @@ async def serving(agent: Agent, store: Store | None = None, **fields: Any) -> As
     before = asyncio.all_tasks()
     engine = Engine(agent, store or InMemoryTaskStore(), options=options, **others)
     await soon(engine.open())
+    await soon(engine.recover())
     try:
         yield engine
     finally:

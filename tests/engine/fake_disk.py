@@ -175,11 +175,7 @@ class FakeDisk:
         return Page(matching[: query.limit], "", len(matching))
 
     async def orphans(self) -> list[Record]:
-        found = [
-            row
-            for row in self.rows.values()
-            if row.state in RUNNING or (row.state is TaskState.AUTH_REQUIRED and row.run)
-        ]
+        found = [row for row in self.rows.values() if row.state in RUNNING or (row.state not in TERMINAL and row.run)]
         for row in found:
             row.epoch += 1
         return [row.record() for row in found]

@@ -152,13 +152,13 @@ async def test_a_run_that_another_version_wrote_is_ended_rather_than_guessed() -
         assert "Worker lost" in text_of(await User(engine).get(task))
 
 
-async def test_a_store_that_cannot_write_lets_no_engine_open() -> None:
+async def test_a_store_that_cannot_write_lets_no_engine_recover() -> None:
     agent = ScriptedAgent(default=(Gate(), COMPLETED))
     async with dying(agent, FakeDisk()) as (engine, left):
         await User(engine).start("go")
     left[0].fault = lambda n: "before"
     with pytest.raises(StoreUnavailableError):
-        await soon(Engine(agent, left[0]).open())
+        await soon(Engine(agent, left[0]).recover())
 
 
 async def test_a_task_that_waits_for_a_login_without_its_agent_waits_on() -> None:

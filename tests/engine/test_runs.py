@@ -5,10 +5,11 @@ import asyncio
 import pytest
 
 from apcore_a2a.agent import Admission, Call, Remember
+from apcore_a2a.engine.agent_output import UNANSWERED, UNANSWERED_KEY
 from apcore_a2a.engine.live_task import MAX_QUEUED
 from apcore_a2a.errors import InvalidParamsError, OverloadedError, UnsupportedOperationError
 from apcore_a2a.protocol.model import Task, TaskState
-from tests.engine.driving import User, chunks_of, serving, settle, soon, until, words
+from tests.engine.driving import User, chunks_of, serving, settle, soon, text_of, until, words
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, Step, chunk, status
 
@@ -121,7 +122,7 @@ async def test_only_so_many_messages_wait_and_both_kinds_of_senders_are_told() -
     assert len(agent.calls) == 1 + MAX_QUEUED
 
 
-async def test_a_message_for_a_task_that_ends_before_its_turn_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_message_for_a_task_that_ends_before_its_turn_is_refused() -> None:
     gate = Gate()
     agent = ScriptedAgent({"first": (gate, COMPLETED)})
     async with serving(agent) as engine:
@@ -138,8 +139,11 @@ async def test_a_message_for_a_task_that_ends_before_its_turn_is_refused(caplog:
         done = await alice.get(task)
         with pytest.raises(UnsupportedOperationError, match="has ended"):
             await alice.send("fourth", task_id=task.id)
-    assert (done.status.state, words(done), len(agent.calls)) == (S.COMPLETED, ["first"], 1)
-    assert [record.message for record in caplog.records] == ["queued message not taken"]
+    # Who was answered before it was their turn sees in the task that it never came; who waited was told.
+    assert (done.status.state, words(done), len(agent.calls)) == (S.COMPLETED, ["first", "third"], 1)
+    assert text_of(done) == UNANSWERED
+    assert done.status.message is not None
+    assert done.status.message.metadata == {UNANSWERED_KEY: [done.history[-1].message_id]}
 
 
 async def test_a_message_to_a_waiting_task_is_stored_before_a_hasty_sender_is_answered() -> None:

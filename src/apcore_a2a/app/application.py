@@ -99,15 +99,24 @@ class Application(Starlette):
             await self._core(scope, receive, send)
 
     async def open(self) -> None:
-        """Open the store, go on with what a dead process left, run the start-up hooks. Once."""
+        """Open the store, run the start-up hooks, then go on with what a dead process left. Once."""
         async with self._opening:
             if not self._opened:
                 await self.engine.open()
-                if self._parts.on_open is not None:
-                    self._parts.on_open(self)
-                for hook in self._parts.on_startup:
-                    await _call(hook)
+                try:
+                    await self._start()
+                except BaseException:
+                    await self.engine.store.close()  # or its file would stay locked
+                    raise
                 self._opened = True
+
+    async def _start(self) -> None:
+        if self._parts.on_open is not None:
+            self._parts.on_open(self)
+        # Hooks first: an agent that is run again may need what they make.
+        for hook in self._parts.on_startup:
+            await _call(hook)
+        await self.engine.recover()
 
     async def close(self) -> None:
         """End every run and stream in bounded time, run the shutdown hooks, close the store."""

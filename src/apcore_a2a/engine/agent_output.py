@@ -33,6 +33,8 @@ from apcore_a2a.protocol.model import (
 E = TypeVar("E", bound=Event)
 CheckedEvent = tuple[AgentEvent, bytes]  # an event and its 1.0 JSON; a Remember has none, and its memo is JSON itself
 
+UNANSWERED: Final = "The task ended before it was the turn of the messages that waited"
+UNANSWERED_KEY: Final = "unansweredMessages"
 # How the JSON of an event begins (`v1.encode_event`): the name of the member of a StreamResponse.
 _TASK: Final = v1.MEMBERS[Task]
 _STATUS: Final = v1.MEMBERS[StatusUpdate]
@@ -130,6 +132,18 @@ def complete_status(event: StatusUpdate, task: Task) -> StatusUpdate:
     if not status.timestamp:
         status = replace(status, timestamp=utc_now())
     return replace(event, status=status, task_id=task.id, context_id=task.context_id)
+
+
+def with_unanswered(end: StatusUpdate | Task, message_ids: list[str], task: Task) -> StatusUpdate | Task:
+    """The end of a task in which messages had no turn: its status says which."""
+    status = end.status
+    message = status.message
+    if message is None:
+        message = Message(message_id=new_id(), role=Role.AGENT, parts=(Part(text=UNANSWERED),))
+    message = replace(message, metadata={**(message.metadata or {}), UNANSWERED_KEY: message_ids})
+    if isinstance(end, StatusUpdate):
+        return complete_status(replace(end, status=replace(status, message=message)), task)
+    return replace(end, status=replace(status, message=message))
 
 
 def status_with_text(state: TaskState, text: str) -> StatusUpdate:

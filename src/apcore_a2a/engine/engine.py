@@ -43,7 +43,7 @@ Perform = Callable[[Any, CallContext], Awaitable[Any]]
 
 
 class Engine:
-    """Serves one agent. Open it before use, close it at the end.
+    """Serves one agent. Open it before use, then let it recover; close it at the end.
 
     `extended_card` answers the card for a caller who has proved who they are; None when there is no such card.
     """
@@ -92,7 +92,11 @@ class Engine:
         return self._runs.draining
 
     async def open(self) -> None:
+        """Open the store. `recover` comes next, when the agent can work."""
         await self.store.open()
+
+    async def recover(self) -> None:
+        """Go on with what a dead process left; its runs have begun when this returns."""
         await self._intake.recover()
 
     def begin_drain(self) -> None:

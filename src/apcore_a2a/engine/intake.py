@@ -3,56 +3,41 @@
 Rule: whatever can be refused is refused here, before a task exists.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from apcore_a2a.agent import Agent, Call, Caller, CancelToken
+from apcore_a2a.agent import Agent, Call, CancelToken
 from apcore_a2a.engine.agent_output import status_with_text
 from apcore_a2a.engine.call_context import CallContext
-from apcore_a2a.engine.live_task import LiveTask, Place, Snapshot
+from apcore_a2a.engine.live_task import LiveTask, Snapshot
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Rerun, Run
 from apcore_a2a.engine.runs import Runs
+from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun, decode_stored_run
+from apcore_a2a.engine.turn import Place
 from apcore_a2a.errors import (
+    A2AError,
     InvalidParamsError,
     PushNotificationNotSupportedError,
+    StoreUnavailableError,
     TaskNotFoundError,
     UnsupportedOperationError,
     Violation,
 )
 from apcore_a2a.ids_and_time import new_id, utc_now
-from apcore_a2a.protocol.model import Message, Role, SendMessage, Task, TaskState, TaskStatus, encode
+from apcore_a2a.protocol.lifecycle import AT_REST
+from apcore_a2a.protocol.model import Message, Role, SendMessage, Task, TaskState, TaskStatus
 from apcore_a2a.storage.task_store import Query, Record, Store
 
 MAX_REFERENCES: Final = 10
 MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task whose process died
+QUEUE_RETRY: Final = 4.0  # seconds before a message that waits is tried again, when the store is away
 LOST: Final = "Worker lost: the process running this task ended"
-
-
-class StoredRun(Struct, omit_defaults=True):
-    """What a durable store keeps of a run, so that another process can run it again."""
-
-    request: SendMessage
-    caller: Caller
-    retry_safe: bool = False
-    resumed: bool = False
-    memo: Any = None
-    attempt: int = 1
-
-
-_STORED_RUN: Final = json.Decoder(StoredRun)
-
-
-def decode_stored_run(body: bytes) -> StoredRun | None:
-    """None where there is none, or one that another version wrote."""
-    try:
-        return _STORED_RUN.decode(body)
-    except ValueError:
-        return None
 
 
 class Admitted(Struct, frozen=True):
@@ -146,7 +131,14 @@ class Intake:
 
     def _keep_for_restart(self, live: LiveTask, call: Call, *, retry_safe: bool) -> None:
         if self._store.durable:
-            live.stored_run = encode(StoredRun(call.request, call.caller, retry_safe, call.resumed, call.memo))
+            run = StoredRun(
+                request=call.request,
+                caller=call.caller,
+                retry_safe=retry_safe,
+                resumed=call.resumed,
+                memo=call.memo,
+            )
+            live.kept.set_run(run)
 
     # ---- a task's next message ------------------------------------------------------------------------------------
 
@@ -171,10 +163,11 @@ class Intake:
             raise _ended(live)
         admitted = await self._admit(live, request, context)
         place = live.join_queue()
-        turn = self._take_turn(live, place, admitted, context)
         if wait or place is None:
-            return await turn
-        self._runs.in_background(turn, live)
+            return await self._take_turn(live, place, admitted, context)
+        queued = QueuedMessage(request, context.caller)
+        self._runs.in_background(self._run_queued(live, place, queued, admitted), live)
+        await live.enqueue(queued)
         return await live.latest()
 
     def _is_repeated(self, live: LiveTask, message: Message, context: CallContext) -> bool:
@@ -193,7 +186,12 @@ class Intake:
         return Admitted(call, admission.retry_safe, version)
 
     async def _take_turn(
-        self, live: LiveTask, place: Place, admitted: Admitted, context: CallContext
+        self,
+        live: LiveTask,
+        place: Place,
+        admitted: Admitted,
+        context: CallContext,
+        queued: QueuedMessage | None = None,
     ) -> Run | Snapshot:
         """Wait for the turn, then run the message, if it may still be said."""
         await live.wait_turn(place)
@@ -201,17 +199,70 @@ class Intake:
         try:
             await live.resync()
             request = admitted.call.request
-            if not self._is_repeated(live, request.message, context):  # else it waited beside its twin
+            was_refused = queued is not None and queued not in live.kept.queue
+            if not was_refused and not self._is_repeated(live, request.message, context):
+                self._check_takes_messages(live)
                 if live.version != admitted.version:
                     # The task went on while the message waited: what the agent knew of it is old.
-                    admitted = await self._admit(live, request, context)
-                self._check_takes_messages(live)
+                    admitted = await self._admit_again(live, request, context, queued)
+                    self._check_takes_messages(live)
+                if queued is not None:
+                    live.dequeue(queued)
                 self._keep_for_restart(live, admitted.call, retry_safe=admitted.retry_safe)
                 run = self._runs.launch(live, admitted.call, NextMessage())
         finally:
             if run is None:
                 live.turn.give()
         return run or await live.latest()
+
+    async def _admit_again(
+        self, live: LiveTask, request: SendMessage, context: CallContext, queued: QueuedMessage | None
+    ) -> Admitted:
+        try:
+            return await self._admit(live, request, context)
+        except StoreUnavailableError:
+            raise  # it says nothing about the message
+        except A2AError as error:
+            if queued is not None and live.takes_messages():
+                await self._refuse_queued(live, queued, error)
+            raise
+
+    # ---- messages that were acknowledged before their turn --------------------------------------------------------
+
+    async def _run_queued(self, live: LiveTask, place: Place, queued: QueuedMessage, admitted: Admitted) -> None:
+        """Run a message when its turn comes; if the store is away then, when it is back.
+
+        It stays in the queue, and in the store, until the run that it begins is stored, or the task ends without it, or
+        the agent refuses it. Whatever else keeps it from being run (a cancel, a shutdown) ends the task or the process,
+        and both see to the queue.
+        """
+        context = CallContext(caller=queued.caller)
+        while not await self._try_queued(live, place, queued, admitted, context):
+            await asyncio.sleep(QUEUE_RETRY)
+            place = live.join_queue(acknowledged=True)
+
+    async def _try_queued(
+        self, live: LiveTask, place: Place, queued: QueuedMessage, admitted: Admitted, context: CallContext
+    ) -> bool:
+        """Whether the message was run or refused; false if the store is away."""
+        try:
+            begun = await self._take_turn(live, place, admitted, context, queued)
+        except StoreUnavailableError:
+            return False
+        if not isinstance(begun, Run):
+            return True
+        await begun.progress.until(OPENED)
+        if not isinstance(begun.error, StoreUnavailableError):
+            return True
+        live.kept.set_queue((queued, *live.kept.queue))
+        return False
+
+    async def _refuse_queued(self, live: LiveTask, queued: QueuedMessage, error: A2AError) -> None:
+        """The agent does not take the message, now that it knows what happened meanwhile: say so in the task."""
+        state = live.state
+        live.dequeue(queued)
+        await live.add_message(queued.request.message)
+        await live.write(status_with_text(state, f"The message was not taken: {error.message}"))
 
     def _check_takes_messages(self, live: LiveTask) -> None:
         """Refuse a message whose turn it is, when there is nothing left to say it to."""
@@ -268,28 +319,46 @@ class Intake:
     # ---- after a crash --------------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Run again what a dead process left, if its agent allows that; end the rest."""
+        """Run again what a dead process left, if its agent allows that, and what waited; end the rest."""
         for record in await self._store.orphans():
             live = self._runs.revive(record)
             stored = decode_stored_run(record.run)
-            if stored is None or not stored.retry_safe or stored.attempt >= MAX_ATTEMPTS:
-                with live.held():
+            with live.held():
+                if stored is not None:
+                    live.kept.set_queue(stored.queue)
+                request = stored.request if stored is not None else None
+                if stored is not None and request is not None and _may_run_again(stored):
+                    await self._rerun(live, stored, request)
+                elif request is not None or live.state not in AT_REST:
                     await live.write(status_with_text(TaskState.FAILED, LOST))
-            else:
-                await self._rerun(live, stored)
+                # What waited waits again; if the task has just ended, it was refused, and nothing does.
+                for queued in live.kept.queue:
+                    self._resume_queued(live, queued)
 
-    async def _rerun(self, live: LiveTask, stored: StoredRun) -> None:
+    async def _rerun(self, live: LiveTask, stored: StoredRun, request: SendMessage) -> None:
         """Run again from the start what a dead process left; what it had made by then is made anew."""
         context = CallContext(caller=stored.caller)
-        call = _new_call(stored.request, live.task, context)
+        call = _new_call(request, live.task, context)
         await self._inform(call, context)
         # The message that is being answered is in the stored task already; it is not part of what was said before.
         call.history = tuple(said for said in call.history if said.message_id != call.message.message_id)
         call.resumed = stored.resumed
         call.memo = stored.memo
         await live.turn.take()  # at once: nobody else knows of the task
-        live.stored_run = encode(replace(stored, attempt=stored.attempt + 1))
+        live.kept.set_run(replace(stored, attempt=stored.attempt + 1))
         self._runs.launch(live, call, Rerun())
+
+    def _resume_queued(self, live: LiveTask, queued: QueuedMessage) -> None:
+        """Have a message wait again that waited when its process died."""
+        context = CallContext(caller=queued.caller)
+        call = _new_call(queued.request, live.task, context)
+        never_admitted = Admitted(call, retry_safe=False, version=-1)
+        place = live.join_queue(acknowledged=True)
+        self._runs.in_background(self._run_queued(live, place, queued, never_admitted), live)
+
+
+def _may_run_again(stored: StoredRun) -> bool:
+    return stored.retry_safe and stored.attempt < MAX_ATTEMPTS
 
 
 def _new_call(request: SendMessage, task: Task, context: CallContext) -> Call:

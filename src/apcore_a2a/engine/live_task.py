@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -22,8 +21,11 @@ from apcore_a2a.engine.agent_output import (
     detach,
     detach_task,
     repeats_state,
+    with_unanswered,
 )
 from apcore_a2a.engine.event_log import EventLog, LogEntry
+from apcore_a2a.engine.stored_run import QueuedMessage, RunKeeper
+from apcore_a2a.engine.turn import Place, Turn
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, OverloadedError, TaskNotFoundError
 from apcore_a2a.ids_and_time import new_id, utc_now
 from apcore_a2a.protocol import v1
@@ -42,10 +44,7 @@ from apcore_a2a.storage.task_store import Change, Record, Store
 
 MAX_QUEUED: Final = 32  # messages that may wait for one running task
 MAX_UNSAVED: Final = 64  # writes an agent may be ahead of a durable store
-_BODY: Final = attrgetter("body")
 
-Place = asyncio.Future[None] | None
-"""A place in a queue: None when the turn has come already. The one shape here for "done now, or wait for this"."""
 Saving = asyncio.Future[None] | None
 """A write: None when it is saved already. Never await it where one may be cancelled: that would cancel the write."""
 
@@ -57,54 +56,11 @@ class Snapshot(NamedTuple):
     version: int
 
 
-class Turn:
-    """Taken by one at a time, in the order of asking. It goes from hand to hand: who comes later cannot slip in."""
+class _Folded(NamedTuple):
+    """Events that were folded together: for the log, and as the store keeps them."""
 
-    __slots__ = ("_queue", "is_taken")
-
-    def __init__(self, *, is_taken: bool = False) -> None:
-        self.is_taken = is_taken
-        self._queue: dict[asyncio.Future[None], None] = {}
-
-    def join(self) -> Place:
-        """A place in the queue, taken at once, to be waited for with `wait`."""
-        if not self.is_taken:
-            self.is_taken = True
-            return None
-        place = asyncio.get_running_loop().create_future()
-        self._queue[place] = None
-        return place
-
-    async def wait(self, place: Place) -> None:
-        if place is None:
-            return
-        try:
-            await place
-        except asyncio.CancelledError:
-            if place.cancelled():
-                self._queue.pop(place, None)
-            else:  # the turn had come already, so it goes on to the next
-                self.give()
-            raise
-
-    async def take(self) -> None:
-        await self.wait(self.join())
-
-    def give(self) -> None:
-        """Let the next one have it."""
-        while self._queue:
-            place = next(iter(self._queue))
-            del self._queue[place]
-            if not place.done():
-                place.set_result(None)
-                return
-        self.is_taken = False
-
-    async def __aenter__(self) -> None:
-        await self.take()
-
-    async def __aexit__(self, *_: object) -> None:
-        self.give()
+    entries: list[LogEntry]
+    records: list[bytes]
 
 
 class LiveTask:
@@ -121,7 +77,8 @@ class LiveTask:
     The holders: runs, streams, requests, queued messages. While there is one, the task stands in the registry, and
     nobody makes a second LiveTask of it, which would be a second writer. When the last one lets go it leaves.
 
-    The turn: one run at a time. Messages wait for it in the order in which they came; a cancel waits, too.
+    The turn: one run at a time. Messages wait for it in the order in which they came; a cancel waits, too. A message
+    whose sender does not wait is stored until its turn comes (`queue`), and refused in the task itself if none comes.
     """
 
     def __init__(
@@ -133,7 +90,7 @@ class LiveTask:
         self.log = EventLog(self.version)
         self.turn = Turn(is_taken=record is None)  # a new task's is its first run's
         self.memo = record.memo if record else b""  # what the agent asked to be remembered, as JSON
-        self.stored_run = b""  # what another process needs to run it again; kept by durable stores only
+        self.kept = RunKeeper(durable=store.durable)  # what another process would need to go on
         self.is_stored = record is not None  # else there is no task yet, or the store has not said so
         self.rested = False  # whether the run that has the turn has brought the task to rest, if only for a moment
         self.unsaved: deque[asyncio.Future[None]] = deque()  # writes on their way, in order
@@ -214,9 +171,9 @@ class LiveTask:
 
     # ---- whose turn it is -----------------------------------------------------------------------------------------
 
-    def join_queue(self) -> Place:
-        """A place for a message, to be waited for with `wait_turn`."""
-        if self._queued >= MAX_QUEUED:
+    def join_queue(self, *, acknowledged: bool = False) -> Place:
+        """A place for a message, to be waited for with `wait_turn`; one that was acknowledged is not refused."""
+        if self._queued >= MAX_QUEUED and not acknowledged:
             raise OverloadedError("Too many messages wait for this task; try again later")
         self._queued += 1
         return self.turn.join()
@@ -238,6 +195,42 @@ class LiveTask:
 
     def takes_messages(self) -> bool:
         return self.state not in TERMINAL and self._cancels == 0
+
+    # ---- what another process would need -------------------------------------------------------------------------
+
+    async def enqueue(self, queued: QueuedMessage) -> None:
+        """Keep a message until its turn comes; done when a restart would find it.
+
+        Raises:
+            StoreUnavailableError: it could not be stored, and is not kept.
+        """
+        self.kept.set_queue((*self.kept.queue, queued))
+        try:
+            await self._save_run()
+        except A2AError:
+            self.dequeue(queued)
+            raise
+
+    def dequeue(self, queued: QueuedMessage) -> None:
+        """Its turn has come: the run that it begins is stored in its place."""
+        self.kept.set_queue(tuple(other for other in self.kept.queue if other is not queued))
+
+    async def clear_run(self) -> None:
+        """Nothing is run any more, though the task has not ended."""
+        run = self.kept.run
+        self.kept.set_run(None)
+        try:
+            await self._save_run()
+        except A2AError:
+            self.kept.set_run(run)
+            raise
+
+    async def _save_run(self) -> None:
+        """Store what is run and what waits, with no event."""
+        saving = self._store.append(self._change([]))
+        if saving is not None:
+            await asyncio.wait({saving})  # `wait`, because cancelling it does not cancel the write
+            saving.result()
 
     # ---- how a run begins -----------------------------------------------------------------------------------------
 
@@ -279,11 +272,13 @@ class LiveTask:
 
     async def add_message(self, said: Message) -> None:
         """Take the user's next message, with which the task works again."""
-        task = self.task
-        message_id = said.message_id or new_id()
-        said = replace(said, task_id=task.id, context_id=task.context_id, message_id=message_id)
-        self.begin_save([bare_status(TaskState.WORKING, task)], said=said)
+        self.begin_save([bare_status(TaskState.WORKING, self.task)], said=self._address(said))
         await self.flush()
+
+    def _address(self, said: Message) -> Message:
+        """A user's message as one of this task."""
+        message_id = said.message_id or new_id()
+        return replace(said, task_id=self.task.id, context_id=self.task.context_id, message_id=message_id)
 
     async def start_over(self) -> None:
         """Forget what an earlier attempt has made."""
@@ -307,22 +302,25 @@ class LiveTask:
         Raises:
             A2AError: an event may not follow; those before it are on their way all the same.
         """
-        entries: list[LogEntry] = []
+        folded = _Folded([], [])
         failure = None
         try:
             for event, body in events:
-                self._fold(event, body, entries, answers_user=said is not None)
+                self._fold(event, body, folded, said)
         except A2AError as error:
             failure = error
         saving = None
-        if entries:  # a memo alone is saved with the next event
-            saving = self._hand_over(entries, said)
+        if folded.entries:  # a memo alone is saved with the next event
+            saving = self._hand_over(folded.entries, folded.records)
         if failure is not None:
             raise failure
         return saving
 
-    def _fold(self, event: AgentEvent, body: bytes, entries: list[LogEntry], *, answers_user: bool = False) -> None:
-        """Fold one event: with the step to WORKING that agents leave out, and not at all if it says nothing new."""
+    def _fold(self, event: AgentEvent, body: bytes, folded: "_Folded", said: Message | None = None) -> None:
+        """Fold one event: with the step to WORKING that agents leave out, and not at all if it says nothing new.
+
+        `said` is the user's message that caused it.
+        """
         task = self.task
         if isinstance(event, Remember):
             self.memo = event.memo
@@ -333,24 +331,38 @@ class LiveTask:
                 update = StatusUpdate(status=TaskStatus(state=state, message=event))
                 event, body = detach(complete_status(update, task))
             if state is TaskState.WORKING:
-                if repeats_state(event, state) and not answers_user:
+                if said is None and repeats_state(event, state):
                     return
             elif skips_working(state, event.status.state):
-                self._fold(*bare_status(TaskState.WORKING, task), entries)
+                self._fold(*bare_status(TaskState.WORKING, task), folded)
+            if self.kept.queue and event.status.state in TERMINAL:
+                event, body = self._refuse_queue(event, folded)
         applied = fold(task, event)
         if applied is not event:
             body = v1.encode_event(applied)
         self.version += 1
         state = task.status.state
         self.rested = self.rested or state in AT_REST
-        entries.append(LogEntry(self.version, state, body))
-
-    def _hand_over(self, entries: list[LogEntry], said: Message | None) -> Saving:
-        """Give folded events to the store; publish them when it has them."""
-        records = list(map(_BODY, entries))
+        folded.entries.append(LogEntry(self.version, state, body))
         if said is not None:
-            records[0] = v1.encode_heard(said, records[0])
-            fold(self.task, said)
+            body = v1.encode_heard(said, body)
+            fold(task, said)
+        folded.records.append(body)
+
+    def _refuse_queue(self, end: StatusUpdate | Task, folded: "_Folded") -> tuple[StatusUpdate | Task, bytes]:
+        """The task ends while messages wait: they go into its history, and its last status names them."""
+        refused = [self._address(queued.request.message) for queued in self.kept.queue]
+        self.kept.set_queue(())
+        message_ids = [said.message_id for said in refused]
+        if isinstance(end, Task):  # it brings a history of its own
+            end = replace(end, history=[*end.history, *refused])
+        else:
+            for said in refused:
+                self._fold(*bare_status(TaskState.WORKING, self.task), folded, said)
+        return detach(with_unanswered(end, message_ids, self.task))
+
+    def _hand_over(self, entries: list[LogEntry], records: list[bytes]) -> Saving:
+        """Give folded events to the store; publish them when it has them."""
         change = self._change(records)
         try:
             saving = self._store.append(change)
@@ -369,14 +381,11 @@ class LiveTask:
         task = self.task
         state = task.status.state
         document = None
-        stored_run = self.stored_run
         if state in TERMINAL:
             document = Document(encode(task), task)
         elif state in AT_REST:
             # It waits for its user and will change again, so its document keeps no hold of it.
             document = Document(encode(task))
-        if document is not None and state is not TaskState.AUTH_REQUIRED:
-            stored_run = b""  # a task at rest is not run again after a crash; an agent that waits for a login is
         self._document = document
         return Change(
             task=task,
@@ -386,7 +395,7 @@ class LiveTask:
             events=records,
             document=document,
             memo=self.memo,
-            run=stored_run,
+            run=self.kept.body(state),
         )
 
     def _saved(self, entries: list[LogEntry], change: Change, done: "asyncio.Future[None]") -> None:
@@ -446,12 +455,3 @@ class LiveTask:
         self._out_of_step = False
         if record.version != self.log.version:
             self.log.restart(record.version)
-
-    async def clear_stored_run(self) -> None:
-        """Its agent has returned at AUTH_REQUIRED, instead of waiting for the login: a restart has nothing to run."""
-        change = self._change([])
-        change.run = b""
-        saving = self._store.append(change)
-        if saving is not None:
-            await saving
-        self.stored_run = b""

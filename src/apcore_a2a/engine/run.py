@@ -395,8 +395,9 @@ class Run:
         if live.state not in resting:
             await live.write(status_with_text(state, text))
         await live.flush()
-        if live.state is TaskState.AUTH_REQUIRED and live.stored_run:
-            await live.clear_stored_run()
+        if live.state is TaskState.AUTH_REQUIRED and live.kept.run is not None:
+            # Its agent has returned instead of waiting for the login: a restart has nothing to run.
+            await live.clear_run()
 
     def _outcome(self, failure: BaseException | None) -> tuple[TaskState, str]:
         """What the task ends with, if it has not ended by itself."""

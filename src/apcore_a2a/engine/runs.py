@@ -122,14 +122,16 @@ class Runs:
 
     def in_background(self, work: Coroutine[Any, Any, object], live: LiveTask) -> None:
         """Have a message wait for its turn without its sender."""
+        live.hold()  # now, not when the work begins: nobody else may hold it by then
         self._background.start(self._wait_quietly(work, live), name=f"queued message {live.task.id}")
 
     async def _wait_quietly(self, work: Coroutine[Any, Any, object], live: LiveTask) -> None:
-        with live.held():
-            try:
-                await work
-            except A2AError as error:
-                logger.warning("queued message not taken", extra={"task_id": live.task.id, "reason": error.message})
+        try:
+            await work
+        except A2AError as error:
+            logger.warning("queued message not taken", extra={"task_id": live.task.id, "reason": error.message})
+        finally:
+            live.release()
 
     # ---- stopping -------------------------------------------------------------------------------------------------
 

@@ -204,8 +204,8 @@ class SimpleStore:
             bookkeeping = saved.bookkeeping
             if bookkeeping.key:  # the one time that every task is read: keys of earlier processes count as well
                 self._remember(bookkeeping.owner, bookkeeping.key, saved.task.id)
-            # A run may go on while its task waits for authorization: then there is a run to take up.
-            is_waiting_run = saved.state is TaskState.AUTH_REQUIRED and bookkeeping.run != ""
+            # A run may go on while its task waits for authorization, and a message may wait for its turn.
+            is_waiting_run = saved.state not in TERMINAL and bookkeeping.run != ""
             if saved.state in RUNNING or is_waiting_run:
                 claimed = _SavedTask(saved.task, replace(bookkeeping, epoch=bookkeeping.epoch + 1))
                 orphans.append(claimed)

@@ -17,7 +17,8 @@ from apcore_a2a.storage.task_store import Change
 
 MAX_DOCUMENT: Final = 64 * 1024  # a larger document is not written again: readers rebuild it from the events
 
-_RUNNING: Final = (CODES[TaskState.SUBMITTED], CODES[TaskState.WORKING], CODES[TaskState.AUTH_REQUIRED])
+_RUNNING: Final = (CODES[TaskState.SUBMITTED], CODES[TaskState.WORKING])
+_WAITING: Final = (CODES[TaskState.INPUT_REQUIRED], CODES[TaskState.AUTH_REQUIRED])
 
 
 class ChangeSnapshot(Struct, frozen=True, kw_only=True, gc=False):
@@ -266,11 +267,12 @@ class Tables:
 
     def claim_orphans(self) -> list[tuple[str, str]]:
         """Id and owner of each task that was running, which whoever ran it can now no longer write to."""
-        # A task that waits for authorization is one only if a run goes on meanwhile: then `run` says which.
+        # A task at rest is one only if there is something to run: an agent that waits for a login, or a message that
+        # waits for its turn. Then `run` says what.
         orphans = self.database.execute(
             "SELECT number, id, owner FROM task LEFT JOIN private ON private.task = number"
-            " WHERE ended IS NULL AND state IN (?, ?, ?) AND (state <> ? OR run <> x'') ORDER BY number",
-            (*_RUNNING, CODES[TaskState.AUTH_REQUIRED]),
+            " WHERE ended IS NULL AND state IN (?, ?, ?, ?) AND (state IN (?, ?) OR run <> x'') ORDER BY number",
+            (*_RUNNING, *_WAITING, *_RUNNING),
         ).fetchall()
         claimed: list[tuple[str, str]] = []
         for number, task_id, owner in orphans:

@@ -14,7 +14,7 @@ from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.event_log import LogEntry
 from apcore_a2a.engine.options import EngineOptions
-from apcore_a2a.engine.streams import Stream
+from apcore_a2a.engine.streams import Events
 from apcore_a2a.errors import UnsupportedOperationError
 from apcore_a2a.protocol.model import (
     CancelTask,
@@ -44,7 +44,7 @@ def to_message(content: str | Part | Message, **fields: Any) -> Message:  # Any:
     return Message(message_id=str(uuid4()), role=Role.USER, parts=(part,), **fields)
 
 
-async def batches(stream: Stream) -> AsyncGenerator[list[LogEntry], None]:
+async def batches(stream: Events) -> AsyncGenerator[list[LogEntry], None]:
     """What a stream tells, as it comes."""
     while (batch := stream.take()) is not None:
         if batch:

@@ -16,7 +16,7 @@ from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.event_log import LogEntry
 from apcore_a2a.engine.observer import Silent
 from apcore_a2a.engine.options import EngineOptions
-from apcore_a2a.engine.streams import Stream
+from apcore_a2a.engine.streams import Events
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import (
     CancelTask,
@@ -88,7 +88,7 @@ async def serving(agent: Agent, store: Store | None = None, **fields: Any) -> As
 class Watcher:
     """Someone who reads a stream."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Events) -> None:
         self.stream = stream
         self.entries: list[LogEntry] = []
 

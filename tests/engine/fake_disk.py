@@ -160,9 +160,9 @@ class FakeDisk:
         row = self.rows.get(task_id)
         return None if row is None or row.owner != owner else row.record()
 
-    async def events(self, task_id: str, owner: str, after: int) -> Sequence[bytes] | None:
+    async def events(self, task_id: str, owner: str, after: int, limit: int = 1_000_000) -> Sequence[bytes] | None:
         row = self.rows.get(task_id)
-        return None if row is None or row.owner != owner else row.events[max(after, 0) :]
+        return None if row is None or row.owner != owner else row.events[max(after, 0) :][:limit]
 
     async def page(self, query: Query) -> Page:
         rows = sorted(self.rows.values(), key=lambda row: -row.number)

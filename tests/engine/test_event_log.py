@@ -7,10 +7,9 @@ import pytest
 
 from apcore_a2a.engine import event_log, streams
 from apcore_a2a.engine.event_log import EventLog, Lagged, LogEntry
-from apcore_a2a.engine.live_task import Snapshot
 from apcore_a2a.engine.streams import Stream
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.model import Document, Event, StatusUpdate, Task, TaskState, TaskStatus
+from apcore_a2a.protocol.model import Event, StatusUpdate, TaskState, TaskStatus
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.engine.driving import settle, soon
 
@@ -32,9 +31,8 @@ class Source:
     def __init__(self, log: EventLog) -> None:
         self.log = log
 
-    async def latest(self) -> Snapshot:
-        task = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.WORKING))
-        return Snapshot(Document(b"{}", task), self.log.version)
+    async def latest_entry(self) -> LogEntry:
+        return entry(self.log.version)
 
 
 def follow(log: EventLog, after: int) -> Stream:

@@ -66,7 +66,7 @@ async def test_after_a_crash_what_waited_beside_a_lost_run_is_refused_in_the_tas
 
 
 async def test_a_crash_between_two_turns_loses_neither() -> None:
-    """The run before has ended with a question, and the next one has not begun: there is but the queue to go on with."""
+    """The run before has ended with a question and the next one has not begun: there is but the queue to go on with."""
     gate = Gate()
     agent = ScriptedAgent({"first": (gate, ASKS), "third": (COMPLETED,)}, default=(ASKS,))
     disk = FakeDisk()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from apcore_a2a.engine.event_log import READ_AT_ONCE
 from apcore_a2a.errors import UnsupportedOperationError
 from apcore_a2a.protocol.model import StatusUpdate, Task, TaskState
 from apcore_a2a.protocol.v03 import jsonrpc as v03
@@ -56,3 +57,37 @@ async def test_a_snapshot_of_a_waiting_task_does_not_change_when_the_task_goes_o
     assert b'"state":"input-required"' in watcher.entries[0].encode(v03)
     assert b"more" not in watcher.entries[0].encode(v03)
     assert watcher.states == [S.INPUT_REQUIRED, S.WORKING, S.WORKING, S.COMPLETED]
+
+
+async def test_a_long_replay_is_read_a_page_at_a_time() -> None:
+    chunks = [chunk(str(number), append=number > 0) for number in range(2 * READ_AT_ONCE)]
+    async with serving(ScriptedAgent(default=(*chunks, COMPLETED)), FakeDisk()) as engine:
+        alice = User(engine, rules=V03)
+        task = await alice.send("go")
+        watcher = await alice.subscribe(task, last=0)
+        sizes = []
+        while await watcher.read():
+            sizes.append(len(watcher.entries) - sum(sizes))
+    assert watcher.seqs == list(range(1, len(chunks) + 4))
+    assert max(sizes) <= READ_AT_ONCE
+
+
+async def test_subscribers_of_one_version_share_its_snapshot_and_the_next_version_has_its_own() -> None:
+    first, second = Gate(), Gate()
+    agent = ScriptedAgent(default=(chunk("a"), first, chunk("b", append=True), second, COMPLETED))
+    async with serving(agent) as engine:
+        alice = User(engine)
+        task = await alice.start("go")
+        await first.reached()
+        watchers = [await alice.subscribe(task) for _ in range(3)]
+        for watcher in watchers:
+            await watcher.read()
+        assert len({id(watcher.entries[0]) for watcher in watchers}) == 1
+        first.open()
+        await second.reached()
+        late = await alice.subscribe(task)
+        await late.read()
+        assert late.entries[0].seq > watchers[0].entries[0].seq
+        second.open()
+        for watcher in (*watchers, late):
+            assert (await watcher.rest()).states[-1] is S.COMPLETED

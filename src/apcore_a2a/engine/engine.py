@@ -17,7 +17,7 @@ from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.call_context import CallContext, Interceptor
 from apcore_a2a.engine.event_log import LogEntry
 from apcore_a2a.engine.intake import Intake
-from apcore_a2a.engine.live_task import Snapshot
+from apcore_a2a.engine.live_task import Snapshot, snapshot_entry
 from apcore_a2a.engine.observer import Observer, Silent
 from apcore_a2a.engine.options import DEFAULTS, EngineOptions
 from apcore_a2a.engine.run import CANCEL_GRACE, RESTED, Run
@@ -25,11 +25,11 @@ from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.streams import (
     UNTIL_ENDED,
     UNTIL_USER_IS_ASKED,
+    Events,
     Stream,
     Streams,
     event_stream,
     replay_ended,
-    snapshot_entry,
     snapshot_stream,
 )
 from apcore_a2a.errors import InvalidParamsError, UnsupportedOperationError, Violation
@@ -125,7 +125,7 @@ class Engine:
             for interceptor in self._interceptors:
                 await interceptor.after(operation, request, context, result)
         except BaseException:
-            if isinstance(result, Stream):  # nobody will read it
+            if SHAPES[operation].streams:  # nobody will read it
                 result.close()
             raise
         return result
@@ -194,7 +194,7 @@ class Engine:
                     return live.snapshot()
             raise errors.TaskNotCancelableError(request.id, live.state.removeprefix("TASK_STATE_").lower())
 
-    async def subscribe(self, request: model.SubscribeToTask, context: CallContext) -> Stream:
+    async def subscribe(self, request: model.SubscribeToTask, context: CallContext) -> Events:
         with self._streams.reserve(context) as room:
             async with self._intake.live(request.id, context) as live:
                 if not live.has_ended():

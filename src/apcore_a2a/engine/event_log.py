@@ -16,9 +16,11 @@ from msgspec import Struct
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.dialect import Dialect
 from apcore_a2a.protocol.model import Event, TaskState
+from apcore_a2a.protocol.sse import one_line
 
 WINDOW_EVENTS: Final = 20_000
 WINDOW_BYTES: Final = 32 * 1024 * 1024
+READ_AT_ONCE: Final = 500  # events; somebody who reads 20,000 takes turns with everybody else
 PACE: Final = 0.001  # seconds after which readers are woken again, at the earliest
 CROWD: Final = 32  # readers; writing to so many takes about as long as PACE
 MAX_PACE: Final = 0.02
@@ -36,6 +38,8 @@ class LogEntry(Struct, gc=False):
     """The task's state after this event."""
     body: bytes
     others: dict[Dialect, bytes] | None = None
+    lines: dict[Dialect, bytes] | None = None
+    encoding: asyncio.Lock | None = None
 
     @property
     def event(self) -> Event:
@@ -57,6 +61,20 @@ class LogEntry(Struct, gc=False):
         if dialect not in self.others:
             self.others[dialect] = dialect.encode_event(self.event)
         return self.others[dialect]
+
+    async def encode_line(self, dialect: Dialect) -> bytes:
+        """A large event as one line, made on a thread: once, though a hundred ask for it at the same time."""
+        if self.encoding is None:
+            self.encoding = asyncio.Lock()
+        async with self.encoding:
+            if self.lines is None:
+                self.lines = {}
+            if dialect not in self.lines:
+                self.lines[dialect] = await asyncio.to_thread(self._make_line, dialect)
+            return self.lines[dialect]
+
+    def _make_line(self, dialect: Dialect) -> bytes:
+        return one_line(self.encode(dialect))
 
 
 class EventLog:
@@ -106,14 +124,15 @@ class EventLog:
     # ---- readers --------------------------------------------------------------------------------------------------
 
     def after(self, seq: int) -> list[LogEntry]:
-        """The events that follow sequence number `seq`.
+        """The next events that follow sequence number `seq`, not more than one writes at once.
 
         Raises:
             Lagged: some of them have left the window.
         """
         if seq + 1 < self._first:
             raise Lagged
-        return self._entries[seq + 1 - self._first :]
+        start = seq + 1 - self._first
+        return self._entries[start : start + READ_AT_ONCE]
 
     def wait(self, waiter: "asyncio.Future[None]") -> None:
         """Wake somebody at the next append or close."""

@@ -56,6 +56,12 @@ class Snapshot(NamedTuple):
     version: int
 
 
+def snapshot_entry(snapshot: Snapshot) -> LogEntry:
+    """The task itself as an event, with the sequence number of the last event in it."""
+    document = snapshot.document
+    return LogEntry(snapshot.version, document.task().status.state, b'{"task":' + document.body + b"}")
+
+
 class _Folded(NamedTuple):
     """Events that were folded together: for the log, and as the store keeps them."""
 
@@ -103,7 +109,8 @@ class LiveTask:
         self._unwatched_timer: asyncio.TimerHandle | None = None
         self._out_of_step = False
         self.save_error: BaseException | None = None  # the first since the last `resync`: those after it are stale
-        self._document: Document | None = None  # the task as stored, if it is at rest
+        self._document: Document | None = None  # the task as of `version`, once somebody needed it
+        self._snapshot_entry: LogEntry | None = None  # the same as an event, for streams
         registry[task.id] = self
 
     # ---- what it is -----------------------------------------------------------------------------------------------
@@ -117,8 +124,10 @@ class LiveTask:
         return self.version == self.log.version and self.task.status.state in TERMINAL
 
     def snapshot(self) -> Document:
-        """The task as of now; encoded once if it is at rest."""
-        return self._document or Document(encode(self.task), copy(self.task))
+        """The task as of now, encoded once until it changes: a hundred may ask for it, and it may be large."""
+        if self._document is None:
+            self._document = Document(encode(self.task), copy(self.task))
+        return self._document
 
     async def latest(self) -> Snapshot:
         """The task as a restart would find it, with its version."""
@@ -129,9 +138,18 @@ class LiveTask:
             raise TaskNotFoundError(self.task.id)
         return Snapshot(record.document, record.version)
 
-    async def stored_events(self, after: int) -> Sequence[bytes] | None:
-        """The events above a sequence number that the store has kept, if it keeps any."""
-        return await self._store.events(self.task.id, self.owner, after)
+    async def latest_entry(self) -> LogEntry:
+        """The task itself as an event, with the sequence number of the last event in it; one for all who ask."""
+        snapshot = await self.latest()
+        shared = self._snapshot_entry
+        if shared is None or shared.seq != snapshot.version:
+            shared = snapshot_entry(snapshot)
+            self._snapshot_entry = shared
+        return shared
+
+    async def stored_events(self, after: int, limit: int) -> Sequence[bytes] | None:
+        """The next events above a sequence number that the store has kept, if it keeps any."""
+        return await self._store.events(self.task.id, self.owner, after, limit)
 
     # ---- who holds it ---------------------------------------------------------------------------------------------
 
@@ -341,6 +359,7 @@ class LiveTask:
         if applied is not event:
             body = v1.encode_event(applied)
         self.version += 1
+        self._snapshot_entry = None  # or it would be held as long as the task is live
         state = task.status.state
         self.rested = self.rested or state in AT_REST
         folded.entries.append(LogEntry(self.version, state, body))

@@ -7,13 +7,13 @@ grace is over.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final, Protocol
 
 from apcore_a2a.engine.call_context import CallContext
-from apcore_a2a.engine.event_log import EventLog, Lagged, LogEntry
-from apcore_a2a.engine.live_task import LiveTask, Snapshot
+from apcore_a2a.engine.event_log import READ_AT_ONCE, EventLog, Lagged, LogEntry
+from apcore_a2a.engine.live_task import LiveTask, Snapshot, snapshot_entry
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.runs import Runs
@@ -28,13 +28,23 @@ UNTIL_ENDED: Final = TERMINAL
 UNTIL_USER_IS_ASKED: Final = TERMINAL | {TaskState.INPUT_REQUIRED}  # not AUTH_REQUIRED: the agent may go on (§7.6.1)
 
 
+class Events(Protocol):
+    """What a binding writes: `take` what is there; if that is nothing, `wait`; None is the end. Then `close`."""
+
+    def take(self) -> list[LogEntry] | None: ...
+
+    async def wait(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Followed(Protocol):
     """What a stream reads: a log, and the task itself for one that has fallen behind."""
 
     @property
     def log(self) -> EventLog: ...
 
-    async def latest(self) -> Snapshot: ...
+    async def latest_entry(self) -> LogEntry: ...
 
 
 class Stream:
@@ -103,10 +113,10 @@ class Stream:
 
     async def _start_again(self, source: Followed) -> None:
         """A reader that fell out of the log's window goes on from the task as it is now."""
-        snapshot = await source.latest()
-        self._after = snapshot.version
+        snapshot = await source.latest_entry()
+        self._after = snapshot.seq
         self._has_lagged = False
-        self._ready = [snapshot_entry(snapshot)]
+        self._ready = [snapshot]
 
     def _stay_alive(self) -> None:
         self._timer = None
@@ -177,7 +187,7 @@ class Streams:
         room.enter_context(live.held())
         self._observer.stream_opened(live.task.id)
         if start is None or (isinstance(start, int) and start > live.log.version):
-            start = snapshot_entry(await live.latest())
+            start = await live.latest_entry()
         if isinstance(start, int):
             return Stream([], live, after=start, until=until, on_close=room.pop_all().close)
         return Stream([start], live, after=start.seq, until=until, on_close=room.pop_all().close)
@@ -186,12 +196,6 @@ class Streams:
         self._observer.stream_closed(live.task.id)
         if context.rules.stream_keeps_task and self._cancel_on_disconnect and live.state not in until:
             self._runs.stop_unless_watched(live, DISCONNECT_GRACE)
-
-
-def snapshot_entry(snapshot: Snapshot) -> LogEntry:
-    """The task itself as an event, with the sequence number of the last event in it."""
-    document = snapshot.document
-    return LogEntry(snapshot.version, document.task().status.state, b'{"task":' + document.body + b"}")
 
 
 def snapshot_stream(document: Document, version: int) -> Stream:
@@ -204,7 +208,7 @@ def event_stream(event: Event) -> Stream:
     return Stream([LogEntry(1, TaskState.COMPLETED, v1.encode_event(event))])
 
 
-async def replay_ended(live: LiveTask, context: CallContext) -> Stream:
+async def replay_ended(live: LiveTask, context: CallContext) -> "Stream | Replay":
     """What a subscriber to an ended task gets: the events it missed where they are kept, else the outcome."""
     last_seen = context.last_event_id
     version = live.version
@@ -212,12 +216,38 @@ async def replay_ended(live: LiveTask, context: CallContext) -> Stream:
         task = live.task
         outcome = StatusUpdate(status=task.status, task_id=task.id, context_id=task.context_id)
         return Stream([LogEntry(version, task.status.state, v1.encode_event(outcome))])
-    stored = await live.stored_events(last_seen)
-    if stored is None:
-        return snapshot_stream(live.snapshot(), version)
-    entries: list[LogEntry] = []
-    for seq, record in enumerate(stored, version - len(stored) + 1):
-        event, _ = v1.decode_record(record)  # without what the user said, which is kept with it
-        # No state that ends a stream, because the last one is only reached by the last event.
-        entries.append(LogEntry(seq, TaskState.WORKING, v1.encode_event(event)))
-    return Stream(entries)
+    first = await live.stored_events(last_seen, READ_AT_ONCE)
+    if first is None:
+        return Stream([await live.latest_entry()])
+    return Replay(live, last_seen, first)
+
+
+class Replay:
+    """The stored events of a task that has ended, read as `Stream` is, a page at a time."""
+
+    def __init__(self, live: LiveTask, after: int, first: Sequence[bytes]) -> None:
+        self._live = live
+        self._after = after
+        self._page: Sequence[bytes] = first
+        self._is_over = False
+
+    def take(self) -> list[LogEntry] | None:
+        if self._is_over:
+            return None
+        entries: list[LogEntry] = []
+        for record in self._page:
+            self._after += 1
+            event, _ = v1.decode_record(record)  # without what the user said, which is kept with it
+            entries.append(LogEntry(self._after, TaskState.WORKING, v1.encode_event(event)))
+        self._page = ()
+        return entries
+
+    async def wait(self) -> None:
+        """Read the next page; the end is where there is none."""
+        page = await self._live.stored_events(self._after, READ_AT_ONCE)
+        self._page = page or ()
+        if not page:
+            self._is_over = True
+
+    def close(self) -> None:
+        self._is_over = True

@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.engine.call_context import CallContext
-from apcore_a2a.engine.event_log import LogEntry
-from apcore_a2a.engine.streams import Stream
+from apcore_a2a.engine.event_log import READ_AT_ONCE, LogEntry
+from apcore_a2a.engine.streams import Events
 from apcore_a2a.engine.waiting import within
 from apcore_a2a.errors import (
     A2AError,
@@ -28,12 +28,14 @@ from apcore_a2a.errors import (
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import DIALECTS, VERSION_HEADER, Dialect, choose
-from apcore_a2a.protocol.sse import KEEP_ALIVE, frame
+from apcore_a2a.protocol.sse import FRAME_END, KEEP_ALIVE, frame, frame_head, one_line
 
 logger = logging.getLogger(__name__)
 
 MAX_BODY: Final = 10 * 1024 * 1024
 BODY_DEADLINE: Final = 30.0
+PIECE: Final = 64 * 1024  # bytes of a large event that are written at once
+LARGE: Final = 1024 * 1024  # bytes of an event that is not encoded on the loop
 MAX_KEY: Final = 256  # characters of an Idempotency-Key
 JSON: Final = b"application/json"
 A2A_JSON: Final = b"application/a2a+json"
@@ -234,17 +236,18 @@ async def _until_disconnect(receive: Receive) -> None:
 
 
 async def send_stream(
-    stream: Stream, receive: Receive, send: Send, dialect: Dialect, *, head: bytes = b"", tail: bytes = b""
+    stream: Events, receive: Receive, send: Send, dialect: Dialect, *, head: bytes = b"", tail: bytes = b""
 ) -> None:
     """Write a stream as server-sent events until it ends or the client leaves; events ready together leave together.
 
     `head` and `tail` are written around each event: JSON-RPC's envelope.
     """
+    writer = _EventWriter(send, dialect, head, tail)
     try:
         await send({"type": "http.response.start", "status": 200, "headers": [*_STREAM_HEADERS]})
         ready = stream.take()
         if ready:  # before anybody listens for the client: the first event is urgent
-            await _send_batch(send, ready, dialect, head, tail)
+            await writer.write(ready)
         async with asyncio.TaskGroup() as group:
             listener = group.create_task(_until_disconnect(receive))
             while True:
@@ -255,7 +258,9 @@ async def send_stream(
                     await stream.wait()
                     batch = stream.take()
                 if batch is not None:
-                    await _send_batch(send, batch, dialect, head, tail)
+                    await writer.write(batch)
+                    if len(batch) == READ_AT_ONCE:
+                        await asyncio.sleep(0)  # a fast client never makes this wait, and others want their turn
             await send({"type": "http.response.body", "body": b""})
             listener.cancel()
     except* _Disconnected:
@@ -264,10 +269,52 @@ async def send_stream(
         stream.close()
 
 
-async def _send_batch(send: Send, batch: list[LogEntry], dialect: Dialect, head: bytes, tail: bytes) -> None:
-    """Write entries, or that the stream is alive if there are none."""
-    if batch:
-        body = b"".join([frame(head + entry.encode(dialect) + tail, entry.seq) for entry in batch])
-    else:
-        body = KEEP_ALIVE
-    await send({"type": "http.response.body", "body": body, "more_body": True})
+class _EventWriter:
+    """Writes events to one client: small ones together, large ones in pieces.
+
+    A piece is written when the client has read what was written before it, so a client that reads nothing costs a few
+    pieces of memory, however large the event. The event itself is one, for all who read it.
+    """
+
+    def __init__(self, send: Send, dialect: Dialect, head: bytes, tail: bytes) -> None:
+        self._send = send
+        self._dialect = dialect
+        self._head = head
+        self._tail = tail
+
+    async def write(self, batch: list[LogEntry]) -> None:
+        """Write entries, or that the stream is alive if there are none."""
+        if not batch:
+            await self._write(KEEP_ALIVE)
+            return
+        frames: list[bytes] = []
+        size = 0
+        for entry in batch:
+            if len(entry.body) > PIECE:
+                await self._write(b"".join(frames))
+                frames = []
+                size = 0
+                await self._write_large(entry)
+                continue
+            made = frame(self._head + entry.encode(self._dialect) + self._tail, entry.seq)
+            frames.append(made)
+            size += len(made)
+            if size > PIECE:
+                await self._write(b"".join(frames))
+                frames = []
+                size = 0
+        await self._write(b"".join(frames))
+
+    async def _write_large(self, entry: LogEntry) -> None:
+        if len(entry.body) > LARGE:
+            line = await entry.encode_line(self._dialect)
+        else:
+            line = one_line(entry.encode(self._dialect))
+        await self._write(frame_head(entry.seq) + self._head)
+        for start in range(0, len(line), PIECE):
+            await self._write(line[start : start + PIECE])
+        await self._write(self._tail + FRAME_END)
+
+    async def _write(self, body: bytes) -> None:
+        if body:
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})

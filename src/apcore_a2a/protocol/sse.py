@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
+FRAME_END: Final = b"\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 MAX_EVENT: Final = 32 * 1024 * 1024  # a peer that never ends its event does not fill our memory
 MAX_RETRY_DIGITS: Final = 9  # milliseconds: eleven days are enough, and int() of a million digits is slow
@@ -17,15 +18,20 @@ MAX_RETRY_DIGITS: Final = 9  # milliseconds: eleven days are enough, and int() o
 
 def frame(data: bytes, id: int) -> bytes:
     """One event, its data JSON."""
-    return b"id: %d\ndata: %b\n\n" % (id, _one_line(data))
+    return b"id: %d\ndata: %b\n\n" % (id, one_line(data))
+
+
+def frame_head(id: int) -> bytes:
+    """How an event begins whose data is written in pieces, and ends with `FRAME_END`."""
+    return b"id: %d\ndata: " % id
 
 
 def only(data: bytes) -> bytes:
     """A stream of one event. It has no id, for there is nothing to come back to."""
-    return b"data: %b\n\n" % _one_line(data)
+    return b"data: %b\n\n" % one_line(data)
 
 
-def _one_line(data: bytes) -> bytes:
+def one_line(data: bytes) -> bytes:
     """JSON has no raw line ends, but readers that split as Python's `splitlines` does see three more (a2a-sdk 1.x)."""
     if data.isascii():
         return data

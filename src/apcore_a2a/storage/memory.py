@@ -19,7 +19,7 @@ from apcore_a2a.errors import OverloadedError, StaleWriteError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
 from apcore_a2a.storage.owner_index import OwnerIndex, StoredTask
-from apcore_a2a.storage.task_store import Change, Page, Query, Record, TaskListResult
+from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record, TaskListResult
 
 ANONYMOUS: Final = "anonymous"  # who owns what is put in by `save`
 MAX_EXPIRED: Final = 16  # tasks that one call lets go: however many have expired, nobody waits for all of them
@@ -179,7 +179,7 @@ class InMemoryTaskStore:
             return None
         return _record(stored)
 
-    async def events(self, task_id: str, owner: str, after: int) -> Sequence[bytes] | None:
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
         return None
 
     async def page(self, query: Query) -> Page:

@@ -22,7 +22,7 @@ from apcore_a2a.errors import A2AError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, Task, TaskState, encode
 from apcore_a2a.storage.cursor import Place, cut_page
-from apcore_a2a.storage.task_store import Change, Page, Query, Record, TaskStore, missing_methods
+from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record, TaskStore, missing_methods
 
 RESERVED: Final = "apcore-a2a"
 PAGE: Final = 200  # tasks asked for at a time
@@ -188,7 +188,7 @@ class SimpleStore:
             return None
         return saved.to_record()
 
-    async def events(self, task_id: str, owner: str, after: int) -> Sequence[bytes] | None:
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
         return None
 
     async def page(self, query: Query) -> Page:

@@ -72,6 +72,9 @@ class Page(Struct, frozen=True):
     total: int
 
 
+ALL: Final = 1_000_000_000  # more events than any task has
+
+
 class Store(Protocol):
     """What the engine asks of a store. One suite, tests/storage/contract.py, holds every implementation to it."""
 
@@ -103,8 +106,8 @@ class Store(Protocol):
 
     async def load(self, task_id: str, owner: str) -> Record | None: ...
 
-    async def events(self, task_id: str, owner: str, after: int) -> Sequence[bytes] | None:
-        """The events with sequence numbers above `after`; None when they are not kept."""
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+        """The next events above sequence number `after`, at most `limit`; None when they are not kept."""
 
     async def page(self, query: Query) -> Page:
         """Raise InvalidParamsError for a cursor that this store did not make."""

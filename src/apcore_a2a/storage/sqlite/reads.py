@@ -12,7 +12,7 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Document, Task, decode_task, encode
 from apcore_a2a.storage.cursor import Cursor, parse_cursor
 from apcore_a2a.storage.sqlite.schema import CODES, STATES, event_key
-from apcore_a2a.storage.task_store import Page, Query, Record
+from apcore_a2a.storage.task_store import ALL, Page, Query, Record
 
 Row = tuple[Any, ...]  # Any: what SQLite answers
 
@@ -73,13 +73,13 @@ def load(database: sqlite3.Connection, task_id: str, owner: str) -> Record | Non
         return _complete(database, row)
 
 
-def events(database: sqlite3.Connection, task_id: str, owner: str, after: int) -> list[bytes] | None:
+def events(database: sqlite3.Connection, task_id: str, owner: str, after: int, limit: int) -> list[bytes] | None:
     with ReadTransaction(database):
         row = database.execute("SELECT number FROM task WHERE id = ? AND owner = ?", (task_id, owner)).fetchone()
         if row is None:
             return None
         (number,) = row
-        return _events(database, number, after)
+        return _events(database, number, after, limit)
 
 
 def page(database: sqlite3.Connection, query: Query) -> Page:
@@ -150,9 +150,11 @@ def _rebuild(database: sqlite3.Connection, row: TaskRow) -> Document:
     return Document(encode(task), task)
 
 
-def _events(database: sqlite3.Connection, number: int, after: int) -> list[bytes]:
-    bounds = (event_key(number, max(after, 0)), event_key(number + 1, 0))
-    rows: Iterable[Row] = database.execute("SELECT body FROM event WHERE key > ? AND key < ? ORDER BY key", bounds)
+def _events(database: sqlite3.Connection, number: int, after: int, limit: int = ALL) -> list[bytes]:
+    bounds = (event_key(number, max(after, 0)), event_key(number + 1, 0), limit)
+    rows: Iterable[Row] = database.execute(
+        "SELECT body FROM event WHERE key > ? AND key < ? ORDER BY key LIMIT ?", bounds
+    )
     return [body for (body,) in rows]
 
 

@@ -20,7 +20,7 @@ from apcore_a2a.storage.sqlite import reads
 from apcore_a2a.storage.sqlite.schema import connect_reader, connect_writer, lock_file
 from apcore_a2a.storage.sqlite.tables import Tables, take_snapshot
 from apcore_a2a.storage.sqlite.writer import Writer
-from apcore_a2a.storage.task_store import Change, Page, Query, Record
+from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record
 
 WEEK: Final = 7 * 24 * 3600
 READER_THREADS: Final = 4
@@ -145,8 +145,8 @@ class SQLiteStore:
             return reads.to_record(row, document)
         return await self._database.read(reads.load, task_id, owner)
 
-    async def events(self, task_id: str, owner: str, after: int) -> Sequence[bytes] | None:
-        return await self._database.read(reads.events, task_id, owner, after)
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+        return await self._database.read(reads.events, task_id, owner, after, limit)
 
     async def page(self, query: Query) -> Page:
         return await self._database.read(reads.page, query)

@@ -65,7 +65,7 @@ async def test_a_long_replay_is_read_a_page_at_a_time() -> None:
         alice = User(engine, rules=V03)
         task = await alice.send("go")
         watcher = await alice.subscribe(task, last=0)
-        sizes = []
+        sizes: list[int] = []
         while await watcher.read():
             sizes.append(len(watcher.entries) - sum(sizes))
     assert watcher.seqs == list(range(1, len(chunks) + 4))

@@ -1,6 +1,7 @@
 """One round: start a worker, kill it at a random moment, let the next one go on, perhaps kill that too; then look.
 
-What must hold: every event that a reader was told is in the file, as it was told; every task has ended or waits for its
+What must hold: every event that a reader was told is in the file, as it was told; every message that was acknowledged
+before its turn is in its task, and the task's end names it; every task has ended or waits for its
 user; a task that may be repeated is complete, unless it was tried three times; any other that ran has lost its worker.
 """
 
@@ -13,13 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from apcore_a2a.engine.agent_output import UNANSWERED_KEY
 from apcore_a2a.engine.intake import MAX_ATTEMPTS
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.storage.task_store import Query
-from tests.chaos.worker import READY, digest
+from tests.chaos.worker import ACK, READY, digest
 from tests.engine.driving import ALICE, chunks_of, text_of
 from tests.sources import ROOT
 
@@ -107,17 +109,26 @@ def check_task(task: Task, events: list[bytes], lives: int) -> tuple[bool, bool]
 def run_round(path: Path, dice: random.Random, *, tasks: int) -> Outcome:
     kills = dice.choice((1, 1, 2, 3))
     told: Told = {}
+    acknowledged: dict[str, str] = {}  # a message by its task
     for life in range(kills + 1):
         is_last = life == kills
         new = tasks if life == 0 else 0 if is_last else 8  # without any, nobody would say when to kill
         kill_after = None if is_last else dice.randrange(20 * tasks if life == 0 else 200)
         for line in live(path, tasks=new, chunks=SHORT if is_last else ENDLESS, kill_after=kill_after):
             task_id, seq, said = line.split()
-            assert told.setdefault((task_id, int(seq)), said) == said
+            if seq == ACK:
+                acknowledged[task_id] = said
+            else:
+                assert told.setdefault((task_id, int(seq)), said) == said
     found = asyncio.run(inspect(path))
     for (task_id, number), said in told.items():
         event, _ = v1.decode_record(found[task_id][1][number - 1])
         assert digest(v1.encode_event(event)) == said, f"event {number} of {task_id} is not what was told"
+    for task_id, message_id in acknowledged.items():
+        task, _ = found[task_id]
+        assert message_id in [said.message_id for said in task.history], f"{message_id} was acknowledged, and is lost"
+        assert task.status.message is not None  # each of these tasks ended before it was the message's turn
+        assert (task.status.message.metadata or {}).get(UNANSWERED_KEY) == [message_id]
     outcomes = [check_task(task, events, kills + 1) for task, events in found.values()]
     assert len(found) == tasks + 8 * (kills - 1)
     return Outcome(len(found), len(told), kills, sum(again for again, _ in outcomes), sum(lost for _, lost in outcomes))

@@ -2,7 +2,8 @@
 
 `python -m tests.chaos.worker FILE TASKS CHUNKS`: goes on with what the file has, starts TASKS new tasks, and ends when
 nothing runs any more. Each event that a reader gets becomes a line "task seq digest" on the standard output, written at
-once: whoever reads it knows of an event that must never be lost. The line "ready" says that all tasks have begun.
+once: whoever reads it knows of an event that must never be lost. So does each message to a running task that was
+acknowledged before its turn: "task ack message". The line "ready" says that all tasks have begun.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from tests.engine.driving import User, Watcher
 from tests.fakes import ASKS, COMPLETED, chunk
 
 READY = "ready\n"
+ACK = "ack"
 KINDS = ("safe", "unsafe", "safe", "unsafe", "safe", "unsafe", "asks", "short")
 
 
@@ -55,6 +57,14 @@ async def tell(watcher: Watcher) -> None:
     watcher.stream.close()
 
 
+async def say_more(user: User, watcher: Watcher) -> None:
+    """A message that has to wait for its turn, and whose sender does not."""
+    await watcher.read()
+    message_id = f"more-{watcher.task.id}"
+    await user.start("more", task_id=watcher.task.id, message_id=message_id)
+    os.write(1, f"{watcher.task.id} {ACK} {message_id}\n".encode())
+
+
 async def live(path: str, tasks: int, chunks: int) -> None:
     engine = Engine(Patient(chunks), SQLiteStore(path), options=EngineOptions(shutdown_timeout=60))
     await engine.open()
@@ -62,8 +72,11 @@ async def live(path: str, tasks: int, chunks: int) -> None:
     alice = User(engine)
     async with asyncio.TaskGroup() as group:
         begun = [group.create_task(alice.stream(KINDS[number % len(KINDS)])) for number in range(tasks)]
-        for each in begun:
-            group.create_task(tell(await each))
+        for number, each in enumerate(begun):
+            watcher = await each
+            if KINDS[number % len(KINDS)] in ("safe", "unsafe"):  # the others have ended by then
+                await say_more(alice, watcher)
+            group.create_task(tell(watcher))
         os.write(1, READY.encode())
     await engine.close()  # waits for what runs again
 

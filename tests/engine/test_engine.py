@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.engine import LARGE_PAGE
 from apcore_a2a.engine.streams import Stream
 from apcore_a2a.errors import (
     ExtendedAgentCardNotConfiguredError,
@@ -211,3 +212,14 @@ async def test_the_extended_card_is_made_for_its_caller_or_is_not_there() -> Non
             await engine.get_extended_card(GetExtendedCard(), User(engine).context())
         with pytest.raises(ExtendedAgentCardNotConfiguredError):
             await engine.get_extended_card(GetExtendedCard(), User(engine, rules=V03).context())
+
+
+async def test_a_page_of_large_tasks_is_listed_like_any_other() -> None:
+    large = "x" * (LARGE_PAGE // 2)
+    async with serving(ScriptedAgent(default=(chunk(large), COMPLETED))) as engine:
+        alice = User(engine)
+        tasks = [await alice.send("go") for _ in range(3)]
+        page = await alice.list(include_artifacts=True)
+        assert [task.id for task in page.tasks] == [task.id for task in reversed(tasks)]
+        assert [chunks_of(task) for task in page.tasks] == [[large]] * 3
+        assert [task.artifacts for task in (await alice.list()).tasks] == [[]] * 3

@@ -5,9 +5,9 @@ caller is answered like what does not exist.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -37,8 +37,9 @@ from apcore_a2a.protocol import model
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Document, Message, SendMessage, Task, TaskState, Value
 from apcore_a2a.protocol.operations import SHAPES, Operation
-from apcore_a2a.storage.task_store import Query, Store
+from apcore_a2a.storage.task_store import Query, Record, Store
 
+LARGE_PAGE: Final = 256 * 1024  # bytes of tasks that are not read on the loop
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
 
 
@@ -179,7 +180,11 @@ class Engine:
             by_creation=context.rules.list_by_creation,
         )
         page = await self.store.page(query)
-        tasks = tuple(_listed(record.document.task(), request) for record in page.records)
+        size = sum(len(record.document.body) for record in page.records)
+        if size > LARGE_PAGE:
+            tasks = await asyncio.to_thread(_list_records, page.records, request)
+        else:
+            tasks = _list_records(page.records, request)
         return model.TaskPage(
             tasks=tasks, next_page_token=page.next_cursor, page_size=request.page_size, total_size=page.total
         )
@@ -238,6 +243,10 @@ def _trim_history(document: Document, history_length: int | None) -> Task | Docu
         return document
     task = document.task()
     return replace(task, history=_last(task.history, history_length))
+
+
+def _list_records(records: Sequence[Record], request: model.ListTasks) -> tuple[Task, ...]:
+    return tuple(_listed(record.document.task(), request) for record in records)
 
 
 def _listed(task: Task, request: model.ListTasks) -> Task:

@@ -20,6 +20,10 @@ class Process:
         self._process = process
         self.said = ""
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     async def says(self, pattern: str) -> re.Match[str]:
         """Wait until it has said something that matches."""
         stderr = self._process.stderr

@@ -5,7 +5,7 @@ Rule: fold, save, publish, in this order. No reader sees what a restart would fo
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple
@@ -47,6 +47,10 @@ MAX_UNSAVED: Final = 64  # writes an agent may be ahead of a durable store
 
 Saving = asyncio.Future[None] | None
 """A write: None when it is saved already. Never await it where one may be cancelled: that would cancel the write."""
+
+
+StoredEvents = Callable[[int, int], Awaitable[Sequence[bytes] | None]]
+"""The next events above a sequence number, at most so many."""
 
 
 class Snapshot(NamedTuple):
@@ -147,9 +151,9 @@ class LiveTask:
             self._snapshot_entry = shared
         return shared
 
-    async def stored_events(self, after: int, limit: int) -> Sequence[bytes] | None:
-        """The next events above a sequence number that the store has kept, if it keeps any."""
-        return await self._store.events(self.task.id, self.owner, after, limit)
+    def stored_events(self) -> StoredEvents:
+        """A reader of the events that the store has kept, if any; it holds nothing of the task, which may be large."""
+        return partial(self._store.events, self.task.id, self.owner)
 
     # ---- who holds it ---------------------------------------------------------------------------------------------
 

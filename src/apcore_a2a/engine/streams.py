@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.event_log import READ_AT_ONCE, EventLog, Lagged, LogEntry
-from apcore_a2a.engine.live_task import LiveTask, Snapshot, snapshot_entry
+from apcore_a2a.engine.live_task import LiveTask, Snapshot, StoredEvents, snapshot_entry
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.runs import Runs
@@ -216,17 +216,18 @@ async def replay_ended(live: LiveTask, context: CallContext) -> "Stream | Replay
         task = live.task
         outcome = StatusUpdate(status=task.status, task_id=task.id, context_id=task.context_id)
         return Stream([LogEntry(version, task.status.state, v1.encode_event(outcome))])
-    first = await live.stored_events(last_seen, READ_AT_ONCE)
+    read = live.stored_events()
+    first = await read(last_seen, READ_AT_ONCE)
     if first is None:
         return Stream([await live.latest_entry()])
-    return Replay(live, last_seen, first)
+    return Replay(read, last_seen, first)
 
 
 class Replay:
     """The stored events of a task that has ended, read as `Stream` is, a page at a time."""
 
-    def __init__(self, live: LiveTask, after: int, first: Sequence[bytes]) -> None:
-        self._live = live
+    def __init__(self, read: StoredEvents, after: int, first: Sequence[bytes]) -> None:
+        self._read = read
         self._after = after
         self._page: Sequence[bytes] = first
         self._is_over = False
@@ -244,7 +245,7 @@ class Replay:
 
     async def wait(self) -> None:
         """Read the next page; the end is where there is none."""
-        page = await self._live.stored_events(self._after, READ_AT_ONCE)
+        page = await self._read(self._after, READ_AT_ONCE)
         self._page = page or ()
         if not page:
             self._is_over = True

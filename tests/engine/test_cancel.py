@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Remember
+from apcore_a2a.engine import runs
 from apcore_a2a.engine.run import BATCH
 from apcore_a2a.errors import (
     StoreUnavailableError,
@@ -14,6 +15,7 @@ from apcore_a2a.errors import (
     UnsupportedOperationError,
 )
 from apcore_a2a.protocol.model import CancelTask, Task, TaskState
+from apcore_a2a.storage.task_store import Record
 from tests.engine.driving import (
     Acts,
     User,
@@ -211,3 +213,45 @@ async def test_a_cancel_of_a_waiting_task_that_cannot_be_stored_says_so_and_leav
         assert (await alice.get(task)).status.state is S.INPUT_REQUIRED
         disk.fault = lambda n: ""
         assert (await alice.cancel(task)).status.state is S.CANCELED
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_cancel_that_is_stored_though_the_store_says_no_is_told_to_everybody() -> None:
+    disk = FakeDisk()
+    async with serving(ScriptedAgent(default=asking()), disk) as engine:
+        alice = User(engine)
+        task = await alice.send("go")
+        watcher = await alice.subscribe(task)
+        written = disk.writes
+        disk.fault = lambda n: "after" if n == written + 1 else ""
+        canceled = await alice.cancel(task)
+        assert canceled.status.state is S.CANCELED
+        assert (await watcher.rest()).states[-1] is S.CANCELED
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_store_that_is_never_back_lets_those_who_watch_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "MAX_INQUIRIES", 2)
+
+    class Away(FakeDisk):
+        is_away = False
+
+        async def load(self, task_id: str, owner: str) -> Record | None:
+            if self.is_away:
+                raise StoreUnavailableError
+            return await super().load(task_id, owner)
+
+    disk = Away()
+    async with serving(ScriptedAgent(default=asking()), disk) as engine:
+        alice = User(engine)
+        task = await alice.send("go")
+        watcher = await alice.subscribe(task)
+        await watcher.read()
+        disk.fault = lambda n: "before"
+        disk.is_away = True
+        with pytest.raises(StoreUnavailableError):
+            await alice.cancel(task)
+        assert await soon(watcher.next()) is None
+        watcher.stream.close()
+        disk.fault = lambda n: ""
+        disk.is_away = False

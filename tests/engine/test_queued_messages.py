@@ -138,11 +138,11 @@ async def test_a_message_that_cannot_be_stored_is_not_acknowledged_and_not_run()
     assert (asked.status.state, words(asked), len(agent.calls)) == (S.INPUT_REQUIRED, ["first"], 1)
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("fault", ["before", "after"])
 async def test_a_message_whose_turn_comes_while_the_store_is_away_is_run_when_it_is_back(
-    fault: str, monkeypatch: pytest.MonkeyPatch
+    fault: str,
 ) -> None:
-    monkeypatch.setattr(intake, "QUEUE_RETRY", 0.001)
     gate = Gate()
     agent = ScriptedAgent({"first": (gate, ASKS), "second": (COMPLETED,)})
     disk = FakeDisk()
@@ -160,10 +160,8 @@ async def test_a_message_whose_turn_comes_while_the_store_is_away_is_run_when_it
     assert (done.status.state is S.COMPLETED) == (fault == "before")  # "after": it began, and nobody may begin it twice
 
 
-async def test_a_store_that_cannot_be_asked_when_its_turn_comes_does_not_refuse_a_message(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(intake, "QUEUE_RETRY", 0.001)
+@pytest.mark.usefixtures("quick")
+async def test_a_store_that_cannot_be_asked_when_its_turn_comes_does_not_refuse_a_message() -> None:
 
     class Away(FakeDisk):
         asked_in_vain = 0

@@ -16,7 +16,7 @@ from apcore_a2a.engine.agent_output import status_with_text
 from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.live_task import LiveTask, Snapshot
 from apcore_a2a.engine.options import EngineOptions
-from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Rerun, Run
+from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Rerun, Run, retry_pause
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun, decode_stored_run
 from apcore_a2a.engine.turn import Place
@@ -36,7 +36,6 @@ from apcore_a2a.storage.task_store import Query, Record, Store
 
 MAX_REFERENCES: Final = 10
 MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task whose process died
-QUEUE_RETRY: Final = 4.0  # seconds before a message that waits is tried again, when the store is away
 LOST: Final = "Worker lost: the process running this task ended"
 
 
@@ -199,8 +198,7 @@ class Intake:
         try:
             await live.resync()
             request = admitted.call.request
-            was_refused = queued is not None and queued not in live.kept.queue
-            if not was_refused and not self._is_repeated(live, request.message, context):
+            if not _is_settled(live, queued) and not self._is_repeated(live, request.message, context):
                 self._check_takes_messages(live)
                 if live.version != admitted.version:
                     # The task went on while the message waited: what the agent knew of it is old.
@@ -237,8 +235,10 @@ class Intake:
         and both see to the queue.
         """
         context = CallContext(caller=queued.caller)
+        attempt = 0
         while not await self._try_queued(live, place, queued, admitted, context):
-            await asyncio.sleep(QUEUE_RETRY)
+            await asyncio.sleep(retry_pause(attempt))
+            attempt += 1
             place = live.join_queue(acknowledged=True)
 
     async def _try_queued(
@@ -261,8 +261,12 @@ class Intake:
         """The agent does not take the message, now that it knows what happened meanwhile: say so in the task."""
         state = live.state
         live.dequeue(queued)
-        await live.add_message(queued.request.message)
-        await live.write(status_with_text(state, f"The message was not taken: {error.message}"))
+        try:
+            await live.add_message(queued.request.message)
+            await live.write(status_with_text(state, f"The message was not taken: {error.message}"))
+        except StoreUnavailableError:
+            live.kept.set_queue((queued, *live.kept.queue))
+            raise
 
     def _check_takes_messages(self, live: LiveTask) -> None:
         """Refuse a message whose turn it is, when there is nothing left to say it to."""
@@ -355,6 +359,14 @@ class Intake:
         never_admitted = Admitted(call, retry_safe=False, version=-1)
         place = live.join_queue(acknowledged=True)
         self._runs.in_background(self._run_queued(live, place, queued, never_admitted), live)
+
+
+def _is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
+    """Whether a message that waited was refused with its task, or is in it already (the store only seemed to fail)."""
+    if queued is None:
+        return False
+    message_id = queued.request.message.message_id
+    return queued not in live.kept.queue or any(said.message_id == message_id for said in live.task.history)
 
 
 def _may_run_again(stored: StoredRun) -> bool:

@@ -478,3 +478,5 @@ class LiveTask:
         self._out_of_step = False
         if record.version != self.log.version:
             self.log.restart(record.version)
+        if self.state in TERMINAL:
+            self.log.close()

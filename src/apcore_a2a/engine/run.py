@@ -51,6 +51,11 @@ _WITH_STATUS: Final = (StatusUpdate, Task)
 SAVE_RETRIES: Final = (0.05, 0.2, 1.0, 4.0)  # pauses between attempts to store a task's end; the last one repeats
 
 
+def retry_pause(attempt: int) -> float:
+    """Seconds to wait before the store is tried again."""
+    return SAVE_RETRIES[min(attempt, len(SAVE_RETRIES) - 1)]
+
+
 class Stop(Enum):
     """Why a run is stopped from outside: the state and the text its task ends with."""
 
@@ -384,7 +389,7 @@ class Run:
                     logger.error("task end not stored yet", exc_info=error, extra={"task_id": self.live.task.id})
                     self.error = StoreUnavailableError()
                     self.progress.reach(RESTED)
-                await asyncio.sleep(SAVE_RETRIES[min(attempt, len(SAVE_RETRIES) - 1)])
+                await asyncio.sleep(retry_pause(attempt))
                 attempt += 1
         self.error = StoreUnavailableError()
         self.live.log.close()  # whoever watches reads the store again

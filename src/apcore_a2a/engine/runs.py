@@ -21,8 +21,8 @@ from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.phase import OVER
-from apcore_a2a.engine.run import CANCEL_GRACE, Run, Start, Stop
-from apcore_a2a.errors import A2AError, OverloadedError
+from apcore_a2a.engine.run import CANCEL_GRACE, Run, Start, Stop, retry_pause
+from apcore_a2a.errors import A2AError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import TERMINAL, copy
 from apcore_a2a.protocol.model import Message, Role, SendMessage, Task
 from apcore_a2a.storage.task_store import Record, Store
@@ -30,6 +30,7 @@ from apcore_a2a.storage.task_store import Record, Store
 logger = logging.getLogger(__name__)
 
 CANCEL_HOOK_TIME: Final = 4.0  # seconds an agent has to say something about a canceled task that waits
+MAX_INQUIRIES: Final = 100  # six minutes and a half; then readers of the task have to ask for themselves
 SHUTTING_DOWN: Final = "The agent is shutting down"
 
 
@@ -165,9 +166,24 @@ class Runs:
                     await asyncio.wait({self.stop(run, Stop.CANCEL)})
                 # Nobody runs it any more, unless it waited for its user all along, or a message got in between.
                 async with live.turn:
-                    await self._cancel_waiting(live, caller)
+                    try:
+                        await self._cancel_waiting(live, caller)
+                    except StoreUnavailableError:
+                        await self._find_out(live)
+                        raise
             except A2AError as error:
                 logger.warning("cancel not stored", extra={"task_id": live.task.id, "reason": error.message})
+
+    async def _find_out(self, live: LiveTask) -> None:
+        """A write failed, or only seemed to: ask the store, when it answers again, and let readers see what it has."""
+        for attempt in range(MAX_INQUIRIES):
+            await asyncio.sleep(retry_pause(attempt))
+            try:
+                await live.resync()
+                return
+            except A2AError as error:
+                logger.warning("store not asked yet", extra={"task_id": live.task.id, "reason": error.message})
+        live.log.close()  # whoever watches reads the store again
 
     async def _cancel_waiting(self, live: LiveTask, caller: Caller) -> None:
         """Cancel a task that nobody runs. Its agent may have a say, in bounded time; it is canceled in any case."""

@@ -185,7 +185,9 @@ async def test_a_store_that_cannot_be_asked_when_its_turn_comes_does_not_refuse_
     assert (done.status.state, words(done), disk.asked_in_vain) == (S.COMPLETED, ["first", ASKED, "second"], 3)
 
 
-async def test_a_message_that_its_agent_refuses_when_its_turn_comes_is_refused_in_the_task() -> None:
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("fault", ["", "before", "after"])
+async def test_a_message_that_its_agent_refuses_when_its_turn_comes_is_refused_in_the_task(fault: str) -> None:
     class Fickle(ScriptedAgent):
         async def admit(self, call: Call) -> Admission:
             if call.memo is not None:
@@ -194,15 +196,18 @@ async def test_a_message_that_its_agent_refuses_when_its_turn_comes_is_refused_i
 
     gate = Gate()
     agent = Fickle({"first": (gate, Remember(1), ASKS)})
-    async with serving(agent) as engine:
+    disk = FakeDisk()
+    async with serving(agent, disk) as engine:
         alice = User(engine)
         task = await alice.start("first")
         await gate.reached()
         await alice.start("second", task_id=task.id)
+        written = disk.writes
+        disk.fault = lambda n: fault if n == written + 2 else ""  # after the question: that it was refused
         gate.open()
         told = await at_rest(alice, task)
-    assert (told.status.state, words(told)) == (S.INPUT_REQUIRED, ["first", ASKED, "second"])
-    assert text_of(told) == "The message was not taken: Not any more"
+    assert words(told) == ["first", ASKED, "second"]
+    assert (told.status.state, text_of(told)) == (S.INPUT_REQUIRED, "The message was not taken: Not any more")
 
 
 async def test_a_message_whose_turn_comes_during_the_drain_is_run_by_the_next_process() -> None:

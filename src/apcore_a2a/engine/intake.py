@@ -259,11 +259,9 @@ class Intake:
 
     async def _refuse_queued(self, live: LiveTask, queued: QueuedMessage, error: A2AError) -> None:
         """The agent does not take the message, now that it knows what happened meanwhile: say so in the task."""
-        state = live.state
         live.dequeue(queued)
         try:
-            await live.add_message(queued.request.message)
-            await live.write(status_with_text(state, f"The message was not taken: {error.message}"))
+            await live.refuse_message(queued.request.message, f"The message was not taken: {error.message}")
         except StoreUnavailableError:
             live.kept.set_queue((queued, *live.kept.queue))
             raise

@@ -21,6 +21,7 @@ from apcore_a2a.engine.agent_output import (
     detach,
     detach_task,
     repeats_state,
+    status_with_text,
     with_unanswered,
 )
 from apcore_a2a.engine.event_log import EventLog, LogEntry
@@ -297,6 +298,13 @@ class LiveTask:
         self.begin_save([bare_status(TaskState.WORKING, self.task)], said=self._address(said))
         await self.flush()
 
+    async def refuse_message(self, said: Message, text: str) -> None:
+        """Keep a message that is not answered, and say why; the task waits on. One write, or it could stop half-way."""
+        working = bare_status(TaskState.WORKING, self.task)
+        waiting = check_event(status_with_text(self.state, text), self.task)
+        self.begin_save([working, waiting], said=self._address(said))
+        await self.flush()
+
     def _address(self, said: Message) -> Message:
         """A user's message as one of this task."""
         message_id = said.message_id or new_id()
@@ -329,6 +337,7 @@ class LiveTask:
         try:
             for event, body in events:
                 self._fold(event, body, folded, said)
+                said = None  # it caused the first event
         except A2AError as error:
             failure = error
         saving = None

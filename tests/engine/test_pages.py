@@ -2,7 +2,7 @@
 
 import re
 
-from apcore_a2a.engine import event_log, intake, live_task, run, runs, streams
+from apcore_a2a.engine import event_log, intake, live_task, phase, run, runs, streams
 from apcore_a2a.engine.options import DEFAULTS
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, TRANSITIONS
@@ -37,7 +37,7 @@ def test_the_page_has_every_transition() -> None:
 
 def test_the_page_has_every_way_a_run_is_stopped() -> None:
     told = {(state, text) for _, state, text in rows(LIFECYCLE, "How a run ends")}
-    stops = {(reason.value[0].removeprefix("TASK_STATE_"), reason.value[1]) for reason in run.Stop}
+    stops = {(reason.value[0].removeprefix("TASK_STATE_"), reason.value[1]) for reason in phase.Stop}
     assert stops <= told
     assert ("FAILED", intake.LOST) in told
     assert ("FAILED", StoreUnavailableError.text) in told

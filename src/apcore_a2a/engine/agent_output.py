@@ -97,6 +97,13 @@ def _is_one_text(task: Task) -> bool:
     return type(said.parts[0].text) is str and said.parts[0].metadata is None
 
 
+def address_reply(reply: Message, task: Task) -> Message:
+    """A reply that makes no task of it belongs to the conversation only."""
+    message_id = reply.message_id or new_id()
+    addressed, _ = detach(replace(reply, context_id=task.context_id, task_id="", message_id=message_id))
+    return addressed
+
+
 # ---- statuses -----------------------------------------------------------------------------------------------------
 
 

@@ -15,9 +15,8 @@ from apcore_a2a import errors
 from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.call_context import CallContext, Interceptor
-from apcore_a2a.engine.event_log import LogEntry
+from apcore_a2a.engine.event_log import LogEntry, Snapshot, snapshot_entry
 from apcore_a2a.engine.intake import Intake
-from apcore_a2a.engine.live_task import Snapshot, snapshot_entry
 from apcore_a2a.engine.observer import Observer, Silent
 from apcore_a2a.engine.options import DEFAULTS, EngineOptions
 from apcore_a2a.engine.run import CANCEL_GRACE, RESTED, Run

@@ -9,13 +9,13 @@ socket costs more than an event, so events that come faster leave together.
 
 import asyncio
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.dialect import Dialect
-from apcore_a2a.protocol.model import Event, TaskState
+from apcore_a2a.protocol.model import Document, Event, TaskState
 from apcore_a2a.protocol.sse import one_line
 
 WINDOW_EVENTS: Final = 20_000
@@ -75,6 +75,19 @@ class LogEntry(Struct, gc=False):
 
     def _make_line(self, dialect: Dialect) -> bytes:
         return one_line(self.encode(dialect))
+
+
+class Snapshot(NamedTuple):
+    """A task, and the sequence number of the last event in it."""
+
+    document: Document
+    version: int
+
+
+def snapshot_entry(snapshot: Snapshot) -> LogEntry:
+    """The task itself as an event, with the sequence number of the last event in it."""
+    document = snapshot.document
+    return LogEntry(snapshot.version, document.task().status.state, b'{"task":' + document.body + b"}")
 
 
 class EventLog:

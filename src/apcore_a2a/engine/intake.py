@@ -14,9 +14,11 @@ from msgspec.structs import replace
 from apcore_a2a.agent import Agent, Call, CancelToken
 from apcore_a2a.engine.agent_output import status_with_text
 from apcore_a2a.engine.call_context import CallContext
-from apcore_a2a.engine.live_task import LiveTask, Snapshot
+from apcore_a2a.engine.event_log import Snapshot
+from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.options import EngineOptions
-from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Rerun, Run, retry_pause
+from apcore_a2a.engine.phase import AgentDecides, NewTask, NextMessage, Rerun
+from apcore_a2a.engine.run import OPENED, Run, retry_pause
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun, decode_stored_run
 from apcore_a2a.engine.turn import Place

@@ -24,7 +24,7 @@ from apcore_a2a.engine.agent_output import (
     status_with_text,
     with_unanswered,
 )
-from apcore_a2a.engine.event_log import EventLog, LogEntry
+from apcore_a2a.engine.event_log import EventLog, LogEntry, Snapshot, snapshot_entry
 from apcore_a2a.engine.stored_run import QueuedMessage, RunKeeper
 from apcore_a2a.engine.turn import Place, Turn
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, OverloadedError, TaskNotFoundError
@@ -52,19 +52,6 @@ Saving = asyncio.Future[None] | None
 
 StoredEvents = Callable[[int, int], Awaitable[Sequence[bytes] | None]]
 """The next events above a sequence number, at most so many."""
-
-
-class Snapshot(NamedTuple):
-    """A task, and the sequence number of the last event in it."""
-
-    document: Document
-    version: int
-
-
-def snapshot_entry(snapshot: Snapshot) -> LogEntry:
-    """The task itself as an event, with the sequence number of the last event in it."""
-    document = snapshot.document
-    return LogEntry(snapshot.version, document.task().status.state, b'{"task":' + document.body + b"}")
 
 
 class _Folded(NamedTuple):
@@ -263,13 +250,6 @@ class LiveTask:
             raise InvalidAgentResponseError("The agent published a task that is not its own")
         timestamp = task.status.timestamp or utc_now()
         self.task = copy(replace(task, status=replace(task.status, timestamp=timestamp)))
-
-    def address_reply(self, reply: Message) -> Message:
-        """A reply that makes no task belongs to the conversation only."""
-        message_id = reply.message_id or new_id()
-        addressed = replace(reply, context_id=self.task.context_id, task_id="", message_id=message_id)
-        detached, _ = detach(addressed)
-        return detached
 
     async def create(self, *, key: str = "", working: bool = False) -> str | None:
         """Store a new task, and that it is worked on if it is; the id of the earlier one if `key` was used before."""

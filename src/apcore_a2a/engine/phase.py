@@ -1,4 +1,4 @@
-"""Where a run stands, and which phase may follow which.
+"""Where a run stands and which phase may follow which; how a run starts, and why it is stopped.
 
 A run is driven by one asyncio task, its *driver*, in which `Run.drive` calls the agent's generator. The agent and the
 engine take turns in it: while the agent waits or computes, the driver is in the agent's hands; between two events it is
@@ -29,6 +29,10 @@ a task that is newer than its version.
 
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
+
+from apcore_a2a.protocol.model import TaskState
 
 
 class Phase(Enum):
@@ -67,3 +71,36 @@ MOVES: Final[dict[Phase, frozenset[Phase]]] = {
 }
 IN_AGENT: Final = frozenset({DECIDING, RUNNING, LEAVING})
 """The agent has the driver: only now may it be cancelled, or left behind."""
+
+
+class Stop(Enum):
+    """Why a run is stopped from outside: the state and the text its task ends with."""
+
+    CANCEL = (TaskState.CANCELED, "Canceled by client")
+    DISCONNECT = (TaskState.CANCELED, "Canceled: the client disconnected")
+    TIMEOUT = (TaskState.FAILED, "Execution timed out")
+    SHUTDOWN = (TaskState.FAILED, "Server shutdown")
+
+
+# ---- how a run starts ---------------------------------------------------------------------------------------------
+
+
+class NewTask(Struct, frozen=True, gc=False):
+    """With a new task, which is worked on at once."""
+
+    key: str = ""
+
+
+class AgentDecides(Struct, frozen=True, gc=False):
+    """With the agent: its first event makes a task, or is a reply instead of one."""
+
+
+class NextMessage(Struct, frozen=True, gc=False):
+    """With what the user says to a task that waits."""
+
+
+class Rerun(Struct, frozen=True, gc=False):
+    """From the start, after the process that ran it died."""
+
+
+Start = NewTask | AgentDecides | NextMessage | Rerun

@@ -11,13 +11,11 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Final, assert_never
 
-from msgspec import Struct
-
 from apcore_a2a.agent import Agent, AgentEvent, Call, Remember
-from apcore_a2a.engine.agent_output import CheckedEvent, check_event, status_with_text
+from apcore_a2a.engine.agent_output import CheckedEvent, address_reply, check_event, status_with_text
 from apcore_a2a.engine.live_task import LiveTask, Saving
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.phase import (
@@ -30,6 +28,12 @@ from apcore_a2a.engine.phase import (
     OVER,
     RUNNING,
     SAVING,
+    AgentDecides,
+    NewTask,
+    NextMessage,
+    Rerun,
+    Start,
+    Stop,
 )
 from apcore_a2a.engine.waiting import tell_when_waiting
 from apcore_a2a.errors import (
@@ -54,39 +58,6 @@ SAVE_RETRIES: Final = (0.05, 0.2, 1.0, 4.0)  # pauses between attempts to store 
 def retry_pause(attempt: int) -> float:
     """Seconds to wait before the store is tried again."""
     return SAVE_RETRIES[min(attempt, len(SAVE_RETRIES) - 1)]
-
-
-class Stop(Enum):
-    """Why a run is stopped from outside: the state and the text its task ends with."""
-
-    CANCEL = (TaskState.CANCELED, "Canceled by client")
-    DISCONNECT = (TaskState.CANCELED, "Canceled: the client disconnected")
-    TIMEOUT = (TaskState.FAILED, "Execution timed out")
-    SHUTDOWN = (TaskState.FAILED, "Server shutdown")
-
-
-# ---- how a run starts ---------------------------------------------------------------------------------------------
-
-
-class NewTask(Struct, frozen=True, gc=False):
-    """With a new task, which is worked on at once."""
-
-    key: str = ""
-
-
-class AgentDecides(Struct, frozen=True, gc=False):
-    """With the agent: its first event makes a task, or is a reply instead of one."""
-
-
-class NextMessage(Struct, frozen=True, gc=False):
-    """With what the user says to a task that waits."""
-
-
-class Rerun(Struct, frozen=True, gc=False):
-    """From the start, after the process that ran it died."""
-
-
-Start = NewTask | AgentDecides | NextMessage | Rerun
 
 
 # ---- what a sender waits for --------------------------------------------------------------------------------------
@@ -282,7 +253,7 @@ class Run:
             self.live.memo = checked.memo
             return False
         if isinstance(checked, Message):
-            self.reply = self.live.address_reply(checked)
+            self.reply = address_reply(checked, self.live.task)
             self.phase = LEAVING
             self.progress.reach(OPENED)
             return True

@@ -20,8 +20,8 @@ from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
-from apcore_a2a.engine.phase import OVER
-from apcore_a2a.engine.run import CANCEL_GRACE, Run, Start, Stop, retry_pause
+from apcore_a2a.engine.phase import OVER, Start, Stop
+from apcore_a2a.engine.run import CANCEL_GRACE, Run, retry_pause
 from apcore_a2a.errors import A2AError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import TERMINAL, copy
 from apcore_a2a.protocol.model import Message, Role, SendMessage, Task

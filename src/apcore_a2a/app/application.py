@@ -33,6 +33,7 @@ from apcore_a2a.http.jsonrpc import JSONRPCBinding
 from apcore_a2a.http.metrics import Metrics
 from apcore_a2a.http.rest import RESTBinding
 from apcore_a2a.http.signals import on_exit_signal
+from apcore_a2a.http.traffic import KEY, Traffic
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.memory import InMemoryTaskStore
@@ -67,7 +68,12 @@ class Application(Starlette):
     """
 
     def __init__(self, parts: Parts, settings: Settings) -> None:
-        metrics = Metrics() if settings.metrics else None
+        self.traffic = Traffic(
+            max_connections=settings.max_connections,
+            max_body_bytes=settings.max_body_bytes_in_flight,
+            max_answer_bytes=settings.max_answer_bytes_in_flight,
+        )
+        metrics = Metrics(self.traffic) if settings.metrics else None
         self.engine = Engine(
             parts.agent,
             parts.store or InMemoryTaskStore(),
@@ -83,20 +89,29 @@ class Application(Starlette):
         self._parts = parts
         self._opening = asyncio.Lock()
         self._opened = False
-        self._core = _pipeline(self.engine, self.cards, metrics, parts, settings)
+        self._metrics = metrics
+        self.health = HealthEndpoint(self.engine, self.cards)
+        self._core = _pipeline(self, parts, metrics)
         super().__init__(lifespan=_lifespan)
         self.router.default = self._core  # whatever no route of the user's takes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await super().__call__(scope, receive, send)
+            await super().__call__(*self._around_lifespan(scope, receive, send))
             return
         if not self._opened:
-            await self.open()
+            await self.open_and_watch()
+        scope[KEY] = self.traffic
         if self.user_middleware or self.router.routes:
             await super().__call__(scope, receive, send)
         else:
             await self._core(scope, receive, send)
+
+    def _around_lifespan(self, scope: Scope, receive: Receive, send: Send) -> tuple[Scope, Receive, Send]:
+        """The protocol of our server learns the limits."""
+        if "state" in scope:
+            scope["state"][KEY] = self.traffic
+        return scope, receive, send
 
     async def open(self) -> None:
         """Open the store, go on with what a dead process left, run the start-up hooks. Once."""
@@ -109,8 +124,16 @@ class Application(Starlette):
                     await _call(hook)
                 self._opened = True
 
+    async def open_and_watch(self) -> None:
+        """Open, and measure from then on."""
+        await self.open()
+        if self._metrics is not None:
+            self._metrics.watch_loop()
+
     async def close(self) -> None:
         """End every run and stream in bounded time, run the shutdown hooks, close the store."""
+        if self._metrics is not None:
+            self._metrics.stop()
         await self.engine.close()
         for hook in self._parts.on_shutdown:
             await _call(hook)
@@ -134,7 +157,7 @@ async def _call(hook: Hook) -> None:
 
 @asynccontextmanager
 async def _lifespan(app: Application) -> AsyncIterator[None]:
-    await app.open()
+    await app.open_and_watch()
     with on_exit_signal(app.engine.begin_drain):
         yield
     await app.close()
@@ -155,11 +178,12 @@ class _Dispatch:
         return self._routes.get((scope["method"], path), self._rest)(scope, receive, send)
 
 
-def _pipeline(
-    engine: Engine, cards: CardEndpoint, metrics: Metrics | None, parts: Parts, settings: Settings
-) -> ASGIApp:
+def _pipeline(application: Application, parts: Parts, metrics: Metrics | None) -> ASGIApp:
     """CORS, then the door, then the routes."""
-    public = _public_routes(engine, cards, metrics, settings)
+    engine = application.engine
+    cards = application.cards
+    settings = application.settings
+    public = _public_routes(application, metrics)
     routes: dict[tuple[str, str], ASGIApp] = {
         **public,
         ("POST", "/"): JSONRPCBinding(engine, locate=cards.at),
@@ -174,16 +198,17 @@ def _pipeline(
     return app
 
 
-def _public_routes(
-    engine: Engine, cards: CardEndpoint, metrics: Metrics | None, settings: Settings
-) -> dict[tuple[str, str], ASGIApp]:
+def _public_routes(application: Application, metrics: Metrics | None) -> dict[tuple[str, str], ASGIApp]:
     """What is open to everybody, named exactly: method and path."""
+    cards = application.cards
+    settings = application.settings
+    health = application.health
     public: dict[tuple[str, str], ASGIApp] = {
         ("GET", CARD_PATH): cards,
         ("HEAD", CARD_PATH): cards,
         ("GET", OLD_CARD_PATH): cards,
         ("HEAD", OLD_CARD_PATH): cards,
-        ("GET", "/health"): HealthEndpoint(engine, cards),
+        ("GET", "/health"): health,
     }
     if metrics is not None:
         public["GET", "/metrics"] = metrics

@@ -48,8 +48,12 @@ class ServeOptions(TypedDict, total=False):
     same_message_same_task: bool
     execution_timeout: float | None
     shutdown_timeout: float
+    drain_delay: float
     max_active_tasks: int
     max_streams: int
+    max_connections: int
+    max_body_bytes_in_flight: int
+    max_answer_bytes_in_flight: int
     card_mode: CardMode
     old_statuses: bool
     log_level: str | None

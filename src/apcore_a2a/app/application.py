@@ -12,14 +12,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apcore_a2a.agent import Agent, Caller
+from apcore_a2a.app.stores import why_not_open
 from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.auth.middleware import AuthMiddleware
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.options import EngineOptions
+from apcore_a2a.errors import A2AError
 from apcore_a2a.explorer import ExplorerPage
 from apcore_a2a.http.discovery import (
     CARD_PATH,
@@ -89,6 +91,7 @@ class Application(Starlette):
         self._parts = parts
         self._opening = asyncio.Lock()
         self._opened = False
+        self._why_not_open = ""
         self._metrics = metrics
         self.health = HealthEndpoint(self.engine, self.cards)
         self._core = _pipeline(self, parts, metrics)
@@ -100,7 +103,7 @@ class Application(Starlette):
             await super().__call__(*self._around_lifespan(scope, receive, send))
             return
         if not self._opened:
-            await self.open_and_watch()
+            await self.open_or_say_why()
         scope[KEY] = self.traffic
         if self.user_middleware or self.router.routes:
             await super().__call__(scope, receive, send)
@@ -108,10 +111,16 @@ class Application(Starlette):
             await self._core(scope, receive, send)
 
     def _around_lifespan(self, scope: Scope, receive: Receive, send: Send) -> tuple[Scope, Receive, Send]:
-        """The protocol of our server learns the limits."""
+        """The protocol of our server learns the limits; a start that fails is told in a line, where it can be."""
         if "state" in scope:
             scope["state"][KEY] = self.traffic
-        return scope, receive, send
+
+        async def tell(message: Message) -> None:
+            if message["type"] == "lifespan.startup.failed" and self._why_not_open:
+                message = {**message, "message": self._why_not_open}
+            await send(message)
+
+        return scope, receive, tell
 
     async def open(self) -> None:
         """Open the store, go on with what a dead process left, run the start-up hooks. Once."""
@@ -124,9 +133,13 @@ class Application(Starlette):
                     await _call(hook)
                 self._opened = True
 
-    async def open_and_watch(self) -> None:
-        """Open, and measure from then on."""
-        await self.open()
+    async def open_or_say_why(self) -> None:
+        """Open; the reason why not is kept for the server to tell."""
+        try:
+            await self.open()
+        except A2AError as error:
+            self._why_not_open = why_not_open(error)
+            raise
         if self._metrics is not None:
             self._metrics.watch_loop()
 
@@ -157,7 +170,7 @@ async def _call(hook: Hook) -> None:
 
 @asynccontextmanager
 async def _lifespan(app: Application) -> AsyncIterator[None]:
-    await app.open_and_watch()
+    await app.open_or_say_why()
     with on_exit_signal(app.engine.begin_drain):
         yield
     await app.close()

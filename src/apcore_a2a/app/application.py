@@ -30,7 +30,7 @@ from apcore_a2a.http.discovery import (
     CardEndpoint,
     ExtendedCardEndpoint,
 )
-from apcore_a2a.http.health import HealthEndpoint
+from apcore_a2a.http.health import HEALTH, LIVE, READY, HealthEndpoint, is_health
 from apcore_a2a.http.jsonrpc import JSONRPCBinding
 from apcore_a2a.http.metrics import Metrics
 from apcore_a2a.http.rest import RESTBinding
@@ -103,6 +103,9 @@ class Application(Starlette):
             await super().__call__(*self._around_lifespan(scope, receive, send))
             return
         if not self._opened:
+            if is_health(scope) and self._opening.locked():  # it does not wait for what it is asked about
+                await self.health.answer_while_starting(scope, send)
+                return
             await self.open_or_say_why()
         scope[KEY] = self.traffic
         if self.user_middleware or self.router.routes:
@@ -221,7 +224,9 @@ def _public_routes(application: Application, metrics: Metrics | None) -> dict[tu
         ("HEAD", CARD_PATH): cards,
         ("GET", OLD_CARD_PATH): cards,
         ("HEAD", OLD_CARD_PATH): cards,
-        ("GET", "/health"): health,
+        ("GET", HEALTH): health,
+        ("GET", LIVE): health,
+        ("GET", READY): health,
     }
     if metrics is not None:
         public["GET", "/metrics"] = metrics

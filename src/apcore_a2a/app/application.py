@@ -33,6 +33,7 @@ from apcore_a2a.http.discovery import (
 from apcore_a2a.http.health import HEALTH, LIVE, READY, HealthEndpoint, is_health
 from apcore_a2a.http.jsonrpc import JSONRPCBinding
 from apcore_a2a.http.metrics import Metrics
+from apcore_a2a.http.origins import OriginGate
 from apcore_a2a.http.rest import RESTBinding
 from apcore_a2a.http.signals import on_exit_signal
 from apcore_a2a.http.traffic import KEY, Traffic
@@ -195,7 +196,7 @@ class _Dispatch:
 
 
 def _pipeline(application: Application, parts: Parts, metrics: Metrics | None) -> ASGIApp:
-    """CORS, then the door, then the routes."""
+    """Whom a browser may call for, CORS, then the door, then the routes."""
     engine = application.engine
     cards = application.cards
     settings = application.settings
@@ -211,7 +212,9 @@ def _pipeline(application: Application, parts: Parts, metrics: Metrics | None) -
         app = AuthMiddleware(app, parts.auth, exempt=frozenset(public))
     if settings.cors_origins:
         app = _with_cors(app, settings.cors_origins)
-    return app
+    return OriginGate(
+        app, host=settings.host, url=settings.url, origins=settings.cors_origins, proxies=settings.trusted_proxies
+    )
 
 
 def _public_routes(application: Application, metrics: Metrics | None) -> dict[tuple[str, str], ASGIApp]:

@@ -42,13 +42,14 @@ RULES: Final = {
     "agents.as_agent": may("agents agents.a2a_sdk agent", ""),
     "auth": may("agent protocol errors", "joserfc msgspec starlette.types"),
     "engine": may("agent protocol errors ids_and_time clean_text storage.task_store", "msgspec"),
-    "http": may("engine agent protocol errors clean_text", "msgspec starlette"),
-    "http.guard": may("", "uvicorn"),
+    "http": may("http.traffic engine agent protocol errors clean_text", "msgspec starlette"),
+    "http.traffic": may("", ""),
+    "http.guard": may("http.traffic", "uvicorn"),
     "http.server": may("", "uvicorn"),
     "storage.task_store": may("protocol errors", "msgspec"),
     "storage": may("storage.task_store protocol errors", "msgspec"),
     "client": may("protocol errors ids_and_time clean_text", "aiohttp httpx joserfc msgspec"),
-    "settings": may("engine http protocol errors", "msgspec"),
+    "settings": may("engine http http.traffic protocol errors", "msgspec"),
     # Remote agents as modules: the client on one side, apcore on the other.
     "remote": may("agents.apcore client protocol errors clean_text", "apcore msgspec pydantic"),
     # Composition: the only packages that may import everything.

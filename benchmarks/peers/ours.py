@@ -71,6 +71,7 @@ def main() -> None:
         on_startup=[lambda: fill(store, given.fill)],
         max_active_tasks=20_000,
         max_streams=20_000,
+        max_connections=40_000,
         shutdown_timeout=1,
     )
     run(build(target, options, host="127.0.0.1", port=given.port), log_level="warning")

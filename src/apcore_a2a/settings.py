@@ -9,9 +9,19 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from apcore_a2a.engine.options import EngineOptions
+from apcore_a2a.http.traffic import MIB
 from apcore_a2a.protocol.card import CardMode
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+_POSITIVE: Final = (
+    "shutdown_timeout",
+    "execution_timeout",
+    "max_active_tasks",
+    "max_streams",
+    "max_connections",
+    "max_body_bytes_in_flight",
+    "max_answer_bytes_in_flight",
+)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -40,9 +50,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     cancel_on_disconnect: bool = True
     same_message_same_task: bool = False
     shutdown_timeout: float = 30
+    drain_delay: float = 0
     execution_timeout: float | None = 300
     max_active_tasks: int = 10_000
     max_streams: int = 10_000
+    max_connections: int = 10_000
+    max_body_bytes_in_flight: int = 256 * MIB
+    max_answer_bytes_in_flight: int = 256 * MIB
     trusted_proxies: tuple[str, ...] = ()
     card_mode: CardMode = "auto"
     old_statuses: bool = False
@@ -56,10 +70,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         """
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port must be between 0 and 65535, not {self.port}")
-        for name in ("shutdown_timeout", "execution_timeout", "max_active_tasks", "max_streams"):
+        for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be positive, not {value}")
+        if self.drain_delay < 0:
+            raise ValueError(f"drain_delay must not be negative, not {self.drain_delay}")
         if self.url is not None and urlsplit(self.url).scheme not in ("http", "https"):
             raise ValueError(f"url must be an http or https address, not {self.url!r}")
         if not self.explorer_prefix.startswith("/") or self.explorer_prefix.endswith("/"):

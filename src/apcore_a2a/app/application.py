@@ -12,14 +12,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apcore_a2a.agent import Agent, Caller
+from apcore_a2a.app.stores import why_not_open
 from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.auth.middleware import AuthMiddleware
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.options import EngineOptions
+from apcore_a2a.errors import A2AError
 from apcore_a2a.explorer import ExplorerPage
 from apcore_a2a.http.discovery import (
     CARD_PATH,
@@ -28,11 +30,13 @@ from apcore_a2a.http.discovery import (
     CardEndpoint,
     ExtendedCardEndpoint,
 )
-from apcore_a2a.http.health import HealthEndpoint
+from apcore_a2a.http.health import HEALTH, LIVE, READY, HealthEndpoint, is_health
 from apcore_a2a.http.jsonrpc import JSONRPCBinding
 from apcore_a2a.http.metrics import Metrics
+from apcore_a2a.http.origins import OriginGate
 from apcore_a2a.http.rest import RESTBinding
 from apcore_a2a.http.signals import on_exit_signal
+from apcore_a2a.http.traffic import KEY, Traffic
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.memory import InMemoryTaskStore
@@ -67,7 +71,12 @@ class Application(Starlette):
     """
 
     def __init__(self, parts: Parts, settings: Settings) -> None:
-        metrics = Metrics() if settings.metrics else None
+        self.traffic = Traffic(
+            max_connections=settings.max_connections,
+            max_body_bytes=settings.max_body_bytes_in_flight,
+            max_answer_bytes=settings.max_answer_bytes_in_flight,
+        )
+        metrics = Metrics(self.traffic) if settings.metrics else None
         self.engine = Engine(
             parts.agent,
             parts.store or InMemoryTaskStore(),
@@ -83,20 +92,39 @@ class Application(Starlette):
         self._parts = parts
         self._opening = asyncio.Lock()
         self._opened = False
-        self._core = _pipeline(self.engine, self.cards, metrics, parts, settings)
+        self._why_not_open = ""
+        self._metrics = metrics
+        self.health = HealthEndpoint(self.engine, self.cards)
+        self._core = _pipeline(self, parts, metrics)
         super().__init__(lifespan=_lifespan)
         self.router.default = self._core  # whatever no route of the user's takes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await super().__call__(scope, receive, send)
+            await super().__call__(*self._around_lifespan(scope, receive, send))
             return
         if not self._opened:
-            await self.open()
+            if is_health(scope) and self._opening.locked():  # it does not wait for what it is asked about
+                await self.health.answer_while_starting(scope, send)
+                return
+            await self.open_or_say_why()
+        scope[KEY] = self.traffic
         if self.user_middleware or self.router.routes:
             await super().__call__(scope, receive, send)
         else:
             await self._core(scope, receive, send)
+
+    def _around_lifespan(self, scope: Scope, receive: Receive, send: Send) -> tuple[Scope, Receive, Send]:
+        """The protocol of our server learns the limits; a start that fails is told in a line, where it can be."""
+        if "state" in scope:
+            scope["state"][KEY] = self.traffic
+
+        async def tell(message: Message) -> None:
+            if message["type"] == "lifespan.startup.failed" and self._why_not_open:
+                message = {**message, "message": self._why_not_open}
+            await send(message)
+
+        return scope, receive, tell
 
     async def open(self) -> None:
         """Open the store, run the start-up hooks, then go on with what a dead process left. Once."""
@@ -118,8 +146,20 @@ class Application(Starlette):
             await _call(hook)
         await self.engine.recover()
 
+    async def open_or_say_why(self) -> None:
+        """Open; the reason why not is kept for the server to tell."""
+        try:
+            await self.open()
+        except A2AError as error:
+            self._why_not_open = why_not_open(error)
+            raise
+        if self._metrics is not None:
+            self._metrics.watch_loop()
+
     async def close(self) -> None:
         """End every run and stream in bounded time, run the shutdown hooks, close the store."""
+        if self._metrics is not None:
+            self._metrics.stop()
         await self.engine.close()
         for hook in self._parts.on_shutdown:
             await _call(hook)
@@ -143,7 +183,7 @@ async def _call(hook: Hook) -> None:
 
 @asynccontextmanager
 async def _lifespan(app: Application) -> AsyncIterator[None]:
-    await app.open()
+    await app.open_or_say_why()
     with on_exit_signal(app.engine.begin_drain):
         yield
     await app.close()
@@ -164,11 +204,12 @@ class _Dispatch:
         return self._routes.get((scope["method"], path), self._rest)(scope, receive, send)
 
 
-def _pipeline(
-    engine: Engine, cards: CardEndpoint, metrics: Metrics | None, parts: Parts, settings: Settings
-) -> ASGIApp:
-    """CORS, then the door, then the routes."""
-    public = _public_routes(engine, cards, metrics, settings)
+def _pipeline(application: Application, parts: Parts, metrics: Metrics | None) -> ASGIApp:
+    """Whom a browser may call for, CORS, then the door, then the routes."""
+    engine = application.engine
+    cards = application.cards
+    settings = application.settings
+    public = _public_routes(application, metrics)
     routes: dict[tuple[str, str], ASGIApp] = {
         **public,
         ("POST", "/"): JSONRPCBinding(engine, locate=cards.at),
@@ -180,19 +221,24 @@ def _pipeline(
         app = AuthMiddleware(app, parts.auth, exempt=frozenset(public))
     if settings.cors_origins:
         app = _with_cors(app, settings.cors_origins)
-    return app
+    return OriginGate(
+        app, host=settings.host, url=settings.url, origins=settings.cors_origins, proxies=settings.trusted_proxies
+    )
 
 
-def _public_routes(
-    engine: Engine, cards: CardEndpoint, metrics: Metrics | None, settings: Settings
-) -> dict[tuple[str, str], ASGIApp]:
+def _public_routes(application: Application, metrics: Metrics | None) -> dict[tuple[str, str], ASGIApp]:
     """What is open to everybody, named exactly: method and path."""
+    cards = application.cards
+    settings = application.settings
+    health = application.health
     public: dict[tuple[str, str], ASGIApp] = {
         ("GET", CARD_PATH): cards,
         ("HEAD", CARD_PATH): cards,
         ("GET", OLD_CARD_PATH): cards,
         ("HEAD", OLD_CARD_PATH): cards,
-        ("GET", "/health"): HealthEndpoint(engine, cards),
+        ("GET", HEALTH): health,
+        ("GET", LIVE): health,
+        ("GET", READY): health,
     }
     if metrics is not None:
         public["GET", "/metrics"] = metrics

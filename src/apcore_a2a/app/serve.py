@@ -3,7 +3,8 @@
 Rule: only composition knows everybody; it hands each its part and keeps nothing.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypedDict, Unpack
 
 import uvicorn
@@ -20,6 +21,10 @@ from apcore_a2a.http.server import Server
 from apcore_a2a.protocol.card import AgentCard, CardMode
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.task_store import Store, TaskStore
+
+logger = logging.getLogger("uvicorn.error")  # the log that a server without a log configuration of its own writes
+
+NOT_STARTED: Final = 2  # the exit code
 
 
 class ServeOptions(TypedDict, total=False):
@@ -48,8 +53,12 @@ class ServeOptions(TypedDict, total=False):
     same_message_same_task: bool
     execution_timeout: float | None
     shutdown_timeout: float
+    drain_delay: float
     max_active_tasks: int
     max_streams: int
+    max_connections: int
+    max_body_bytes_in_flight: int
+    max_answer_bytes_in_flight: int
     card_mode: CardMode
     old_statuses: bool
     log_level: str | None
@@ -67,6 +76,8 @@ def serve(target: object, *, host: str = "0.0.0.0", port: int = 8000, **options:
     Raises:
         ValueError: an option makes no sense, or the registry has no modules.
         TypeError: `target`, `auth` or `task_store` lacks methods; the text names them.
+        SystemExit: with code 2 when the server cannot start (the port is taken, the store cannot be opened, a start-up
+            hook fails); one line in the log says why, and what to do.
 
     Example:
         >>> from apcore_a2a import serve
@@ -74,11 +85,23 @@ def serve(target: object, *, host: str = "0.0.0.0", port: int = 8000, **options:
         ...     return message
         >>> serve(echo, port=9000)  # doctest: +SKIP
     """
-    run(build(target, options, host=host, port=port), log_level=options.get("log_level") or "info")
+    why_not = run(build(target, options, host=host, port=port), log_level=options.get("log_level") or "info")
+    if why_not:
+        logger.error(why_not)
+        raise SystemExit(NOT_STARTED)
 
 
-def run(app: Application, *, log_level: str = "info", log_config: dict[str, Any] | None = LOGGING_CONFIG) -> bool:
-    """Serve an application at its settings' address until a signal; whether it ever started."""
+def run(
+    app: Application,
+    *,
+    log_level: str = "info",
+    log_config: dict[str, Any] | None = LOGGING_CONFIG,
+    on_started: Callable[[str], None] | None = None,
+) -> str:
+    """Serve an application at its settings' address until a signal; why it did not start, or nothing if it did.
+
+    `on_started` gets the address when the store is open and the socket listens.
+    """
     config = uvicorn.Config(
         app,
         host=app.settings.host,
@@ -92,7 +115,7 @@ def run(app: Application, *, log_level: str = "info", log_config: dict[str, Any]
         log_config=log_config,
         timeout_graceful_shutdown=int(app.settings.shutdown_timeout) + 15,
     )
-    return Server(config).run_to_end()
+    return Server(config, drain_delay=app.settings.drain_delay, on_started=on_started).run_to_end()
 
 
 async def async_serve(target: object, **options: Unpack[ServeOptions]) -> Application:

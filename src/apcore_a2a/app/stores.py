@@ -1,9 +1,11 @@
-"""Which store an agent gets: by one word, by an object of yours, or the one in memory."""
+"""Which store an agent gets: by one word, by an object of yours, or the one in memory; and why one does not open."""
 
+import sqlite3
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from apcore_a2a.errors import A2AError
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.simple import SimpleStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
@@ -41,3 +43,27 @@ def choose_store(url: str | None, store: Any) -> Store:  # Any: whatever the use
         raise TypeError(f"task_store {type(store).__name__} lacks the methods: {', '.join(missing)}")
     simple: TaskStore = store
     return SimpleStore(simple)
+
+
+OTHER_STORE: Final = "name another with --store (in Python: store=)"
+_WAYS_OUT: Final = {
+    sqlite3.SQLITE_CANTOPEN: f"check that this user may write the file and its directory, or {OTHER_STORE}",
+    sqlite3.SQLITE_READONLY: f"check that this user may write the file and its directory, or {OTHER_STORE}",
+    sqlite3.SQLITE_PERM: f"check that this user may write the file and its directory, or {OTHER_STORE}",
+    sqlite3.SQLITE_NOTADB: f"it is left as it is: {OTHER_STORE}",
+    sqlite3.SQLITE_CORRUPT: f"restore it from a copy, or {OTHER_STORE}",
+    sqlite3.SQLITE_FULL: "make room on the disk",
+}
+
+
+def why_not_open(error: A2AError) -> str:
+    """One line for whoever starts a server whose store does not open: the cause, and the way out."""
+    text = " ".join(error.message.split())
+    cause = error.__cause__
+    if isinstance(cause, sqlite3.Error):
+        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # without what it adds for details
+        if code in _WAYS_OUT:
+            return f"{text}; {_WAYS_OUT[code]}"
+    if ";" in text:  # it says what to do
+        return text
+    return f"{text}; {OTHER_STORE}"

@@ -37,7 +37,16 @@ async def identify(authenticator: Authenticator, headers: dict[str, str]) -> Cal
     # The answer is looked at, not the function: a wrapper around a coroutine function is none itself.
     if inspect.isawaitable(identity):
         identity = await identity
-    if identity is None or isinstance(identity, Caller):
+    if identity is None:
+        return None
+    caller = _to_caller(identity)
+    # What names an owner is stored and compared: half a character ("\ud800") raises here, and not in the store.
+    caller.owner.encode()
+    return caller
+
+
+def _to_caller(identity: Any) -> Caller:  # Any: somebody's own identity
+    if isinstance(identity, Caller):
         return identity
     # Only `id` is indispensable; an identity of somebody's own making may leave out the rest, or have None there.
     roles = getattr(identity, "roles", None) or ()

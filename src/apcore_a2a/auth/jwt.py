@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OctKey, OKPKey, RSAKey
@@ -92,8 +93,11 @@ class JWTAuthenticator:
             claims = jwt.decode(token.strip(), self._key, algorithms=self._algorithms).claims
             # A registry for each token: it holds the time at which it was made.
             jwt.JWTClaimsRegistry(now=int(time.time()), leeway=LEEWAY, **self._required).validate(claims)
+            # Claims become a caller, who is stored and written: half a character ("\\ud800") or 5,000 lists in each
+            # other would fail somewhere else, where nobody expects it.
+            msgspec.json.encode(claims)
         # Not only JoseError: on tokens that are well signed but oddly shaped, the library stumbles in its own ways.
-        except (JoseError, ValueError, TypeError, AttributeError) as error:
+        except (JoseError, ValueError, TypeError, AttributeError, RecursionError) as error:
             # The name of the error alone: its text may repeat what the token says.
             logger.info("token refused", extra={"reason": type(error).__name__})
             return None

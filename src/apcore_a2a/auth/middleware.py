@@ -9,6 +9,9 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.auth.authenticator import Authenticator, identify
+from apcore_a2a.errors import OverloadedError, VersionNotSupportedError
+from apcore_a2a.protocol import jsonrpc, v1
+from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, choose
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +37,13 @@ class AuthMiddleware:
         if headers is None:
             await _refuse(send, had_credentials=True)
             return
-        caller = await identify(self._authenticator, headers)
+        try:
+            caller = await identify(self._authenticator, headers)
+        # Foreign code. SystemExit, too: whoever calls it means a program of theirs, not this server.
+        except (Exception, SystemExit):
+            logger.exception("the authenticator failed; the request was refused")
+            await _refuse_for_now(scope, path, headers, send)
+            return
         if caller is None:
             await _refuse(send, had_credentials="authorization" in headers)
             return
@@ -52,6 +61,26 @@ def _read_headers(scope: Scope) -> dict[str, str] | None:
             return None
         headers[name_text] = value.decode("latin-1")
     return headers
+
+
+async def _refuse_for_now(scope: Scope, path: str, headers: dict[str, str], send: Send) -> None:
+    """Nobody comes in while nobody can tell who they are; said as the binding behind the door would say it."""
+    error = OverloadedError("Authentication is not available; try again later", retry_after=5)
+    try:
+        version = choose(headers.get("a2a-version", "").strip()).VERSION
+    except VersionNotSupportedError:
+        version = v1.VERSION
+    if (scope["method"], path) == ("POST", "/"):
+        body = jsonrpc.format_error(jsonrpc.NULL, DIALECTS[version].encode_error(error))
+    else:
+        body = REST_DIALECTS[version].encode_rest_error(error, 503)
+    start = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"retry-after", b"%d" % error.retry_after),
+    ]
+    await send({"type": "http.response.start", "status": 503, "headers": start})
+    await send({"type": "http.response.body", "body": body})
 
 
 async def _refuse(send: Send, *, had_credentials: bool) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from typing import Final
+from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.table import Table
@@ -16,21 +17,21 @@ ANY_ADDRESS: Final = ("0.0.0.0", "::")
 THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
 
 
-def show(app: Application, *, reload: bool = False) -> None:
-    """Print the banner to standard error."""
+def show(app: Application, listening: str, *, reload: bool = False) -> None:
+    """Print the banner to standard error; `listening` is the address of the socket."""
     # Without a terminal there is no width to wrap at: in a log, an address must stay on its line.
     console = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
     card = app.cards.card
     console.print(Text.assemble((card.name, "bold"), f" {card.version}  ", (f"apcore-a2a {__version__}", "dim")))
-    console.print(_facts(app, reload=reload))
-    for warning in warnings(app):
+    console.print(_facts(app, listening, reload=reload))
+    for warning in warnings(app, urlsplit(listening).port):
         console.print(Text.assemble(("warning ", "yellow"), warning))
 
 
-def _facts(app: Application, *, reload: bool) -> Table:
+def _facts(app: Application, listening: str, *, reload: bool) -> Table:
     settings = app.settings
     card = app.cards.card
-    address = _address(settings)
+    address = _address(settings, listening)
     root = address.rstrip("/")
     authentication = "none"
     if card.security_schemes:
@@ -52,14 +53,17 @@ def _facts(app: Application, *, reload: bool) -> Table:
     return table
 
 
-def _address(settings: Settings) -> str:
+def _address(settings: Settings, listening: str) -> str:
     """Where a person on this machine finds the agent, unless the operator said where everybody does."""
     if settings.url:
         return settings.url
     host = settings.host
     if host in ANY_ADDRESS:
         host = "localhost"  # one can listen at 0.0.0.0, but not call it
-    return f"http://{host}:{settings.port}/"
+    if ":" in host:
+        host = f"[{host}]"
+    port = urlsplit(listening).port  # that of the settings may be 0
+    return f"http://{host}:{port}/"
 
 
 def _skills(ids: list[str]) -> str:
@@ -69,14 +73,12 @@ def _skills(ids: list[str]) -> str:
     return text
 
 
-def warnings(app: Application) -> list[str]:
+def warnings(app: Application, port: int | None) -> list[str]:
     """What an operator should know before anybody else finds out."""
     settings = app.settings
     found = []
     if not app.cards.card.security_schemes and settings.host not in THIS_MACHINE:
-        found.append(
-            f"anybody who can reach {settings.host}:{settings.port} can run every skill: no authentication is set"
-        )
+        found.append(f"anybody who can reach {settings.host}:{port} can run every skill: no authentication is set")
     if "*" in settings.cors_origins:
         found.append("CORS is open to every origin")
     if settings.push_notifications:

@@ -6,7 +6,7 @@ from typing import Any, Final, cast, get_args
 
 import click
 
-from apcore_a2a.app.serve import ServeOptions, build, run
+from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build, run
 from apcore_a2a.auth.jwt import JWTAuthenticator
 from apcore_a2a.cli import banner, logs
 from apcore_a2a.cli.extensions import Reloader, open_extensions
@@ -96,12 +96,44 @@ DEFAULT_LOG_LEVEL: Final = "info"  # Settings leaves it open
     help="Seconds running tasks get to finish at shutdown.",
 )
 @click.option(
+    "--drain-delay",
+    envvar="A2A_DRAIN_DELAY",
+    type=float,
+    default=DEFAULTS.drain_delay,
+    show_default=True,
+    help="Seconds after a signal in which the port stays open and answers 503, for balancers to notice.",
+)
+@click.option(
     "--max-active-tasks",
     envvar="A2A_MAX_ACTIVE_TASKS",
     type=int,
     default=DEFAULTS.max_active_tasks,
     show_default=True,
     help="Most tasks running at once.",
+)
+@click.option(
+    "--max-connections",
+    envvar="A2A_MAX_CONNECTIONS",
+    type=int,
+    default=DEFAULTS.max_connections,
+    show_default=True,
+    help="Most connections open at once.",
+)
+@click.option(
+    "--max-body-bytes-in-flight",
+    envvar="A2A_MAX_BODY_BYTES_IN_FLIGHT",
+    type=int,
+    default=DEFAULTS.max_body_bytes_in_flight,
+    show_default=True,
+    help="Most bytes of request bodies that are not complete.",
+)
+@click.option(
+    "--max-answer-bytes-in-flight",
+    envvar="A2A_MAX_ANSWER_BYTES_IN_FLIGHT",
+    type=int,
+    default=DEFAULTS.max_answer_bytes_in_flight,
+    show_default=True,
+    help="Most bytes of answers that clients have yet to read.",
 )
 @click.option("--reload", is_flag=True, help="Take in modules again when their files change.")
 @click.option(
@@ -138,11 +170,16 @@ def _serve(given: dict[str, Any]) -> int:
         app = build(extensions.registry, cast(ServeOptions, options), host=given["host"], port=given["port"])
     except (ValueError, TypeError) as error:
         raise click.ClickException(str(error)) from error
-    banner.show(app, reload=given["reload"])
+
+    def show_banner(address: str) -> None:
+        banner.show(app, address, reload=given["reload"])
+
     # No log configuration of uvicorn's: ours is set up, and has its loggers, too.
-    started = run(app, log_level=given["log_level"], log_config=None)
-    if not started:
-        return 2
+    why_not = run(app, log_level=given["log_level"], log_config=None, on_started=show_banner)
+    if why_not:
+        # Not as a record of the log: there, a text is cut where a client could have made it long.
+        click.echo(f"Error: {why_not}", err=True)
+        return NOT_STARTED
     return 0
 
 

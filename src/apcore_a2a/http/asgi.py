@@ -1,6 +1,7 @@
 """What every HTTP binding needs: headers, a bounded body, one response, a stream of events, the last-resort handler."""
 
 import asyncio
+import io
 import logging
 import secrets
 from collections.abc import Callable
@@ -20,14 +21,16 @@ from apcore_a2a.errors import (
     A2AError,
     ContentTypeNotSupportedError,
     InternalError,
+    InvalidParamsError,
     InvalidRequestError,
     OverloadedError,
     VersionNotSupportedError,
     wire,
 )
-from apcore_a2a.protocol import v1
+from apcore_a2a.http.traffic import KEY, Traffic
+from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.protocol.dialect import DIALECTS, VERSION_HEADER, Dialect, choose
+from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, VERSION_HEADER, Dialect, choose
 from apcore_a2a.protocol.sse import FRAME_END, KEEP_ALIVE, frame, frame_head, one_line
 
 logger = logging.getLogger(__name__)
@@ -41,6 +44,8 @@ JSON: Final = b"application/json"
 A2A_JSON: Final = b"application/a2a+json"
 EVENT_STREAM: Final = b"text/event-stream"
 CLOSE: Final = ((b"connection", b"close"),)  # what is left of the request is not worth reading
+RETRY: Final = ((b"retry-after", b"1"),)
+TOO_MANY_BODIES: Final = "The agent is receiving too many large requests; try again later"
 TRACE: Final = ("traceparent", "tracestate")
 _STREAM_HEADERS: Final = (
     (b"content-type", EVENT_STREAM),
@@ -84,6 +89,7 @@ class Inbound(Struct, gc=False):
     headers: dict[bytes, bytes]
     query: bytes
     caller: Caller
+    traffic: Traffic
 
     def text(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1")
@@ -123,9 +129,15 @@ class Inbound(Struct, gc=False):
             rules=dialect.RULES,
             headers=self._trace_headers(),
             extensions=self._extensions(dialect),
-            idempotency_key=self.text(b"idempotency-key")[:MAX_KEY],
+            idempotency_key=self._idempotency_key(),
             last_event_id=self._last_event_id(),
         )
+
+    def _idempotency_key(self) -> str:
+        key = self.text(b"idempotency-key")
+        if len(key) > MAX_KEY:  # cut off, two of them could be the same
+            raise InvalidParamsError(f"Idempotency-Key is longer than {MAX_KEY} characters")
+        return key
 
     def _trace_headers(self) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -156,7 +168,8 @@ _ANYONE: Final = Caller()
 
 def inbound(scope: Scope) -> Inbound:
     """The request as the bindings see it; the caller is whom the authentication found, else anonymous."""
-    return Inbound(dict(scope["headers"]), scope["query_string"], scope.get("a2a.caller", _ANYONE))
+    caller = scope.get("a2a.caller", _ANYONE)
+    return Inbound(dict(scope["headers"]), scope["query_string"], caller, scope.get(KEY) or Traffic())
 
 
 def media_type(request: Inbound) -> bytes:
@@ -174,25 +187,38 @@ async def read_body(request: Inbound, receive: Receive, *, limit: int = MAX_BODY
     if request.headers.get(b"content-encoding", b"identity") != b"identity":
         raise wrong_media_type("Content-Encoding is not supported")
     try:
-        return await within(BODY_DEADLINE, _collect(receive, limit))
+        return await within(BODY_DEADLINE, _collect(receive, limit, request.traffic))
     except TimeoutError as error:
         raise HTTPError(408, InvalidRequestError("The request body did not arrive in time"), CLOSE) from error
 
 
-async def _collect(receive: Receive, limit: int) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise HTTPError(400, InvalidRequestError("The client disconnected"))
-        chunk: bytes = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
+async def _collect(receive: Receive, limit: int, traffic: Traffic) -> bytes:
+    chunk, is_last = await _receive_chunk(receive)
+    if is_last:  # nearly every body comes in one piece
+        if len(chunk) > limit:
             raise too_large(limit)
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            return b"".join(chunks)
+        return chunk
+    body = io.BytesIO()  # unlike a list of chunks to join, it holds everything once
+    try:
+        while True:
+            if body.tell() + len(chunk) > limit:
+                raise too_large(limit)
+            if not traffic.take_body(len(chunk)):
+                raise HTTPError(503, OverloadedError(TOO_MANY_BODIES), (*RETRY, *CLOSE))
+            body.write(chunk)
+            if is_last:
+                return body.getvalue()
+            chunk, is_last = await _receive_chunk(receive)
+    finally:
+        traffic.release_body(body.tell())
+
+
+async def _receive_chunk(receive: Receive) -> tuple[bytes, bool]:
+    """The next piece of a body, and whether it is the last."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise HTTPError(400, InvalidRequestError("The client disconnected"))
+    return message.get("body", b""), not message.get("more_body", False)
 
 
 # ---- answers ------------------------------------------------------------------------------------------------------
@@ -203,6 +229,16 @@ async def respond(send: Send, status: int, body: bytes, *, media: bytes = JSON, 
     start = [(b"content-type", media), (b"content-length", length), *headers]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})
+
+
+async def refuse_early(scope: Scope, send: Send, status: int, error: A2AError, headers: Headers = ()) -> None:
+    """Refuse a request that no binding has seen, in the shape of the binding that would have: JSON-RPC's is POST /."""
+    dialect = inbound(scope).error_dialect()
+    if scope["method"] == "POST" and scope["path"] == scope.get("root_path", "").rstrip("/") + "/":
+        body = jsonrpc.format_error(jsonrpc.NULL, dialect.encode_error(error))
+    else:
+        body = REST_DIALECTS[dialect.VERSION].encode_rest_error(error, status)
+    await respond(send, status, body, headers=headers)
 
 
 def error_headers(error: A2AError) -> Headers:

@@ -1,9 +1,9 @@
 """uvicorn's connections, guarded.
 
-A connection that dribbles its headers, never ends them, or takes nothing of its answer, is closed.
+A connection that dribbles its headers, never ends them, or takes nothing of its answer, is closed; so is one too many.
 
-uvicorn bounds neither the time nor the size of a request's headers, and waits for ever for a client that reads nothing;
-a few hundred such connections would hold it.
+uvicorn bounds neither the time nor the size of a request's headers, nor how many connections there are, and waits for
+ever for a client that reads nothing; a few hundred such connections would hold it.
 """
 
 import asyncio
@@ -11,23 +11,41 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from apcore_a2a.http.traffic import KEY, Traffic
+
 HEADER_DEADLINE: Final = 15.0
 MAX_HEADERS: Final = 64 * 1024
-STALLED: Final = 60.0  # seconds in which a client must have read the better part of what waits for it (48 KiB)
+STALLED: Final = 60.0  # seconds after which a client that has taken nothing of what waits for it is let go
+LOOKS: Final = 4  # how often in that time we look whether it has
+_FULL_BODY: Final = (
+    b'{"error":{"code":503,"status":"UNAVAILABLE","message":"The agent is at its limit of connections; '
+    b'try again later"}}'
+)
+FULL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
+)
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with a limit on the headers; a request that arrives whole costs three comparisons."""
+    """uvicorn's HTTP protocol with limits; a request that arrives whole costs three comparisons."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: uvicorn's business
         super().__init__(*args, **kwargs)
+        # An application of ours has put it there; around any other there are no limits over all connections.
+        self._guard_traffic: Traffic = self.app_state.get(KEY) or Traffic()
         self._guard_timer: asyncio.TimerHandle | None = None
-        self._guard_stalled: asyncio.TimerHandle | None = None
+        self._guard_look_timer: asyncio.TimerHandle | None = None
+        self._guard_idle_looks = 0
         self._guard_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
+        if self._guard_traffic.connection_opened():
+            self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
+        else:
+            transport.write(FULL)
+            transport.close()
 
     def data_received(self, data: bytes) -> None:
         before: Any = self.scope  # Any: it is None before the first request, and so is the cycle
@@ -45,28 +63,52 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self._guard_timer is None:
             self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._guard_stop()
+        self._guard_flows()
+        self._guard_traffic.connection_closed()
+        super().connection_lost(exc)
+
+    # ---- answers that wait to be read -----------------------------------------------------------------------------
+
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._guard_stalled = self.loop.call_later(STALLED, self.transport.abort)  # close() would wait for the client
+        self._guard_idle_looks = 0
+        self._guard_look_timer = self.loop.call_later(STALLED / LOOKS, self._guard_look)
+        self._guard_traffic.reader_waits(self)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._guard_flows()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._guard_stop()
-        self._guard_flows()
-        super().connection_lost(exc)
+    def unread(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    def hang_up(self) -> None:
+        self.transport.abort()  # close() would wait until the client has read everything
+
+    def _guard_look(self) -> None:
+        if self._guard_traffic.look_at(self):
+            self._guard_idle_looks = 0
+        else:
+            self._guard_idle_looks += 1
+        if self._guard_idle_looks >= LOOKS:
+            self.hang_up()
+        else:
+            self._guard_look_timer = self.loop.call_later(STALLED / LOOKS, self._guard_look)
+
+    def _guard_flows(self) -> None:
+        if self._guard_look_timer is not None:
+            self._guard_look_timer.cancel()
+            self._guard_look_timer = None
+            self._guard_traffic.reader_done(self)
+
+    # ---- headers --------------------------------------------------------------------------------------------------
 
     def _guard_stop(self) -> None:
         if self._guard_timer is not None:
             self._guard_timer.cancel()
             self._guard_timer = None
-
-    def _guard_flows(self) -> None:
-        if self._guard_stalled is not None:
-            self._guard_stalled.cancel()
-            self._guard_stalled = None
 
     def _too_slow(self) -> None:
         self._guard_timer = None

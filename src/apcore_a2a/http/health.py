@@ -1,6 +1,11 @@
-"""The health of the server: whether it takes new work, and whether its store answers."""
+"""How the server is: whether it lives, whether it takes new work, and what the store says.
 
+Rule: a look at the health costs the store nothing: it is asked once a second at most, however many ask us.
+"""
+
+import asyncio
 import time
+from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
@@ -10,30 +15,90 @@ from apcore_a2a.http.asgi import respond
 from apcore_a2a.http.discovery import CardEndpoint
 from apcore_a2a.protocol.model import encode
 
+HEALTH: Final = "/health"
+LIVE: Final = "/health/live"
+READY: Final = "/health/ready"
+ASKED_EVERY: Final = 1.0  # seconds
+PATIENCE: Final = 2.0  # seconds for the store's answer
+NO_ANSWER: Final = "The task store does not answer"
+
+
+def path_of(scope: Scope) -> str:
+    """The path of a request, without the prefix under which the application is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "").rstrip("/"))
+
+
+def is_health(scope: Scope) -> bool:
+    return scope["method"] == "GET" and path_of(scope) in (HEALTH, LIVE, READY)
+
 
 class HealthEndpoint:
-    """GET /health: 200 while new work is taken and the store answers, else 503."""
+    """GET /health and /health/ready: 200 while new work is taken and the store is well, else 503 and the reason.
+
+    GET /health/live: 200 as long as the loop turns; who restarts what is not alive must not look at the others.
+    """
 
     def __init__(self, engine: Engine, cards: CardEndpoint) -> None:
         self._engine = engine
         self._cards = cards
         self._started = time.monotonic()
+        self._asking = asyncio.Lock()
+        self._asked = -ASKED_EVERY  # when the store was asked
+        self._said = ""  # and what it said
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if path_of(scope) == LIVE:
+            await self._say_alive(send)
+            return
         reason = await self._trouble()
         if reason:
-            await respond(send, 503, encode({"status": "unhealthy", "reason": reason}))
+            await _say_unhealthy(send, reason)
             return
-        uptime = round(time.monotonic() - self._started, 3)
-        state = {"status": "healthy", "module_count": len(self._cards.card.skills), "uptime_seconds": uptime}
+        modules = len(self._cards.card.skills)
+        state = {"status": "healthy", "module_count": modules, "uptime_seconds": self._uptime()}
         await respond(send, 200, encode(state))
+
+    async def answer_while_starting(self, scope: Scope, send: Send) -> None:
+        """What is said before the store is open."""
+        if path_of(scope) == LIVE:
+            await self._say_alive(send)
+        else:
+            await _say_unhealthy(send, "starting")
+
+    async def _say_alive(self, send: Send) -> None:
+        await respond(send, 200, encode({"status": "alive", "uptime_seconds": self._uptime()}))
+
+    def _uptime(self) -> float:
+        return round(time.monotonic() - self._started, 3)
 
     async def _trouble(self) -> str:
         """What is wrong, for everybody to see; empty if nothing is."""
         if self._engine.draining:
             return "shutting down"
+        async with self._asking:  # who comes while the store is asked gets the same answer
+            now = time.monotonic()
+            if now - self._asked >= ASKED_EVERY:
+                self._said = await self._ask_store()
+                self._asked = time.monotonic()
+            return self._said
+
+    async def _ask_store(self) -> str:
+        store = self._engine.store
+        trouble = getattr(store, "trouble", None)  # optional: a store that remembers its last failure
+        if trouble is not None:
+            reason = str(trouble())
+            if reason:
+                return reason
         try:
-            await self._engine.store.check()
+            async with asyncio.timeout(PATIENCE):
+                await store.check()
+        except TimeoutError:
+            return NO_ANSWER
         except (A2AError, OSError):
             return StoreUnavailableError.text
         return ""
+
+
+async def _say_unhealthy(send: Send, reason: str) -> None:
+    await respond(send, 503, encode({"status": "unhealthy", "reason": reason}))

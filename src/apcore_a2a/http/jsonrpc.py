@@ -64,11 +64,12 @@ class JSONRPCBinding:
             if envelope.id is None:
                 raise InvalidRequestError("Invalid JSON-RPC request: id is missing or wrong")
             context = request.context(dialect, params.tenant)  # type: ignore[attr-defined]  # every request has one
+            del body, envelope  # megabytes, maybe, that nobody needs while the agent works
             result = await self._engine.handle(operation, params, context)
         except HTTPError as refused:
             reply = jsonrpc.format_error(id, request.error_dialect().encode_error(refused.error))
             await respond(send, refused.status, reply, headers=refused.headers)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an agent that exits while it admits a message ends nothing here
             known = error if isinstance(error, A2AError) else internal(error)
             reply = jsonrpc.format_error(id, (dialect or request.error_dialect()).encode_error(known))
             if _is_told_as_event(request, dialect, operation):

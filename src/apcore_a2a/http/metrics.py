@@ -7,6 +7,8 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.http.asgi import inbound, respond
+from apcore_a2a.http.loop_lag import LoopLag
+from apcore_a2a.http.traffic import Traffic
 from apcore_a2a.protocol.model import TaskState, encode
 
 PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
@@ -20,6 +22,12 @@ _HELP: Final = {
     "open_streams": ("gauge", "Event streams that are open"),
     "total_requests": ("counter", "HTTP requests"),
     "run_seconds": ("counter", "Seconds spent in runs"),
+    "open_connections": ("gauge", "Connections that are open"),
+    "body_bytes_in_flight": ("gauge", "Bytes of request bodies that are not complete"),
+    "answer_bytes_in_flight": ("gauge", "Bytes of answers that their clients have yet to read"),
+    "loop_lag_seconds_max": ("gauge", "Longest time in which the event loop did not turn"),
+    "loop_lag_seconds_max_last_minute": ("gauge", "The same, within the last minute"),
+    "loop_lag_cpu_seconds_max": ("gauge", "The same since the start, on the processor"),
     "uptime_seconds": ("gauge", "Seconds since the server started"),
 }
 _ENDINGS: Final = {
@@ -33,10 +41,19 @@ _ENDINGS: Final = {
 class Metrics:
     """An observer that counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._lag = LoopLag()
         self._started = time.monotonic()
         self._counts: Counter[str] = Counter()
         self._seconds = 0.0
+
+    def watch_loop(self) -> None:
+        """Measure from now on how long the event loop is kept from turning."""
+        self._lag.start()
+
+    def stop(self) -> None:
+        self._lag.stop()
 
     def request_received(self) -> None:
         self._counts["total_requests"] += 1
@@ -64,6 +81,12 @@ class Metrics:
         for name in _HELP:
             values[name] = self._counts[name]
         values["run_seconds"] = round(self._seconds, 6)
+        values["open_connections"] = self._traffic.connections
+        values["body_bytes_in_flight"] = self._traffic.body_bytes
+        values["answer_bytes_in_flight"] = self._traffic.answer_bytes
+        values["loop_lag_seconds_max"] = round(self._lag.longest, 6)
+        values["loop_lag_seconds_max_last_minute"] = round(self._lag.longest_of_last_minute(), 6)
+        values["loop_lag_cpu_seconds_max"] = round(self._lag.longest_on_processor, 6)
         values["uptime_seconds"] = round(time.monotonic() - self._started, 3)
         return values
 

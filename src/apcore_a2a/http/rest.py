@@ -89,7 +89,7 @@ class RESTBinding:
             await respond(send, refused.status, body, media=media, headers=refused.headers)
         except A2AError as error:
             await self._refuse(error, dialect, send, media)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an agent that exits while it admits a message ends nothing here
             await self._refuse(internal(error), dialect, send, media)
         else:
             if SHAPES[operation].streams:

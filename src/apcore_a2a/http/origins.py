@@ -1,0 +1,96 @@
+"""What a browser may be made to send here by a page that is not ours.
+
+A server on the loopback interface is out of reach for everybody else, save through the browser of whoever runs it. Two
+ways lead there. A page may have its own name resolve to 127.0.0.1 (DNS rebinding): then the browser takes us for that
+page's server and says so in Host. And any page may post to us without asking, as long as the request looks like that of
+a form; it cannot read the answer, but cancelling a task needs none. The browser says in Origin where that page is from.
+
+Rule: programs send no Origin, and are not kept from anything here.
+"""
+
+from collections.abc import Awaitable
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from apcore_a2a.errors import InvalidRequestError
+from apcore_a2a.http.asgi import A2A_JSON, CLOSE, JSON, inbound, media_type, refuse_early
+
+READS: Final = ("GET", "HEAD", "OPTIONS")
+WRONG_HOST: Final = "This server answers to localhost only; if it has another name, say so with --url (in Python: url=)"
+WRONG_ORIGIN: Final = (
+    "Pages of this origin may not call this server; allow it with --cors-origins (in Python: cors_origins=)"
+)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this is a name or an address of the loopback interface: 127.0.0.1.evil.example is not."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class OriginGate:
+    """Refuses with 421 what was meant for another host, and with 403 what a foreign page makes a browser send."""
+
+    def __init__(
+        self, app: ASGIApp, *, host: str, url: str | None, origins: tuple[str, ...], proxies: tuple[str, ...]
+    ) -> None:
+        self._app = app
+        self._on_loopback = is_loopback(host)
+        self._origins = frozenset(origins)
+        self._proxies = frozenset(proxies)
+        self._names = {host}
+        if url is not None:
+            address = urlsplit(url)
+            self._names.add(address.hostname or "")
+            self._origins |= {f"{address.scheme}://{address.netloc}"}
+        # The last Host that was right: clients say the same one over and over.
+        self._known_host: bytes | None = None
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        host = b""
+        origin = b""
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value
+            elif name == b"origin":
+                origin = value
+        if self._on_loopback and host != self._known_host and not self._is_our_name(host, scope):
+            return refuse_early(scope, send, 421, InvalidRequestError(WRONG_HOST), CLOSE)
+        if origin and self._is_forbidden(scope, host, origin.decode("latin-1")):
+            return refuse_early(scope, send, 403, InvalidRequestError(WRONG_ORIGIN), CLOSE)
+        return self._app(scope, receive, send)
+
+    def _is_our_name(self, host: bytes, scope: Scope) -> bool:
+        """Whether a Host names us. Its port does not matter: a page cannot choose it, and a tunnel has another one."""
+        peer = scope.get("client")
+        if peer is not None and peer[0] in self._proxies:  # it hands on what it was asked for
+            return True
+        try:
+            name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
+        except ValueError:
+            return False
+        if name not in self._names and not is_loopback(name):
+            return False
+        self._known_host = host
+        return True
+
+    def _is_forbidden(self, scope: Scope, host: bytes, origin: str) -> bool:
+        if "*" in self._origins or origin in self._origins:
+            return False
+        request = inbound(scope)
+        # A browser compares the two itself, and says what it found; pages cannot write this header.
+        if request.headers.get(b"sec-fetch-site") == b"same-origin":
+            return False
+        if origin.partition("://")[2] == host.decode("latin-1"):
+            return False
+        if self._on_loopback:
+            return True
+        # Elsewhere what is not JSON: before that, a browser asks (CORS), and is told no.
+        return scope["method"] not in READS and media_type(request) not in (JSON, A2A_JSON)

@@ -1,0 +1,177 @@
+"""Clients that make the server hold bytes: bodies without an end, answers that nobody reads, countless connections.
+
+The server runs with its default settings in a process of its own, and says itself how much memory it had at most.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.fakes import PATIENCE
+from tests.processes import running
+
+AGENT = """
+import re
+from pathlib import Path
+from apcore_a2a import serve
+
+async def answer(text: str) -> str:
+    if text == "memory":
+        status = Path("/proc/self/status").read_text()  # getrusage() would count what our parent had, too
+        return str(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) // 1024)
+    return "x" * int(text)
+
+serve(answer, host="127.0.0.1", port=0, metrics=True, **{options})
+"""
+MOST_MEMORY = 600  # MiB
+NEEDS_PROC = pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
+BODY = 10 * 2**20 - 1000  # bytes of a large request
+LARGE = 30_000_000  # bytes of a large answer
+V1 = {"A2A-Version": "1.0"}
+MIB = 2**20
+
+Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def serving(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with running("-c", AGENT.format(options=options)) as process:
+        url = (await process.says(r"running on (http://[\d.:]+)"))[1]
+        async with httpx.AsyncClient(base_url=url, headers=V1, timeout=PATIENCE * 4) as client:
+            yield client
+
+
+@asynccontextmanager
+async def wire(client: httpx.AsyncClient) -> AsyncIterator[Wire]:
+    """A connection to the server that the client calls; gone at the end, whatever there is to read."""
+    reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def ask(client: httpx.AsyncClient, text: str) -> dict[str, Any]:
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
+    answer = await client.post("/message:send", json={"message": message})
+    assert answer.status_code == 200, answer.text
+    task: dict[str, Any] = answer.json()["task"]
+    return task
+
+
+async def peak_memory(client: httpx.AsyncClient) -> int:
+    task = await ask(client, "memory")
+    return int(task["artifacts"][0]["parts"][0]["text"])
+
+
+def post(path: str, body: bytes) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+
+
+async def until(client: httpx.AsyncClient, name: str, is_right: Callable[[float], bool]) -> float:
+    """Wait until a metric is right; its value."""
+    async with asyncio.timeout(PATIENCE * 4):
+        while True:
+            figures: dict[str, float] = (await client.get("/metrics")).json()
+            if is_right(figures[name]):
+                return figures[name]
+            await asyncio.sleep(0.05)
+
+
+async def send_all_but_the_end(client: httpx.AsyncClient, refused: list[bytes]) -> None:
+    async with wire(client) as (reader, writer):
+        writer.write(post("/", b" " * BODY)[:-1])
+        try:
+            refused.append(await reader.readuntil(b"\r\n\r\n"))
+        except (ConnectionError, asyncio.IncompleteReadError):
+            refused.append(b"")  # closed while it was writing: it may not have seen the answer
+
+
+@NEEDS_PROC
+async def test_bodies_that_lack_their_last_byte_hold_no_more_than_their_budget() -> None:
+    count = 60
+    refused: list[bytes] = []
+    async with serving() as client, asyncio.TaskGroup() as group:
+        senders = [group.create_task(send_all_but_the_end(client, refused)) for _ in range(count)]
+        # Until everybody is either refused, or has sent all that it will.
+        held = await until(client, "body_bytes_in_flight", lambda held: held == (BODY - 1) * (count - len(refused)))
+        assert 0 < held <= 256 * MIB
+        told = [answer for answer in refused if answer]
+        assert told
+        for answer in told:
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"\r\nretry-after: 1\r\n" in answer
+        assert await peak_memory(client) < MOST_MEMORY  # and a small message is answered meanwhile
+        for sender in senders:
+            sender.cancel()
+        await until(client, "body_bytes_in_flight", lambda held: held == 0)
+
+
+@NEEDS_PROC
+async def test_answers_that_nobody_reads_hold_no_more_than_their_budget() -> None:
+    count = 40
+    async with serving() as client:
+        task = await ask(client, str(LARGE))
+        # Over JSON-RPC: each answer has an id of its own, and is a copy.
+        call = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": task["id"]}}
+        request = post("/?A2A-Version=1.0", json.dumps(call).encode())
+        async with AsyncExitStack() as stack:
+            for _ in range(count):
+                _, writer = await stack.enter_async_context(wire(client))
+                writer.write(request)
+            await until(client, "total_requests", lambda requests: requests > count)
+            left = await until(client, "open_connections", lambda connections: connections < count / 2)
+            assert left > 1
+            await until(client, "answer_bytes_in_flight", lambda held: 0 < held <= 256 * MIB)
+            # Who reads gets it all, beside those who do not.
+            whole = await client.get(f"/tasks/{task['id']}")
+            assert len(whole.json()["artifacts"][0]["parts"][0]["text"]) == LARGE
+            assert await peak_memory(client) < MOST_MEMORY
+        await until(client, "answer_bytes_in_flight", lambda held: held == 0)
+
+
+async def test_a_connection_too_many_is_told_so_and_closed() -> None:
+    async with serving(max_connections=3) as client:
+        assert (await client.get("/health")).status_code == 200  # its connection stays open
+        async with wire(client), wire(client), wire(client) as (reader, _):
+            async with asyncio.timeout(PATIENCE):
+                answer = await reader.read()
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 503 ")
+            assert b"retry-after: 1" in head
+            assert "limit of connections" in json.loads(body)["error"]["message"]
+        await until(client, "open_connections", lambda connections: connections == 1)
+        async with wire(client) as (reader, writer), asyncio.timeout(PATIENCE):  # there is room again
+            writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+
+
+BLOCKING = """
+import time
+from apcore_a2a import serve
+
+async def answer(text: str) -> str:
+    time.sleep(0.5)
+    return text
+
+serve(answer, host="127.0.0.1", port=0, metrics=True)
+"""
+
+
+async def test_the_longest_time_the_loop_stood_still_is_a_metric() -> None:
+    async with running("-c", BLOCKING) as process:
+        url = (await process.says(r"running on (http://[\d.:]+)"))[1]
+        async with httpx.AsyncClient(base_url=url, headers=V1) as client:
+            await ask(client, "hello")
+            await until(client, "loop_lag_seconds_max", lambda lag: lag > 0.3)  # of the 0.5, some came before the timer
+            await until(client, "loop_lag_seconds_max_last_minute", lambda lag: lag > 0.3)
+            text = (await client.get("/metrics", headers={"Accept": "text/plain"})).text
+            for name in ("loop_lag_seconds_max", "open_connections", "body_bytes_in_flight", "answer_bytes_in_flight"):
+                assert f"# TYPE apcore_a2a_{name} gauge\n" in text

@@ -1,0 +1,122 @@
+"""Health: what is said to whom, and what it costs the store."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, async_serve
+from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.http import health
+from tests.app.test_app import browsing
+from tests.auth.tokens import SECRET
+from tests.modules import registry
+from tests.requirements import requirement
+
+
+class Counted(InMemoryTaskStore):
+    """Counts how often it is asked; remembers a trouble."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.reason = ""
+
+    def trouble(self) -> str:
+        return self.reason
+
+    async def check(self) -> None:
+        self.asked += 1
+
+
+@requirement("FR-OPS-001")
+@pytest.mark.parametrize("path", ["/health", "/health/ready"])
+async def test_health_says_what_troubles_the_store(path: str) -> None:
+    store = Counted()
+    store.reason = "The disk is full"
+    async with browsing(await async_serve(registry(), task_store=store)) as client:
+        answer = await client.get(path)
+        assert (answer.status_code, answer.json()) == (503, {"status": "unhealthy", "reason": "The disk is full"})
+        assert (await client.get("/health/live")).json()["status"] == "alive"
+
+
+async def test_however_many_ask_the_store_is_asked_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "ASKED_EVERY", 3600)
+    store = Counted()
+    async with browsing(await async_serve(registry(), task_store=store)) as client:
+        for _ in range(20):
+            assert (await client.get("/health")).status_code == 200
+    assert store.asked == 1
+    monkeypatch.setattr(health, "ASKED_EVERY", 0)
+    async with browsing(await async_serve(registry(), task_store=store)) as client:
+        await client.get("/health")
+        store.reason = "gone"
+        assert (await client.get("/health")).status_code == 503
+
+
+async def test_a_store_that_does_not_answer_does_not_hold_the_health(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "PATIENCE", 0.01)
+
+    class Stuck(InMemoryTaskStore):
+        async def check(self) -> None:
+            await asyncio.Event().wait()
+
+    async with browsing(await async_serve(registry(), task_store=Stuck())) as client:
+        answer = await client.get("/health")
+        assert (answer.status_code, answer.json()["reason"]) == (503, health.NO_ANSWER)
+
+
+@requirement("FR-OPS-001")
+async def test_while_it_starts_it_lives_but_is_not_ready() -> None:
+    class Slow(InMemoryTaskStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.opening = asyncio.Event()
+            self.may_open = asyncio.Event()
+
+        async def open(self) -> None:
+            self.opening.set()
+            await self.may_open.wait()
+            await super().open()
+
+    store = Slow()
+    app = await async_serve(registry(), task_store=store)
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://agent.example") as client:
+        first = asyncio.create_task(client.get("/health"))
+        await store.opening.wait()
+        for path in ("/health", "/health/ready"):
+            answer = await client.get(path)
+            assert (answer.status_code, answer.json()["reason"]) == (503, "starting")
+        assert (await client.get("/health/live")).status_code == 200
+        store.may_open.set()
+        assert (await first).status_code == 200
+        assert (await client.get("/health/ready")).status_code == 200
+
+
+async def test_a_store_that_does_not_open_is_tried_again_by_the_next_request() -> None:
+    class Late(InMemoryTaskStore):
+        tries = 0
+
+        async def open(self) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise StoreUnavailableError("not yet")
+            await super().open()
+
+    app = await async_serve(registry(), task_store=Late())
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://agent.example") as client:
+        assert (await client.get("/health")).status_code == 500
+        assert (await client.get("/health")).status_code == 200
+
+
+@requirement("FR-AUT-003")
+async def test_nobody_needs_a_token_to_ask_for_health() -> None:
+    async with browsing(await async_serve(registry(), auth=JWTAuthenticator(SECRET))) as client:
+        for path in ("/health", "/health/live", "/health/ready"):
+            assert (await client.get(path)).status_code == 200
+        for path in ("/health/", "/health/lively", "/health/live/"):
+            answer: Any = await client.get(path)
+            assert answer.status_code == 401

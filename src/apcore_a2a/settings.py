@@ -10,8 +10,17 @@ from msgspec import Struct
 
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.protocol.card import CardMode
+from apcore_a2a.protocol.decoding import MAX_VALUES
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+_POSITIVE: Final = (
+    "shutdown_timeout",
+    "execution_timeout",
+    "max_active_tasks",
+    "max_streams",
+    "max_streams_per_caller",
+    "max_json_values",
+)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -43,6 +52,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     execution_timeout: float | None = 300
     max_active_tasks: int = 10_000
     max_streams: int = 10_000
+    max_streams_per_caller: int = 1_000
+    max_json_values: int = MAX_VALUES
     trusted_proxies: tuple[str, ...] = ()
     card_mode: CardMode = "auto"
     old_statuses: bool = False
@@ -56,7 +67,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         """
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port must be between 0 and 65535, not {self.port}")
-        for name in ("shutdown_timeout", "execution_timeout", "max_active_tasks", "max_streams"):
+        for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be positive, not {value}")
@@ -75,6 +86,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             shutdown_timeout=self.shutdown_timeout,
             max_active_tasks=self.max_active_tasks,
             max_streams=self.max_streams,
+            max_streams_per_caller=self.max_streams_per_caller,
             cancel_on_disconnect=self.cancel_on_disconnect,
             same_message_same_task=self.same_message_same_task,
         )

@@ -50,6 +50,8 @@ class ServeOptions(TypedDict, total=False):
     shutdown_timeout: float
     max_active_tasks: int
     max_streams: int
+    max_streams_per_caller: int
+    max_json_values: int
     card_mode: CardMode
     old_statuses: bool
     log_level: str | None

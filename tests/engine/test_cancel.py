@@ -16,6 +16,7 @@ from apcore_a2a.errors import (
 from apcore_a2a.protocol.model import CancelTask, Task, TaskState
 from tests.engine.driving import (
     Acts,
+    Ledger,
     User,
     chunks_of,
     serving,
@@ -211,3 +212,30 @@ async def test_a_cancel_of_a_waiting_task_that_cannot_be_stored_says_so_and_leav
         assert (await alice.get(task)).status.state is S.INPUT_REQUIRED
         disk.fault = lambda n: ""
         assert (await alice.cancel(task)).status.state is S.CANCELED
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("deaf", [False, True])
+async def test_a_run_whose_work_goes_on_is_abandoned_once(deaf: bool) -> None:
+    gate = Gate(deaf=deaf)
+    back = asyncio.Event()
+
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        try:
+            await gate.stand()
+        finally:
+            call.cancel.ignore()
+            back.set()
+        yield WORKING
+
+    ledger = Ledger()
+    async with serving(Acts(play), observer=ledger) as engine:
+        alice = User(engine)
+        task = await alice.start("go")
+        await gate.reached()
+        assert (await alice.cancel(task)).status.state is S.CANCELED
+        assert ledger.abandoned == [task.id]
+        gate.open()
+        await soon(back.wait())
+    assert ledger.abandoned == [task.id]
+    assert ledger.ended == [(task.id, S.CANCELED)]

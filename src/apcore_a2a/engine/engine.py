@@ -61,6 +61,7 @@ class Engine:
         observer = observer or Silent()
         self.options = options
         self.store = store
+        self._agent = agent
         self._interceptors = interceptors
         self._extended_card = extended_card
         self._runs = Runs(agent, store, observer=observer, options=options)
@@ -86,6 +87,16 @@ class Engine:
     def live_tasks(self) -> int:
         """Tasks kept in memory because somebody runs or watches them; the others are in the store alone."""
         return self._runs.live
+
+    @property
+    def stuck_threads(self) -> int:
+        """Threads of the agent whose functions go on although their runs have ended; 0 if it has no threads."""
+        return int(getattr(self._agent, "stuck_threads", 0))
+
+    @property
+    def out_of_threads(self) -> bool:
+        """Whether the agent refuses every message, because no thread is left to run it on."""
+        return getattr(self._agent, "thread_capacity", 1) == 0
 
     @property
     def draining(self) -> bool:

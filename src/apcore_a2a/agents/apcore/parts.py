@@ -13,9 +13,8 @@ from apcore_a2a import errors
 from apcore_a2a.agents.apcore.approvals import TOKEN
 from apcore_a2a.agents.apcore.modules import ModuleInfo
 from apcore_a2a.agents.apcore.schema import ROOT, file_field, text_field
-from apcore_a2a.agents.content import check_finite
 from apcore_a2a.protocol.decoding import check_tree, decode
-from apcore_a2a.protocol.model import Part
+from apcore_a2a.protocol.model import Part, check_finite
 
 # What a file is, by its first bytes.
 MAGIC: Final = {

@@ -267,11 +267,10 @@ def _read_timestamp(text: str) -> str:
         return ""
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        moment = moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:  # the latter for a time before the year 1 or after 9999, in UTC
         wrong = Violation("statusTimestampAfter", "must be an ISO 8601 time")
         raise InvalidParamsError("Invalid parameter statusTimestampAfter", [wrong]) from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    else:
-        moment = moment.astimezone(UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

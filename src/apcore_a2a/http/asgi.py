@@ -82,6 +82,7 @@ class Inbound(Struct, gc=False):
     headers: dict[bytes, bytes]
     query: bytes
     caller: Caller
+    peer: str
 
     def text(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1")
@@ -115,7 +116,7 @@ class Inbound(Struct, gc=False):
         if tenant:
             caller = replace(caller, tenant=tenant)
         if _CARRIED.isdisjoint(self.headers):  # none of the headers below: most requests have none
-            return CallContext(caller=caller, rules=dialect.RULES)
+            return CallContext(caller=caller, rules=dialect.RULES, peer=self.peer)
         return CallContext(
             caller=caller,
             rules=dialect.RULES,
@@ -123,6 +124,7 @@ class Inbound(Struct, gc=False):
             extensions=self._extensions(dialect),
             idempotency_key=self.text(b"idempotency-key")[:MAX_KEY],
             last_event_id=self._last_event_id(),
+            peer=self.peer,
         )
 
     def _trace_headers(self) -> dict[str, str]:
@@ -150,11 +152,13 @@ _CARRIED: Final = frozenset(
     {b"traceparent", b"tracestate", b"a2a-extensions", b"x-a2a-extensions", b"idempotency-key", b"last-event-id"}
 )
 _ANYONE: Final = Caller()
+_NOWHERE: Final = ("", 0)  # a socket without an address
 
 
 def inbound(scope: Scope) -> Inbound:
     """The request as the bindings see it; the caller is whom the authentication found, else anonymous."""
-    return Inbound(dict(scope["headers"]), scope["query_string"], scope.get("a2a.caller", _ANYONE))
+    peer, _ = scope.get("client") or _NOWHERE
+    return Inbound(dict(scope["headers"]), scope["query_string"], scope.get("a2a.caller", _ANYONE), peer)
 
 
 def media_type(request: Inbound) -> bytes:

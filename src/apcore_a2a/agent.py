@@ -44,6 +44,7 @@ class CancelToken:
 
     def __init__(self) -> None:
         self.is_cancelled = False
+        self.was_ignored = False
         self._callbacks: tuple[Callable[[], object], ...] = ()  # a tuple: there is none for nearly every message
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
@@ -61,6 +62,10 @@ class CancelToken:
                     callback()
                 except Exception:  # whoever cancels is not to blame, and the others want to know, too
                     logger.exception("cancel callback failed")
+
+    def ignore(self) -> None:
+        """Say that what runs goes on all the same, because nothing can stop it: then the run counts as abandoned."""
+        self.was_ignored = True
 
 
 class Call(Struct, kw_only=True):

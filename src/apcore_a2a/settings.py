@@ -11,6 +11,7 @@ from msgspec import Struct
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.http.traffic import MIB
 from apcore_a2a.protocol.card import CardMode
+from apcore_a2a.protocol.decoding import MAX_VALUES
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 _POSITIVE: Final = (
@@ -21,6 +22,8 @@ _POSITIVE: Final = (
     "max_connections",
     "max_body_bytes_in_flight",
     "max_answer_bytes_in_flight",
+    "max_streams_per_caller",
+    "max_json_values",
 )
 
 
@@ -57,6 +60,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_connections: int = 10_000
     max_body_bytes_in_flight: int = 256 * MIB
     max_answer_bytes_in_flight: int = 256 * MIB
+    max_streams_per_caller: int = 1_000
+    max_json_values: int = MAX_VALUES
     trusted_proxies: tuple[str, ...] = ()
     card_mode: CardMode = "auto"
     old_statuses: bool = False
@@ -91,6 +96,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             shutdown_timeout=self.shutdown_timeout,
             max_active_tasks=self.max_active_tasks,
             max_streams=self.max_streams,
+            max_streams_per_caller=self.max_streams_per_caller,
             cancel_on_disconnect=self.cancel_on_disconnect,
             same_message_same_task=self.same_message_same_task,
         )

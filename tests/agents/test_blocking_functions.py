@@ -4,15 +4,18 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 
 import pytest
 
-from apcore_a2a.agent import Call
+from apcore_a2a.agent import Call, CancelToken
+from apcore_a2a.agents.functions import FunctionAgent
 from apcore_a2a.agents.threads import Threads
+from apcore_a2a.errors import OverloadedError
 from apcore_a2a.protocol.model import TaskState
-from tests.conversations import contents, talk_to
+from tests.conversations import contents, make_call, talk_to
+from tests.fakes import ScriptedAgent
 from tests.sources import ROOT
 
 
@@ -90,6 +93,102 @@ async def test_a_blocking_function_that_goes_on_after_its_run_is_logged(caplog: 
         gate.set()
 
 
+def few_threads(monkeypatch: pytest.MonkeyPatch, limit: int, spare: int) -> None:
+    monkeypatch.setattr("apcore_a2a.agents.functions.MAX_THREADS", limit)
+    monkeypatch.setattr("apcore_a2a.agents.functions.SPARE_THREADS", spare)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():  # noqa: ASYNC110  # threads tell no event of asyncio's
+            await asyncio.sleep(0.001)
+
+
+async def test_stuck_functions_are_counted_replaced_and_free_their_threads_when_they_return(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    few_threads(monkeypatch, limit=2, spare=1)
+    began = threading.Semaphore(0)
+    gates = {name: threading.Event() for name in "abc"}
+
+    def wait(text: str) -> str:
+        if text in gates:
+            began.release()
+            gates[text].wait(5)
+        return text
+
+    agent = FunctionAgent(wait)
+    async with talk_to(agent) as user:
+
+        async def get_stuck(name: str) -> None:
+            task = await user.task(name, now=True)
+            assert await asyncio.to_thread(began.acquire, timeout=5)
+            await user.cancel(task)
+
+        assert (agent.stuck_threads, agent.thread_capacity) == (0, 2)
+        await get_stuck("a")
+        assert (agent.stuck_threads, agent.thread_capacity) == (1, 2)
+        await get_stuck("b")
+        assert (agent.stuck_threads, agent.thread_capacity) == (2, 1)
+        assert contents(await user.task("served")) == [["served"]]
+        assert not user.engine.out_of_threads
+        await get_stuck("c")
+        assert (user.engine.stuck_threads, user.engine.out_of_threads) == (3, True)
+        goes_on = [record.__dict__["function"] for record in caplog.records if "goes on" in record.message]
+        assert goes_on == ["wait"] * 3
+        with pytest.raises(OverloadedError, match="does not return") as refused:
+            await user.ask("refused")
+        assert refused.value.retry_after == 30
+        for left, name in enumerate("cab"):
+            gates[name].set()
+            await until(lambda: agent.stuck_threads == 2 - left)  # noqa: B023  # waited for at once
+            assert agent.thread_capacity == min(1 + left, 2)
+            assert contents(await user.task("served")) == [["served"]]
+
+
+async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_threads(monkeypatch, limit=1, spare=0)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def shout(text: str) -> str:
+        return text.upper()
+
+    async with talk_to(shout) as user:
+        with monkeypatch.context() as without_threads:
+            without_threads.setattr("threading.Thread.start", refuse)
+            assert (await user.task("a")).status.state is TaskState.FAILED
+        assert contents(await user.task("a")) == [["A"]]
+
+
+async def test_a_generator_that_does_not_close_is_stuck_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apcore_a2a.agents.threads.LAST_JOB_TIME", 0.01)
+    gate = threading.Event()
+
+    def close_slowly(text: str) -> Iterator[str]:
+        try:
+            yield text
+            yield "never asked for"
+        finally:
+            if text == "slow":
+                gate.wait(5)
+
+    agent = FunctionAgent(close_slowly)
+    for text in ("quick", "slow"):
+        run = agent.run(make_call(text))
+        await anext(run)
+        await run.aclose()
+    await until(lambda: agent.stuck_threads == 1)
+    gate.set()
+    await until(lambda: agent.stuck_threads == 0)
+
+
+async def test_an_agent_without_threads_has_none_that_are_stuck() -> None:
+    async with talk_to(ScriptedAgent()) as user:
+        assert (user.engine.stuck_threads, user.engine.out_of_threads) == (0, False)
+
+
 @pytest.mark.parametrize("error", [StopIteration("x"), SystemExit(1), ValueError("x")])
 async def test_whatever_a_blocking_function_raises_fails_its_task(error: BaseException) -> None:
     def fail() -> None:
@@ -137,7 +236,7 @@ async def test_an_iterator_that_is_no_generator_is_iterated_too() -> None:
 
 async def test_a_job_that_is_cancelled_before_its_turn_is_not_done() -> None:
     gate, done = threading.Event(), threading.Event()
-    async with Threads(1).worker("test") as worker:
+    async with Threads(1).worker("test", CancelToken()) as worker:
         worker.later(lambda: gate.wait(5))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(worker.call(done.set), 0.01)

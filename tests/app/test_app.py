@@ -115,6 +115,8 @@ async def test_one_word_makes_tasks_survive(tmp_path: Any) -> None:
         ({"store": "memory://", "task_store": InMemoryTaskStore()}, "not both"),
         ({"execution_timeout": 0}, "execution_timeout must be positive"),
         ({"max_active_tasks": -1}, "max_active_tasks must be positive"),
+        ({"max_streams_per_caller": 0}, "max_streams_per_caller must be positive"),
+        ({"max_json_values": 0}, "max_json_values must be positive"),
         ({"url": "ftp://x"}, "url must be an http"),
         ({"explorer_prefix": "explorer"}, "explorer_prefix must look like"),
         ({"log_level": "loud"}, "log_level must be one of"),

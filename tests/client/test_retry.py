@@ -57,6 +57,25 @@ async def test_a_pause_that_ends_after_the_timeout_is_not_begun(server: Scripted
     assert (caught.value.retry_after, len(server.asked("/"))) == (3600, 1)
 
 
+@pytest.mark.parametrize("asked", ["999999999", "61"])
+async def test_a_pause_without_end_is_not_begun_either(server: ScriptedServer, connect: Connect, asked: str) -> None:
+    server.on("/", busy(503, asked))
+
+    with pytest.raises(OverloadedError) as caught:
+        await asyncio.wait_for(connect(timeout=None).send_message("hi"), 5)
+    assert (caught.value.retry_after, len(server.asked("/"))) == (int(asked), 1)
+
+
+async def test_a_stream_does_not_wait_without_end_either(server: ScriptedServer, connect: Connect) -> None:
+    server.on("/", busy(503, "999999999"))
+
+    async with asyncio.timeout(5):
+        with pytest.raises(OverloadedError):
+            async for _ in connect(timeout=None).stream_message("hi"):
+                pass
+    assert len(server.asked("/")) == 1
+
+
 async def test_an_overload_told_in_a_json_rpc_error_counts_as_one(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", error(-32603, "busy", [{"reason": "OVERLOADED"}]), result(task()))
 

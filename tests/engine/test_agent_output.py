@@ -62,6 +62,36 @@ async def test_output_that_is_not_valid_fails_the_task_and_poisons_nothing(event
         assert (await alice.list()).total_size == 1
 
 
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        artifact(Part(data=NAN)),
+        artifact(Part(data={"deep": [{"n": float("-inf")}]})),
+        artifact(Part(text="x", metadata={"n": NAN})),
+        artifact(Part(text="x"), metadata={"n": float("inf")}),
+        StatusUpdate(status=TaskStatus(state=S.WORKING), metadata={"n": NAN}),
+        Message(message_id="m", role=Role.AGENT, parts=(Part(data=[None, NAN]),)),
+    ],
+    ids=repr,
+)
+async def test_a_number_that_json_has_not_fails_the_task(event: AgentEvent) -> None:
+    async with serving(ScriptedAgent(default=(chunk("a"), event, COMPLETED))) as engine:
+        task = await User(engine).send("go")
+    assert (task.status.state, chunks_of(task)) == (S.FAILED, ["a"])
+    assert text_of(task) == "The agent's output holds NaN or infinity, which JSON has not"
+
+
+async def test_null_and_the_word_for_it_stay_what_they_are() -> None:
+    said = artifact(Part(data={"none": None, "n": 1.5, "raw": b"x"}, metadata={"a": None}))
+    async with serving(ScriptedAgent(default=(chunk("null"), said, COMPLETED))) as engine:
+        task = await User(engine).send("go")
+    assert task.status.state is S.COMPLETED
+    assert [part.data for part in task.artifacts[0].parts] == [{"none": None, "n": 1.5, "raw": "eA=="}]
+
+
 async def test_an_invalid_end_that_would_skip_a_state_leaves_no_trace() -> None:
     bad = StatusUpdate(status=TaskStatus(state=S.COMPLETED, message=says("x"), timestamp=7))  # type: ignore[arg-type]
     gate = Gate()

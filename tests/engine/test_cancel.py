@@ -18,6 +18,7 @@ from apcore_a2a.protocol.model import CancelTask, Task, TaskState
 from apcore_a2a.storage.task_store import Record
 from tests.engine.driving import (
     Acts,
+    Ledger,
     User,
     chunks_of,
     serving,
@@ -255,3 +256,30 @@ async def test_a_store_that_is_never_back_lets_those_who_watch_go(monkeypatch: p
         watcher.stream.close()
         disk.fault = lambda n: ""
         disk.is_away = False
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("deaf", [False, True])
+async def test_a_run_whose_work_goes_on_is_abandoned_once(deaf: bool) -> None:
+    gate = Gate(deaf=deaf)
+    back = asyncio.Event()
+
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        try:
+            await gate.stand()
+        finally:
+            call.cancel.ignore()
+            back.set()
+        yield WORKING
+
+    ledger = Ledger()
+    async with serving(Acts(play), observer=ledger) as engine:
+        alice = User(engine)
+        task = await alice.start("go")
+        await gate.reached()
+        assert (await alice.cancel(task)).status.state is S.CANCELED
+        assert ledger.abandoned == [task.id]
+        gate.open()
+        await soon(back.wait())
+    assert ledger.abandoned == [task.id]
+    assert ledger.ended == [(task.id, S.CANCELED)]

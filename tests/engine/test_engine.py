@@ -110,8 +110,9 @@ async def test_tasks_are_listed_by_context_state_and_time() -> None:
         assert await ids(status_timestamp_after=two.status.timestamp) >= {two.id}
         assert await ids(status_timestamp_after="2999-01-01T00:00:00+02:00") == set()
         assert await ids(status_timestamp_after="2020-01-01T00:00:00") == {one.id, two.id, three.id}
-        with pytest.raises(InvalidParamsError, match="statusTimestampAfter"):
-            await alice.list(status_timestamp_after="yesterday")
+        for no_time in ("yesterday", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-01:00"):
+            with pytest.raises(InvalidParamsError, match="statusTimestampAfter"):
+                await alice.list(status_timestamp_after=no_time)
         bare, full = (await alice.list()).tasks, (await alice.list(include_artifacts=True)).tasks
         assert [chunks_of(task) for task in bare if task.id == two.id] == [[]]
         assert [chunks_of(task) for task in full if task.id == two.id] == [["half"]]

@@ -1,7 +1,10 @@
 """From a message to a run: which task, which conversation, and whether it is new at all."""
 
+import asyncio
+
 import pytest
 
+from apcore_a2a.agent import Admission, Call
 from apcore_a2a.engine.intake import MAX_REFERENCES
 from apcore_a2a.errors import (
     InvalidParamsError,
@@ -14,7 +17,7 @@ from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.task_store import Store
 from tests.engine.driving import ALICE, BOB, V03, User, request, serving, soon, words
 from tests.engine.fake_disk import FakeDisk
-from tests.fakes import ASKS, COMPLETED, ScriptedAgent, chunk, status
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, status
 from tests.requirements import requirement
 
 S = TaskState
@@ -180,3 +183,46 @@ async def test_an_agent_knows_who_calls_and_the_headers_that_matter() -> None:
         await soon(engine.send_message(request("go"), alice.context(headers={"traceparent": "00-1"})))
     (call,) = agent.calls
     assert (call.caller, call.headers, call.resumed, call.memo) == (ALICE, {"traceparent": "00-1"}, False, None)
+
+
+class Strict(ScriptedAgent):
+    """Admits as a test says."""
+
+    def __init__(self) -> None:
+        super().__init__(default=(ASKS,))
+        self.trouble: BaseException | None = None
+        self.gate: Gate | None = None
+
+    async def admit(self, call: Call) -> Admission:
+        if self.gate is not None:
+            await self.gate.stand()
+        if self.trouble is not None:
+            raise self.trouble
+        return await super().admit(call)
+
+
+@pytest.mark.parametrize("trouble", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()])
+async def test_an_agent_that_exits_when_asked_ends_nothing_but_the_answer(trouble: BaseException) -> None:
+    agent = Strict()
+    async with serving(agent) as engine:
+        alice = User(engine)
+        task = await alice.send("go")
+        agent.trouble = trouble
+        with pytest.raises(RuntimeError, match="tried to exit"):
+            await alice.send("a new task")
+        with pytest.raises(RuntimeError, match="tried to exit"):
+            await alice.send("the next message", task_id=task.id)
+        agent.trouble = None
+        assert words(await alice.send("still there", task_id=task.id))[-1] == "still there"
+
+
+async def test_a_sender_who_is_cancelled_while_the_agent_is_asked_is_cancelled() -> None:
+    agent = Strict()
+    agent.gate = Gate()
+    async with serving(agent) as engine:
+        sending = asyncio.create_task(User(engine).send("go"))
+        await agent.gate.reached()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        assert sending.cancelled()

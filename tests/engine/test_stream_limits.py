@@ -3,7 +3,10 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
+from apcore_a2a.agent import Caller
+from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.errors import OverloadedError, UnsupportedOperationError
 from apcore_a2a.protocol.model import TaskState
 from tests.engine.driving import (
@@ -11,6 +14,8 @@ from tests.engine.driving import (
     BOB,
     Ledger,
     User,
+    Watcher,
+    request,
     serving,
     settle,
     soon,
@@ -47,6 +52,33 @@ async def test_streams_have_a_limit_and_a_closed_one_makes_room(limit: str) -> N
         for watcher in open_ones:
             await watcher.rest()
     assert ledger.streams == 0
+
+
+async def test_a_tenant_is_no_second_allowance() -> None:
+    gate = Gate()
+    async with serving(ScriptedAgent(default=(gate, COMPLETED)), max_streams_per_caller=1) as engine:
+        opened = [await User(engine, ALICE).stream("go"), await User(engine, BOB).stream("go")]
+        for made_up in ("one", "two"):
+            with pytest.raises(OverloadedError, match="your limit of open streams"):
+                await User(engine, replace(ALICE, tenant=made_up)).stream("go")
+        gate.open()
+        for watcher in opened:
+            await watcher.rest()
+
+
+async def test_callers_without_a_name_have_an_allowance_for_each_address() -> None:
+    gate = Gate()
+    async with serving(ScriptedAgent(default=(gate, COMPLETED)), max_streams_per_caller=1) as engine:
+        here = CallContext(peer="10.0.0.1")
+        there = CallContext(peer="10.0.0.2")
+        nowhere = CallContext()
+        opened = [await soon(engine.stream_message(request("go"), who)) for who in (here, there, nowhere)]
+        for who in (here, there, nowhere, CallContext(peer="10.0.0.1", caller=Caller(tenant="made up"))):
+            with pytest.raises(OverloadedError, match="your limit of open streams"):
+                await engine.stream_message(request("go"), who)
+        gate.open()
+        for stream in opened:
+            await Watcher(stream).rest()
 
 
 async def test_streams_that_are_asked_for_together_do_not_pass_the_limit_together() -> None:

@@ -162,7 +162,15 @@ async def test_a_page_says_all_that_1_0_requires_also_when_it_is_empty(rest: htt
 
 @pytest.mark.parametrize(
     "query",
-    ["pageSize=0", "pageSize=101", "pageSize=x", "historyLength=-1", "status=WORKING", "statusTimestampAfter=noon"],
+    [
+        "pageSize=0",
+        "pageSize=101",
+        "pageSize=x",
+        "historyLength=-1",
+        "status=WORKING",
+        "statusTimestampAfter=noon",
+        "statusTimestampAfter=0001-01-01T00:00:00%2B14:00",
+    ],
 )
 async def test_a_query_that_makes_no_sense_is_refused_by_its_name(rest: httpx.AsyncClient, query: str) -> None:
     response = await rest.get(f"/tasks?{query}")

@@ -3,17 +3,13 @@
 Rule: values cross as they are: integers exact, nothing shared with the agent, and what JSON cannot say is refused.
 """
 
-import json
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from apcore_a2a.errors import InvalidAgentResponseError
 from apcore_a2a.ids_and_time import new_id
-from apcore_a2a.protocol.model import Message, Part, Role
-
-# Raises ValueError for NaN and infinity, which msgspec would write as null. No circles: what it gets is a fresh tree.
-check_finite: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
+from apcore_a2a.protocol.model import Message, Part, Role, check_finite
 
 
 def to_parts(content: Any) -> list[Part]:

@@ -13,11 +13,15 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 from apcore_a2a.agent import Admission, AgentEvent, Call, Remember
 from apcore_a2a.agents.content import agent_message, text_of, to_parts
 from apcore_a2a.agents.threads import Threads, Worker
+from apcore_a2a.errors import OverloadedError
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, StatusUpdate, Task, TaskState, TaskStatus
 
 MAX_THREADS: Final = 64  # of one agent, at once
+SPARE_THREADS: Final = 64  # as many again, for functions that go on after their runs have ended
+OUT_OF_THREADS: Final = "Every thread of the agent is held by a function that does not return; try again later"
+RETRY_AFTER: Final = 30  # seconds: such a function may return yet, but it has taken its time
 
 ReadArgument = Callable[[Call], object]
 
@@ -60,9 +64,21 @@ class FunctionAgent:
         self.__doc__ = function.__doc__
         self._blocks = not _is_async(function)
         self._admission = Admission(retry_safe=retry_safe)
-        self._threads = Threads(MAX_THREADS)
+        self._threads = Threads(MAX_THREADS, spare=SPARE_THREADS)
+
+    @property
+    def stuck_threads(self) -> int:
+        """Threads on which the function goes on although its run has ended."""
+        return self._threads.stuck
+
+    @property
+    def thread_capacity(self) -> int:
+        """How many calls can run at once, as things stand; with 0, messages are refused."""
+        return self._threads.capacity
 
     async def admit(self, call: Call) -> Admission:
+        if self._blocks and not self.thread_capacity:
+            raise OverloadedError(OUT_OF_THREADS, retry_after=RETRY_AFTER)
         return self._admission
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
@@ -87,7 +103,8 @@ class FunctionAgent:
             result = self._function(*arguments)
         else:
             async with AsyncExitStack() as during_the_call:
-                worker = await during_the_call.enter_async_context(self._threads.worker(self.__name__))
+                thread = self._threads.worker(self.__name__, call.cancel)
+                worker = await during_the_call.enter_async_context(thread)
                 result = await worker.call(self._function, *arguments)
                 if isinstance(result, Iterator):
                     # The body of a generator has not run yet. It goes on where it began, so the thread is kept.

@@ -1,7 +1,7 @@
 """Blocking code on threads of its own, for agents that are no coroutines.
 
-Rule: one daemon thread a run, at most `limit` at once. Not asyncio's pool: that one is small, resolves host names too,
-and is waited for when the process ends, which a function that never returns would prevent.
+Rule: one daemon thread a run, at most `limit` at once, and those that never return are counted. Not asyncio's pool:
+that one is small, resolves host names too, and is waited for when the process ends, which such a thread would prevent.
 """
 
 import asyncio
@@ -12,45 +12,96 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+from apcore_a2a.agent import CancelToken
 
 logger = logging.getLogger(__name__)
+
+LAST_JOB_TIME: Final = 5.0  # seconds that a generator has to close before its thread counts as stuck
 
 T = TypeVar("T")
 
 
 class Threads:
-    """As many workers as may run at once; who wants one more waits for its turn."""
+    """As many workers as may run at once; who wants one more waits for its turn.
 
-    def __init__(self, limit: int) -> None:
+    No thread can be ended from outside. One whose function goes on after its run has ended is stuck, until the function
+    returns. Up to `spare` of the stuck are replaced, so that others do not wait for them; each one above that takes the
+    place of a worker, and with `limit` of those nothing can run any more.
+    """
+
+    def __init__(self, limit: int, *, spare: int = 0) -> None:
+        self._limit = limit
+        self._spare = spare
         self._free = asyncio.Semaphore(limit)
+        self._stuck: set[Worker] = set()
+
+    @property
+    def stuck(self) -> int:
+        return len(self._stuck)
+
+    @property
+    def capacity(self) -> int:
+        """How many functions can run at once, as things stand."""
+        return self._limit - max(0, len(self._stuck) - self._spare)
 
     @asynccontextmanager
-    async def worker(self, name: str) -> AsyncIterator["Worker"]:
+    async def worker(self, name: str, cancel: CancelToken) -> AsyncIterator["Worker"]:
+        """A thread for one run, whose token is told when its function goes on."""
         await self._free.acquire()
         loop = asyncio.get_running_loop()
 
-        def release() -> None:
+        def tell_exit() -> None:
             # When the thread has ended, not when its run has: a function that goes on still counts.
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(self._free.release)
+                loop.call_soon_threadsafe(self._exited, worker)
 
-        worker = Worker(name, release)
+        try:
+            worker = Worker(name, tell_exit)
+        except RuntimeError:  # the system has no thread left, or no memory for one
+            self._free.release()
+            raise
         try:
             yield worker
         finally:
             worker.close()
+            if worker.is_busy:
+                cancel.ignore()
+                self._leave_behind(worker)
+            elif worker.has_last_job:
+                loop.call_later(LAST_JOB_TIME, self._leave_behind, worker)
+
+    def _leave_behind(self, worker: "Worker") -> None:
+        """Count a worker as stuck, unless its thread has ended by now."""
+        if worker.has_ended:
+            return
+        self._stuck.add(worker)
+        extra = {"function": worker.name, "stuck_threads": self.stuck, "thread_capacity": self.capacity}
+        logger.warning("function goes on after its run has ended", extra=extra)
+        if self.stuck <= self._spare:
+            self._free.release()
+        if self.capacity == 0:
+            logger.error("every thread is held by a function that does not return", extra=extra)
+
+    def _exited(self, worker: "Worker") -> None:
+        was_replaced = worker in self._stuck and self.stuck <= self._spare
+        self._stuck.discard(worker)
+        if not was_replaced:
+            self._free.release()
 
 
 class Worker:
     """One thread that does one job after another, so that a generator stays on the thread it began on."""
 
     def __init__(self, name: str, on_exit: Callable[[], None]) -> None:
+        self.name = name
+        self.is_busy = False  # with a job that nobody waits for any more
+        self.has_last_job = False
+        self.has_ended = False  # set by the thread itself
         # None ends the thread. A job is a function without arguments, and whom to tell what came of it.
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._name = name
         self._on_exit = on_exit
-        self._is_busy = False  # with a job that nobody waits for any more
         # A daemon: the interpreter does not wait for it, should a function never return.
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
@@ -62,16 +113,15 @@ class Worker:
         try:
             return await asyncio.wrap_future(done)
         finally:
-            self._is_busy = not done.done()
+            self.is_busy = not done.done()
 
     def close(self) -> None:
         """Let the thread end after what it does now."""
-        if self._is_busy:
-            logger.warning("function goes on after its run has ended", extra={"function": self._name})
         self._jobs.put(None)
 
     def later(self, job: Callable[[], object]) -> None:
         """Run a last job that nobody waits for."""
+        self.has_last_job = True
         self._jobs.put((Future(), job))
 
     def _work(self) -> None:
@@ -80,6 +130,7 @@ class Worker:
                 if done.set_running_or_notify_cancel():
                     _settle(done, job)
         finally:
+            self.has_ended = True
             self._on_exit()
 
 

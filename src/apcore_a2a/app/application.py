@@ -212,10 +212,10 @@ def _pipeline(application: Application, parts: Parts, metrics: Metrics | None) -
     public = _public_routes(application, metrics)
     routes: dict[tuple[str, str], ASGIApp] = {
         **public,
-        ("POST", "/"): JSONRPCBinding(engine, locate=cards.at),
+        ("POST", "/"): JSONRPCBinding(engine, locate=cards.at, max_values=settings.max_json_values),
         ("GET", EXTENDED_CARD_PATH): ExtendedCardEndpoint(engine, cards),
     }
-    rest = RESTBinding(engine, locate=cards.at, old_statuses=settings.old_statuses)
+    rest = RESTBinding(engine, locate=cards.at, max_values=settings.max_json_values, old_statuses=settings.old_statuses)
     app: ASGIApp = _Dispatch(routes, rest, metrics)
     if parts.auth is not None:
         app = AuthMiddleware(app, parts.auth, exempt=frozenset(public))

@@ -59,6 +59,8 @@ class ServeOptions(TypedDict, total=False):
     max_connections: int
     max_body_bytes_in_flight: int
     max_answer_bytes_in_flight: int
+    max_streams_per_caller: int
+    max_json_values: int
     card_mode: CardMode
     old_statuses: bool
     log_level: str | None

@@ -138,4 +138,4 @@ def read_retry_after(response: HttpResponse) -> int:
     value = response.headers.get("retry-after", "")
     if not value.isdecimal():
         return 1
-    return int(value[:6])  # Python refuses to convert thousands of digits; six are eleven days
+    return int(value[:18])  # Python refuses to convert thousands of digits

@@ -45,6 +45,8 @@ class Retry(Struct, frozen=True, kw_only=True):
     base: float = 0.2
     """The first pause, in seconds; each further one is twice as long."""
     cap: float = 5.0
+    patience: float = 60.0
+    """The longest pause that an agent may ask for with `Retry-After`; with a longer one its refusal is raised."""
     sends: bool = False
     """Repeat a message that may have arrived, with an Idempotency-Key. Only for agents that honour that header."""
 
@@ -53,7 +55,7 @@ class Retry(Struct, frozen=True, kw_only=True):
         # The order matters: A2ADiscoveryError is an A2AConnectionError, too.
         match error:
             case OverloadedError():
-                return True  # refused, not begun
+                return error.retry_after <= self.patience  # refused, not begun
             case A2ADiscoveryError():
                 # The card was repeated already, where it was fetched; a stream that lost its agent waits on.
                 return operation in READS and error.status in BUSY

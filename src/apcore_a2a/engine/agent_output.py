@@ -10,7 +10,7 @@ an object that shares nothing with the agent's. Only values that nobody can chan
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from msgspec import json
+from msgspec import json, to_builtins
 from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
@@ -27,6 +27,7 @@ from apcore_a2a.protocol.model import (
     Task,
     TaskState,
     TaskStatus,
+    check_finite,
     encode,
 )
 
@@ -74,9 +75,20 @@ def detach(event: E) -> tuple[E, bytes]:
     """An event as its JSON says it: checked, and shared with nobody who could still change it."""
     try:
         body = encode(event)
+        if b"null" in body:  # rarely, for what is not set is left out
+            _check_numbers(event)
         return _DECODE[type(event)](body), v1.MEMBERS[type(event)] + body + b"}"
     except (TypeError, ValueError, LookupError, OverflowError, RecursionError) as error:
         raise InvalidAgentResponseError("The agent's output is not valid A2A") from error
+
+
+def _check_numbers(event: Event) -> None:
+    """Refuse NaN and infinity: they are written as null, and nobody would know."""
+    plain = to_builtins(event)
+    try:
+        check_finite(plain)
+    except ValueError as error:
+        raise InvalidAgentResponseError("The agent's output holds NaN or infinity, which JSON has not") from error
 
 
 def detach_task(task: Task) -> tuple[Task, bytes]:

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from apcore_a2a.agent import Caller
+from apcore_a2a.agent import ANONYMOUS, Caller
 from apcore_a2a.protocol.model import Value
 from apcore_a2a.protocol.operations import Operation, Rules
 
@@ -19,11 +20,20 @@ class CallContext(Struct, frozen=True, kw_only=True):
     extensions: frozenset[str] = frozenset()
     idempotency_key: str = ""
     last_event_id: int | None = None
+    peer: str = ""
+    """The address that the request came from, where there is one."""
 
     @property
     def owner(self) -> str:
         """Whose tasks this call may see; part of every question to the store."""
         return self.caller.owner
+
+    @property
+    def allowance(self) -> str:
+        """Whose share of what is limited this call takes: not the tenant's, for a client may make up any of those."""
+        if self.caller.is_authenticated:
+            return replace(self.caller, tenant="").owner
+        return f"{ANONYMOUS}\n{self.peer}"  # all who have no name share their tasks, but not one allowance
 
 
 class Interceptor(Protocol):

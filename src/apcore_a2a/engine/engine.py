@@ -61,6 +61,7 @@ class Engine:
         observer = observer or Silent()
         self.options = options
         self.store = store
+        self._agent = agent
         self._interceptors = interceptors
         self._extended_card = extended_card
         self._runs = Runs(agent, store, observer=observer, options=options)
@@ -86,6 +87,16 @@ class Engine:
     def live_tasks(self) -> int:
         """Tasks kept in memory because somebody runs or watches them; the others are in the store alone."""
         return self._runs.live
+
+    @property
+    def stuck_threads(self) -> int:
+        """Threads of the agent whose functions go on although their runs have ended; 0 if it has no threads."""
+        return int(getattr(self._agent, "stuck_threads", 0))
+
+    @property
+    def out_of_threads(self) -> bool:
+        """Whether the agent refuses every message, because no thread is left to run it on."""
+        return getattr(self._agent, "thread_capacity", 1) == 0
 
     @property
     def draining(self) -> bool:
@@ -268,11 +279,10 @@ def _read_timestamp(text: str) -> str:
         return ""
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        moment = moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:  # the latter for a time before the year 1 or after 9999, in UTC
         wrong = Violation("statusTimestampAfter", "must be an ISO 8601 time")
         raise InvalidParamsError("Invalid parameter statusTimestampAfter", [wrong]) from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    else:
-        moment = moment.astimezone(UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -38,6 +38,7 @@ from apcore_a2a.storage.task_store import Query, Record, Store
 
 MAX_REFERENCES: Final = 10
 MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task whose process died
+EXITED: Final = "the agent's admit tried to exit"
 LOST: Final = "Worker lost: the process running this task ended"
 
 
@@ -95,7 +96,12 @@ class Intake:
         call = self._new_task(request, context)
         if message.context_id or message.reference_task_ids:
             await self._inform(call, context)
-        admission = await self._agent.admit(call)
+        try:
+            admission = await self._agent.admit(call)
+        except BaseException as error:
+            if _is_exit(error):  # an agent does not end the server, nor the connection
+                raise RuntimeError(EXITED) from error
+            raise
         key = self._repetition_key(call.request.message, context)
         live = self._runs.add(call.task, context.owner)
         self._keep_for_restart(live, call, retry_safe=admission.retry_safe)
@@ -183,7 +189,12 @@ class Intake:
         call.resumed = True
         if live.memo:
             call.memo = json.decode(live.memo)
-        admission = await self._agent.admit(call)
+        try:
+            admission = await self._agent.admit(call)
+        except BaseException as error:
+            if _is_exit(error):  # an agent does not end the server, nor the connection
+                raise RuntimeError(EXITED) from error
+            raise
         return Admitted(call, admission.retry_safe, version)
 
     async def _take_turn(
@@ -375,6 +386,14 @@ def _may_run_again(stored: StoredRun) -> bool:
 
 def _new_call(request: SendMessage, task: Task, context: CallContext) -> Call:
     return Call(request=request, task=task, caller=context.caller, headers=context.headers, cancel=CancelToken())
+
+
+def _is_exit(error: BaseException) -> bool:
+    """Whether an agent raised what would end more than its answer: SystemExit, or a cancellation of its own."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and not task.cancelling()
+    return not isinstance(error, Exception)
 
 
 def _ended(live: LiveTask) -> UnsupportedOperationError:

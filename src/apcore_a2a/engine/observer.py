@@ -13,7 +13,7 @@ class Observer(Protocol):
     def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None: ...
 
     def run_abandoned(self, task_id: str) -> None:
-        """An agent ignored its cancellation; its task has ended without it."""
+        """An agent ignored its cancellation, or what it began goes on all the same; its task has ended without it."""
 
     def stream_opened(self, task_id: str) -> None: ...
 

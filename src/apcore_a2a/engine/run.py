@@ -143,6 +143,8 @@ class Run:
                 failure = await self._run_agent()
                 if self.phase is ABANDONED or self.phase is OVER:
                     return  # it came back after all; its task has been ended without it
+                if self.call.cancel.was_ignored:
+                    self._observer.run_abandoned(self.live.task.id)
                 if self._needs_end(failure):
                     await self._end(failure)
             if isinstance(self.error, StoreUnavailableError) and self.phase is not ENDING:

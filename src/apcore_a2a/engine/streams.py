@@ -148,7 +148,7 @@ class Streams:
         self._limit = options.max_streams
         self._limit_per_caller = options.max_streams_per_caller
         self._cancel_on_disconnect = options.cancel_on_disconnect
-        self._open: Counter[str] = Counter()  # by owner
+        self._open: Counter[str] = Counter()  # by allowance
         self._total = 0
 
     def reserve(self, context: CallContext) -> ExitStack:
@@ -160,18 +160,19 @@ class Streams:
         self._runs.check_draining()
         if self._total >= self._limit:
             raise OverloadedError("The agent is at its limit of open streams; try again later")
-        if self._open[context.owner] >= self._limit_per_caller:
+        allowance = context.allowance
+        if self._open[allowance] >= self._limit_per_caller:
             raise OverloadedError("You are at your limit of open streams; close one or try again later")
-        self._count(context.owner, 1)
+        self._count(allowance, 1)
         room = ExitStack()
-        room.callback(self._count, context.owner, -1)
+        room.callback(self._count, allowance, -1)
         return room
 
-    def _count(self, owner: str, change: int) -> None:
+    def _count(self, allowance: str, change: int) -> None:
         self._total += change
-        self._open[owner] += change
-        if not self._open[owner]:
-            del self._open[owner]
+        self._open[allowance] += change
+        if not self._open[allowance]:
+            del self._open[allowance]
 
     async def follow(
         self,

@@ -90,6 +90,7 @@ class Inbound(Struct, gc=False):
     query: bytes
     caller: Caller
     traffic: Traffic
+    peer: str
 
     def text(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1")
@@ -123,7 +124,7 @@ class Inbound(Struct, gc=False):
         if tenant:
             caller = replace(caller, tenant=tenant)
         if _CARRIED.isdisjoint(self.headers):  # none of the headers below: most requests have none
-            return CallContext(caller=caller, rules=dialect.RULES)
+            return CallContext(caller=caller, rules=dialect.RULES, peer=self.peer)
         return CallContext(
             caller=caller,
             rules=dialect.RULES,
@@ -131,6 +132,7 @@ class Inbound(Struct, gc=False):
             extensions=self._extensions(dialect),
             idempotency_key=self._idempotency_key(),
             last_event_id=self._last_event_id(),
+            peer=self.peer,
         )
 
     def _idempotency_key(self) -> str:
@@ -164,12 +166,14 @@ _CARRIED: Final = frozenset(
     {b"traceparent", b"tracestate", b"a2a-extensions", b"x-a2a-extensions", b"idempotency-key", b"last-event-id"}
 )
 _ANYONE: Final = Caller()
+_NOWHERE: Final = ("", 0)  # a socket without an address
 
 
 def inbound(scope: Scope) -> Inbound:
     """The request as the bindings see it; the caller is whom the authentication found, else anonymous."""
     caller = scope.get("a2a.caller", _ANYONE)
-    return Inbound(dict(scope["headers"]), scope["query_string"], caller, scope.get(KEY) or Traffic())
+    peer, _ = scope.get("client") or _NOWHERE
+    return Inbound(dict(scope["headers"]), scope["query_string"], caller, scope.get(KEY) or Traffic(), peer)
 
 
 def media_type(request: Inbound) -> bytes:

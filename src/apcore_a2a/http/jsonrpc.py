@@ -30,6 +30,7 @@ from apcore_a2a.http.asgi import (
 )
 from apcore_a2a.protocol import jsonrpc
 from apcore_a2a.protocol.card import AgentCard
+from apcore_a2a.protocol.decoding import MAX_VALUES
 from apcore_a2a.protocol.dialect import DIALECTS, Dialect
 from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.protocol.sse import only
@@ -38,9 +39,10 @@ from apcore_a2a.protocol.sse import only
 class JSONRPCBinding:
     """Serves an engine over JSON-RPC 2.0."""
 
-    def __init__(self, engine: Engine, *, locate: Locate = as_it_is) -> None:
+    def __init__(self, engine: Engine, *, locate: Locate = as_it_is, max_values: int = MAX_VALUES) -> None:
         self._engine = engine
         self._locate = locate
+        self._max_values = max_values
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
@@ -51,7 +53,7 @@ class JSONRPCBinding:
         try:
             body = await _read_json(request, receive)
             try:
-                envelope = jsonrpc.parse(body)
+                envelope = jsonrpc.parse(body, max_values=self._max_values)
             except InvalidRequestError:
                 id = jsonrpc.recover_id(body)
                 raise

@@ -27,7 +27,7 @@ from apcore_a2a.http.asgi import (
     wrong_media_type,
 )
 from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.protocol.decoding import camel, check, decode
+from apcore_a2a.protocol.decoding import MAX_VALUES, camel, check, decode
 from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, VERSION_HEADER, Dialect
 from apcore_a2a.protocol.operations import SHAPES, Operation
 
@@ -69,9 +69,17 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 class RESTBinding:
     """Serves an engine over HTTP+JSON. `old_statuses`: the HTTP codes of A2A 1.0.0 where 1.0.1 changed them."""
 
-    def __init__(self, engine: Engine, *, locate: Locate = as_it_is, old_statuses: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        locate: Locate = as_it_is,
+        max_values: int = MAX_VALUES,
+        old_statuses: bool = False,
+    ) -> None:
         self._engine = engine
         self._locate = locate
+        self._max_values = max_values
         self._old_statuses = old_statuses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,7 +89,8 @@ class RESTBinding:
         try:
             dialect, path = _choose_dialect(request, _path(scope))
             operation, names = _find(scope["method"], path)
-            params = await _read_params(request, receive, scope["method"], operation, names, dialect)
+            body = await self._read_body(request, receive, scope["method"])
+            params = _read_params(request, body, operation, names, dialect)
             tenant = str(getattr(params, "tenant", ""))
             result = await self._engine.handle(operation, params, request.context(dialect, tenant))
         except HTTPError as refused:
@@ -98,6 +107,16 @@ class RESTBinding:
             if isinstance(result, AgentCard):
                 result = self._locate(result, scope)
             await respond(send, 200, dialect.encode_result(operation, result), media=media)
+
+    async def _read_body(self, request: Inbound, receive: Receive, method: str) -> bytes:
+        """The body of a POST, if it is JSON that may be decoded."""
+        if method != "POST":
+            return b""
+        body = await read_body(request, receive)
+        if body and media_type(request) not in (JSON, A2A_JSON):
+            raise wrong_media_type("Content-Type must be application/json or application/a2a+json")
+        check(body, max_values=self._max_values)
+        return body
 
     async def _refuse(self, error: A2AError, dialect: Dialect, send: Send, media: bytes) -> None:
         row = wire(error)
@@ -156,16 +175,8 @@ def _find(method: str, path: str) -> tuple[Operation, dict[str, str]]:
     raise MethodNotFoundError("No such resource")
 
 
-async def _read_params(
-    request: Inbound, receive: Receive, method: str, operation: Operation, names: dict[str, str], dialect: Dialect
-) -> Any:
+def _read_params(request: Inbound, body: bytes, operation: Operation, names: dict[str, str], dialect: Dialect) -> Any:
     """The request of an operation, from its body or its query, and its path: what the path says counts over both."""
-    body = b""
-    if method == "POST":
-        body = await read_body(request, receive)
-    if body and media_type(request) not in (JSON, A2A_JSON):
-        raise wrong_media_type("Content-Type must be application/json or application/a2a+json")
-    check(body)
     if operation in _WITH_BODY:
         params = dialect.decode_request(operation, body)
         if names:

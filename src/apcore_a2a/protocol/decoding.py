@@ -1,10 +1,11 @@
 """JSON in: one strict way from bytes to values, with errors that name the wrong field.
 
-Rule: nesting over 64, NaN, broken UTF-8 and lone surrogates are refused before anything is built; of duplicate keys
-the last one counts, everywhere. No text of the JSON library reaches a client. Why: docs/decisions/0003.
+Rule: too many values, nesting over 64, NaN, broken UTF-8 and lone surrogates are refused before anything is built; of
+duplicate keys the last one counts, everywhere. No text of the JSON library reaches a client. Why: docs/decisions/0003.
 
-A body passes through here in two steps. `check` looks at the bytes alone, before any parser: UTF-8, and how deeply they
-are nested. `decode` (or a `LooseDecoder`, which also reads what ProtoJSON allows) then builds the typed value.
+A body passes through here in two steps. `check` looks at the bytes alone, before any parser: UTF-8, how many values
+they hold, and how deeply these are nested. `decode` (or a `LooseDecoder`, which also reads what ProtoJSON allows) then
+builds the typed value.
 """
 
 import re
@@ -18,12 +19,16 @@ from msgspec import inspect
 from apcore_a2a.errors import InvalidParamsError, InvalidRequestError, ParseError, Violation
 
 MAX_DEPTH: Final = 64
+# Of one request. A value of two bytes, `{}`, becomes an object of 64: ten megabytes of them were 230 once decoded, and
+# seconds of work that everybody waits for; 100,000 values are 40 ms at worst. A message of text and files has a few
+# dozen, whatever its size; a table of 10,000 rows and nine columns just fits.
+MAX_VALUES: Final = 100_000
 
 T = TypeVar("T")
 
-# For `check_depth`: a bracket that opens is +1, one that closes -1 (as signed bytes); of all else only quotes stay.
+# For `_check_depth`: a bracket that opens is +1, one that closes -1 (as signed bytes); nothing else stays.
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
-_UNMARKED: Final = bytes(set(range(256)) - set(b'[{]}"'))
+_UNMARKED: Final = bytes(set(range(256)) - set(b"[{]}"))
 _LEVELS: Final = frozenset(range(MAX_DEPTH))
 
 # A key with an underscore, `"task_id":`. It may also match inside a text, which only costs the slower way.
@@ -48,30 +53,61 @@ _JSON: Final = {"str": "string", "int": "integer", "float": "number", "bool": "b
 _PYTHON: Final = re.compile(rf"\b({'|'.join(_JSON)})\b")
 
 
-def check(body: bytes) -> None:
-    """What every body must be, whatever it says: UTF-8, and not nested too deeply."""
+def check(body: bytes, *, max_values: int = MAX_VALUES) -> None:
+    """What every body must be, whatever it says: UTF-8, with not too many values, and those not nested too deeply."""
     if not body.isascii():  # which settles nearly every request without building a text
         try:
             str(body, "utf-8")
         except UnicodeDecodeError as error:
             raise ParseError from error
-    check_depth(body)
+    check_tree(body, max_values=max_values)
 
 
-def check_depth(body: bytes) -> None:
-    """Refuse deep nesting without building it.
+def check_tree(body: bytes, *, max_values: int = MAX_VALUES) -> None:
+    """Refuse too many values, and deep nesting, without building them.
 
-    Two counts settle the usual request. For the others, the brackets outside strings are added up in a few passes over
+    A few counts settle the usual request. For the others, what is outside of strings is looked at in a few passes over
     the bytes that run in C: a loop in Python would take longer than decoding the message does.
     """
-    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
-        return
-    # Without its escapes, every quote of a body begins or ends a string.
-    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    # Two quotes side by side have no bracket between them, and without them the count of quotes stays even or odd.
-    marks = unescaped.translate(_STEPS, _UNMARKED).replace(b'""', b"")
+    openings = body.count(b"[") + body.count(b"{")
+    if openings <= MAX_DEPTH:
+        # Every value but the first has a comma or a bracket before it. A short body cannot have too many of them.
+        if len(body) <= max_values or openings + body.count(b",") < max_values:
+            return
+    structure = _outside_strings(body, max_values)
+    if _count_values(structure, max_values) > max_values:
+        raise _too_many_values(max_values)
+    _check_depth(structure)
+
+
+def _outside_strings(body: bytes, max_values: int) -> bytes:
+    """What stands outside of strings: numbers, brackets, commas."""
+    if b"\\" in body:
+        # Without its escapes, every quote of a body begins or ends a string.
+        body = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    # A value has two strings at most, its name and itself. More are not taken apart: the pieces need memory, too.
+    if body.count(b'"') > 4 * max_values:
+        raise _too_many_values(max_values)
     # Every other stretch between quotes is a string.
-    steps = b"".join(marks.split(b'"')[::2])
+    return b"".join(body.split(b'"')[::2])
+
+
+def _count_values(structure: bytes, enough: int) -> int:
+    """How many values there are, or any number above `enough`; an empty array or object counts for two."""
+    count = 1 + structure.count(b",")
+    for opening in (b"[", b"{"):
+        if count <= enough:
+            count += structure.count(opening)
+    return count
+
+
+def _too_many_values(limit: int) -> InvalidRequestError:
+    text = f"JSON with more than {limit} values; send large data as a file (raw or url), or in several messages"
+    return InvalidRequestError(text)
+
+
+def _check_depth(structure: bytes) -> None:
+    steps = structure.translate(_STEPS, _UNMARKED)
     # Most brackets are those of the innermost level. Without it there is little left to add up, and 63 is the limit.
     steps = steps.replace(b"\x01\xff", b"")
     levels = accumulate(array("b", steps))

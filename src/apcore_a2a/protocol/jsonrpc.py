@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from apcore_a2a.errors import InvalidParamsError, InvalidRequestError, ParseError
-from apcore_a2a.protocol.decoding import check, decode
+from apcore_a2a.protocol.decoding import MAX_VALUES, check, decode
 from apcore_a2a.protocol.model import encode
 
 NULL: Final = b"null"
@@ -36,14 +36,14 @@ class Request(Struct, frozen=True, gc=False):
     id: bytes | None
 
 
-def parse(body: bytes) -> Request:
+def parse(body: bytes, *, max_values: int = MAX_VALUES) -> Request:
     """Read the envelope.
 
     Raises:
         ParseError: not JSON.
-        InvalidRequestError: JSON, but not one JSON-RPC request.
+        InvalidRequestError: JSON, but not one JSON-RPC request, or too much of it.
     """
-    check(body)
+    check(body, max_values=max_values)
     try:
         envelope = decode(body, _DECODER)
     except InvalidParamsError as error:

@@ -4,6 +4,7 @@ Rule: values are frozen, save for `Task` and `Artifact`, which `lifecycle.fold` 
 thousandth chunk costs what the first did. Limits (`Id`, `Parts`) are checked when decoding, not when building.
 """
 
+import json
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Final
@@ -255,6 +256,8 @@ class GetExtendedCard(Value, frozen=True):
 # ---- the model's own JSON ----------------------------------------------------------------------------------------
 
 encode: Final = msgspec.json.Encoder().encode
+# Raises ValueError for NaN and infinity, which `encode` writes as null. It takes plain objects, without circles.
+check_finite: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 decode_task: Final = msgspec.json.Decoder(Task).decode  # of our own writing, so its errors need no translation
 
 

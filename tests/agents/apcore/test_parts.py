@@ -283,3 +283,11 @@ async def test_output_that_cannot_be_sent_fails_the_run() -> None:
 def test_a_schema_that_refers_to_itself_does_not_hang_the_reading() -> None:
     tree = {"$defs": {"Node": {"properties": {"next": {"$ref": "#/$defs/Node"}}}}, "$ref": "#/$defs/Node"}
     assert inline(tree) == {"properties": {"next": {}}}
+
+
+def test_text_that_would_be_too_many_values_is_a_text() -> None:
+    listed = "[" + "{}," * 50_000 + "{}]"
+    many = f'{{"text":{listed}}}'
+    assert inputs_of(Text, Part(text=many)) == {"text": many}
+    few = '{"text":[{},{}]}'
+    assert inputs_of(Text, Part(text=few)) == {"text": [{}, {}]}

@@ -7,9 +7,10 @@ import apcore
 import pytest
 from pydantic import BaseModel
 
-from apcore_a2a.agents.apcore.schema import ROOT, file_field, inline, text_field
+from apcore_a2a.agents.apcore.schema import ROOT, Schema, file_field, inline, text_field
 from apcore_a2a.agents.apcore.skills import modes, to_params, to_skill
 from apcore_a2a.protocol.card import AgentSkill
+from apcore_a2a.protocol.model import encode
 from tests.agents.apcore.running import Add, Counts, Returns, modules_of
 from tests.requirements import requirement
 
@@ -165,6 +166,39 @@ def test_references_are_replaced_by_what_they_name() -> None:
         },
     }
     assert "$defs" in schema
+
+
+def doubling(levels: int) -> Schema:
+    """A schema whose definitions each name the next one twice."""
+    definitions: Schema = {}
+    for level in range(levels):
+        reference = {"$ref": f"#/$defs/D{level + 1}"}
+        definitions[f"D{level}"] = {"type": "object", "properties": {"a": reference, "b": reference}}
+    definitions[f"D{levels}"] = STRING
+    return {"$defs": definitions, "type": "object", "properties": {"top": {"$ref": "#/$defs/D0"}}}
+
+
+def test_references_that_multiply_are_followed_as_deep_as_they_stay_small() -> None:
+    assert len(encode(inline(doubling(8)))) > len(encode(doubling(8)))
+    for levels in (12, 24, 200):
+        small = inline(doubling(levels))
+        assert len(encode(small)) < 100_000
+        assert b"$ref" not in encode(small)
+        node = small["properties"]["top"]
+        for _ in range(8):
+            assert node["type"] == "object"
+            node = node["properties"]["b"]
+
+
+def test_references_that_do_not_multiply_are_followed_however_large_the_definitions_are() -> None:
+    large = {"properties": {f"p{number}": {"type": "string"} for number in range(5_000)}}
+    assert inline({"$defs": {"L": large}, "items": {"$ref": "#/$defs/L"}}) == {"items": large}
+
+
+def test_what_a_schema_says_itself_stays_when_nothing_can_be_followed() -> None:
+    many = [{"$ref": "#/$defs/N", "title": str(number)} for number in range(5_000)]
+    expected = [{"title": str(number)} for number in range(5_000)]
+    assert inline({"$defs": {"N": {"items": [{}, {}]}}, "anyOf": many}) == {"anyOf": expected}
 
 
 def test_text_and_files_find_their_field() -> None:

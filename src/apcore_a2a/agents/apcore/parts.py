@@ -13,9 +13,8 @@ from apcore_a2a import errors
 from apcore_a2a.agents.apcore.approvals import TOKEN
 from apcore_a2a.agents.apcore.modules import ModuleInfo
 from apcore_a2a.agents.apcore.schema import ROOT, file_field, text_field
-from apcore_a2a.agents.content import check_finite
-from apcore_a2a.protocol.decoding import check_depth, decode
-from apcore_a2a.protocol.model import Part
+from apcore_a2a.protocol.decoding import check_tree, decode
+from apcore_a2a.protocol.model import Part, check_finite
 
 # What a file is, by its first bytes.
 MAGIC: Final = {
@@ -91,10 +90,10 @@ def _read_text(text: str, field: str | None, *, any_object: bool) -> Any:
 
 
 def _parse_json(text: str) -> Any:
-    """What the text says in JSON; None if that is nothing, or nested too deep to be touched."""
+    """What the text says in JSON; None if that is nothing, or too much or too deep to be touched."""
     try:
         body = text.encode()
-        check_depth(body)
+        check_tree(body)
         return decode(body, _JSON)
     except (errors.A2AError, UnicodeError):
         return None

@@ -9,8 +9,19 @@ ROOT: Final = ""  # "the input itself", where a property name could stand
 _TABLES: Final = ("$defs", "definitions")  # pydantic's, and that of older schemas
 
 
+# What takes the place of references may be as much as all definitions together, each once, and so many objects and
+# lists more. Without a limit, a dozen definitions that each name the next one twice make a card of a megabyte, and two
+# dozen a server that does not start.
+MAX_COPIED: Final = 2_000
+MAX_LEVELS: Final = 16  # of references inside of what references name
+
+
 def inline(schema: Schema) -> Schema:
-    """The schema with every `$ref` replaced by what it names; where a definition contains itself, anything goes."""
+    """The schema with every `$ref` replaced by what it names.
+
+    Where a definition contains itself, and so deep inside that all would be too large, anything goes: the card says
+    less then, but a call is checked by the module's own schema.
+    """
     definitions: dict[str, Any] = {}
     rest: Schema = {}
     for key, value in schema.items():
@@ -19,24 +30,56 @@ def inline(schema: Schema) -> Schema:
             continue
         for name, definition in value.items():
             definitions[f"#/{key}/{name}"] = definition
-    expanded: Schema = _expand(rest, definitions, frozenset())
-    return expanded
+    limit = MAX_COPIED + _count(definitions)
+    levels = MAX_LEVELS
+    while True:
+        try:
+            expanded: Schema = _Expansion(definitions, levels, limit).expand(rest, frozenset())
+            return expanded
+        except _TooLargeError:
+            levels -= 1  # at 0 nothing is copied, so this ends
 
 
-def _expand(node: Any, definitions: Mapping[str, Any], inside: frozenset[str]) -> Any:
+class _TooLargeError(Exception):
+    """More would be copied than may be."""
+
+
+class _Expansion:
+    """Puts what they name in the place of references, so many levels deep."""
+
+    def __init__(self, definitions: Mapping[str, Any], levels: int, limit: int) -> None:
+        self._definitions = definitions
+        self._levels = levels
+        self._left = limit  # objects and lists that may still be copied
+
+    def expand(self, node: Any, inside: frozenset[str]) -> Any:
+        """A copy of a node, which stands inside of these definitions."""
+        if isinstance(node, dict | list) and inside:
+            self._left -= 1
+            if self._left < 0:
+                raise _TooLargeError
+        match node:
+            case {"$ref": str(name), **rest}:
+                named = {}
+                if name not in inside and len(inside) < self._levels:  # else this would never end, or be too large
+                    named = self.expand(self._definitions.get(name, {}), inside | {name})
+                # Keywords beside a `$ref`, a description say, are nearer to the property than those of the definition.
+                return {**named, **self.expand(rest, inside)}
+            case dict():
+                return {key: self.expand(value, inside) for key, value in node.items()}
+            case list():
+                return [self.expand(item, inside) for item in node]
+        return node
+
+
+def _count(node: Any) -> int:
+    """How many objects and lists there are."""
     match node:
-        case {"$ref": str(name), **rest}:
-            named = {}
-            if name not in inside:  # else the definition holds itself, and this would never end
-                named = definitions.get(name, {})
-            expanded = _expand(named, definitions, inside | {name})
-            # Keywords beside a `$ref`, a description say, are nearer to the property than those of the definition.
-            return {**expanded, **_expand(rest, definitions, inside)}
         case dict():
-            return {key: _expand(value, definitions, inside) for key, value in node.items()}
+            return 1 + sum(map(_count, node.values()))
         case list():
-            return [_expand(item, definitions, inside) for item in node]
-    return node
+            return 1 + sum(map(_count, node))
+    return 0
 
 
 def text_field(schema: Schema) -> str | None:

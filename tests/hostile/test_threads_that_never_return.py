@@ -1,0 +1,85 @@
+"""Blocking functions that never return: they are counted, replaced up to a bound, and then messages are refused."""
+
+import signal
+from typing import Any
+
+import httpx
+
+from tests.processes import Process, running
+
+# Waits for ever when it is told to, or until the process gets SIGUSR1.
+SERVER = """
+import itertools, signal, sys, threading
+from apcore_a2a import serve
+
+gate = threading.Event()
+calls = itertools.count(1)
+signal.signal(signal.SIGUSR1, lambda *_: gate.set())
+
+def answer(text: str) -> str:
+    if text == "wait":
+        print("waiting:", next(calls), file=sys.stderr, flush=True)
+        gate.wait()
+    return "answered " + text
+
+serve(answer, host="127.0.0.1", port=0, metrics=True)
+"""
+V1 = {"A2A-Version": "1.0"}
+
+
+class User:
+    def __init__(self, client: httpx.AsyncClient, process: Process) -> None:
+        self.client = client
+        self.process = process
+        self.waiting = 0
+
+    async def send(self, text: str, *, at_once: bool = False) -> httpx.Response:
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
+        request = {"message": message, "configuration": {"returnImmediately": at_once}}
+        return await self.client.post("/message:send", json=request, headers=V1)
+
+    async def get_stuck(self, count: int) -> None:
+        """Begin so many calls that never return, and cancel them."""
+        for _ in range(count):
+            begun = (await self.send("wait", at_once=True)).json()["task"]
+            self.waiting += 1
+            await self.process.says(f"waiting: {self.waiting}\n")
+            canceled = await self.client.post(f"/tasks/{begun['id']}:cancel", headers=V1)
+            assert canceled.json()["status"]["state"] == "TASK_STATE_CANCELED"
+
+    async def tasks(self) -> int:
+        page = await self.client.get("/tasks", headers=V1)
+        return int(page.json()["totalSize"])
+
+    async def metrics(self) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.client.get("/metrics")).json()
+        return found
+
+
+async def address(process: Process) -> str:
+    return (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
+
+
+async def test_functions_that_never_return_are_replaced_and_then_messages_are_refused() -> None:
+    async with running("-c", SERVER) as process, httpx.AsyncClient(base_url=await address(process)) as client:
+        user = User(client, process)
+        await user.get_stuck(64)
+        assert "answered hello" in (await user.send("hello")).text  # as many as may run at once are stuck
+        await user.get_stuck(63)
+        assert "answered hello" in (await user.send("hello")).text  # on the last one that is left
+        assert (await user.metrics())["abandoned_runs"] == 127
+        await user.get_stuck(1)
+        assert "every thread is held by a function that does not return" not in process.said
+        await process.says("every thread is held by a function that does not return")
+        assert process.said.count("function goes on after its run has ended") == 128
+        before = await user.tasks()
+        for at_once in (False, True):
+            refused = await user.send("hello", at_once=at_once)
+            assert refused.status_code == 503
+            assert refused.headers["retry-after"] == "30"
+            assert "held by a function that does not return; try again later" in refused.text
+        assert await user.tasks() == before
+        process.signal(signal.SIGUSR1)  # and they do return
+        while (await user.send("hello")).status_code == 503:
+            pass
+        assert "answered hello" in (await user.send("hello")).text

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.model import TaskState, encode
-from apcore_a2a.storage.task_store import Query, Store
+from apcore_a2a.storage.task_store import Query, Store, trouble_of
 from tests.storage.conftest import MakeStore
 from tests.storage.contract import ALICE, BOB, STORES, Author, append, assert_holds, ids, pages, tell, timestamp
 
@@ -52,6 +52,11 @@ async def test_events_are_replayed_from_any_place_or_not_at_all(name: str, make_
 
 async def test_a_store_that_is_open_can_be_written_to(store: Store) -> None:
     await store.check()
+
+
+async def test_a_store_that_is_well_has_nothing_to_tell(store: Store) -> None:
+    await tell(store, Author("t"), TaskState.WORKING)
+    assert trouble_of(store) == ""
 
 
 async def test_a_new_store_has_no_orphans(store: Store) -> None:

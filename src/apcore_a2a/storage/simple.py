@@ -154,6 +154,7 @@ class SimpleStore:
         self._keys: dict[tuple[str, str], str] = {}  # (owner, idempotency key) → task id, the oldest first
         self._key_lock = asyncio.Lock()
         self._last_created = 0
+        self._last_save_failed = False
 
     async def open(self) -> None:
         """The store is yours to open."""
@@ -166,6 +167,11 @@ class SimpleStore:
     async def check(self) -> None:
         """As near as the seven methods come: ask for a task that is not there."""
         await _translated(self._tasks.get(""))
+
+    def trouble(self) -> str:
+        if self._last_save_failed:
+            return "the task store fails to save tasks"
+        return ""
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
         if not key:
@@ -275,7 +281,9 @@ class SimpleStore:
                     save.resolve(StaleWriteError())
             if latest is not None and latest is not before:
                 await _translated(self._tasks.save(latest.pack()))
+                self._last_save_failed = False
         except StoreUnavailableError as error:
+            self._last_save_failed = True
             for save in batch:
                 save.resolve(error)
             return

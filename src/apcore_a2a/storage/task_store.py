@@ -115,6 +115,21 @@ class Store(Protocol):
     async def remove(self, task_id: str, owner: str) -> bool: ...
 
 
+@runtime_checkable
+class TellsTrouble(Protocol):
+    """What a `Store` may have beside: a word on what is wrong with it. One without it works as well."""
+
+    def trouble(self) -> str:
+        """A short reason that anybody may read, without paths; empty when all is well. Remembered, so it is cheap."""
+
+
+def trouble_of(store: object) -> str:
+    """What a store says is wrong with it; empty when all is well, or when it does not say."""
+    if isinstance(store, TellsTrouble):
+        return store.trouble()
+    return ""
+
+
 class TaskListResult(Struct, frozen=True):
     """One page of a `TaskStore`."""
 

@@ -107,7 +107,13 @@ class Store(Protocol):
         """The events with sequence numbers above `after`; None when they are not kept."""
 
     async def page(self, query: Query) -> Page:
-        """Raise InvalidParamsError for a cursor that this store did not make."""
+        """One page: at most `query.limit` tasks, and fewer if they would be too large together, but one at least.
+
+        The cursor goes on exactly after the last task shown, tells nothing of other owners, and serves its own alone.
+
+        Raises:
+            InvalidParamsError: the cursor is not one that this store gave to this owner.
+        """
 
     async def orphans(self) -> list[Record]:
         """Called once after `open`: the tasks that a dead process left running, each with its epoch raised by one."""

@@ -73,6 +73,11 @@ MIGRATIONS: Final = (
     END;
     INSERT INTO tally SELECT owner, state, count(*) FROM task GROUP BY owner, state;
     """,
+    # With which page tokens are sealed: kept, so that a listing goes on after a restart.
+    """
+    CREATE TABLE page_key (key BLOB NOT NULL);
+    INSERT INTO page_key VALUES (randomblob(32));
+    """,
 )
 
 
@@ -140,6 +145,11 @@ def migrate(writer: sqlite3.Connection, migrations: Sequence[str] = MIGRATIONS) 
         writer.executescript(f"BEGIN IMMEDIATE; {steps} {header} COMMIT;")
     finally:
         roll_back(writer)  # after an error; a COMMIT leaves nothing to roll back
+
+
+def read_page_key(database: sqlite3.Connection) -> bytes:
+    (key,) = database.execute("SELECT key FROM page_key").fetchone()
+    return bytes(key)
 
 
 def roll_back(writer: sqlite3.Connection) -> None:

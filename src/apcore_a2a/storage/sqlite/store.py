@@ -17,10 +17,11 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.storage.cursor import PageTokens
 from apcore_a2a.storage.sqlite import reads
 from apcore_a2a.storage.sqlite.condition import Condition
 from apcore_a2a.storage.sqlite.database_file import DatabaseFile
-from apcore_a2a.storage.sqlite.schema import connect_reader, connect_writer
+from apcore_a2a.storage.sqlite.schema import connect_reader, connect_writer, read_page_key
 from apcore_a2a.storage.sqlite.tables import Tables, take_snapshot
 from apcore_a2a.storage.sqlite.writer import Writer
 from apcore_a2a.storage.task_store import Change, Page, Query, Record
@@ -158,7 +159,8 @@ class SQLiteStore:
         return await self._database.read(reads.events, task_id, owner, after)
 
     async def page(self, query: Query) -> Page:
-        return await self._database.read(reads.page, query)
+        database = self._database
+        return await database.read(reads.page, query, database.connections.tokens)
 
 
 class _Connections:
@@ -176,6 +178,7 @@ class _Connections:
             self.idle: SimpleQueue[sqlite3.Connection] = SimpleQueue()
             for _ in range(READER_THREADS):
                 self.idle.put(stack.enter_context(closing(connect_reader(path))))
+            self.tokens = PageTokens(read_page_key(self.reader))
             self.file.watch()
             self.threads = stack.enter_context(ThreadPoolExecutor(READER_THREADS, "apcore-a2a-sqlite-reader"))
             self.close = stack.pop_all().close

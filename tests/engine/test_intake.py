@@ -13,6 +13,7 @@ from apcore_a2a.errors import (
     UnsupportedOperationError,
 )
 from apcore_a2a.protocol.model import PushConfig, Role, SendConfiguration, SendMessage, TaskState
+from apcore_a2a.storage import cursor
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.task_store import Store
 from tests.engine.driving import ALICE, BOB, V03, User, request, serving, soon, words
@@ -81,6 +82,16 @@ async def test_a_conversation_is_bounded_and_the_oldest_messages_go_first(store:
     assert heard(agent)[104] == [str(number) for number in range(4, 104)]
 
 
+async def test_a_conversation_of_large_tasks_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursor, "MAX_PAGE_BYTES", 1)  # one task to a page
+    agent = ScriptedAgent(default=(COMPLETED,))
+    async with serving(agent) as engine:
+        alice = User(engine)
+        for number in range(4):
+            await alice.send(str(number), context_id="talk")
+    assert heard(agent)[3] == ["0", "1", "2"]
+
+
 @pytest.mark.parametrize("limit", [0, 3])
 async def test_the_length_of_a_conversation_can_be_chosen(limit: int) -> None:
     agent = ScriptedAgent(default=(status(S.COMPLETED, "answer"),))
@@ -127,6 +138,15 @@ async def test_when_two_tasks_of_a_context_wait_a_message_must_say_which(store: 
         two = await User(engine).send("ask", context_id="talk")
         assert (await alice.send("answer", context_id="talk")).id not in (one.id, two.id)
         assert (await alice.send("answer", context_id="talk", task_id=two.id)).id == two.id
+
+
+async def test_two_waiting_tasks_are_two_however_large_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursor, "MAX_PAGE_BYTES", 1)  # one task to a page
+    async with serving(ScriptedAgent({"ask": (ASKS,)})) as engine:
+        alice = User(engine, rules=V03)
+        one = await alice.send("ask", context_id="talk")
+        two = await User(engine).send("ask", context_id="talk")
+        assert (await alice.send("answer", context_id="talk")).id not in (one.id, two.id)
 
 
 async def test_a_context_that_is_not_the_tasks_is_refused(store: Store) -> None:

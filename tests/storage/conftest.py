@@ -41,7 +41,7 @@ async def store(request: pytest.FixtureRequest, make_store: MakeStore) -> Store:
 
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[Spy]:
-    """Every connection opened from now on: the lock, the writer, the readers."""
+    """Every connection opened from now on: the writer, the readers."""
     opened: list[Spy] = []
     connect = sqlite3.connect
 
@@ -63,4 +63,4 @@ async def sqlite(tmp_path: Path, clock: Clock, connections: list[Spy]) -> AsyncI
 
 @pytest.fixture
 def writer(sqlite: SQLiteStore, connections: list[Spy]) -> Spy:
-    return connections[1]
+    return connections[0]

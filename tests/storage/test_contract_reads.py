@@ -1,13 +1,14 @@
 """The contract of every store, second part: reading, listing, removing; always for one owner."""
 
-from base64 import urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 
 import pytest
 from msgspec.structs import replace
 
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.model import TaskState, encode
-from apcore_a2a.storage.task_store import Query, Store
+from apcore_a2a.storage.cursor import MAX_PAGE_BYTES
+from apcore_a2a.storage.task_store import Query, Store, trouble_of
 from tests.storage.conftest import MakeStore
 from tests.storage.contract import ALICE, BOB, STORES, Author, append, assert_holds, ids, pages, tell, timestamp
 
@@ -52,6 +53,11 @@ async def test_events_are_replayed_from_any_place_or_not_at_all(name: str, make_
 
 async def test_a_store_that_is_open_can_be_written_to(store: Store) -> None:
     await store.check()
+
+
+async def test_a_store_that_is_well_has_nothing_to_tell(store: Store) -> None:
+    await tell(store, Author("t"), TaskState.WORKING)
+    assert trouble_of(store) == ""
 
 
 async def test_a_new_store_has_no_orphans(store: Store) -> None:
@@ -195,8 +201,62 @@ async def test_a_cursor_of_the_other_order_is_an_error(store: Store) -> None:
         await store.page(replace(ALL, cursor=page.next_cursor, by_creation=True))
 
 
-async def test_a_cursor_gives_no_sight_of_another_owners_tasks(store: Store) -> None:
+async def test_a_cursor_is_for_its_owner_alone(store: Store) -> None:
     for n in range(4):
         await tell(store, Author(f"t{n}"))
+        await tell(store, Author(f"b{n}", owner=BOB))
     page = await store.page(replace(ALL, limit=2))
-    assert await ids(store, Query(owner=BOB, limit=10, cursor=page.next_cursor)) == []
+    for owner in (BOB, "", "nobody"):
+        with pytest.raises(InvalidParamsError, match="pageToken"):
+            await store.page(Query(owner=owner, limit=10, cursor=page.next_cursor))
+
+
+@pytest.mark.parametrize("by_creation", [False, True])
+async def test_a_cursor_tells_nothing_and_no_part_of_it_can_be_changed(store: Store, by_creation: bool) -> None:
+    query = Query(owner=ALICE, limit=1, by_creation=by_creation)
+    await at_times(store, False, a=10, b=20, c=30)
+    before = b64decode((await store.page(query)).next_cursor, altchars=b"-_")
+    for n in range(300):
+        await tell(store, Author(f"of-bob-{n}", owner=BOB))
+    await at_times(store, False, d=30)
+    token = (await store.page(query)).next_cursor
+    sealed = b64decode(token, altchars=b"-_")
+    assert len(sealed) == len(before)
+    assert b"2026" not in sealed
+    alike = sum(left == right for left, right in zip(sealed, before, strict=True))
+    assert alike < 5  # of places that differ in their numbers alone; by chance, one byte in 256 is the same
+    for place in range(len(sealed)):
+        changed = bytearray(sealed)
+        changed[place] ^= 1
+        with pytest.raises(InvalidParamsError, match="pageToken"):
+            await store.page(replace(query, cursor=urlsafe_b64encode(changed).decode()))
+    assert await ids(store, replace(query, cursor=token)) == ["c", "b", "a"]
+
+
+# ---- pages in bytes --------------------------------------------------------------------------------------------------
+
+
+async def large_task(store: Store, name: str, size: int, *, ended: bool) -> None:
+    author = await tell(store, Author(name), TaskState.WORKING)
+    await append(store, author.chunk("x" * size))
+    if ended:
+        await append(store, author.complete())
+
+
+@pytest.mark.parametrize("by_creation", [False, True])
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_page_ends_before_it_gets_too_large_and_the_next_goes_on_exactly_there(
+    store: Store, by_creation: bool, ended: bool
+) -> None:
+    third = MAX_PAGE_BYTES // 3
+    for name, size in (("a", third), ("b", third), ("c", 2 * MAX_PAGE_BYTES), ("d", 10), ("e", third), ("f", third)):
+        await large_task(store, name, size, ended=ended)
+    found = await pages(store, Query(owner=ALICE, limit=5, by_creation=by_creation))
+    shown = [[record.document.task().id for record in page.records] for page in found]
+    assert shown == [["f", "e", "d"], ["c"], ["b", "a"]]
+    assert {page.total for page in found} == {6}
+
+
+async def test_a_page_that_ends_with_the_last_task_is_the_last(store: Store) -> None:
+    await large_task(store, "a", MAX_PAGE_BYTES, ended=True)
+    assert [len(page.records) for page in await pages(store, ALL)] == [1]

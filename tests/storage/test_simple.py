@@ -8,7 +8,7 @@ from apcore_a2a.errors import StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
 from apcore_a2a.storage import simple
 from apcore_a2a.storage.simple import RESERVED, SimpleStore
-from apcore_a2a.storage.task_store import Query, TaskListResult
+from apcore_a2a.storage.task_store import Query, TaskListResult, trouble_of
 from tests.requirements import requirement
 from tests.storage.contract import ALICE, Author, DictStore, append, assert_holds, ids, tell, timestamp
 
@@ -137,10 +137,12 @@ async def test_a_store_that_fails_is_not_available_and_says_no_more() -> None:
         with pytest.raises(StoreUnavailableError) as caught:
             await attempt
         assert "secret" not in caught.value.message
+    assert trouble_of(store) == "the task store fails to save tasks"
     tasks.broken = False
     await assert_holds(store, author)
     await append(store, author.chunk("kept"))
     await assert_holds(store, author)
+    assert trouble_of(store) == ""
 
 
 async def test_a_creation_that_failed_leaves_its_key_free() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.sqlite import writer
+from apcore_a2a.storage.sqlite import condition, writer
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.storage.task_store import Query
 from tests.storage.contract import ALICE, Author, append, assert_holds, tell
@@ -65,8 +65,9 @@ async def test_close_writes_what_was_still_to_be_written(braked: tuple[SQLiteSto
 
 
 async def test_a_full_disk_refuses_writes_and_leaves_reads_until_there_is_room(
-    sqlite: SQLiteStore, writer: Spy
+    sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(condition, "PROBE_INTERVAL", 0.0)
     author = await tell(sqlite, Author("t"), TaskState.WORKING)
     rival = author.rival()
     pages = writer.execute("PRAGMA page_count").fetchone()[0]
@@ -143,7 +144,7 @@ async def test_a_lock_held_by_another_program_is_a_store_that_is_not_available(
 async def test_a_file_that_cannot_be_read_is_a_store_that_is_not_available(
     sqlite: SQLiteStore, connections: list[Spy]
 ) -> None:
-    for reader in connections[2:]:
+    for reader in connections[1:]:
         reader.close()
     for read in (sqlite.load("t", ALICE), sqlite.events("t", ALICE, 0), sqlite.page(Query(owner=ALICE, limit=1))):
         with pytest.raises(StoreUnavailableError):

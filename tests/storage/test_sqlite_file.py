@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailableError
+from apcore_a2a.errors import InvalidParamsError, OverloadedError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.storage.task_store import Query
@@ -42,6 +42,22 @@ async def test_tasks_events_and_keys_survive_the_process(tmp_path: Path) -> None
     store = await reopened(store)
     await assert_holds(store, author)
     await store.close()
+
+
+async def test_a_page_token_survives_the_process(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "tasks.db")
+    await store.open()
+    for n in range(3):
+        await tell(store, Author(f"t{n}"))
+    token = (await store.page(Query(owner=ALICE, limit=1))).next_cursor
+    store = await reopened(store)
+    assert await ids(store, Query(owner=ALICE, limit=1, cursor=token)) == ["t1", "t0"]
+    await store.close()
+    elsewhere = SQLiteStore(tmp_path / "other.db")
+    await elsewhere.open()
+    with pytest.raises(InvalidParamsError):
+        await elsewhere.page(Query(owner=ALICE, limit=1, cursor=token))
+    await elsewhere.close()
 
 
 async def test_a_closed_store_says_so(tmp_path: Path) -> None:

@@ -132,6 +132,7 @@ async def test_a_file_that_was_written_before_tasks_were_counted_is_counted(tmp_
     await store.close()
     database = sqlite3.connect(store.path, isolation_level=None)
     database.execute("DROP TABLE tally")
+    database.execute("DROP TABLE page_key")
     database.execute("PRAGMA user_version=1")
     database.close()
     await store.open()

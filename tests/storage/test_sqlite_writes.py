@@ -40,7 +40,7 @@ async def test_a_small_task_is_kept_whole_when_it_comes_to_rest(sqlite: SQLiteSt
     author = await tell(sqlite, Author("t"), TaskState.WORKING)
     await append(sqlite, author.chunk("x" * 1000))
     await append(sqlite, author.complete())
-    rows = connections[2].execute("SELECT version, body FROM document").fetchall()
+    rows = connections[1].execute("SELECT version, body FROM document").fetchall()
     assert rows == [(author.version, encode(author.task))]
 
 
@@ -78,12 +78,12 @@ async def test_every_event_of_a_task_with_a_webhook_is_put_in_the_outbox_with_it
     await append(sqlite, author.chunk("x", "y"))
     with pytest.raises(StaleWriteError):
         await append(sqlite, Author("t").work())
-    rows = connections[2].execute("SELECT task, config_id, sequence FROM push_outbox").fetchall()
+    rows = connections[1].execute("SELECT task, config_id, sequence FROM push_outbox").fetchall()
     assert rows == [(1, name, sequence) for name in ("a", "b") for sequence in (2, 3, 4)]
     await sqlite.remove("t", ALICE)
     for table in ("push_config", "push_outbox", "event", "document", "private"):
         key = "key >> 32" if table == "event" else "task"
-        assert connections[2].execute(f"SELECT count(*) FROM {table} WHERE {key} = 1").fetchone() == (0,)
+        assert connections[1].execute(f"SELECT count(*) FROM {table} WHERE {key} = 1").fetchone() == (0,)
 
 
 # ---- what leaves -----------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ async def test_expired_tasks_leave_little_by_little_without_further_writes(
         while (await sqlite.page(Query(owner=ALICE, limit=1))).total:
             pass
     for table in ("event", "tally"):
-        assert connections[2].execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+        assert connections[1].execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 
 # ---- what a read costs -----------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ async def test_a_read_looks_at_what_it_answers_with_and_no_more(sqlite: SQLiteSt
         for n in range(3):
             group.create_task(tell(sqlite, Author(f"r{n}", context_id="quiet")))
     work = count()
-    for reader in connections[2:]:
+    for reader in connections[1:]:
         reader.set_progress_handler(lambda: next(work) < 0, 10)  # called at every tenth step of SQLite's machine
     quiet = Query(owner=ALICE, limit=10, context_id="quiet")
     costs = []
@@ -143,7 +143,7 @@ async def test_a_store_that_is_opened_looks_at_no_task_that_has_ended(
     await sqlite.close()
     await sqlite.open()
     work = count()
-    for connection in connections[-READER_THREADS - 2 :]:  # those that were opened last, without the lock
+    for connection in connections[-READER_THREADS - 2 :]:  # those that were opened last
         connection.set_progress_handler(lambda: next(work) < 0, 10)
     assert await sqlite.orphans() == []
     await tell(sqlite, Author("new"))

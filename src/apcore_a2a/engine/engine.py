@@ -36,7 +36,7 @@ from apcore_a2a.protocol import model
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Document, Message, SendMessage, Task, TaskState, Value
 from apcore_a2a.protocol.operations import SHAPES, Operation
-from apcore_a2a.storage.task_store import Query, Record, Store
+from apcore_a2a.storage.task_store import Query, Record, Store, trouble_of
 
 LARGE_PAGE: Final = 256 * 1024  # bytes of tasks that are not read on the loop
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
@@ -97,6 +97,11 @@ class Engine:
     def out_of_threads(self) -> bool:
         """Whether the agent refuses every message, because no thread is left to run it on."""
         return getattr(self._agent, "thread_capacity", 1) == 0
+
+    @property
+    def store_trouble(self) -> str:
+        """What the store says is wrong with it, for everybody to read; empty when all is well."""
+        return trouble_of(self.store)
 
     @property
     def draining(self) -> bool:

@@ -153,7 +153,7 @@ class Intake:
         """The task that a message without taskId goes on with: the only one of its context that waits for input."""
         query = Query(owner=context.owner, limit=2, context_id=context_id, state=TaskState.INPUT_REQUIRED)
         page = await self._store.page(query)
-        if len(page.records) != 1:
+        if page.total != 1:  # not the records: a page ends early when they are large
             return ""
         return page.records[0].document.task().id
 
@@ -302,17 +302,20 @@ class Intake:
         """The latest messages of the caller's tasks in a context: what was said, and what the agent last answered."""
         limit = self._options.context_messages
         query = Query(owner=context.owner, limit=limit, context_id=context_id, by_creation=True)
-        page = await self._store.page(query)
         said: list[Message] = []
-        for record in page.records:  # the newest task first
-            task = record.document.task()
-            of_this_task = [*task.history]
-            if task.status.message is not None:
-                of_this_task.append(task.status.message)
-            said = of_this_task + said
-            if len(said) >= limit:
-                break
-        return tuple(said[-limit:])
+        while True:  # a page ends early when its tasks are large
+            page = await self._store.page(query)
+            for record in page.records:  # the newest task first
+                task = record.document.task()
+                of_this_task = [*task.history]
+                if task.status.message is not None:
+                    of_this_task.append(task.status.message)
+                said = of_this_task + said
+                if len(said) >= limit:
+                    return tuple(said[-limit:])
+            if not page.next_cursor:
+                return tuple(said)
+            query = replace(query, cursor=page.next_cursor)
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 

@@ -76,6 +76,9 @@ class HealthEndpoint:
         """What is wrong, for everybody to see; empty if nothing is."""
         if self._engine.draining:
             return "shutting down"
+        known = self._engine.store_trouble  # remembered, so it is told at once
+        if known:
+            return known
         async with self._asking:  # who comes while the store is asked gets the same answer
             now = time.monotonic()
             if now - self._asked >= ASKED_EVERY:
@@ -84,19 +87,13 @@ class HealthEndpoint:
             return self._said
 
     async def _ask_store(self) -> str:
-        store = self._engine.store
-        trouble = getattr(store, "trouble", None)  # optional: a store that remembers its last failure
-        if trouble is not None:
-            reason = str(trouble())
-            if reason:
-                return reason
         try:
             async with asyncio.timeout(PATIENCE):
-                await store.check()
+                await self._engine.store.check()
         except TimeoutError:
             return NO_ANSWER
         except (A2AError, OSError):
-            return StoreUnavailableError.text
+            return self._engine.store_trouble or StoreUnavailableError.text
         return ""
 
 

@@ -4,5 +4,5 @@
 - `memory`: tasks in this process, the default; `owner_index` is how it finds what a listing shows.
 - `sqlite`: tasks in a file, which survive the process.
 - `simple`: any `TaskStore`, made to serve the engine.
-- `cursor`: where a page of a listing ended, for all of them.
+- `cursor`: what fits on a page of a listing and where it ended, for all of them.
 """

@@ -1,76 +1,123 @@
-"""Where a page of a listing ended, as an opaque token. Rule: any text from a client is a place or InvalidParams.
+"""Pages of a listing: how much fits on one, and the opaque token that says where it ended.
+
+Rule: any text from a client is a place in their own listing, or InvalidParams.
 
 The token says where in the order the last task shown stands, not how many were shown: a listing that goes on from there
 shows no task twice and misses none that was there all the while, however many come and go meanwhile.
+
+That place holds a number that counts the tasks of all owners, which is nobody's business. So a token is *sealed* with a
+key of the store: encrypted, and bound to its owner, so that it is of no use to another, and any change is noticed. The
+form is that of a synthetic initialization vector (RFC 5297), made of the standard library's hashes: the tag is a keyed
+hash of owner and place, and the place is covered by a stream that comes from the key and the tag.
 """
 
+import hmac
+import struct
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable
+from hashlib import blake2b, shake_256
 from heapq import nlargest
-from typing import Annotated, Final, TypeVar
-
-import msgspec
-from msgspec import Meta, Struct
+from typing import Final, NamedTuple, TypeVar
 
 from apcore_a2a.errors import InvalidParamsError, Violation
-from apcore_a2a.protocol.model import encode
 from apcore_a2a.storage.task_store import Query
+
+MAX_PAGE_BYTES: Final = 8 * 1024 * 1024  # of documents on one page; a page shows one task at least, however large
+KEY_SIZE: Final = 32
+
+_TAG_SIZE: Final = 16
+_HEAD: Final = struct.Struct(">?Q")  # order and number: of one length, whatever the number
 
 Place = tuple[str, int]  # status time and number; by creation, the time is "" for all
 T = TypeVar("T")
 
 
-# As an array it is short; a field that we do not know cannot be ours, so it is refused.
-class Cursor(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Cursor(NamedTuple):
     """The last task of a page: a listing goes on below (status_time, number), or by creation below number."""
 
     by_creation: bool
     status_time: str
-    number: Annotated[int, Meta(ge=0, le=2**63 - 1)]  # what an SQLite integer holds
+    number: int
     """The place of the task in the order of creation: no two tasks share it."""
 
     @property
     def place(self) -> Place:
         return self.status_time, self.number
 
-    def encode(self) -> str:
-        return urlsafe_b64encode(encode(self)).decode()
+
+class PageTokens:
+    """Makes the tokens of one store, and reads them again."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def seal(self, cursor: Cursor | None, owner: str) -> str:
+        """The token of the next page; empty if there is none."""
+        if cursor is None:
+            return ""
+        plain = _HEAD.pack(cursor.by_creation, cursor.number) + cursor.status_time.encode()
+        tag = self._tag(plain, owner)
+        return urlsafe_b64encode(tag + self._cover(plain, tag)).decode()
+
+    def parse(self, query: Query) -> Cursor | None:
+        """Where to go on; None at the start.
+
+        Raises:
+            InvalidParamsError: not a token that this owner was given, for a listing in this order.
+        """
+        if not query.cursor:
+            return None
+        try:
+            sealed = b64decode(query.cursor, altchars=b"-_", validate=True)
+        except ValueError as error:
+            raise _not_ours() from error
+        tag = sealed[:_TAG_SIZE]
+        plain = self._cover(sealed[_TAG_SIZE:], tag)
+        if not hmac.compare_digest(tag, self._tag(plain, query.owner)):
+            raise _not_ours()
+        by_creation, number = _HEAD.unpack_from(plain)
+        if by_creation != query.by_creation:
+            raise _not_ours()
+        return Cursor(by_creation, plain[_HEAD.size :].decode(), number)
+
+    def _tag(self, plain: bytes, owner: str) -> bytes:
+        name = owner.encode(errors="surrogatepass")
+        # With the length of the name before it: no name can take a piece of the place for its own.
+        text = len(name).to_bytes(8, "big") + name + plain
+        return blake2b(text, key=self._key, digest_size=_TAG_SIZE).digest()
+
+    def _cover(self, text: bytes, tag: bytes) -> bytes:
+        """Cover a text, or uncover it: twice is as if it were not."""
+        stream = shake_256(self._key + tag).digest(len(text))
+        return bytes(a ^ b for a, b in zip(text, stream, strict=True))
 
 
-_decode: Final = msgspec.json.Decoder(Cursor).decode
+class PageRoom:
+    """How much still fits on a page."""
+
+    def __init__(self, query: Query) -> None:
+        self._tasks = query.limit
+        self._bytes = MAX_PAGE_BYTES
+        self._is_empty = True
+
+    def takes(self, size: int) -> bool:
+        """Whether one more task of this size is shown; after the first that is not, none is."""
+        if not self._is_empty and (self._tasks <= 0 or size > self._bytes):
+            return False
+        self._is_empty = False
+        self._tasks -= 1
+        self._bytes -= size
+        return True
 
 
-def parse_cursor(query: Query) -> Cursor | None:
-    """Where to go on; None at the start.
-
-    Raises:
-        InvalidParamsError: not a token that a listing in this order has answered.
-    """
-    if not query.cursor:
-        return None
-    try:
-        cursor = _decode(b64decode(query.cursor, altchars=b"-_", validate=True))
-    except ValueError as error:  # of base64, of UTF-8, of JSON: all are one
-        raise _not_ours() from error
-    if cursor.by_creation != query.by_creation:
-        raise _not_ours()
-    return cursor
-
-
-def cut_page(matching: Iterable[T], place: Callable[[T], Place], query: Query) -> tuple[list[T], str]:
-    """What a page shows of all that matches a query, newest first, and the cursor of the next page."""
-    start = parse_cursor(query)
+def newest(matching: Iterable[T], place: Callable[[T], Place], query: Query, start: Cursor | None) -> list[T]:
+    """What may be on a page, newest first, and one more: if it is there and not shown, there is a next page."""
     if start is not None:
         last_shown = start.place
         matching = (each for each in matching if place(each) < last_shown)
-    # One more than is shown: if it is there, there is a next page. Nothing is sorted but what is shown.
-    newest = nlargest(query.limit + 1, matching, key=place)
-    shown = newest[: query.limit]
-    if len(newest) == len(shown):
-        return shown, ""
-    status_time, number = place(shown[-1])
-    return shown, Cursor(query.by_creation, status_time, number).encode()
+    # Nothing is sorted but what is shown.
+    return nlargest(query.limit + 1, matching, key=place)
 
 
 def _not_ours() -> InvalidParamsError:
-    return InvalidParamsError("Invalid pageToken", [Violation("pageToken", "not a token of this agent")])
+    return InvalidParamsError("Invalid pageToken", [Violation("pageToken", "not a token of this listing")])

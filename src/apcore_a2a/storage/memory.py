@@ -7,6 +7,7 @@ Ended tasks stand in a queue in the order of their ends, which is the order in w
 that is removed before its turn stays in the queue as a *stale* entry: `_tasks` has no such task, or a newer one.
 """
 
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,18 +16,26 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from apcore_a2a.errors import OverloadedError, StaleWriteError
+from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
-from apcore_a2a.storage.owner_index import OwnerIndex, StoredTask
+from apcore_a2a.storage.cursor import KEY_SIZE, PageTokens
+from apcore_a2a.storage.owner_index import HeldBytes, OwnerIndex, StoredTask
 from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record, TaskListResult
 
 ANONYMOUS: Final = "anonymous"  # who owns what is put in by `save`
 MAX_EXPIRED: Final = 16  # tasks that one call lets go: however many have expired, nobody waits for all of them
+MAX_SWEPT: Final = 1_000  # tasks that a listing lets go: it looks at many anyway
+MAX_BYTES: Final = 256 * 1024 * 1024
+
+FULL: Final = "The agent is at its limit of unfinished tasks; try again later"
 
 
 class InMemoryTaskStore:
     """Keeps tasks in this process, the newest `max_capacity` of them, finished ones for `ttl` seconds.
+
+    All together take `max_bytes` at most as JSON, those of one owner `max_bytes_per_owner` (half of that by default):
+    the finished tasks that ended first make room, and when there are none, new tasks are refused.
 
     Example:
         >>> from apcore_a2a import InMemoryTaskStore
@@ -38,13 +47,25 @@ class InMemoryTaskStore:
     durable = False
 
     def __init__(
-        self, *, ttl: float = 3600, max_capacity: int = 10_000, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        ttl: float = 3600,
+        max_capacity: int = 10_000,
+        max_bytes: int = MAX_BYTES,
+        max_bytes_per_owner: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if ttl <= 0 or max_capacity < 1:
-            raise ValueError("ttl and max_capacity must be positive")
+        if max_bytes_per_owner is None:
+            max_bytes_per_owner = (max_bytes + 1) // 2
+        if ttl <= 0 or max_capacity < 1 or max_bytes < 1 or max_bytes_per_owner < 1:
+            raise ValueError("ttl, max_capacity, max_bytes and max_bytes_per_owner must be positive")
         self._ttl = ttl
         self._capacity = max_capacity
+        self._max_bytes = max_bytes
+        self._max_bytes_per_owner = max_bytes_per_owner
+        self._held = HeldBytes()
         self._clock = clock
+        self._tokens = PageTokens(secrets.token_bytes(KEY_SIZE))
         self._tasks: dict[str, StoredTask] = {}
         self._indexes: dict[str, OwnerIndex] = {}  # by owner; one whose last task is gone is gone, too
         # The first to end is the first to expire: the ttl is one for all. Not a dictionary: to find its first key, it
@@ -73,15 +94,14 @@ class InMemoryTaskStore:
                 return earlier.id
         if task.id in self._tasks and self._find(task.id) is not None:
             raise StaleWriteError
-        if len(self._tasks) >= self._capacity:
-            self._evict()
-        self._created += 1
-        stored = StoredTask(task.id, owner, task.context_id, key, self._created)
-        self._tasks[task.id] = stored
         index = self._indexes.get(owner)
         if index is None:  # not setdefault, which would make an index for each task and throw it away
             index = OwnerIndex()
-            self._indexes[owner] = index
+        self._make_room(index, _size_of_new(change))
+        self._indexes[owner] = index  # also if it was there: it is taken out when its last task makes room
+        self._created += 1
+        stored = StoredTask(task.id, owner, task.context_id, key, self._created)
+        self._tasks[task.id] = stored
         index.add(stored)
         if key:
             self._keys[owner, key] = task.id
@@ -96,9 +116,16 @@ class InMemoryTaskStore:
         # The first is `change.expected`, spelled out: that saves a call for every event.
         if stored.version != change.version - len(change.events) or change.epoch < stored.epoch:
             raise StaleWriteError
+        # Unfinished tasks alone are over the limit: none may grow. The end of a task is always taken: it makes room.
+        held = self._held
+        if held.all - held.ended > self._max_bytes and change.task.status.state not in TERMINAL:
+            raise StoreUnavailableError("The agent has no memory left for unfinished tasks; try again later")
         self._write(stored, change)
 
     def _write(self, stored: StoredTask, change: Change) -> None:
+        # `stored.size` spelled out, here and below: a call for each would make a message 5 % dearer.
+        content = stored.growth + len(stored.body)
+        before = content + len(stored.memo)
         status = change.task.status
         document = change.document
         stored.version = change.version
@@ -110,13 +137,25 @@ class InMemoryTaskStore:
         if document is None:
             stored.task = change.task
             stored.body = b""
+            stored.growth = content + sum(map(len, change.events))
         else:
             stored.task = None
             stored.body = document.body
+            stored.growth = 0
+        size = stored.growth + len(stored.body) + len(stored.memo)
+        index = self._indexes[stored.owner]
+        held = self._held
+        held_by_owner = index.held
+        held.all += size - before
+        held_by_owner.all += size - before
         if status.state in TERMINAL:
             stored.expires = self._clock() + self._ttl
             self._ended.append(stored)
-            self._indexes[stored.owner].move_to_ended(stored)
+            index.move_to_ended(stored)
+            held.ended += size
+            held_by_owner.ended += size
+        if held.all > self._max_bytes or held_by_owner.all > self._max_bytes_per_owner:
+            self._shrink(stored, index)
 
     # ---- what leaves -------------------------------------------------------------------------------------------------
 
@@ -129,12 +168,45 @@ class InMemoryTaskStore:
                 return
             self._drop(ended.popleft())
 
+    def _make_room(self, index: OwnerIndex, size: int) -> None:
+        """Let ended tasks go until one more of this size, of the owner whose index it is, fits.
+
+        Raises:
+            OverloadedError: it cannot fit beside the tasks that have not ended; then none is let go.
+        """
+        held = self._held
+        own = index.held
+        for_all = self._max_bytes - size
+        for_owner = self._max_bytes_per_owner - size
+        if held.all - held.ended > for_all or own.all - own.ended > for_owner:
+            raise OverloadedError(FULL, retry_after=5)
+        if len(self._tasks) >= self._capacity:
+            self._evict()
+        while own.all > for_owner:
+            self._evict_of(index)
+        while held.all > for_all:
+            self._evict()
+
+    def _shrink(self, written: StoredTask, index: OwnerIndex) -> None:
+        """Let ended tasks go until a task that has grown fits, but never that task itself: its reader is waiting."""
+        while index.held.all > self._max_bytes_per_owner and index.first_ended() not in (None, written):
+            self._evict_of(index)
+        while self._held.all > self._max_bytes and self._ended and self._ended[0] is not written:
+            self._drop(self._ended.popleft())
+
     def _evict(self) -> None:
         """Let the task go that ended first."""
         while self._ended:
             if self._drop(self._ended.popleft()):
                 return
-        raise OverloadedError("The agent is at its limit of unfinished tasks; try again later", retry_after=5)
+        raise OverloadedError(FULL, retry_after=5)
+
+    def _evict_of(self, index: OwnerIndex) -> None:
+        """Let the task go of one owner that ended first."""
+        first = index.first_ended()
+        assert first is not None  # who calls has seen that there is one
+        self._drop(first)
+        self._mark_stale(first)
 
     def _drop(self, stored: StoredTask) -> bool:
         """Let a task go; false when the entry is stale."""
@@ -145,9 +217,18 @@ class InMemoryTaskStore:
         self._keys.pop((stored.owner, stored.key), None)
         index = self._indexes[stored.owner]
         index.remove(stored)
+        self._release(stored, index)
         if index.is_empty:
             del self._indexes[stored.owner]
         return True
+
+    def _release(self, stored: StoredTask, index: OwnerIndex) -> None:
+        """What a task has held is free again."""
+        size = stored.size
+        for held in (self._held, index.held):
+            held.all -= size
+            if stored.state in TERMINAL:
+                held.ended -= size
 
     def _mark_stale(self, stored: StoredTask) -> None:
         """Free what an entry holds that may still stand in the queue, where finding it would take a search."""
@@ -183,12 +264,13 @@ class InMemoryTaskStore:
         return None
 
     async def page(self, query: Query) -> Page:
-        self._expire(len(self._ended))  # all of them: a listing looks at many tasks anyway, and its total must be right
+        start = self._tokens.parse(query)
+        self._expire(MAX_SWEPT)
         index = self._indexes.get(query.owner)
         if index is None:
-            index = OwnerIndex()  # empty; a cursor that is not ours is refused all the same
-        shown, cursor, total = index.page(query)
-        return Page([_record(stored) for stored in shown], cursor, total)
+            return Page([], "", 0)
+        shown, last, total = index.page(query, start)
+        return Page([_record(stored) for stored in shown], self._tokens.seal(last, query.owner), total)
 
     async def orphans(self) -> list[Record]:
         return []  # what a process leaves behind here goes with it
@@ -226,10 +308,11 @@ class InMemoryTaskStore:
 
     def _replace(self, old: StoredTask, change: Change) -> None:
         # A new entry, because the old one may stand among the ended: the task may run again, or end anew.
-        stored = replace(old, expires=inf)
+        stored = replace(old, expires=inf, body=b"", memo=b"", growth=0)
         self._tasks[old.id] = stored
         index = self._indexes[old.owner]
         index.remove(old)
+        self._release(old, index)
         index.add(stored)
         self._write(stored, change)
         self._mark_stale(old)
@@ -257,6 +340,14 @@ class InMemoryTaskStore:
 
     async def delete_push_config(self, task_id: str) -> bool:
         return self._push_configs.pop(task_id, None) is not None
+
+
+def _size_of_new(change: Change) -> int:
+    """The bytes that a new task will take."""
+    document = change.document
+    if document is not None:
+        return len(document.body) + len(change.memo)
+    return sum(map(len, change.events)) + len(change.memo)
 
 
 def _document(stored: StoredTask) -> Document:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Task, TaskState
-from apcore_a2a.storage.cursor import Place, cut_page, parse_cursor
+from apcore_a2a.storage.cursor import Cursor, PageRoom, Place, newest
 from apcore_a2a.storage.task_store import Query
 
 
@@ -38,13 +38,29 @@ class StoredTask(Struct, gc=False, eq=False):
     body: bytes = b""
     memo: bytes = b""
     run: bytes = b""
+    growth: int = 0
+    """Bytes of the live object, as JSON: those of its last document, and of the events since. None at rest."""
     expires: float = inf
+
+    @property
+    def size(self) -> int:
+        """The bytes that count against the limits."""
+        return self.growth + len(self.body) + len(self.memo)
+
+
+class HeldBytes(Struct):
+    """How many bytes of tasks are kept, of all owners or of one. Only the store writes to it."""
+
+    all: int = 0
+    ended: int = 0
+    """Those of tasks that have ended, and can make room."""
 
 
 class OwnerIndex:
     """Which tasks an owner has: by context, and in an order from which the newest can be listed."""
 
     def __init__(self) -> None:
+        self.held = HeldBytes()
         self._unfinished: dict[str, StoredTask] = {}
         self._ended: dict[str, StoredTask] = {}
         # Whether the order of the ends is that of the status times. It is, unless an agent makes times up.
@@ -85,10 +101,14 @@ class OwnerIndex:
         else:
             del self._by_context[stored.context_id]
 
+    def first_ended(self) -> StoredTask | None:
+        """The task that ended first, of those that are left."""
+        return next(iter(self._ended.values()), None)
+
     # ---- listings ----------------------------------------------------------------------------------------------------
 
-    def page(self, query: Query) -> tuple[list[StoredTask], str, int]:
-        """What a page shows, the cursor of the next one, and how many tasks match in all."""
+    def page(self, query: Query, start: Cursor | None) -> tuple[list[StoredTask], Cursor | None, int]:
+        """What a page shows, where it ends if there is a next one, and how many tasks match in all."""
         candidates: Iterable[StoredTask]
         if query.context_id or query.changed_since or query.state is not None:
             matching = self._matching(query)
@@ -97,14 +117,20 @@ class OwnerIndex:
         else:
             total = len(self._unfinished) + len(self._ended)
             if self._in_order and not query.by_creation:
-                candidates = self._newest(query)
+                candidates = self._newest(query, start)
             else:
                 candidates = self._all()
         place = _by_status
         if query.by_creation:
             place = _by_creation
-        shown, cursor = cut_page(candidates, place, query)
-        return shown, cursor, total
+        found = newest(candidates, place, query, start)
+        shown: list[StoredTask] = []
+        room = PageRoom(query)
+        for stored in found:
+            if not room.takes(stored.size):
+                return shown, Cursor(query.by_creation, *place(shown[-1])), total
+            shown.append(stored)
+        return shown, None, total
 
     def _matching(self, query: Query) -> list[StoredTask]:
         some: Iterable[StoredTask]
@@ -134,9 +160,8 @@ class OwnerIndex:
             ended = takewhile(lambda stored: stored.changed_at >= since, ended)
         return chain(self._unfinished.values(), ended)
 
-    def _newest(self, query: Query) -> Iterator[StoredTask]:
+    def _newest(self, query: Query, start: Cursor | None) -> Iterator[StoredTask]:
         """All tasks that can be on a page, and few others."""
-        start = parse_cursor(query)
         missing = query.limit + 1  # with the one that shows that there is a next page
         last = ""
         yield from self._unfinished.values()

@@ -9,6 +9,7 @@ they lead to: two saves of one task never overtake each other. That holds in one
 """
 
 import asyncio
+import secrets
 import time
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 from apcore_a2a.errors import A2AError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, Task, TaskState, encode
-from apcore_a2a.storage.cursor import Place, cut_page
+from apcore_a2a.storage.cursor import KEY_SIZE, Cursor, PageRoom, PageTokens, Place, newest
 from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record, TaskStore, missing_methods
 
 RESERVED: Final = "apcore-a2a"
@@ -154,6 +155,8 @@ class SimpleStore:
         self._keys: dict[tuple[str, str], str] = {}  # (owner, idempotency key) → task id, the oldest first
         self._key_lock = asyncio.Lock()
         self._last_created = 0
+        self._tokens = PageTokens(secrets.token_bytes(KEY_SIZE))  # those of an earlier process are not known here
+        self._last_save_failed = False
 
     async def open(self) -> None:
         """The store is yours to open."""
@@ -166,6 +169,11 @@ class SimpleStore:
     async def check(self) -> None:
         """As near as the seven methods come: ask for a task that is not there."""
         await _translated(self._tasks.get(""))
+
+    def trouble(self) -> str:
+        if self._last_save_failed:
+            return "the task store fails to save tasks"
+        return ""
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
         if not key:
@@ -192,9 +200,20 @@ class SimpleStore:
         return None
 
     async def page(self, query: Query) -> Page:
+        start = self._tokens.parse(query)
         matching = [saved async for saved in self._list(query.context_id) if saved.matches(query)]
-        shown, cursor = cut_page(matching, lambda saved: saved.place(query), query)
-        return Page([saved.to_record() for saved in shown], cursor, len(matching))
+        found = newest(matching, lambda saved: saved.place(query), query, start)
+        shown: list[Record] = []
+        room = PageRoom(query)
+        for saved in found:
+            record = saved.to_record()
+            if not room.takes(len(record.document.body)):
+                break
+            shown.append(record)
+        last = None
+        if len(shown) < len(found):
+            last = Cursor(query.by_creation, *found[len(shown) - 1].place(query))
+        return Page(shown, self._tokens.seal(last, query.owner), len(matching))
 
     async def orphans(self) -> list[Record]:
         if not self.durable:
@@ -275,7 +294,9 @@ class SimpleStore:
                     save.resolve(StaleWriteError())
             if latest is not None and latest is not before:
                 await _translated(self._tasks.save(latest.pack()))
+                self._last_save_failed = False
         except StoreUnavailableError as error:
+            self._last_save_failed = True
             for save in batch:
                 save.resolve(error)
             return

@@ -110,12 +110,33 @@ class Store(Protocol):
         """The next events above sequence number `after`, at most `limit`; None when they are not kept."""
 
     async def page(self, query: Query) -> Page:
-        """Raise InvalidParamsError for a cursor that this store did not make."""
+        """One page: at most `query.limit` tasks, and fewer if they would be too large together, but one at least.
+
+        The cursor goes on exactly after the last task shown, tells nothing of other owners, and serves its own alone.
+
+        Raises:
+            InvalidParamsError: the cursor is not one that this store gave to this owner.
+        """
 
     async def orphans(self) -> list[Record]:
         """Called once after `open`: the tasks that a dead process left running, each with its epoch raised by one."""
 
     async def remove(self, task_id: str, owner: str) -> bool: ...
+
+
+@runtime_checkable
+class TellsTrouble(Protocol):
+    """What a `Store` may have beside: a word on what is wrong with it. One without it works as well."""
+
+    def trouble(self) -> str:
+        """A short reason that anybody may read, without paths; empty when all is well. Remembered, so it is cheap."""
+
+
+def trouble_of(store: object) -> str:
+    """What a store says is wrong with it; empty when all is well, or when it does not say."""
+    if isinstance(store, TellsTrouble):
+        return store.trouble()
+    return ""
 
 
 class TaskListResult(Struct, frozen=True):

@@ -1,8 +1,9 @@
 """Tasks in one SQLite file: they survive the process; one process at a time.
 
-**One process per file** (`schema`). Opening takes an exclusive lock on an empty file beside the database, `….lock`. It
-is SQLite's own lock, held by a connection that does nothing else: it ends with the process, however that ends, and a
-lock file that is lying about means nothing. The database itself is not locked, so our own readers are not kept out.
+**One process per file** (`database_file`). Opening takes a lock on the database file itself, whatever path leads to it.
+It is the kernel's and ends with the process, however that ends; there is nothing that could be removed to undo it. It
+is not of SQLite's kind, so readers are not kept out. After every commit the writer looks whether the path still names
+that file: once it does not, nothing more is acknowledged, as nobody would find it again.
 
 **One thread writes, and commits in groups** (`writer`). Every write is a call that is put in a queue. A thread takes
 all that wait, makes them in one transaction, and answers each when that is committed (*group commit*). The commit is
@@ -14,6 +15,9 @@ its own. The thread also removes expired tasks: two beside each write, more whil
 beside it (`…-wal`), which SQLite copies into the file from time to time, and a reader sees the last commit before it
 began. One row by its key is read at once, in the event loop. Whatever takes longer (a listing, events, a task to be
 rebuilt) is read in one of a few threads, each with a connection of its own.
+
+**What is wrong is remembered** (`condition`): a full disk, a damaged file, one that is gone. It is logged once a
+minute, and shown by health until it is over.
 
 **What a table holds** (`schema`; written by `tables`):
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Document, Task, decode_task, encode
-from apcore_a2a.storage.cursor import Cursor, parse_cursor
+from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
 from apcore_a2a.storage.sqlite.schema import CODES, STATES, event_key
 from apcore_a2a.storage.task_store import ALL, Page, Query, Record
 
@@ -82,7 +82,7 @@ def events(database: sqlite3.Connection, task_id: str, owner: str, after: int, l
         return _events(database, number, after, limit)
 
 
-def page(database: sqlite3.Connection, query: Query) -> Page:
+def page(database: sqlite3.Connection, query: Query, tokens: PageTokens) -> Page:
     """One page of an owner's tasks, and how many there are.
 
     Raises:
@@ -90,7 +90,7 @@ def page(database: sqlite3.Connection, query: Query) -> Page:
     """
     order = "number DESC" if query.by_creation else "status_time DESC, number DESC"
     matching, parameters = _conditions(query)
-    below, position = _below_cursor(query)
+    below, position = _below_cursor(tokens.parse(query))
     # Named, because without statistics SQLite cannot know that few tasks share a context.
     index = "task_context" if query.context_id else "task_status"
     source = f"FROM task INDEXED BY {index}"
@@ -107,14 +107,24 @@ def page(database: sqlite3.Connection, query: Query) -> Page:
         rows = database.execute(
             f"SELECT {_COLUMNS} FROM task {_TABLES} WHERE number IN ({chosen}) ORDER BY {order}",
             (*parameters, *position, query.limit + 1),  # one more: if it is there, there is a next page
-        ).fetchall()
-        shown = [TaskRow._make(row) for row in rows[: query.limit]]
-        records = [_complete(database, row) for row in shown]
-    if len(rows) == len(shown):
-        return Page(records, "", total)
-    last = shown[-1]
-    cursor = Cursor(query.by_creation, last.status_time, last.number)
-    return Page(records, cursor.encode(), total)
+        )
+        records, last = _read_page(database, rows, query)
+    return Page(records, tokens.seal(last, query.owner), total)
+
+
+def _read_page(database: sqlite3.Connection, rows: Iterable[Row], query: Query) -> tuple[list[Record], Cursor | None]:
+    """The tasks that fit on a page, and where it ends if there is a next one."""
+    records: list[Record] = []
+    last = None
+    room = PageRoom(query)
+    for values in rows:  # one at a time: what does not fit is not read
+        row = TaskRow._make(values)
+        if not room.takes(_size(database, row)):
+            return records, last
+        records.append(_complete(database, row))
+        time = "" if query.by_creation else row.status_time
+        last = Cursor(query.by_creation, time, row.number)
+    return records, None
 
 
 class ReadTransaction:
@@ -137,6 +147,16 @@ def _complete(database: sqlite3.Connection, row: TaskRow) -> Record:
     return to_record(row, document)
 
 
+def _size(database: sqlite3.Connection, row: TaskRow) -> int:
+    """About how large the task is: to know it, nothing of what is large is read."""
+    document = row.document
+    if document is not None:
+        return len(document.body)
+    size = "SELECT coalesce(sum(length(body)), 0) FROM event WHERE key > ? AND key < ?"
+    (of_events,) = database.execute(size, _event_bounds(row.number, row.document_version or 0)).fetchone()
+    return len(row.body or b"") + int(of_events)
+
+
 def _rebuild(database: sqlite3.Connection, row: TaskRow) -> Document:
     """The task of today, made of an older document and the events since."""
     events = _events(database, row.number, row.document_version or 0)
@@ -151,11 +171,16 @@ def _rebuild(database: sqlite3.Connection, row: TaskRow) -> Document:
 
 
 def _events(database: sqlite3.Connection, number: int, after: int, limit: int = ALL) -> list[bytes]:
-    bounds = (event_key(number, max(after, 0)), event_key(number + 1, 0), limit)
+    bounds = (*_event_bounds(number, after), limit)
     rows: Iterable[Row] = database.execute(
         "SELECT body FROM event WHERE key > ? AND key < ? ORDER BY key LIMIT ?", bounds
     )
     return [body for (body,) in rows]
+
+
+def _event_bounds(number: int, after: int) -> tuple[int, int]:
+    """Between which keys the events of a task lie."""
+    return event_key(number, max(after, 0)), event_key(number + 1, 0)
 
 
 def _conditions(query: Query) -> tuple[str, list[object]]:
@@ -174,11 +199,10 @@ def _conditions(query: Query) -> tuple[str, list[object]]:
     return " AND ".join(conditions), parameters
 
 
-def _below_cursor(query: Query) -> tuple[str, tuple[object, ...]]:
+def _below_cursor(cursor: Cursor | None) -> tuple[str, tuple[object, ...]]:
     """The condition that leaves out the earlier pages, and its parameters."""
-    cursor = parse_cursor(query)
     if cursor is None:
         return "TRUE", ()
-    if query.by_creation:
+    if cursor.by_creation:
         return "number < ?", (cursor.number,)
     return "(status_time, number) < (?, ?)", (cursor.status_time, cursor.number)

@@ -1,6 +1,6 @@
-"""The database file: its lock, its settings, its tables and the steps that led to them.
+"""The database: its settings, its tables and the steps that led to them.
 
-Rule: one process per file. An older schema is brought up to date whole or not at all; a newer one is refused.
+Rule: an older schema is brought up to date whole or not at all; a newer one is refused.
 """
 
 import sqlite3
@@ -73,6 +73,11 @@ MIGRATIONS: Final = (
     END;
     INSERT INTO tally SELECT owner, state, count(*) FROM task GROUP BY owner, state;
     """,
+    # With which page tokens are sealed: kept, so that a listing goes on after a restart.
+    """
+    CREATE TABLE page_key (key BLOB NOT NULL);
+    INSERT INTO page_key VALUES (randomblob(32));
+    """,
 )
 
 
@@ -81,30 +86,10 @@ def event_key(task: int, sequence: int) -> int:
     return task << 32 | sequence
 
 
-def lock_file(path: Path) -> sqlite3.Connection:
-    """Claim the database for this process, until the connection is closed or the process is gone, however it goes.
-
-    The lock is SQLite's own, on an empty file beside the database: it works wherever SQLite does, is not inherited by
-    a forked child, and does not keep our own readers out as a lock on the database itself would.
-    """
-    if not path.parent.is_dir():
-        raise StoreUnavailableError(f"The task store cannot be opened: there is no directory {path.parent}")
-    lock = connect(Path(f"{path}.lock"), timeout=0)
-    try:
-        lock.execute("PRAGMA journal_mode=MEMORY")  # nothing is ever written: no journal file beside the lock
-        lock.execute("BEGIN EXCLUSIVE")
-    except sqlite3.Error as error:
-        lock.close()
-        raise StoreUnavailableError(
-            f"The task store {path} is in use by another process; stop that one, or give each its own file"
-        ) from error
-    return lock
-
-
-def connect(path: Path, *, timeout: float = 5) -> sqlite3.Connection:
+def connect(path: Path) -> sqlite3.Connection:
     """A connection without implicit transactions, for any thread (SQLite's own mutex guards it)."""
     try:
-        return sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+        return sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise StoreUnavailableError(f"The task store {path} cannot be opened: {error}") from error
 
@@ -116,11 +101,7 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 
 def connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
-    """The one connection that writes; makes the file, or brings its schema up to date."""
-    try:
-        path.touch(mode=0o600)  # a new file is its owner's alone: it holds what was said, and secrets of webhooks
-    except OSError as error:
-        raise StoreUnavailableError(f"The task store {path} cannot be opened: {error.strerror}") from error
+    """The one connection that writes; makes the tables, or brings them up to date."""
     writer = connect(path)
     try:
         _refuse_foreign_file(writer, path)
@@ -164,6 +145,11 @@ def migrate(writer: sqlite3.Connection, migrations: Sequence[str] = MIGRATIONS) 
         writer.executescript(f"BEGIN IMMEDIATE; {steps} {header} COMMIT;")
     finally:
         roll_back(writer)  # after an error; a COMMIT leaves nothing to roll back
+
+
+def read_page_key(database: sqlite3.Connection) -> bytes:
+    (key,) = database.execute("SELECT key FROM page_key").fetchone()
+    return bytes(key)
 
 
 def roll_back(writer: sqlite3.Connection) -> None:

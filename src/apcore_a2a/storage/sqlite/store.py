@@ -1,7 +1,8 @@
 """The store itself: hands each write to the writer thread, and each read to a connection of its own.
 
 Rule: a write is answered when it is committed, and a read never waits for a write (WAL). The parts: `schema` the file,
-`tables` what is written, `writer` the thread that does it, `reads` what is read; the package tells how they fit.
+`tables` what is written, `writer` the thread that does it, `reads` what is read, `database_file` its lock, `condition`
+what is wrong with it; the package tells how they fit.
 """
 
 import asyncio
@@ -16,8 +17,11 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.storage.cursor import PageTokens
 from apcore_a2a.storage.sqlite import reads
-from apcore_a2a.storage.sqlite.schema import connect_reader, connect_writer, lock_file
+from apcore_a2a.storage.sqlite.condition import Condition
+from apcore_a2a.storage.sqlite.database_file import DatabaseFile
+from apcore_a2a.storage.sqlite.schema import connect_reader, connect_writer, read_page_key
 from apcore_a2a.storage.sqlite.tables import Tables, take_snapshot
 from apcore_a2a.storage.sqlite.writer import Writer
 from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record
@@ -115,7 +119,13 @@ class SQLiteStore:
         return self._opened
 
     async def check(self) -> None:
-        await self._database.submit(Tables.check)
+        # In the writer thread, which looks after the file and tries a failing disk again; nothing is written otherwise.
+        await self._database.writer.check()
+
+    def trouble(self) -> str:
+        if self._opened is None:
+            return "the task store is not open"
+        return self._opened.condition.tell()
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
         return await self._database.submit(Tables.create, take_snapshot(change), key)
@@ -149,7 +159,8 @@ class SQLiteStore:
         return await self._database.read(reads.events, task_id, owner, after, limit)
 
     async def page(self, query: Query) -> Page:
-        return await self._database.read(reads.page, query)
+        database = self._database
+        return await database.read(reads.page, query, database.connections.tokens)
 
 
 class _Connections:
@@ -160,12 +171,15 @@ class _Connections:
 
     def __init__(self, path: Path, synchronous: str) -> None:
         with ExitStack() as stack:
-            stack.enter_context(closing(lock_file(path)))
+            self.file = stack.enter_context(closing(DatabaseFile(path)))
+            path = self.file.path
             self.writer = stack.enter_context(closing(connect_writer(path, synchronous)))
             self.reader = stack.enter_context(closing(connect_reader(path)))  # for reads in the event loop
             self.idle: SimpleQueue[sqlite3.Connection] = SimpleQueue()
             for _ in range(READER_THREADS):
                 self.idle.put(stack.enter_context(closing(connect_reader(path))))
+            self.tokens = PageTokens(read_page_key(self.reader))
+            self.file.watch()
             self.threads = stack.enter_context(ThreadPoolExecutor(READER_THREADS, "apcore-a2a-sqlite-reader"))
             self.close = stack.pop_all().close
 
@@ -176,17 +190,19 @@ class _OpenDatabase:
     def __init__(self, connections: _Connections, tables: Tables) -> None:
         self.connections = connections
         self.tables = tables
-        self.writer = Writer(tables)
+        self.condition = Condition()
+        self.writer = Writer(tables, connections.file, self.condition)
         self._loop = asyncio.get_running_loop()
 
     def submit(self, apply: Callable[[Tables, *Arguments], T], *args: *Arguments) -> "asyncio.Future[T]":
         return self.writer.submit(apply, self.tables, *args)
 
     def read_now(self, read: Callable[[sqlite3.Connection, *Arguments], T], *args: *Arguments) -> T:
+        self._refuse_if_gone()
         try:
             return read(self.connections.reader, *args)
         except sqlite3.Error as error:
-            raise StoreUnavailableError from error
+            raise self.condition.read_failed(error) from error
 
     async def read(self, read: Callable[[sqlite3.Connection, *Arguments], T], *args: *Arguments) -> T:
         def run() -> T:
@@ -194,8 +210,14 @@ class _OpenDatabase:
             try:
                 return read(connection, *args)
             except sqlite3.Error as error:
-                raise StoreUnavailableError from error
+                raise self.condition.read_failed(error) from error
             finally:
                 self.connections.idle.put(connection)
 
+        self._refuse_if_gone()
         return await self._loop.run_in_executor(self.connections.threads, run)
+
+    def _refuse_if_gone(self) -> None:
+        """What is in a file that nobody can find any more would be gone after a restart: it is not shown, either."""
+        if self.condition.is_gone:
+            raise StoreUnavailableError

@@ -12,10 +12,11 @@ from msgspec import Struct
 from apcore_a2a.errors import OverloadedError, StaleWriteError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.sqlite.schema import CODES, MIGRATIONS, event_key
+from apcore_a2a.storage.sqlite.schema import CODES, event_key
 from apcore_a2a.storage.task_store import Change
 
 MAX_DOCUMENT: Final = 64 * 1024  # a larger document is not written again: readers rebuild it from the events
+PROBE_SIZE: Final = 1024 * 1024  # more than most writes: room for a few bytes is no room
 
 _RUNNING: Final = (CODES[TaskState.SUBMITTED], CODES[TaskState.WORKING])
 _WAITING: Final = (CODES[TaskState.INPUT_REQUIRED], CODES[TaskState.AUTH_REQUIRED])
@@ -105,9 +106,12 @@ class Tables:
     def _change_tally(self, owner: str, state: int, difference: int) -> None:
         self._tally_changes[owner, state] = self._tally_changes.get((owner, state), 0) + difference
 
-    def check(self) -> None:
-        """Write something that changes nothing, to see whether writing is possible."""
-        self.database.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
+    def write_probe(self) -> None:
+        """Write what a busy moment would, to see whether there is room for it; in transactions of its own."""
+        # No task has the number 0, so nobody reads this row. Deleted after its commit: what is gone again before it
+        # would not reach the disk.
+        self.database.execute("REPLACE INTO document VALUES (0, 0, zeroblob(?))", (PROBE_SIZE,))
+        self.database.execute("DELETE FROM document WHERE task = 0")
 
     def create(self, change: ChangeSnapshot, key: str) -> str | None:
         execute = self.database.execute

@@ -1,6 +1,7 @@
 """The writer thread: the only one that writes to the database, many writes in each transaction (group commit).
 
-Rule: a write is answered after its commit. What is wrong with one write fails no other, and no error ends the thread.
+Rule: a write is answered after its commit, and when the file is still where its path leads. What is wrong with one
+write fails no other, and no error ends the thread.
 
 Two threads meet here. The event loop's thread puts writes in the queue (`submit`); the writer thread takes them out in
 batches, and hands the results of each batch back with one call into the loop. Nothing else is shared: only the writer
@@ -19,6 +20,8 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 from msgspec import Struct
 
 from apcore_a2a.errors import A2AError, StoreUnavailableError
+from apcore_a2a.storage.sqlite.condition import PROBE_INTERVAL, Condition
+from apcore_a2a.storage.sqlite.database_file import DatabaseFile
 from apcore_a2a.storage.sqlite.schema import roll_back
 from apcore_a2a.storage.sqlite.tables import Tables
 
@@ -42,8 +45,10 @@ class _PendingWrite(Struct, gc=False):
 class Writer:
     """Calls methods of `Tables` in a thread of its own."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, file: DatabaseFile, condition: Condition) -> None:
         self._tables = tables
+        self._file = file
+        self._condition = condition
         self._database = tables.database
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_PendingWrite | None] = queue.SimpleQueue()  # None is the last thing in it
@@ -63,6 +68,10 @@ class Writer:
         self._queue.put(_PendingWrite(apply, arguments, future))
         return future
 
+    def check(self) -> "asyncio.Future[None]":
+        """A future that fails if a write would fail now."""
+        return self.submit(self._check)
+
     async def close(self) -> None:
         """Return when all that was submitted is written."""
         self._closed = True
@@ -77,8 +86,9 @@ class Writer:
         patience = SWEEP_INTERVAL
         while not is_last:
             writes, is_last = self._next_batch(patience)
+            self._probe_if_due()
             results, more_expired = self._commit(writes)
-            patience = 0.0 if more_expired else SWEEP_INTERVAL
+            patience = self._patience(more_expired)
             self._call_in_loop(_resolve, writes, results)
         self._call_in_loop(self._stopped.set_result, None)
 
@@ -95,12 +105,46 @@ class Writer:
             return batch, True
         return batch, False
 
+    def _patience(self, more_expired: bool) -> float:
+        """How long to wait for writes before there is something else to do."""
+        if more_expired:
+            return 0.0
+        if self._condition.needs_probe:
+            return PROBE_INTERVAL
+        return SWEEP_INTERVAL
+
+    def _check(self) -> None:
+        self._file.look_beside_next_time()  # that is, after this transaction
+        self._condition.check()
+
+    def _probe_if_due(self) -> None:
+        """See whether a disk that could not be written to can be now; due only while there is such trouble."""
+        if not self._condition.take_probe():
+            return
+        try:
+            self._tables.write_probe()
+        except sqlite3.Error as error:
+            self._condition.write_failed(error)
+        else:
+            self._condition.probe_succeeded()
+
     def _commit(self, writes: Sequence[_PendingWrite]) -> tuple[list[object], bool]:
         """The result or the error of each write, and whether there is more to sweep."""
+        if not self._condition.is_gone:
+            results, more = self._transact(writes)
+            # After the commit: what is answered now was in a file that the next process will find.
+            missing = self._file.find_missing()
+            if not missing:
+                return results, more
+            self._condition.file_is_gone(missing)
+        return [StoreUnavailableError() for _ in writes], False
+
+    def _transact(self, writes: Sequence[_PendingWrite]) -> tuple[list[object], bool]:
         try:
             self._database.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:  # nobody can write, so trying each on its own would only take longer
-            return [_unavailable(error) for _ in writes], False
+            return [self._condition.write_failed(error) for _ in writes], False
+        self._condition.transaction_began()
         try:
             results = [_attempt(write) for write in writes]
             # Two for each write: tasks cannot come faster than they go.
@@ -109,7 +153,9 @@ class Writer:
             self._database.execute("COMMIT")
         except Exception as error:
             self._roll_back()
-            if not writes:
+            if isinstance(error, sqlite3.Error):
+                self._condition.write_failed(error)
+            elif not writes:
                 logger.warning("expired tasks not removed", exc_info=error)
             # Which of them it was that failed is not known: one by one, only that one fails.
             return [self._commit_alone(write) for write in writes], False
@@ -123,7 +169,7 @@ class Writer:
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
-            return _unavailable(error)
+            return self._condition.write_failed(error)
         except Exception as error:  # whoever submitted this write gets the error
             self._roll_back()
             return error
@@ -145,12 +191,6 @@ def _attempt(write: _PendingWrite) -> object:
         return write.apply(*write.arguments)
     except A2AError as error:  # a refusal, made before anything was changed
         return error
-
-
-def _unavailable(error: sqlite3.Error) -> StoreUnavailableError:
-    unavailable = StoreUnavailableError()
-    unavailable.__cause__ = error
-    return unavailable
 
 
 def _resolve(writes: Sequence[_PendingWrite], results: Sequence[object]) -> None:

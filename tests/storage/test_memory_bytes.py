@@ -1,0 +1,174 @@
+"""How many bytes the memory store keeps, of all owners and of one, and which tasks make room."""
+
+import inspect
+
+import pytest
+
+from apcore_a2a.errors import OverloadedError, StoreUnavailableError
+from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
+from apcore_a2a.storage.memory import InMemoryTaskStore
+from apcore_a2a.storage.task_store import Query
+from tests.storage.contract import ALICE, BOB, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
+
+KB = 1000
+MAX = 100 * KB
+
+
+def make(**limits: int) -> InMemoryTaskStore:
+    return InMemoryTaskStore(max_bytes=MAX, max_bytes_per_owner=limits.get("of_one", MAX))
+
+
+async def run(store: InMemoryTaskStore, name: str, size: int, *, owner: str = ALICE) -> Author:
+    """A task that has made an artifact of this size, and runs."""
+    author = await tell(store, Author(name, owner=owner), TaskState.WORKING)
+    await append(store, author.chunk("x" * size))
+    return author
+
+
+async def finish(store: InMemoryTaskStore, name: str, size: int, *, owner: str = ALICE) -> Author:
+    author = await run(store, name, size, owner=owner)
+    await append(store, author.complete())
+    return author
+
+
+async def names(store: InMemoryTaskStore, owner: str = ALICE) -> list[str]:
+    return await ids(store, Query(owner=owner, limit=100))
+
+
+def test_by_default_there_is_room_for_256_mib_and_half_of_it_for_one_owner() -> None:
+    limits = inspect.signature(InMemoryTaskStore).parameters
+    assert limits["max_bytes"].default == 256 * 1024 * 1024
+    assert limits["max_bytes_per_owner"].default is None
+
+
+@pytest.mark.parametrize(("all_together", "of_one"), [(0, 1), (1, 0)])
+def test_a_limit_of_no_bytes_is_refused(all_together: int, of_one: int) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        InMemoryTaskStore(max_bytes=all_together, max_bytes_per_owner=of_one)
+
+
+async def test_half_of_the_bytes_are_for_one_owner_if_nothing_else_is_said() -> None:
+    store = InMemoryTaskStore(max_bytes=MAX)
+    await run(store, "a", 45 * KB)
+    with pytest.raises(OverloadedError):
+        await run_with_message(store, "b", 10 * KB)
+    await run_with_message(store, "c", 10 * KB, owner=BOB)
+
+
+async def run_with_message(store: InMemoryTaskStore, name: str, size: int, *, owner: str = ALICE) -> Author:
+    """A task that was asked for with a message of this size."""
+    author = Author(name, owner=owner)
+    author.task.metadata = {"large": "x" * size}
+    return await tell(store, author)
+
+
+async def test_when_there_are_too_many_bytes_the_tasks_go_that_ended_first() -> None:
+    store = make()
+    for name in ("a", "b", "c"):
+        await finish(store, name, 30 * KB)
+    await run_with_message(store, "d", 20 * KB)
+    assert await names(store) == ["d", "c", "b"]
+    await run_with_message(store, "e", 50 * KB)
+    assert await names(store) == ["e", "d"]
+
+
+async def test_a_task_that_grows_lets_others_go_but_not_itself() -> None:
+    store = make()
+    for name in ("a", "b"):
+        await finish(store, name, 30 * KB)
+    growing = await run(store, "c", 30 * KB)
+    await append(store, growing.chunk("x" * 30 * KB))
+    assert await names(store) == ["c", "b"]
+    await append(store, growing.chunk("x" * 60 * KB))  # more than there is room for
+    await append(store, growing.complete())
+    await assert_holds(store, growing)
+    assert await names(store) == ["c"]
+    await tell(store, Author("d"))
+    assert await names(store) == ["d"]
+
+
+async def test_a_store_full_of_bytes_of_unfinished_tasks_takes_no_new_one_and_lets_none_go() -> None:
+    store = make()
+    await finish(store, "ended", 5 * KB)
+    running = await run(store, "running", 80 * KB)
+    with pytest.raises(OverloadedError) as caught:
+        await run_with_message(store, "new", 30 * KB)
+    assert caught.value.retry_after > 0
+    assert await names(store) == ["running", "ended"]
+    await append(store, running.complete())
+    await run_with_message(store, "new", 30 * KB)
+
+
+async def test_when_unfinished_tasks_fill_the_store_they_can_end_but_not_grow() -> None:
+    store = make()
+    running = await run(store, "running", 80 * KB)
+    waiting = await run(store, "waiting", 30 * KB)
+    with pytest.raises(StoreUnavailableError, match="no memory left"):
+        await append(store, running.rival().chunk("one more"))
+    await append(store, waiting.complete())
+    await append(store, running.chunk("goes on"))
+
+
+async def test_an_owner_with_too_many_bytes_loses_their_own_tasks_first() -> None:
+    store = make(of_one=50 * KB)
+    await finish(store, "of-bob", 30 * KB, owner=BOB)
+    for name in ("a", "b"):
+        await finish(store, name, 20 * KB)
+    await run_with_message(store, "c", 20 * KB)
+    assert await names(store) == ["c", "b"]
+    assert await names(store, BOB) == ["of-bob"]
+
+
+async def test_an_owner_whose_unfinished_tasks_are_too_large_is_refused_and_nobody_else() -> None:
+    store = make(of_one=50 * KB)
+    await run(store, "a", 45 * KB)
+    with pytest.raises(OverloadedError):
+        await run_with_message(store, "b", 10 * KB)
+    await run_with_message(store, "of-bob", 10 * KB, owner=BOB)
+
+
+async def test_an_owner_whose_task_grows_loses_their_own_tasks_too() -> None:
+    store = make(of_one=50 * KB)
+    await finish(store, "a", 20 * KB)
+    growing = await run(store, "b", 20 * KB)
+    await append(store, growing.chunk("x" * 20 * KB))
+    assert await names(store) == ["b"]
+
+
+async def test_what_the_agent_remembers_counts() -> None:
+    store = make()
+    author = Author("t")
+    author.memo = b"m" * 90 * KB
+    await tell(store, author)
+    with pytest.raises(OverloadedError):
+        await run_with_message(store, "u", 10 * KB)
+    author.memo = b""
+    await append(store, author.work())
+    await run_with_message(store, "u", 10 * KB)
+
+
+async def test_bytes_of_what_is_gone_are_free_again_however_it_went() -> None:
+    clock = Clock()
+    store = InMemoryTaskStore(ttl=TTL, max_bytes=MAX, max_bytes_per_owner=MAX, clock=clock)
+    for _ in range(5):
+        await finish(store, "expires", 60 * KB)
+        clock.now += TTL
+        await run(store, "removed", 60 * KB)
+        assert await store.remove("removed", ALICE)
+        await finish(store, "removed", 60 * KB)
+        assert await store.remove("removed", ALICE)
+        author = await run(store, "rests", 60 * KB)
+        await append(store, author.status(TaskState.INPUT_REQUIRED))
+        await append(store, author.work())
+        assert await store.remove("rests", ALICE)
+    await run_with_message(store, "all", 95 * KB)
+    with pytest.raises(OverloadedError):
+        await run_with_message(store, "more", 5 * KB)
+
+
+async def test_bytes_of_a_task_that_is_saved_anew_count_once() -> None:
+    store = make()
+    for state in (TaskState.COMPLETED, TaskState.WORKING, TaskState.COMPLETED, TaskState.WORKING) * 3:
+        status = TaskStatus(state=state, timestamp=timestamp())
+        await store.save(Task(id="t", context_id="c", status=status, metadata={"large": "x" * 60 * KB}))
+    await run_with_message(store, "u", 99 * KB, owner="somebody")

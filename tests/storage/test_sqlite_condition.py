@@ -1,0 +1,213 @@
+"""What the SQLite store tells of its file: what is wrong, for how long, and how often in the log."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage.sqlite import condition, database_file
+from apcore_a2a.storage.sqlite.condition import Trouble
+from apcore_a2a.storage.sqlite.store import SQLiteStore
+from apcore_a2a.storage.task_store import Query, trouble_of
+from tests.storage.contract import ALICE, Author, append, assert_holds, tell
+from tests.storage.sqlite_spy import Spy
+
+LARGE = "x" * 100_000
+
+
+def fill_disk(writer: Spy) -> None:
+    pages = writer.execute("PRAGMA page_count").fetchone()[0]
+    writer.execute(f"PRAGMA max_page_count={pages}")
+
+
+def make_room(writer: Spy) -> None:
+    writer.execute("PRAGMA max_page_count=1000000")
+
+
+async def test_a_full_disk_is_told_of_until_there_is_room_whatever_small_write_succeeds(
+    sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(condition, "PROBE_INTERVAL", 0.0)
+    author = await tell(sqlite, Author("t"), TaskState.WORKING)
+    assert trouble_of(sqlite) == ""
+    fill_disk(writer)
+    for _ in range(3):
+        with pytest.raises(StoreUnavailableError):
+            await append(sqlite, author.rival().chunk(LARGE))
+    await append(sqlite, author.chunk("small"))
+    for _ in range(3):
+        assert trouble_of(sqlite) == Trouble.FULL.value
+        with pytest.raises(StoreUnavailableError):
+            await sqlite.check()
+    assert [record.message for record in caplog.records] == [f"task store in trouble: {Trouble.FULL.value}"]
+    make_room(writer)
+    await sqlite.check()
+    assert trouble_of(sqlite) == ""
+    await append(sqlite, author.chunk(LARGE))
+    await assert_holds(sqlite, author)
+
+
+async def test_a_failing_disk_is_tried_again_now_and_then_only(
+    sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(condition, "PROBE_INTERVAL", 1e9)
+    author = await tell(sqlite, Author("t"), TaskState.WORKING)
+    fill_disk(writer)
+    with pytest.raises(StoreUnavailableError):
+        await append(sqlite, author.rival().chunk(LARGE))
+    with pytest.raises(StoreUnavailableError):
+        await sqlite.check()  # the one probe
+    make_room(writer)
+    with pytest.raises(StoreUnavailableError):
+        await sqlite.check()
+
+
+async def test_one_kind_of_trouble_is_logged_again_after_a_while(
+    sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(condition, "LOG_INTERVAL", 0.0)
+    author = await tell(sqlite, Author("t"), TaskState.WORKING)
+    fill_disk(writer)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError):
+            await append(sqlite, author.rival().chunk(LARGE))
+    assert len(caplog.records) >= 2
+
+
+async def test_a_probe_leaves_nothing_behind(
+    sqlite: SQLiteStore, writer: Spy, connections: list[Spy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(condition, "PROBE_INTERVAL", 0.0)
+    author = await tell(sqlite, Author("t"), TaskState.WORKING)
+    fill_disk(writer)
+    with pytest.raises(StoreUnavailableError):
+        await append(sqlite, author.rival().chunk(LARGE))
+    make_room(writer)
+    await sqlite.check()
+    assert connections[1].execute("SELECT count(*) FROM document").fetchone() == (0,)
+
+
+async def test_a_check_writes_nothing(sqlite: SQLiteStore, writer: Spy) -> None:
+    await tell(sqlite, Author("t"), TaskState.WORKING)
+    log = sqlite.path.with_name("tasks.db-wal")
+    before = (log.stat().st_mtime_ns, log.read_bytes(), writer.total_changes)
+    for _ in range(10):
+        await sqlite.check()
+    assert (log.stat().st_mtime_ns, log.read_bytes(), writer.total_changes) == before
+
+
+async def test_a_lock_of_another_program_is_told_of_while_it_is_held(
+    sqlite: SQLiteStore, writer: Spy, connections: list[Spy]
+) -> None:
+    writer.execute("PRAGMA busy_timeout=0")
+    other = sqlite3.connect(sqlite.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailableError):
+        await sqlite.check()
+    assert trouble_of(sqlite) == Trouble.LOCKED.value
+    other.execute("ROLLBACK")
+    other.close()
+    await sqlite.check()
+    assert trouble_of(sqlite) == ""
+
+
+def damage(path: Path, table: str) -> None:
+    """Overwrite the first page of a table in a file that nobody has open."""
+    database = sqlite3.connect(path)
+    (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    (size,) = database.execute("PRAGMA page_size").fetchone()
+    database.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+
+
+async def test_damage_is_told_of_for_good_and_writes_elsewhere_go_on(
+    sqlite: SQLiteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    await tell(sqlite, Author("before"), TaskState.WORKING)
+    await sqlite.close()
+    damage(sqlite.path, "task_context")
+    await sqlite.open()
+    assert trouble_of(sqlite) == ""
+    for _ in range(3):
+        with pytest.raises(StoreUnavailableError):
+            await sqlite.page(Query(owner=ALICE, limit=1, context_id="talk"))
+    assert trouble_of(sqlite) == Trouble.DAMAGED.value
+    await sqlite.check()
+    assert trouble_of(sqlite) == Trouble.DAMAGED.value
+    assert [record.message for record in caplog.records] == [f"task store in trouble: {Trouble.DAMAGED.value}"]
+
+
+async def test_a_closed_store_says_that_it_is_not_open(tmp_path: Path) -> None:
+    assert trouble_of(SQLiteStore(tmp_path / "tasks.db")) == "the task store is not open"
+
+
+async def test_no_reason_names_a_path_or_says_what_sqlite_says(sqlite: SQLiteStore) -> None:
+    await tell(sqlite, Author("t"))
+    sqlite.path.rename(sqlite.path.with_name("moved.db"))
+    with pytest.raises(StoreUnavailableError) as caught:
+        await sqlite.check()
+    assert trouble_of(sqlite) == Trouble.GONE.value
+    assert "tasks.db" not in caught.value.message + trouble_of(sqlite)
+    for read in (sqlite.load("t", ALICE), sqlite.events("t", ALICE, 0), sqlite.page(Query(owner=ALICE, limit=1))):
+        with pytest.raises(StoreUnavailableError):
+            await read
+    with pytest.raises(StoreUnavailableError):
+        await sqlite.create(Author("u").create())
+
+
+# ---- the lock --------------------------------------------------------------------------------------------------------
+
+SWITCH = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('PRAGMA journal_mode=DELETE')"
+
+
+def switch_journal(path: Path) -> str:
+    """What SQLite says to another program that needs the file for itself."""
+    other = subprocess.run([sys.executable, "-c", SWITCH, path], capture_output=True, text=True, check=False)
+    return other.stderr
+
+
+async def test_a_second_store_that_is_refused_takes_no_lock_of_sqlite_away(sqlite: SQLiteStore) -> None:
+    """Were a descriptor closed by it, the file would be free for another program to change under us."""
+    await tell(sqlite, Author("t"))
+    with pytest.raises(StoreUnavailableError, match="in use"):
+        await SQLiteStore(sqlite.path).open()
+    assert "database is locked" in switch_journal(sqlite.path)
+
+
+@pytest.fixture
+def side_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on systems where locks on the file itself would keep SQLite out."""
+    monkeypatch.setattr(database_file, "LOCKS_ARE_APART", False)
+
+
+@pytest.mark.usefixtures("side_lock")
+async def test_where_the_lock_is_a_file_beside_it_a_second_store_is_refused_and_its_removal_noticed(
+    tmp_path: Path,
+) -> None:
+    store = SQLiteStore(tmp_path / "tasks.db")
+    await store.open()
+    await store.check()
+    (tmp_path / "link.db").symlink_to(store.path)
+    for path in (store.path, tmp_path / "link.db"):
+        with pytest.raises(StoreUnavailableError, match="in use"):
+            await SQLiteStore(path).open()
+    (tmp_path / "tasks.db.lock").unlink()
+    with pytest.raises(StoreUnavailableError):
+        await store.check()
+    await store.close()
+    await store.open()
+    await store.check()
+    await store.close()
+
+
+@pytest.mark.usefixtures("side_lock")
+async def test_where_the_lock_is_a_file_beside_it_a_directory_is_no_store_either(tmp_path: Path) -> None:
+    (tmp_path / "tasks.db.lock").mkdir()
+    with pytest.raises(StoreUnavailableError, match="cannot be opened"):
+        await SQLiteStore(tmp_path / "tasks.db").open()

@@ -84,11 +84,13 @@ class Server(uvicorn.Server):
         host, port = sockets[0].getsockname()[:2]
         try:
             await super().startup(sockets)
-        except SystemExit:  # uvicorn's way to say that the application did not open
-            raise NotStarted(getattr(self.lifespan, "reason", "")) from None
+        except SystemExit:  # uvicorn's way to say that the application did not open; older ones just return
+            raise NotStarted(self._why_not_open()) from None
         except OSError as error:  # somebody else was quicker between our bind() and listen()
             await self.lifespan.shutdown()
             raise NotStarted(_why_not_bound(error, self.config.host, port)) from error
+        if self.lifespan.should_exit:
+            raise NotStarted(self._why_not_open())
         gc.collect()
         gc.freeze()  # what is there now stays: no collection looks at it again (45,000 objects, 30 ms of an answer)
         if ":" in host:
@@ -97,6 +99,9 @@ class Server(uvicorn.Server):
         if self._on_started is not None:
             self._on_started(address)
         logger.info("Uvicorn running on %s (Press CTRL+C to quit)", address)
+
+    def _why_not_open(self) -> str:
+        return getattr(self.lifespan, "reason", "") or "The application did not open"
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         if not self.config.loaded:

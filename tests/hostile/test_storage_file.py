@@ -62,7 +62,7 @@ async def test_health_alone_notices_that_the_file_is_taken_away(tmp_path: Path, 
         take_away(path)
         async with asyncio.timeout(PATIENCE):
             while await server.health() == 200:  # the store is asked once a second
-                await asyncio.sleep(0.05)
+                pass
         assert await server.health() == 503
         assert await server.status_of_listing() == 503
         await server.stop()

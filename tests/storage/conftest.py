@@ -55,7 +55,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[Spy]:
 
 @pytest.fixture
 async def sqlite(tmp_path: Path, clock: Clock, connections: list[Spy]) -> AsyncIterator[SQLiteStore]:
-    store = SQLiteStore(tmp_path / "tasks.db", ttl=TTL, clock=clock)
+    store = SQLiteStore(tmp_path / "tasks.db", ttl=TTL, clock=clock, monotonic=clock)
     await store.open()
     yield store
     await store.close()

@@ -90,7 +90,10 @@ class Kind(NamedTuple):
 STORES = {
     "memory": Kind(lambda _, clock, tasks: InMemoryTaskStore(ttl=TTL, max_capacity=tasks, clock=clock)),
     "sqlite": Kind(
-        lambda path, clock, tasks: SQLiteStore(path / "tasks.db", ttl=TTL, max_tasks=tasks, clock=clock), replays=True
+        lambda path, clock, tasks: SQLiteStore(
+            path / "tasks.db", ttl=TTL, max_tasks=tasks, clock=clock, monotonic=clock
+        ),
+        replays=True,
     ),
     "simple": Kind(lambda *_: SimpleStore(DictStore()), retains=False),
 }

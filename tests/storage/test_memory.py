@@ -4,9 +4,11 @@ import tracemalloc
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
+import pytest
 from msgspec.structs import replace
 
 from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
+from apcore_a2a.storage import memory
 from apcore_a2a.storage.memory import MAX_EXPIRED, InMemoryTaskStore
 from apcore_a2a.storage.task_store import Query
 from tests.calls import count_calls
@@ -44,6 +46,17 @@ async def test_of_many_tasks_that_expire_together_none_is_seen_again() -> None:
     assert (await store.page(Query(owner=ALICE, limit=10))).total == 2
     assert [await store.load(f"t{n}", ALICE) for n in range(MANY)] == [None] * MANY
     await assert_holds(store, running)
+
+
+async def test_one_listing_lets_so_many_expired_tasks_go_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MAX_SWEPT", 30)
+    clock = Clock()
+    store = InMemoryTaskStore(ttl=TTL, clock=clock)
+    for n in range(MANY):
+        await finish(store, Author(f"t{n}"))
+    clock.now += TTL
+    query = Query(owner=ALICE, limit=1)
+    assert [(await store.page(query)).total for _ in range(2)] == [MANY - 30, 0]
 
 
 async def test_keys_and_ids_of_many_tasks_that_expire_together_are_free_at_once() -> None:

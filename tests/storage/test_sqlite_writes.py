@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from itertools import count
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -10,9 +11,10 @@ from msgspec.structs import replace
 
 from apcore_a2a.errors import StaleWriteError
 from apcore_a2a.protocol.model import PushConfig, TaskState, encode
+from apcore_a2a.storage.sqlite import writer as writer_module
 from apcore_a2a.storage.sqlite.store import READER_THREADS, SQLiteStore
 from apcore_a2a.storage.task_store import Query
-from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, tell, timestamp
+from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
 from tests.storage.sqlite_spy import Spy
 
 # ---- what a write costs ----------------------------------------------------------------------------------------------
@@ -101,6 +103,50 @@ async def test_expired_tasks_leave_little_by_little_without_further_writes(
             pass
     for table in ("event", "tally"):
         assert connections[1].execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+
+
+async def ended_tasks(store: SQLiteStore, number: int) -> None:
+    async with asyncio.TaskGroup() as group:
+        for n in range(number):
+            group.create_task(tell(store, Author(f"t{n}"), TaskState.CANCELED))
+
+
+async def test_a_clock_that_jumps_past_the_ttl_erases_nothing_until_that_time_has_passed(tmp_path: Path) -> None:
+    wall, monotonic = Clock(), Clock()
+    store = SQLiteStore(tmp_path / "tasks.db", ttl=TTL, clock=wall, monotonic=monotonic)
+    await store.open()
+    await ended_tasks(store, 20)
+    wall.now += 10 * TTL
+    for _ in range(20):
+        await store.check()
+    await tell(store, Author("after the jump"), TaskState.CANCELED)
+    assert (await store.page(Query(owner=ALICE, limit=1))).total == 21
+    monotonic.now += TTL
+    for _ in range(20):
+        await store.check()
+    assert await ids(store, Query(owner=ALICE, limit=100)) == ["after the jump"]
+    wall.now -= 20 * TTL  # set back: nothing goes that would have stayed
+    await store.check()
+    assert (await store.page(Query(owner=ALICE, limit=1))).total == 1
+    await store.close()
+
+
+async def test_one_sweep_removes_so_many_tasks_at_most_and_says_that_there_are_more(
+    sqlite: SQLiteStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(writer_module, "MAX_SWEPT", 32)
+    await ended_tasks(sqlite, 100)
+    clock.now += TTL
+    await sqlite.check()
+    async with asyncio.timeout(5):
+        while not caplog.records:
+            await sqlite.load("t0", ALICE)
+            await asyncio.sleep(0)
+    left = (await sqlite.page(Query(owner=ALICE, limit=1))).total
+    assert 100 - 2 - 32 <= left < 100
+    await sqlite.page(Query(owner=ALICE, limit=1))
+    assert (await sqlite.page(Query(owner=ALICE, limit=1))).total == left
+    assert [record.message for record in caplog.records] == ["many tasks have expired at once: is the clock right?"]
 
 
 # ---- what a read costs -----------------------------------------------------------------------------------------------

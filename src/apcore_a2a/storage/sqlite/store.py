@@ -22,7 +22,7 @@ from apcore_a2a.storage.sqlite import reads
 from apcore_a2a.storage.sqlite.condition import Condition
 from apcore_a2a.storage.sqlite.database_file import DatabaseFile
 from apcore_a2a.storage.sqlite.schema import connect_reader, connect_writer, read_page_key
-from apcore_a2a.storage.sqlite.tables import Tables, take_snapshot
+from apcore_a2a.storage.sqlite.tables import AgeClock, Tables, take_snapshot
 from apcore_a2a.storage.sqlite.writer import Writer
 from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record
 
@@ -58,6 +58,7 @@ class SQLiteStore:
         ttl: float = WEEK,
         max_tasks: int = 1_000_000,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         if synchronous not in ("NORMAL", "FULL"):
             raise ValueError(f"synchronous is NORMAL or FULL, not {synchronous!r}")
@@ -69,7 +70,7 @@ class SQLiteStore:
         self._synchronous = synchronous
         self._ttl = ttl
         self._max_tasks = max_tasks
-        self._clock = clock
+        self._clock = AgeClock(clock, monotonic)
         self._opened: _OpenDatabase | None = None
 
     @classmethod

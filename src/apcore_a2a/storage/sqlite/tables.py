@@ -72,10 +72,31 @@ class _CachedRow(Struct, gc=False):
     run: bytes | None = None
 
 
+class AgeClock:
+    """Tells how old a task is, and is not fooled when somebody sets the clock.
+
+    The end of a task is stored in wall-clock time, because the file outlives the process. While the process runs, time
+    passes for its tasks no faster than on the monotonic clock: were the clock set to next year, the tasks of a week
+    would be gone at once. When it is set back, they are kept longer.
+    """
+
+    def __init__(self, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
+        self.wall = wall
+        self._monotonic = monotonic
+        self._offset: float | None = None  # of the monotonic clock to what the wall clock said at first
+
+    def now(self) -> float:
+        wall = self.wall()
+        monotonic = self._monotonic()
+        if self._offset is None:
+            self._offset = wall - monotonic
+        return min(wall, monotonic + self._offset)
+
+
 class Tables:
     """The tables, for the one thread that writes to them."""
 
-    def __init__(self, database: sqlite3.Connection, *, ttl: float, max_tasks: int, clock: Callable[[], float]) -> None:
+    def __init__(self, database: sqlite3.Connection, *, ttl: float, max_tasks: int, clock: AgeClock) -> None:
         self.database = database
         self._ttl = ttl
         self._max_tasks = max_tasks
@@ -214,7 +235,7 @@ class Tables:
 
     def _time_of_end(self, change: ChangeSnapshot) -> float | None:
         if change.state in TERMINAL:
-            return self._clock()
+            return self._clock.wall()
         return None
 
     # ---- what leaves -------------------------------------------------------------------------------------------------
@@ -241,7 +262,7 @@ class Tables:
         """Remove tasks that ended longer than the TTL ago, the oldest first; answer whether more may be left."""
         removed = self._remove_ended(
             "SELECT number, owner, state FROM task WHERE ended <= ? ORDER BY ended, number LIMIT ?",
-            self._clock() - self._ttl,
+            self._clock.now() - self._ttl,
             limit,
         )
         return removed == limit

@@ -13,6 +13,7 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar, TypeVarTuple
@@ -31,6 +32,7 @@ MAX_BATCH: Final = 512  # writes in one transaction: bounds how long the first w
 MAX_WAITING: Final = 20_000  # writes in the queue: beyond it the disk does not keep up, and more would only wait longer
 SWEEP_INTERVAL: Final = 60.0  # seconds between looks for expired tasks while nothing is written
 SWEEP_IDLE: Final = 16  # expired tasks removed at a time then; beside writes, two for each
+MAX_SWEPT: Final = 1_000  # expired tasks removed in one interval then: if the clock is wrong, there is time to notice
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -53,6 +55,8 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_PendingWrite | None] = queue.SimpleQueue()  # None is the last thing in it
         self._closed = False
+        self._swept = 0  # expired tasks looked for in this interval, without a write
+        self._next_interval = 0.0
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         # A daemon: a process that never calls close() must still end. What was answered is in the file by then.
         self._thread = threading.Thread(target=self._run, name="apcore-a2a-sqlite-writer", daemon=True)
@@ -107,11 +111,23 @@ class Writer:
 
     def _patience(self, more_expired: bool) -> float:
         """How long to wait for writes before there is something else to do."""
-        if more_expired:
+        if more_expired and self._may_sweep_on():
             return 0.0
         if self._condition.needs_probe:
             return PROBE_INTERVAL
         return SWEEP_INTERVAL
+
+    def _may_sweep_on(self) -> bool:
+        now = time.monotonic()
+        if now >= self._next_interval:
+            self._next_interval = now + SWEEP_INTERVAL
+            self._swept = 0
+        self._swept += SWEEP_IDLE
+        if self._swept <= MAX_SWEPT:
+            return True
+        if self._swept <= MAX_SWEPT + SWEEP_IDLE:  # once in the interval
+            logger.warning("many tasks have expired at once: is the clock right?", extra={"removed": MAX_SWEPT})
+        return False
 
     def _check(self) -> None:
         self._file.look_beside_next_time()  # that is, after this transaction

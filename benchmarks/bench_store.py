@@ -23,7 +23,7 @@ CHUNK = "x" * 1000
 
 
 def make_stores(folder: Path) -> dict[str, Store]:
-    stores: dict[str, Store] = {"memory": InMemoryTaskStore(max_capacity=MANY)}
+    stores: dict[str, Store] = {"memory": InMemoryTaskStore(max_capacity=MANY, max_bytes=1000 * MANY)}
     for synchronous in ("NORMAL", "FULL"):
         path = folder / f"{uuid4()}.db"
         stores[f"sqlite {synchronous}"] = SQLiteStore(path, synchronous=synchronous, max_tasks=MANY)
@@ -121,7 +121,7 @@ async def bench_chunks(found: Findings, folder: Path) -> None:
 
 
 async def bench_memory(found: Findings, tasks: int = 10_000) -> None:
-    store = InMemoryTaskStore(max_capacity=MANY)
+    store = InMemoryTaskStore(max_capacity=MANY, max_bytes=1000 * MANY)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for _ in range(tasks):

@@ -60,7 +60,11 @@ async def fill(store: Store, tasks: int) -> None:
 
 def main() -> None:
     given = arguments()
-    store: Store = SQLiteStore(given.sqlite, max_tasks=MANY) if given.sqlite else InMemoryTaskStore(max_capacity=MANY)
+    store: Store = (
+        SQLiteStore(given.sqlite, max_tasks=MANY)
+        if given.sqlite
+        else InMemoryTaskStore(max_capacity=MANY, max_bytes=1000 * MANY)
+    )
     target: object = Obedient()
     if given.kind == "apcore":
         from benchmarks.peers.modules import registry

@@ -72,6 +72,15 @@ async def test_when_there_are_too_many_bytes_the_tasks_go_that_ended_first() -> 
     assert await names(store) == ["e", "d"]
 
 
+async def test_tasks_of_others_make_room_when_all_together_are_too_large() -> None:
+    store = make()
+    for name in ("a", "b"):
+        await finish(store, name, 40 * KB)
+    await run_with_message(store, "of-bob", 40 * KB, owner=BOB)
+    assert await names(store) == ["b"]
+    assert await names(store, BOB) == ["of-bob"]
+
+
 async def test_a_task_that_grows_lets_others_go_but_not_itself() -> None:
     store = make()
     for name in ("a", "b"):

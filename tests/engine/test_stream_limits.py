@@ -69,11 +69,11 @@ async def test_a_tenant_is_no_second_allowance() -> None:
 async def test_callers_without_a_name_have_an_allowance_for_each_address() -> None:
     gate = Gate()
     async with serving(ScriptedAgent(default=(gate, COMPLETED)), max_streams_per_caller=1) as engine:
-        here = CallContext(peer="10.0.0.1")
-        there = CallContext(peer="10.0.0.2")
+        here = CallContext(peer=("10.0.0.1", 1))
+        there = CallContext(peer=("10.0.0.2", 1))
         nowhere = CallContext()
         opened = [await soon(engine.stream_message(request("go"), who)) for who in (here, there, nowhere)]
-        for who in (here, there, nowhere, CallContext(peer="10.0.0.1", caller=Caller(tenant="made up"))):
+        for who in (here, there, nowhere, CallContext(peer=("10.0.0.1", 2), caller=Caller(tenant="made up"))):
             with pytest.raises(OverloadedError, match="your limit of open streams"):
                 await engine.stream_message(request("go"), who)
         gate.open()

@@ -16,12 +16,12 @@ class CallContext(Struct, frozen=True, kw_only=True):
 
     caller: Caller = Caller()
     rules: Rules = Rules()
+    peer: tuple[str, int] | None = None
+    """The address and the port that the request came from, where there are any."""
     headers: Mapping[str, str] = {}
     extensions: frozenset[str] = frozenset()
     idempotency_key: str = ""
     last_event_id: int | None = None
-    peer: str = ""
-    """The address that the request came from, where there is one."""
 
     @property
     def owner(self) -> str:
@@ -33,7 +33,10 @@ class CallContext(Struct, frozen=True, kw_only=True):
         """Whose share of what is limited this call takes: not the tenant's, for a client may make up any of those."""
         if self.caller.is_authenticated:
             return replace(self.caller, tenant="").owner
-        return f"{ANONYMOUS}\n{self.peer}"  # all who have no name share their tasks, but not one allowance
+        host = ""
+        if self.peer is not None:
+            host = self.peer[0]
+        return f"{ANONYMOUS}\n{host}"  # all who have no name share their tasks, but not one allowance
 
 
 class Interceptor(Protocol):

@@ -90,7 +90,7 @@ class Inbound(Struct, gc=False):
     query: bytes
     caller: Caller
     traffic: Traffic
-    peer: str
+    peer: tuple[str, int] | None
 
     def text(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1")
@@ -166,14 +166,13 @@ _CARRIED: Final = frozenset(
     {b"traceparent", b"tracestate", b"a2a-extensions", b"x-a2a-extensions", b"idempotency-key", b"last-event-id"}
 )
 _ANYONE: Final = Caller()
-_NOWHERE: Final = ("", 0)  # a socket without an address
 
 
 def inbound(scope: Scope) -> Inbound:
     """The request as the bindings see it; the caller is whom the authentication found, else anonymous."""
     caller = scope.get("a2a.caller", _ANYONE)
-    peer, _ = scope.get("client") or _NOWHERE
-    return Inbound(dict(scope["headers"]), scope["query_string"], caller, scope.get(KEY) or Traffic(), peer)
+    traffic = scope.get(KEY) or Traffic()
+    return Inbound(dict(scope["headers"]), scope["query_string"], caller, traffic, scope.get("client"))
 
 
 def media_type(request: Inbound) -> bytes:

@@ -283,3 +283,14 @@ async def test_a_run_whose_work_goes_on_is_abandoned_once(deaf: bool) -> None:
         await soon(back.wait())
     assert ledger.abandoned == [task.id]
     assert ledger.ended == [(task.id, S.CANCELED)]
+
+
+async def test_a_run_that_ends_by_itself_may_also_say_that_its_work_goes_on() -> None:
+    async def play(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        call.cancel.ignore()
+        yield COMPLETED
+
+    ledger = Ledger()
+    async with serving(Acts(play), observer=ledger) as engine:
+        task = await User(engine).send("go")
+    assert (task.status.state, ledger.abandoned) == (S.COMPLETED, [task.id])

@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 
+from apcore_a2a.http.health import NO_THREADS
 from tests.processes import Process, running
 
 # Waits for ever when it is told to, or until the process gets SIGUSR1.
@@ -72,6 +73,9 @@ async def test_functions_that_never_return_are_replaced_and_then_messages_are_re
         assert "every thread is held by a function that does not return" not in process.said
         await process.says("every thread is held by a function that does not return")
         assert process.said.count("function goes on after its run has ended") == 128
+        assert (await user.metrics())["stuck_threads"] == 128
+        health = await client.get("/health")
+        assert (health.status_code, health.json()["reason"]) == (503, NO_THREADS)
         before = await user.tasks()
         for at_once in (False, True):
             refused = await user.send("hello", at_once=at_once)

@@ -76,7 +76,10 @@ class Application(Starlette):
             max_body_bytes=settings.max_body_bytes_in_flight,
             max_answer_bytes=settings.max_answer_bytes_in_flight,
         )
-        metrics = Metrics(self.traffic) if settings.metrics else None
+        metrics = None
+        if settings.metrics:
+            # Asked when somebody looks: the engine is made with the metrics, so it comes after them.
+            metrics = Metrics(self.traffic, stuck_threads=lambda: self.engine.stuck_threads)
         self.engine = Engine(
             parts.agent,
             parts.store or InMemoryTaskStore(),

@@ -166,12 +166,13 @@ _CARRIED: Final = frozenset(
     {b"traceparent", b"tracestate", b"a2a-extensions", b"x-a2a-extensions", b"idempotency-key", b"last-event-id"}
 )
 _ANYONE: Final = Caller()
+_ELSEWHERE: Final = Traffic()  # for a binding that is used without the application around it
 
 
 def inbound(scope: Scope) -> Inbound:
     """The request as the bindings see it; the caller is whom the authentication found, else anonymous."""
     caller = scope.get("a2a.caller", _ANYONE)
-    traffic = scope.get(KEY) or Traffic()
+    traffic = scope.get(KEY, _ELSEWHERE)
     return Inbound(dict(scope["headers"]), scope["query_string"], caller, traffic, scope.get("client"))
 
 

@@ -20,6 +20,7 @@ LIVE: Final = "/health/live"
 READY: Final = "/health/ready"
 ASKED_EVERY: Final = 1.0  # seconds
 PATIENCE: Final = 2.0  # seconds for the store's answer
+NO_THREADS: Final = "Every thread is held by a function that does not return"
 NO_ANSWER: Final = "The task store does not answer"
 
 
@@ -76,6 +77,8 @@ class HealthEndpoint:
         """What is wrong, for everybody to see; empty if nothing is."""
         if self._engine.draining:
             return "shutting down"
+        if self._engine.out_of_threads:
+            return NO_THREADS
         known = self._engine.store_trouble  # remembered, so it is told at once
         if known:
             return known

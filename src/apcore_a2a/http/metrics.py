@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -19,6 +20,7 @@ _HELP: Final = {
     "canceled_tasks": ("counter", "Runs that ended in CANCELED"),
     "interrupted_tasks": ("counter", "Runs that stopped to ask the user"),
     "abandoned_runs": ("counter", "Agents that ignored their cancellation"),
+    "stuck_threads": ("gauge", "Threads of functions that went on after their run had ended"),
     "open_streams": ("gauge", "Event streams that are open"),
     "total_requests": ("counter", "HTTP requests"),
     "run_seconds": ("counter", "Seconds spent in runs"),
@@ -41,8 +43,9 @@ _ENDINGS: Final = {
 class Metrics:
     """An observer that counts."""
 
-    def __init__(self, traffic: Traffic) -> None:
+    def __init__(self, traffic: Traffic, *, stuck_threads: Callable[[], int]) -> None:
         self._traffic = traffic
+        self._stuck_threads = stuck_threads
         self._lag = LoopLag()
         self._started = time.monotonic()
         self._counts: Counter[str] = Counter()
@@ -81,6 +84,7 @@ class Metrics:
         for name in _HELP:
             values[name] = self._counts[name]
         values["run_seconds"] = round(self._seconds, 6)
+        values["stuck_threads"] = self._stuck_threads()
         values["open_connections"] = self._traffic.connections
         values["body_bytes_in_flight"] = self._traffic.body_bytes
         values["answer_bytes_in_flight"] = self._traffic.answer_bytes

@@ -57,12 +57,11 @@ async def tell(watcher: Watcher) -> None:
     watcher.stream.close()
 
 
-async def say_more(user: User, watcher: Watcher) -> None:
+async def say_more(user: User, task_id: str) -> None:
     """A message that has to wait for its turn, and whose sender does not."""
-    await watcher.read()
-    message_id = f"more-{watcher.task.id}"
-    await user.start("more", task_id=watcher.task.id, message_id=message_id)
-    os.write(1, f"{watcher.task.id} {ACK} {message_id}\n".encode())
+    message_id = f"more-{task_id}"
+    await user.start("more", task_id=task_id, message_id=message_id)
+    os.write(1, f"{task_id} {ACK} {message_id}\n".encode())
 
 
 async def live(path: str, tasks: int, chunks: int) -> None:
@@ -74,9 +73,10 @@ async def live(path: str, tasks: int, chunks: int) -> None:
         begun = [group.create_task(alice.stream(KINDS[number % len(KINDS)])) for number in range(tasks)]
         for number, each in enumerate(begun):
             watcher = await each
-            if KINDS[number % len(KINDS)] in ("safe", "unsafe"):  # the others have ended by then
-                await say_more(alice, watcher)
+            await watcher.read()  # the task itself
             group.create_task(tell(watcher))
+            if KINDS[number % len(KINDS)] in ("safe", "unsafe"):  # the others have ended by then
+                group.create_task(say_more(alice, watcher.task.id))
         os.write(1, READY.encode())
     await engine.close()  # waits for what runs again
 

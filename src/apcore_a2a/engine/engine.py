@@ -29,7 +29,6 @@ from apcore_a2a.engine.streams import (
     Streams,
     event_stream,
     replay_ended,
-    snapshot_stream,
 )
 from apcore_a2a.errors import InvalidParamsError, UnsupportedOperationError, Violation
 from apcore_a2a.protocol import model
@@ -165,7 +164,7 @@ class Engine:
         with self._streams.reserve(context) as room:
             begun = await self._intake.begin(request, context, wait=True)
             if isinstance(begun, Snapshot):
-                return snapshot_stream(begun.document, begun.version)
+                return Stream([snapshot_entry(begun)])
             if begun.reply is not None:
                 return event_stream(begun.reply)
             start: LogEntry | int | None = 0

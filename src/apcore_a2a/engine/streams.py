@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Final, Protocol
 
 from apcore_a2a.engine.call_context import CallContext
-from apcore_a2a.engine.event_log import READ_AT_ONCE, EventLog, Lagged, LogEntry, Snapshot, snapshot_entry
+from apcore_a2a.engine.event_log import READ_AT_ONCE, EventLog, Lagged, LogEntry
 from apcore_a2a.engine.live_task import LiveTask, StoredEvents
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
@@ -20,7 +20,7 @@ from apcore_a2a.engine.runs import Runs
 from apcore_a2a.errors import OverloadedError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
-from apcore_a2a.protocol.model import Document, Event, StatusUpdate, TaskState
+from apcore_a2a.protocol.model import Event, StatusUpdate, TaskState
 
 KEEP_ALIVE: Final = 15.0
 DISCONNECT_GRACE: Final = 5.0
@@ -197,11 +197,6 @@ class Streams:
         self._observer.stream_closed(live.task.id)
         if context.rules.stream_keeps_task and self._cancel_on_disconnect and live.state not in until:
             self._runs.stop_unless_watched(live, DISCONNECT_GRACE)
-
-
-def snapshot_stream(document: Document, version: int) -> Stream:
-    """A stream of the task as it is, and no more."""
-    return Stream([snapshot_entry(Snapshot(document, version))])
 
 
 def event_stream(event: Event) -> Stream:

@@ -128,6 +128,7 @@ class Run:
         self.error: A2AError | None = None
         self.driver: asyncio.Task[None]
         self.stopping: asyncio.Task[None] | None = None  # set by `Runs.stop`: a run is stopped once
+        self.deadline: asyncio.TimerHandle | None = None  # set by `Runs` when the driver first waits
         self._start = start
         self._agent = agent
         self._observer = observer

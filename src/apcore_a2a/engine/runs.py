@@ -22,6 +22,7 @@ from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.phase import OVER, Start, Stop
 from apcore_a2a.engine.run import CANCEL_GRACE, Run, retry_pause
+from apcore_a2a.engine.waiting import tell_when_waiting
 from apcore_a2a.errors import A2AError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import TERMINAL, copy
 from apcore_a2a.protocol.model import Message, Role, SendMessage, Task
@@ -104,18 +105,21 @@ class Runs:
         return run
 
     async def _drive(self, run: Run) -> None:
-        deadline = None
-        if self._timeout is not None:
-            loop = asyncio.get_running_loop()
-            deadline = loop.call_later(self._timeout, self.stop, run, Stop.TIMEOUT)
         try:
-            await run.drive()
+            if self._timeout is None:
+                await run.drive()
+            else:
+                # A timer would cost an agent that answers at once 4 % of its message, and could not stop it.
+                await tell_when_waiting(run.drive(), partial(self._set_deadline, run, self._timeout))
         finally:
-            if deadline is not None:
-                deadline.cancel()
+            if run.deadline is not None:
+                run.deadline.cancel()
             # A run that was left behind has been finished by `_stop`; its driver may come back hours later.
             if run.phase is OVER and self._active.get(run.live.task.id) is run:
                 self._finish(run)
+
+    def _set_deadline(self, run: Run, seconds: float) -> None:
+        run.deadline = asyncio.get_running_loop().call_later(seconds, self.stop, run, Stop.TIMEOUT)
 
     def _finish(self, run: Run) -> None:
         del self._active[run.live.task.id]

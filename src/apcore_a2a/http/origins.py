@@ -54,13 +54,9 @@ class OriginGate:
         self._known_host: bytes | None = None
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        host = b""
-        origin = b""
-        for name, value in scope["headers"]:
-            if name == b"host":
-                host = value
-            elif name == b"origin":
-                origin = value
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"")
+        origin = headers.get(b"origin", b"")
         if self._on_loopback and host != self._known_host and not self._is_our_name(host, scope):
             return refuse_early(scope, send, 421, InvalidRequestError(WRONG_HOST), CLOSE)
         if origin and self._is_forbidden(scope, host, origin.decode("latin-1")):

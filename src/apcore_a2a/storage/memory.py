@@ -97,7 +97,15 @@ class InMemoryTaskStore:
         index = self._indexes.get(owner)
         if index is None:  # not setdefault, which would make an index for each task and throw it away
             index = OwnerIndex()
-        self._make_room(index, _size_of_new(change))
+        # The sizes spelled out, here and in `_write`: a call for each would make a message 5 % dearer.
+        size = len(change.memo)
+        if change.document is None:
+            size += sum(map(len, change.events))
+        else:
+            size += len(change.document.body)
+        is_full = len(self._tasks) >= self._capacity or self._held.all + size > self._max_bytes
+        if is_full or index.held.all + size > self._max_bytes_per_owner:
+            self._make_room(index, size)
         self._indexes[owner] = index  # also if it was there: it is taken out when its last task makes room
         self._created += 1
         stored = StoredTask(task.id, owner, task.context_id, key, self._created)
@@ -123,26 +131,27 @@ class InMemoryTaskStore:
         self._write(stored, change)
 
     def _write(self, stored: StoredTask, change: Change) -> None:
-        # `stored.size` spelled out, here and below: a call for each would make a message 5 % dearer.
-        content = stored.growth + len(stored.body)
-        before = content + len(stored.memo)
         status = change.task.status
         document = change.document
+        before = stored.growth + len(stored.body)
+        if document is None:
+            stored.task = change.task
+            stored.body = b""
+            size = before + sum(map(len, change.events))
+            if change.memo is not stored.memo:
+                size += len(change.memo) - len(stored.memo)
+            stored.growth = size
+        else:
+            stored.task = None
+            stored.body = document.body
+            stored.growth = len(change.memo)
+            size = stored.growth + len(stored.body)
         stored.version = change.version
         stored.epoch = change.epoch
         stored.memo = change.memo
         stored.run = change.run
         stored.state = status.state
         stored.changed_at = status.timestamp
-        if document is None:
-            stored.task = change.task
-            stored.body = b""
-            stored.growth = content + sum(map(len, change.events))
-        else:
-            stored.task = None
-            stored.body = document.body
-            stored.growth = 0
-        size = stored.growth + len(stored.body) + len(stored.memo)
         index = self._indexes[stored.owner]
         held = self._held
         held_by_owner = index.held
@@ -340,14 +349,6 @@ class InMemoryTaskStore:
 
     async def delete_push_config(self, task_id: str) -> bool:
         return self._push_configs.pop(task_id, None) is not None
-
-
-def _size_of_new(change: Change) -> int:
-    """The bytes that a new task will take."""
-    document = change.document
-    if document is not None:
-        return len(document.body) + len(change.memo)
-    return sum(map(len, change.events)) + len(change.memo)
 
 
 def _document(stored: StoredTask) -> Document:

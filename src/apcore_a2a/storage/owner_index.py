@@ -39,13 +39,13 @@ class StoredTask(Struct, gc=False, eq=False):
     memo: bytes = b""
     run: bytes = b""
     growth: int = 0
-    """Bytes of the live object, as JSON: those of its last document, and of the events since. None at rest."""
+    """Bytes beside `body`: of the memo, and of a live object as JSON (its last document, and the events since)."""
     expires: float = inf
 
     @property
     def size(self) -> int:
         """The bytes that count against the limits."""
-        return self.growth + len(self.body) + len(self.memo)
+        return self.growth + len(self.body)
 
 
 class HeldBytes(Struct):

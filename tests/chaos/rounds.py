@@ -1,18 +1,22 @@
 """One round: start a worker, kill it at a random moment, let the next one go on, perhaps kill that too; then look.
 
+In some lives the file is removed first, and put back when the worker is dead. Without its file a worker falls silent.
+
 What must hold: every event that a reader was told is in the file, as it was told; every message that was acknowledged
 before its turn is in its task, and the task's end names it; every task has ended or waits for its
 user; a task that may be repeated is complete, unless it was tried three times; any other that ran has lost its worker.
 """
 
 import asyncio
+import os
 import random
+import select
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from apcore_a2a.engine.agent_output import UNANSWERED_KEY
 from apcore_a2a.engine.intake import MAX_ATTEMPTS
@@ -26,6 +30,8 @@ from tests.engine.driving import ALICE, chunks_of, text_of
 from tests.sources import ROOT
 
 PATIENCE = 60.0  # seconds for one life
+SILENCE = 2.0  # seconds without a line: longer than a worker that has its file is ever silent
+WITHOUT_FILE = 0.3  # of the lives
 ENDLESS, SHORT = 1_000_000, 20  # chunks of a task in a life that is cut short, and in one that is not
 
 Told = dict[tuple[str, int], str]
@@ -40,8 +46,15 @@ class Outcome(NamedTuple):
     lost: int
 
 
-def live(path: Path, *, tasks: int, chunks: int, kill_after: int | None) -> Iterator[str]:
-    """What one worker says until it ends, or is killed: so many lines after all its tasks have begun."""
+class End(NamedTuple):
+    """How a life ends, so many lines after all its tasks have begun."""
+
+    after: int
+    without_file: bool
+
+
+def live(path: Path, *, tasks: int, chunks: int, end: End | None) -> Iterator[str]:
+    """What one worker says until it ends by itself, or as it is told."""
     command = [sys.executable, "-m", "tests.chaos.worker", str(path), str(tasks), str(chunks)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None and worker.stderr is not None
@@ -50,18 +63,49 @@ def live(path: Path, *, tasks: int, chunks: int, kill_after: int | None) -> Iter
         try:
             left = None
             for line in worker.stdout:
-                if line == READY:
-                    left = kill_after
-                elif line.endswith("\n"):  # a line cut short was told to nobody
+                if line == READY and end is not None:
+                    left = end.after
+                elif line != READY and line.endswith("\n"):  # a line cut short was told to nobody
                     yield line
                 if left is not None:
                     left -= 1
                     if left < 0:
-                        worker.kill()
+                        break
+            if end is not None and end.without_file:
+                yield from silence_without_file(path, worker.stdout)
+            went_on = worker.poll() is None
+            if end is not None:
+                worker.kill()
+            yield from complete_lines(worker.stdout)
             trouble, code = worker.stderr.read(), worker.wait()
         finally:
             too_late.cancel()
-    assert code == (0 if kill_after is None else -9), f"the worker ended with {code}: {trouble}"
+    assert code == (0 if end is None else -9), f"the worker ended with {code}: {trouble}"
+    assert end is None or went_on, f"the worker had to be ended after {PATIENCE} s: {trouble}"
+
+
+def complete_lines(said: IO[str]) -> Iterator[str]:
+    for line in said:
+        if line != READY and line.endswith("\n"):
+            yield line
+
+
+def silence_without_file(path: Path, said: IO[str]) -> Iterator[str]:
+    """Remove the file, read until the worker says nothing any more, and put the file back as it was left."""
+    files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
+    kept = [file.with_name("kept-" + file.name) for file in files]
+    for file, link in zip(files, kept, strict=True):
+        os.link(file, link)  # a second name for what is then unlinked
+        file.unlink()
+    # What the text reader has buffered already is not seen by `select`; it is read with what comes after the kill.
+    while select.select([said], [], [], SILENCE)[0]:
+        line = said.readline()
+        if not line:  # it has ended, or was ended because it talked on and on; who waits for it says why
+            break
+        if line.endswith("\n"):
+            yield line
+    for file, link in zip(files, kept, strict=True):
+        link.rename(file)
 
 
 async def inspect(path: Path) -> dict[str, tuple[Task, list[bytes]]]:
@@ -113,8 +157,10 @@ def run_round(path: Path, dice: random.Random, *, tasks: int) -> Outcome:
     for life in range(kills + 1):
         is_last = life == kills
         new = tasks if life == 0 else 0 if is_last else 8  # without any, nobody would say when to kill
-        kill_after = None if is_last else dice.randrange(20 * tasks if life == 0 else 200)
-        for line in live(path, tasks=new, chunks=SHORT if is_last else ENDLESS, kill_after=kill_after):
+        end = None
+        if not is_last:
+            end = End(dice.randrange(20 * tasks if life == 0 else 200), without_file=dice.random() < WITHOUT_FILE)
+        for line in live(path, tasks=new, chunks=SHORT if is_last else ENDLESS, end=end):
             task_id, seq, said = line.split()
             if seq == ACK:
                 acknowledged[task_id] = said

@@ -3,18 +3,20 @@
 `python -m tests.chaos.worker FILE TASKS CHUNKS`: goes on with what the file has, starts TASKS new tasks, and ends when
 nothing runs any more. Each event that a reader gets becomes a line "task seq digest" on the standard output, written at
 once: whoever reads it knows of an event that must never be lost. So does each message to a running task that was
-acknowledged before its turn: "task ack message". The line "ready" says that all tasks have begun.
+acknowledged before its turn: "task ack message". The line "ready" says that all tasks have begun; then somebody sets
+the clock to ten years later. What the agent needs is made by a start-up hook, also for tasks that are run again.
 """
 
 import asyncio
 import hashlib
 import os
 import sys
+import time
 from collections.abc import AsyncGenerator
 
 from apcore_a2a.agent import Admission, AgentEvent, Call
-from apcore_a2a.engine.engine import Engine
-from apcore_a2a.engine.options import EngineOptions
+from apcore_a2a.app.serve import build_app
+from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol import v1
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.engine.driving import User, Watcher
@@ -22,6 +24,7 @@ from tests.fakes import ASKS, COMPLETED, chunk
 
 READY = "ready\n"
 ACK = "ack"
+TEN_YEARS = 10 * 365 * 86_400.0
 KINDS = ("safe", "unsafe", "safe", "unsafe", "safe", "unsafe", "asks", "short")
 
 
@@ -32,12 +35,19 @@ class Patient:
 
     def __init__(self, chunks: int) -> None:
         self.chunks = chunks
+        self.pool: object = None
+
+    async def open_pool(self) -> None:
+        await asyncio.sleep(0.01)
+        self.pool = object()
 
     async def admit(self, call: Call) -> Admission:
         return Admission(retry_safe=call.message.parts[0].text == "safe")
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         kind = call.message.parts[0].text
+        if self.pool is None:
+            raise RuntimeError("run before the start-up hooks")
         for number in range(self.chunks if kind in ("safe", "unsafe") else 3):
             yield chunk(str(number), append=True)
             await asyncio.sleep(0.001)
@@ -60,15 +70,28 @@ async def tell(watcher: Watcher) -> None:
 async def say_more(user: User, task_id: str) -> None:
     """A message that has to wait for its turn, and whose sender does not."""
     message_id = f"more-{task_id}"
-    await user.start("more", task_id=task_id, message_id=message_id)
+    try:
+        await user.start("more", task_id=task_id, message_id=message_id)
+    except StoreUnavailableError:
+        return  # the file is gone, and the sender knows
     os.write(1, f"{task_id} {ACK} {message_id}\n".encode())
 
 
+class WallClock:
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+
 async def live(path: str, tasks: int, chunks: int) -> None:
-    engine = Engine(Patient(chunks), SQLiteStore(path), options=EngineOptions(shutdown_timeout=60))
-    await engine.open()
-    await engine.recover()
-    alice = User(engine)
+    clock = WallClock()
+    agent = Patient(chunks)
+    store = SQLiteStore(path, clock=clock)
+    app = build_app(agent, task_store=store, on_startup=[agent.open_pool], shutdown_timeout=60)
+    await app.open()
+    alice = User(app.engine)
     async with asyncio.TaskGroup() as group:
         begun = [group.create_task(alice.stream(KINDS[number % len(KINDS)])) for number in range(tasks)]
         for number, each in enumerate(begun):
@@ -77,8 +100,9 @@ async def live(path: str, tasks: int, chunks: int) -> None:
             group.create_task(tell(watcher))
             if KINDS[number % len(KINDS)] in ("safe", "unsafe"):  # the others have ended by then
                 group.create_task(say_more(alice, watcher.task.id))
+        clock.ahead = TEN_YEARS
         os.write(1, READY.encode())
-    await engine.close()  # waits for what runs again
+    await app.close()  # waits for what runs again
 
 
 if __name__ == "__main__":

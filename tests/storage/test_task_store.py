@@ -47,7 +47,7 @@ def test_the_methods_that_a_store_lacks_are_named() -> None:
 def test_the_memory_store_is_a_task_store_with_the_defaults_asked_for() -> None:
     assert isinstance(InMemoryTaskStore(), TaskStore)
     defaults = {name: each.default for name, each in inspect.signature(InMemoryTaskStore).parameters.items()}
-    assert (defaults["ttl"], defaults["max_capacity"]) == (3600, 10_000)
+    assert (defaults["ttl_seconds"], defaults["max_capacity"], defaults["max_context_messages"]) == (3600, 10_000, 100)
 
 
 @pytest.mark.parametrize(("ttl", "capacity"), [(0, 1), (-1, 1), (1, 0)])

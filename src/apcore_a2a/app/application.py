@@ -57,6 +57,7 @@ class Parts(Struct, kw_only=True):
     auth: Authenticator | None = None
     extended_card: Callable[[Caller], AgentCard] | None = None
     interceptors: tuple[Interceptor, ...] = ()
+    count_modules: Callable[[], int] | None = None
     on_open: "Callable[[Application], None] | None" = None
     on_startup: tuple[Hook, ...] = ()
     on_shutdown: tuple[Hook, ...] = ()
@@ -80,10 +81,11 @@ class Application(Starlette):
         if settings.metrics:
             # Asked when somebody looks: the engine is made with the metrics, so it comes after them.
             metrics = Metrics(self.traffic, stuck_threads=lambda: self.engine.stuck_threads)
+        store = parts.store or InMemoryTaskStore()
         self.engine = Engine(
             parts.agent,
-            parts.store or InMemoryTaskStore(),
-            options=_engine_options(parts.card, settings),
+            store,
+            options=_engine_options(parts.card, settings, store),
             observer=metrics,
             interceptors=parts.interceptors,
             extended_card=parts.extended_card,
@@ -97,7 +99,7 @@ class Application(Starlette):
         self._opened = False
         self._why_not_open = ""
         self._metrics = metrics
-        self.health = HealthEndpoint(self.engine, self.cards)
+        self.health = HealthEndpoint(self.engine, parts.count_modules or self._count_skills)
         self._core = _pipeline(self, parts, metrics)
         super().__init__(lifespan=_lifespan)
         self.router.default = self._core  # whatever no route of the user's takes
@@ -128,6 +130,9 @@ class Application(Starlette):
             await send(message)
 
         return scope, receive, tell
+
+    def _count_skills(self) -> int:
+        return len(self.cards.card.skills)
 
     async def open(self) -> None:
         """Open the store, run the start-up hooks, then go on with what a dead process left. Once."""
@@ -168,14 +173,19 @@ class Application(Starlette):
             await _call(hook)
 
 
-def _engine_options(card: AgentCard, settings: Settings) -> EngineOptions:
+def _engine_options(card: AgentCard, settings: Settings, store: Store) -> EngineOptions:
     """The engine keeps what the card promises, and no more."""
+    options = settings.engine_options()
+    # A store may say how much of a conversation it is for; who serves it has the last word.
+    context_messages = settings.max_context_messages or getattr(store, "max_context_messages", None)
+    if context_messages is not None:
+        options = replace(options, context_messages=context_messages)
     required: set[str] = set()
     for extension in card.capabilities.extensions:
         if extension.required:
             required.add(extension.uri)
     streaming = bool(card.capabilities.streaming)
-    return replace(settings.engine_options(), streaming=streaming, required_extensions=frozenset(required))
+    return replace(options, streaming=streaming, required_extensions=frozenset(required))
 
 
 async def _call(hook: Hook) -> None:

@@ -31,5 +31,5 @@ def compose(target: object, card: AgentCard | None, settings: Settings, auth: Au
         from apcore_a2a.agents.as_agent import as_agent
 
         agent = as_agent(target)
-    shown = complete(card or plain_card(target, settings), auth)
+    shown = complete(card or plain_card(target, settings), settings, auth)
     return Parts(agent=agent, card=shown, auth=auth, extended_card=None if auth is None else lambda caller: shown)

@@ -44,4 +44,5 @@ class Interceptor(Protocol):
 
     async def before(self, operation: Operation, request: Value, context: CallContext) -> None: ...
 
-    async def after(self, operation: Operation, request: Value, context: CallContext, result: Any) -> None: ...
+    async def after(self, operation: Operation, request: Value, context: CallContext, result: Any) -> None:
+        """`result` is what the operation answers with, or the exception that it ended with."""

@@ -40,7 +40,7 @@ def test_the_methods_that_a_store_lacks_are_named() -> None:
 
     text = "Half lacks methods of TaskStore: delete, delete_push_config, get, get_push_config, list, save_push_config"
     with pytest.raises(TypeError, match=f"^{text}$"):
-        SimpleStore(Half())  # type: ignore[arg-type]  # what this test is about
+        SimpleStore(Half())
 
 
 @requirement("FR-STR-002")

@@ -11,7 +11,7 @@ from apcore_a2a.errors import A2AError
 from apcore_a2a.storage.memory import MAX_CAPACITY, TTL, InMemoryTaskStore
 from apcore_a2a.storage.simple import SimpleStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Store, TaskStore, missing_methods
+from apcore_a2a.storage.task_store import Store, missing_methods
 
 
 class Retention(Struct, frozen=True):
@@ -83,8 +83,7 @@ def choose_store(url: str | None, store: Any, retention: Retention) -> Store:  #
     missing = missing_methods(store)
     if missing:
         raise TypeError(f"task_store {type(store).__name__} lacks the methods: {', '.join(missing)}")
-    simple: TaskStore = store
-    return SimpleStore(simple)
+    return SimpleStore(store)
 
 
 OTHER_STORE: Final = "name another with --store (in Python: store=)"

@@ -168,6 +168,27 @@ class AgentExecutor(Protocol):
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None: ...
 
 
+@runtime_checkable
+class RequestContextBuilder(Protocol):
+    """Makes what an executor gets to see, in place of a plain RequestContext.
+
+    Example:
+        >>> class Tenant(RequestContext):
+        ...     @property
+        ...     def database(self) -> str:
+        ...         return f"tenant_{self.caller.tenant or 'shared'}"
+        >>> class Tenants:
+        ...     async def build(self, call: Call) -> Tenant:
+        ...         return Tenant(call)
+        >>> isinstance(Tenants(), RequestContextBuilder)
+        True
+    """
+
+    async def build(self, call: Call) -> RequestContext:
+        """The context of one call; an A2AError raised here fails the task with its text."""
+        ...
+
+
 class TaskUpdater:
     """Publishes the usual events. Content may be text, data, bytes, parts or a Message."""
 

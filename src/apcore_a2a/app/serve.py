@@ -43,6 +43,7 @@ class ServeOptions(TypedDict, total=False):
     task_store_ttl: float | None
     task_store_max: int | None
     interceptors: Sequence[Interceptor]
+    request_context_builder: Any
     on_startup: Sequence[Hook]
     on_shutdown: Sequence[Hook]
     cors_origins: str | Sequence[str] | None
@@ -152,7 +153,15 @@ def build_app(agent: Agent, **options: Unpack[ServeOptions]) -> Application:
     return build(agent, options)
 
 
-_NOT_SETTINGS: Final = ("card", "auth", "task_store", "interceptors", "on_startup", "on_shutdown")  # but objects
+_NOT_SETTINGS: Final = (  # but objects
+    "card",
+    "auth",
+    "task_store",
+    "interceptors",
+    "request_context_builder",
+    "on_startup",
+    "on_shutdown",
+)
 
 
 _OF_MODULES: Final = ("default_skill", "approvals_by_caller")
@@ -172,7 +181,8 @@ def build(target: object, options: ServeOptions, **address: Any) -> Application:
     if auth is not None and not isinstance(auth, Authenticator):
         raise TypeError(f"auth {type(auth).__name__} lacks the method authenticate(headers)")
     retention = Retention(settings.task_store_ttl, settings.task_store_max)
-    parts = compose(target, options.get("card"), settings, auth)
+    builder = options.get("request_context_builder")
+    parts = compose(target, options.get("card"), settings, auth, request_context_builder=builder)
     parts.store = choose_store(settings.store, options.get("task_store"), retention)
     parts.interceptors = tuple(options.get("interceptors", ()))
     parts.on_startup = tuple(options.get("on_startup", ()))

@@ -19,6 +19,8 @@ class CallContext(Struct, frozen=True, kw_only=True):
     peer: tuple[str, int] | None = None
     """The address and the port that the request came from, where there are any."""
     headers: Mapping[str, str] = {}
+    raw_headers: Mapping[bytes, bytes] = {}
+    """All headers as they came; only for the agent to look at."""
     extensions: frozenset[str] = frozenset()
     idempotency_key: str = ""
     last_event_id: int | None = None

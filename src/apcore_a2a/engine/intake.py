@@ -388,7 +388,15 @@ def _may_run_again(stored: StoredRun) -> bool:
 
 
 def _new_call(request: SendMessage, task: Task, context: CallContext) -> Call:
-    return Call(request=request, task=task, caller=context.caller, headers=context.headers, cancel=CancelToken())
+    return Call(
+        request=request,
+        task=task,
+        caller=context.caller,
+        headers=context.headers,
+        raw_headers=context.raw_headers,
+        extensions=context.extensions,
+        cancel=CancelToken(),
+    )
 
 
 def _is_exit(error: BaseException) -> bool:

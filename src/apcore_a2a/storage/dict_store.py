@@ -1,7 +1,7 @@
 """A store of yours whose methods take and give dictionaries, as a `TaskStore`.
 
-Rule: a task becomes the JSON that A2A 1.0 writes, but for its state, which is one of 0.3's short words ("working"): those
-are what such stores look for. Nothing is lost on the way there and back.
+Rule: a task becomes the JSON that A2A 1.0 writes, but for its state, which is one of 0.3's short words ("working"):
+those are what such stores look for. Nothing is lost on the way there and back.
 """
 
 import inspect

@@ -60,6 +60,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     metrics: bool = False
     cancel_on_disconnect: bool = True
     same_message_same_task: bool = False
+    state_history: bool = False
+    """Whether tasks say in their metadata which states they have passed through."""
     shutdown_timeout: float = 30
     drain_delay: float = 0
     keep_alive_interval: float = 15
@@ -115,6 +117,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             cancel_on_disconnect=self.cancel_on_disconnect,
             same_message_same_task=self.same_message_same_task,
             keep_alive_interval=self.keep_alive_interval,
+            state_history=self.state_history,
         )
 
 

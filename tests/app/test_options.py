@@ -10,8 +10,10 @@ import httpx
 import pytest
 
 from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, __version__, async_serve, serve
+from apcore_a2a.agents.executors import TaskUpdater
 from apcore_a2a.app.serve import ServeOptions, build
 from apcore_a2a.errors import TaskNotFoundError
+from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
 from apcore_a2a.protocol.operations import Operation
 from apcore_a2a.settings import Settings
 from tests.app.test_app import CARD, V1, send
@@ -201,8 +203,6 @@ class Remembers:
     """Answers with how many messages of the conversation it was told."""
 
     async def execute(self, context: Any, event_queue: Any) -> None:
-        from apcore_a2a.agents.executors import TaskUpdater
-
         await TaskUpdater(event_queue).complete(str(len(context.history)))
 
     async def cancel(self, context: Any, event_queue: Any) -> None:
@@ -256,6 +256,52 @@ async def test_how_many_tasks_are_kept_is_said_once_for_every_store(store: str |
 async def test_a_limit_that_would_do_nothing_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         await async_serve(echo, **options)
+
+
+@requirement("FR-TSK-002", "FR-TSK-004", "FR-AGC-002")
+@pytest.mark.parametrize("store", ["memory://", "sqlite:///{}/tasks.db"])
+async def test_a_task_says_which_states_it_has_passed_through_if_that_is_asked_for(store: str, tmp_path: Any) -> None:
+    claims = {"apcore.stateTransitions": ["made up"], "mine": 1}
+    where = store.format(tmp_path)
+    modules = registry(bank__pay=Pay())
+    for asked in (True, False):
+        async with serving(modules, card=None, store=where, state_history=asked) as url:
+            card = await ask(url, "/.well-known/agent.json")
+            body = send(skill="bank.pay")
+            body["params"]["metadata"].update(claims)
+            waiting = (await tell(url, body))["result"]
+            answer = {"role": "user", "taskId": waiting["id"], "parts": [{"type": "data", "data": {"approved": True}}]}
+            await tell(url, {**body, "params": {"message": answer}})
+            task = (await tell(url, {**send(method="tasks/get"), "params": {"id": waiting["id"]}}))["result"]
+        assert card["capabilities"]["stateTransitionHistory"] is asked
+        assert (task["status"]["state"], task["metadata"]["mine"]) == ("completed", 1)
+        assert {entry["kind"] for entry in task["history"]} == {"message"}
+        passed = task["metadata"].get("apcore.stateTransitions", [])
+        states = [transition["state"] for transition in passed]
+        assert states == (["submitted", "working", "input-required", "working"] if asked else [])
+        assert [transition["timestamp"] for transition in passed] == sorted(entry["timestamp"] for entry in passed)
+
+
+class Whole:
+    """Publishes its own idea of its task first."""
+
+    def __init__(self, state: TaskState) -> None:
+        self.state = state
+
+    async def execute(self, context: Any, event_queue: Any) -> None:
+        status = TaskStatus(state=self.state)
+        await event_queue.enqueue_event(Task(id=context.task_id, context_id=context.context_id, status=status))
+        await TaskUpdater(event_queue).complete()
+
+    async def cancel(self, context: Any, event_queue: Any) -> None:
+        """Nothing to cancel."""
+
+
+@pytest.mark.parametrize("state", [TaskState.SUBMITTED, TaskState.WORKING])
+async def test_a_task_of_the_agents_own_records_as_well(state: TaskState) -> None:
+    async with serving(Whole(state), card=None, state_history=True) as url:
+        task = (await tell(url, talk("a"), **V1))["result"]["task"]
+    assert [passed["state"] for passed in task["metadata"]["apcore.stateTransitions"]] == ["submitted", "working"]
 
 
 # ---- tokens, interceptors --------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from apcore_a2a import __version__
 from apcore_a2a.auth.authenticator import Authenticator, security_schemes
 from apcore_a2a.protocol.card import (
+    STATE_HISTORY,
     AgentCapabilities,
     AgentCard,
     AgentExtension,
@@ -15,11 +16,17 @@ from apcore_a2a.protocol.card import (
     SecurityRequirement,
     SecurityScheme,
 )
+from apcore_a2a.protocol.lifecycle import STATE_TRANSITIONS
 from apcore_a2a.settings import Settings
 
 IDEMPOTENCY: Final = AgentExtension(
     uri="urn:apcore:a2a:idempotency-key:1",
     description="A send repeated with the same Idempotency-Key header answers with the same task",
+)
+
+PASSED_STATES: Final = AgentExtension(
+    uri=STATE_HISTORY,
+    description=f"The metadata of a task says in {STATE_TRANSITIONS} which states it has passed through, and when",
 )
 
 
@@ -55,11 +62,14 @@ def complete(card: AgentCard, settings: Settings, auth: Authenticator | None) ->
 
     That is webhooks (none yet), its extensions, and what a caller must show.
     """
+    extensions = [*card.capabilities.extensions, IDEMPOTENCY]
+    if settings.state_history:
+        extensions.append(PASSED_STATES)
     capabilities = replace(
         card.capabilities,
         push_notifications=False,
         extended_agent_card=auth is not None,
-        extensions=(*card.capabilities.extensions, IDEMPOTENCY),
+        extensions=tuple(extensions),
     )
     card = replace(
         card,

@@ -54,6 +54,7 @@ class ServeOptions(TypedDict, total=False):
     metrics: bool
     cancel_on_disconnect: bool
     same_message_same_task: bool
+    state_history: bool
     execution_timeout: float | None
     shutdown_timeout: float
     drain_delay: float

@@ -83,6 +83,12 @@ DEFAULT_LOG_LEVEL: Final = "info"  # Settings leaves it open
 @click.option("--explorer", envvar="A2A_EXPLORER", is_flag=True, help="Serve the Explorer page.")
 @click.option("--metrics", envvar="A2A_METRICS", is_flag=True, help="Serve GET /metrics.")
 @click.option(
+    "--state-history",
+    envvar="A2A_STATE_HISTORY",
+    is_flag=True,
+    help="Have tasks say which states they have passed through.",
+)
+@click.option(
     "--execution-timeout",
     envvar="EXECUTION_TIMEOUT",
     type=float,

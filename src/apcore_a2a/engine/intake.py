@@ -32,8 +32,8 @@ from apcore_a2a.errors import (
     Violation,
 )
 from apcore_a2a.ids_and_time import new_id, utc_now
-from apcore_a2a.protocol.lifecycle import AT_REST
-from apcore_a2a.protocol.model import Message, Role, SendMessage, Task, TaskState, TaskStatus
+from apcore_a2a.protocol.lifecycle import AT_REST, STATE_TRANSITIONS
+from apcore_a2a.protocol.model import Message, Metadata, Role, SendMessage, Task, TaskState, TaskStatus
 from apcore_a2a.storage.task_store import Query, Record, Store
 
 MAX_REFERENCES: Final = 10
@@ -115,12 +115,21 @@ class Intake:
             id=new_id(),
             context_id=message.context_id or new_id(),
             status=TaskStatus(state=TaskState.SUBMITTED, timestamp=utc_now()),
-            metadata=request.metadata,
+            metadata=self._first_metadata(request),
         )
         message_id = message.message_id or new_id()
         said = replace(message, message_id=message_id, task_id=task.id, context_id=task.context_id)
         task.history = [said]
         return _new_call(replace(request, message=said), task, context)
+
+    def _first_metadata(self, request: SendMessage) -> Metadata | None:
+        """The request's, but for the place of the recorded states, which is not the client's to write."""
+        metadata = request.metadata
+        if self._options.state_history:
+            return {**(metadata or {}), STATE_TRANSITIONS: []}
+        if metadata is None or STATE_TRANSITIONS not in metadata:
+            return metadata
+        return {name: value for name, value in metadata.items() if name != STATE_TRANSITIONS}
 
     def _repetition_key(self, message: Message, context: CallContext) -> str:
         """What makes a send the same as an earlier one; empty when nothing does."""

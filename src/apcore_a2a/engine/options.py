@@ -17,6 +17,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     keep_alive_interval: float = 15
     cancel_on_disconnect: bool = True
     same_message_same_task: bool = False
+    state_history: bool = False
     streaming: bool = True
     required_extensions: frozenset[str] = frozenset()
 

@@ -86,6 +86,12 @@ class Settings(Struct, frozen=True, kw_only=True):
 
         Raises:
             ValueError: it does not; the text names the setting.
+
+        Example:
+            >>> from apcore_a2a import Settings
+            >>> Settings(keep_alive_interval=0).check()
+            Traceback (most recent call last):
+            ValueError: keep_alive_interval must be positive, not 0
         """
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port must be between 0 and 65535, not {self.port}")
@@ -107,7 +113,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self
 
     def engine_options(self) -> EngineOptions:
-        """The engine's share."""
+        """The engine's share.
+
+        Example:
+            >>> from apcore_a2a import Settings
+            >>> Settings(execution_timeout=60).engine_options().execution_timeout
+            60
+        """
         return EngineOptions(
             execution_timeout=self.execution_timeout,
             shutdown_timeout=self.shutdown_timeout,

@@ -69,6 +69,14 @@ class Application(Starlette):
     Requests skip Starlette's own layers, which cost a third of a request, unless middleware or routes were added that
     must see them. A route that was added is the user's own: it comes before the agent's routes, and before their door.
     Mounted in another application, the agent opens with the first request when no lifespan reaches it.
+
+    Example:
+        >>> from apcore_a2a import async_serve
+        >>> async def shout(text: str) -> str:
+        ...     return text.upper()
+        >>> app = asyncio.run(async_serve(shout))
+        >>> [skill.id for skill in app.cards.card.skills]
+        ['shout']
     """
 
     def __init__(self, parts: Parts, settings: Settings) -> None:
@@ -135,7 +143,19 @@ class Application(Starlette):
         return len(self.cards.card.skills)
 
     async def open(self) -> None:
-        """Open the store, run the start-up hooks, then go on with what a dead process left. Once."""
+        """Open the store, run the start-up hooks, then go on with what a dead process left. Once.
+
+        Example:
+            >>> from apcore_a2a import async_serve
+            >>> async def shout(text: str) -> str:
+            ...     return text.upper()
+            >>> async def main() -> None:
+            ...     app = await async_serve(shout, on_startup=[lambda: print("open")])
+            ...     await app.open()
+            ...     await app.close()
+            >>> asyncio.run(main())
+            open
+        """
         async with self._opening:
             if not self._opened:
                 await self.engine.open()
@@ -165,7 +185,19 @@ class Application(Starlette):
             self._metrics.watch_loop()
 
     async def close(self) -> None:
-        """End every run and stream in bounded time, run the shutdown hooks, close the store."""
+        """End every run and stream in bounded time, run the shutdown hooks, close the store.
+
+        Example:
+            >>> from apcore_a2a import async_serve
+            >>> async def shout(text: str) -> str:
+            ...     return text.upper()
+            >>> async def main() -> None:
+            ...     app = await async_serve(shout, on_shutdown=[lambda: print("closed")])
+            ...     await app.open()
+            ...     await app.close()
+            >>> asyncio.run(main())
+            closed
+        """
         if self._metrics is not None:
             self._metrics.stop()
         await self.engine.close()

@@ -28,7 +28,17 @@ NOT_STARTED: Final = 2  # the exit code
 
 
 class ServeOptions(TypedDict, total=False):
-    """What `serve` and `async_serve` take besides the agent; all of it optional."""
+    """What `serve` and `async_serve` take besides the agent; all of it optional.
+
+    `Settings` says what each setting is when nothing is given; docs/operations.md has the flags and the variables.
+
+    Example:
+        >>> options: ServeOptions = {
+        ...     "name": "echo",
+        ...     "store": "sqlite:///tasks.db",
+        ...     "cors_origins": "https://app.example",
+        ... }
+    """
 
     name: str | None
     description: str | None
@@ -150,7 +160,15 @@ async def async_serve(registry_or_executor: object, **options: Unpack[ServeOptio
 
 
 def build_app(agent: Agent, **options: Unpack[ServeOptions]) -> Application:
-    """What `async_serve` answers, for an `Agent` and without a loop."""
+    """What `async_serve` answers, for an `Agent` and without a loop.
+
+    Example:
+        >>> from apcore_a2a import as_agent
+        >>> async def echo(message: str) -> str:
+        ...     return message
+        >>> build_app(as_agent(echo), name="echo").cards.card.name
+        'echo'
+    """
     return build(agent, options)
 
 

@@ -46,7 +46,13 @@ _REGISTERED: Final = frozenset({"iss", "sub", "aud", "exp", "nbf", "iat", "jti"}
 
 
 class TokenChecks(TypedDict, total=False):
-    """What a token must say, besides who its bearer is."""
+    """What a token must say, besides who its bearer is.
+
+    Example:
+        >>> from apcore_a2a import JWTAuthenticator
+        >>> checks: TokenChecks = {"issuer": "https://idp.example", "audience": "agents", "leeway": 0}
+        >>> auth = JWTAuthenticator("a secret of at least thirty-two characters", **checks)
+    """
 
     audience: str | None
     issuer: str | None
@@ -98,7 +104,14 @@ class JWTAuthenticator:
         self._required = _required_claims(self._mapping.id, checks)
 
     def authenticate(self, headers: Mapping[str, str]) -> Caller | None:
-        """The caller that a valid token names; None without one."""
+        """The caller that a valid token names; None without one.
+
+        Example:
+            >>> from apcore_a2a import JWTAuthenticator
+            >>> auth = JWTAuthenticator("a secret of at least thirty-two characters", leeway=0)
+            >>> auth.authenticate({"authorization": "Bearer not-a-token"}) is None
+            True
+        """
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN:
             return None
@@ -131,6 +144,13 @@ class JWTAuthenticator:
         )
 
     def security_schemes(self) -> list[dict[str, Any]]:
+        """What the agent card says of these tokens, in OpenAPI's words.
+
+        Example:
+            >>> from apcore_a2a import JWTAuthenticator
+            >>> JWTAuthenticator("a secret of at least thirty-two characters").security_schemes()
+            [{'type': 'http', 'scheme': 'bearer', 'bearerFormat': 'JWT'}]
+        """
         return [{**BEARER, "bearerFormat": "JWT"}]
 
 

@@ -111,25 +111,27 @@ class Intake:
 
     def _new_task(self, request: SendMessage, context: CallContext) -> Call:
         message = request.message
+        metadata = request.metadata
+        if metadata is not None or self._options.state_history:
+            metadata = self._first_metadata(metadata or {})
         task = Task(
             id=new_id(),
             context_id=message.context_id or new_id(),
             status=TaskStatus(state=TaskState.SUBMITTED, timestamp=utc_now()),
-            metadata=self._first_metadata(request),
+            metadata=metadata,
         )
         message_id = message.message_id or new_id()
         said = replace(message, message_id=message_id, task_id=task.id, context_id=task.context_id)
         task.history = [said]
         return _new_call(replace(request, message=said), task, context)
 
-    def _first_metadata(self, request: SendMessage) -> Metadata | None:
+    def _first_metadata(self, given: Metadata) -> Metadata:
         """The request's, but for the place of the recorded states, which is not the client's to write."""
-        metadata = request.metadata
+        metadata = dict(given)
+        metadata.pop(STATE_TRANSITIONS, None)
         if self._options.state_history:
-            return {**(metadata or {}), STATE_TRANSITIONS: []}
-        if metadata is None or STATE_TRANSITIONS not in metadata:
-            return metadata
-        return {name: value for name, value in metadata.items() if name != STATE_TRANSITIONS}
+            metadata[STATE_TRANSITIONS] = []
+        return metadata
 
     def _repetition_key(self, message: Message, context: CallContext) -> str:
         """What makes a send the same as an earlier one; empty when nothing does."""

@@ -83,6 +83,11 @@ class Call(Struct, kw_only=True):
     """Whether the task existed before this message."""
     headers: Mapping[str, str] = {}
     """Request headers an agent may use, in lower case: traceparent, tracestate."""
+    raw_headers: Mapping[bytes, bytes] = {}
+    """All headers of the request as they came, in lower case, credentials among them: never stored, so there are none
+    for a run that another process began. Of one that came twice, the last."""
+    extensions: frozenset[str] = frozenset()
+    """The extensions that the request asks for (`A2A-Extensions`)."""
     cancel: CancelToken
     deadline: float | None = None
     """On `time.monotonic`'s clock; the engine ends the run then, with or without the agent."""

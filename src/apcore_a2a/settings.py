@@ -24,6 +24,10 @@ _POSITIVE: Final = (
     "max_answer_bytes_in_flight",
     "max_streams_per_caller",
     "max_json_values",
+    "keep_alive_interval",
+    "max_context_messages",
+    "task_store_ttl",
+    "task_store_max",
 )
 
 
@@ -45,6 +49,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     default_skill: str = ""
     approvals_by_caller: bool = True
     store: str | None = None
+    task_store_ttl: float | None = None
+    """Seconds that a finished task is kept; None is the store's own: 3,600 in memory, a week in SQLite."""
+    task_store_max: int | None = None
+    """Most tasks kept; None is the store's own: 10,000 in memory, a million in SQLite."""
     cors_origins: tuple[str, ...] = ()
     push_notifications: bool = False
     explorer: bool = False
@@ -52,8 +60,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     metrics: bool = False
     cancel_on_disconnect: bool = True
     same_message_same_task: bool = False
+    state_history: bool = False
+    """Whether tasks say in their metadata which states they have passed through."""
     shutdown_timeout: float = 30
     drain_delay: float = 0
+    keep_alive_interval: float = 15
+    """Seconds after which a stream that has nothing to tell says that it is alive."""
+    max_context_messages: int | None = None
+    """Messages of a conversation that an agent is told; None leaves it to the store, or to the usual 100."""
     execution_timeout: float | None = 300
     max_active_tasks: int = 10_000
     max_streams: int = 10_000
@@ -72,6 +86,12 @@ class Settings(Struct, frozen=True, kw_only=True):
 
         Raises:
             ValueError: it does not; the text names the setting.
+
+        Example:
+            >>> from apcore_a2a import Settings
+            >>> Settings(keep_alive_interval=0).check()
+            Traceback (most recent call last):
+            ValueError: keep_alive_interval must be positive, not 0
         """
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port must be between 0 and 65535, not {self.port}")
@@ -81,6 +101,9 @@ class Settings(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} must be positive, not {value}")
         if self.drain_delay < 0:
             raise ValueError(f"drain_delay must not be negative, not {self.drain_delay}")
+        for origin in self.cors_origins:
+            if not _is_origin(origin):
+                raise ValueError(f"cors_origins must hold origins such as 'https://app.example' or '*', not {origin!r}")
         if self.url is not None and urlsplit(self.url).scheme not in ("http", "https"):
             raise ValueError(f"url must be an http or https address, not {self.url!r}")
         if not self.explorer_prefix.startswith("/") or self.explorer_prefix.endswith("/"):
@@ -90,7 +113,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self
 
     def engine_options(self) -> EngineOptions:
-        """The engine's share."""
+        """The engine's share.
+
+        Example:
+            >>> from apcore_a2a import Settings
+            >>> Settings(execution_timeout=60).engine_options().execution_timeout
+            60
+        """
         return EngineOptions(
             execution_timeout=self.execution_timeout,
             shutdown_timeout=self.shutdown_timeout,
@@ -99,4 +128,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             max_streams_per_caller=self.max_streams_per_caller,
             cancel_on_disconnect=self.cancel_on_disconnect,
             same_message_same_task=self.same_message_same_task,
+            keep_alive_interval=self.keep_alive_interval,
+            state_history=self.state_history,
         )
+
+
+def _is_origin(text: str) -> bool:
+    """Whether a browser could say this in Origin: a scheme and a host, and nothing after them."""
+    if text in ("*", "null"):
+        return True
+    scheme, separator, host = text.partition("://")
+    return bool(scheme and separator and host) and "/" not in host

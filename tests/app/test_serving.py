@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -54,6 +55,32 @@ async def address(process: Process) -> str:
 def waiting(tmp_path: Path) -> Path:
     (tmp_path / "wait.py").write_text(WAIT)
     return tmp_path
+
+
+async def test_what_the_environment_says_of_tokens_streams_and_tasks_holds(waiting: Path, tmp_path: Path) -> None:
+    environment = {
+        "JWT_KEY": SECRET,
+        "JWT_LEEWAY": "0",
+        "A2A_KEEP_ALIVE_INTERVAL": "0.01",
+        "TASK_STORE_MAX": "1",
+        "TASK_STORE_TTL": "60",
+    }
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
+    message = {"messageId": "m", "role": "user", "parts": [{"kind": "data", "data": {}}]}
+    async with (
+        command("--extensions-dir", str(waiting), "--store", store, **environment) as process,
+        httpx.AsyncClient(base_url=await address(process)) as http,
+    ):
+        late = bearer(exp=int(time.time()) - 10)
+        assert (await http.post("/", json={}, headers=late)).status_code == 401
+        streamed = {"jsonrpc": "2.0", "id": 1, "method": "message/stream", "params": {"message": message}}
+        async with http.stream("POST", "/", json=streamed, headers=bearer()) as response:
+            async for line in response.aiter_lines():
+                if line == ": keep-alive":
+                    break
+        sent = {**streamed, "method": "message/send"}
+        refused = (await http.post("/", json=sent, headers=bearer())).json()
+        assert refused["error"]["message"].startswith("The agent is at its limit of unfinished tasks")
 
 
 @requirement("FR-CMD-001", "FR-SRV-001")

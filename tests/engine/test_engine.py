@@ -150,19 +150,29 @@ async def test_interceptors_see_every_operation_before_and_after() -> None:
         with pytest.raises(TaskNotFoundError):
             await soon(engine.handle(Operation.SUBSCRIBE, SubscribeToTask(id="nowhere"), context))
         await until(lambda: engine.active_tasks == 0)
-    operations = [Operation.SEND, Operation.STREAM, Operation.LIST]
+    operations = [Operation.SEND, Operation.STREAM, Operation.LIST, Operation.SUBSCRIBE]
     pairs = [(when, operation, "alice") for operation in operations for when in ("before", "after")]
-    assert one.seen == [*pairs, ("before", Operation.SUBSCRIBE, "alice")] == two.seen
+    assert one.seen == pairs == two.seen
     assert one.results == two.results
-    assert one.results[-1] == page
+    assert one.results[2] == page
+    assert isinstance(one.results[3], TaskNotFoundError)
 
 
 async def test_an_interceptor_may_refuse_before_anything_happens() -> None:
-    agent, second = ScriptedAgent(), Recorder()
-    async with serving(agent, interceptors=(Recorder("before"), second)) as engine:
+    agent, zeroth, first, second = ScriptedAgent(), Recorder(), Recorder("before"), Recorder()
+    async with serving(agent, interceptors=(zeroth, first, second)) as engine:
         with pytest.raises(UnauthenticatedError):
             await soon(engine.handle(Operation.SEND, request("go"), CallContext()))
-    assert (agent.calls, second.seen) == ([], [])
+    assert (agent.calls, second.seen) == ([], [])  # who was not asked is not told
+    for told in (zeroth, first):
+        assert [when for when, *_ in told.seen] == ["before", "after"]
+        assert isinstance(told.results[0], UnauthenticatedError)
+
+
+async def test_what_an_interceptor_makes_of_an_error_is_the_answer_instead() -> None:
+    async with serving(ScriptedAgent(), interceptors=(Recorder("after"),)) as engine:
+        with pytest.raises(UnauthenticatedError):
+            await soon(engine.handle(Operation.SUBSCRIBE, SubscribeToTask(id="nowhere"), CallContext()))
 
 
 async def test_a_stream_that_an_interceptor_refuses_afterwards_is_closed() -> None:

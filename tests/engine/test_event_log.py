@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from apcore_a2a.engine import event_log, streams
+from apcore_a2a.engine import event_log
 from apcore_a2a.engine.event_log import EventLog, Lagged, LogEntry
 from apcore_a2a.engine.streams import Stream
 from apcore_a2a.protocol import v1
@@ -35,8 +35,8 @@ class Source:
         return entry(self.log.version)
 
 
-def follow(log: EventLog, after: int) -> Stream:
-    return Stream([], Source(log), after=after)
+def follow(log: EventLog, after: int, *, keep_alive_interval: float = 15) -> Stream:
+    return Stream([], Source(log), after=after, keep_alive_interval=keep_alive_interval)
 
 
 async def read(reader: Stream) -> list[int]:
@@ -133,12 +133,9 @@ async def test_a_restart_sends_every_reader_back_to_a_snapshot() -> None:
     assert await read(reader) == [6]
 
 
-async def test_an_idle_reader_gets_an_empty_batch_now_and_then_and_misses_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(streams, "KEEP_ALIVE", 0.001)
+async def test_an_idle_reader_gets_an_empty_batch_now_and_then_and_misses_nothing() -> None:
     log = EventLog()
-    reader = follow(log, 0)
+    reader = follow(log, 0, keep_alive_interval=0.001)
     assert await read(reader) == []
     assert await read(reader) == []
     append(log)
@@ -229,14 +226,13 @@ def waiters() -> int:
 
 
 @pytest.mark.parametrize("how", ["close", "cancel", "idle"])
-async def test_who_came_and_went_leaves_nothing_behind_in_a_silent_log(
-    how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_came_and_went_leaves_nothing_behind_in_a_silent_log(how: str) -> None:
+    interval = 15.0
     if how == "idle":
-        monkeypatch.setattr(streams, "KEEP_ALIVE", 0.001)
+        interval = 0.001
     log, before = EventLog(), waiters()
     for _ in range(10):
-        reader = follow(log, 0)
+        reader = follow(log, 0, keep_alive_interval=interval)
         waiting = asyncio.create_task(read(reader))
         await settle()
         if how == "cancel":

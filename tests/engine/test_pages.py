@@ -54,7 +54,7 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
         (waits["a cancel"], f"{run.CANCEL_GRACE + 1:g} s, then"),
         (waits["a stopped agent's task"], grace),
         (waits["a canceled task that waits for its user"], f"{runs.CANCEL_HOOK_TIME:g} s"),
-        (waits["a reader"], f"every {streams.KEEP_ALIVE:g} s"),
+        (waits["a reader"], f"every {DEFAULTS.keep_alive_interval:g} s"),
         (waits["the agent"], f"{live_task.MAX_UNSAVED} writes"),
         (waits["the end of a task"], f"{pauses} s, then every {run.SAVE_RETRIES[-1]:g} s"),
         (waits["a task nobody watches (0.3)"], f"{streams.DISCONNECT_GRACE:g} s"),

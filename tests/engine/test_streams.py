@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from apcore_a2a.agent import AgentEvent
-from apcore_a2a.engine import event_log, streams
+from apcore_a2a.engine import event_log
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
 from apcore_a2a.protocol.v03 import jsonrpc as v03
@@ -243,10 +243,9 @@ async def test_a_stream_closed_by_somebody_else_ends_for_its_reader() -> None:
         assert watcher.states == [S.SUBMITTED, S.WORKING]
 
 
-async def test_a_silent_stream_says_now_and_then_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "KEEP_ALIVE", 0.001)
+async def test_a_silent_stream_says_now_and_then_that_it_is_alive() -> None:
     gate = Gate()
-    async with serving(ScriptedAgent(default=(gate, COMPLETED))) as engine:
+    async with serving(ScriptedAgent(default=(gate, COMPLETED)), keep_alive_interval=0.001) as engine:
         watcher = await User(engine).stream("go")
         await watcher.until_seq(2)
         assert await soon(watcher.next()) == []

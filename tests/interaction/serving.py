@@ -8,7 +8,6 @@ from typing import Any
 
 import uvicorn
 
-from apcore_a2a.agent import Agent
 from apcore_a2a.app.serve import build_app
 from apcore_a2a.http.guard import GuardedProtocol
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill
@@ -62,8 +61,8 @@ def listen() -> socket.socket:
 
 
 @asynccontextmanager
-async def serving(agent: Agent, *, card: AgentCard = CARD, **options: Any) -> AsyncIterator[str]:
-    """Serve an agent as `serve` does; the address to reach it at. Ends what still runs, without grace."""
+async def serving(agent: Any, *, card: AgentCard | None = CARD, **options: Any) -> AsyncIterator[str]:
+    """Serve what can be an agent as `serve` does; the address to reach it at. Ends what still runs, without grace."""
     app = build_app(agent, card=card, **{"shutdown_timeout": 0.1} | options)
     server = _Server(uvicorn.Config(app, http=GuardedProtocol, lifespan="on", log_config=None))
     with listen() as listener:

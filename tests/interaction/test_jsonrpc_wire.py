@@ -180,12 +180,9 @@ async def test_a_1_0_stream_says_neither_kind_nor_final(url: str, http: httpx.As
     assert '"kind"' not in response.text and '"final"' not in response.text
 
 
-async def test_a_stream_with_nothing_to_say_shows_that_it_lives(
-    serve: Serve, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("apcore_a2a.engine.streams.KEEP_ALIVE", 0.01)
+async def test_a_stream_with_nothing_to_say_shows_that_it_lives(serve: Serve, http: httpx.AsyncClient) -> None:
     gate = Gate()
-    url = await serve(ScriptedAgent({"hi": (gate, COMPLETED)}))
+    url = await serve(ScriptedAgent({"hi": (gate, COMPLETED)}), keep_alive_interval=0.01)
     body = call("SendStreamingMessage", {"message": MESSAGE})
     async with http.stream("POST", url, json=body, headers=V1) as response:
         text = ""

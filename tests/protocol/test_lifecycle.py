@@ -11,7 +11,17 @@ from typing import Any, SupportsIndex
 import pytest
 
 from apcore_a2a.errors import InvalidAgentResponseError, InvalidStateTransitionError, wire
-from apcore_a2a.protocol.lifecycle import AT_REST, INTERRUPTED, TERMINAL, TRANSITIONS, copy, fold, skips_working
+from apcore_a2a.protocol.lifecycle import (
+    AT_REST,
+    INTERRUPTED,
+    MAX_TRANSITIONS,
+    STATE_TRANSITIONS,
+    TERMINAL,
+    TRANSITIONS,
+    copy,
+    fold,
+    skips_working,
+)
 from apcore_a2a.protocol.model import (
     Artifact,
     ArtifactUpdate,
@@ -270,3 +280,54 @@ def test_the_counters_do_count() -> None:
     counter = Touched()
     copy(counted_task(100, counter))
     assert counter.count >= 400
+
+
+def recorded(task: Task) -> list[str]:
+    assert task.metadata is not None
+    return [passed["state"] for passed in task.metadata[STATE_TRANSITIONS]]
+
+
+def moves(*states: TaskState) -> Task:
+    """A task that records, after these states."""
+    task = Task(id="t", status=TaskStatus(state=S.SUBMITTED, timestamp="0"), metadata={STATE_TRANSITIONS: []})
+    for number, state in enumerate(states, 1):
+        fold(task, StatusUpdate(status=TaskStatus(state=state, timestamp=str(number)), task_id="t"))
+    return task
+
+
+def test_a_task_that_records_its_states_says_which_it_has_left_and_when_each_was_last_said() -> None:
+    task = moves(S.WORKING, S.WORKING, S.INPUT_REQUIRED, S.WORKING, S.COMPLETED)
+    assert recorded(task) == ["submitted", "working", "input-required", "working"]
+    assert task.metadata is not None
+    assert [passed["timestamp"] for passed in task.metadata[STATE_TRANSITIONS]] == ["0", "2", "3", "4"]
+
+
+def test_a_snapshot_does_not_see_the_states_that_are_recorded_later() -> None:
+    task = moves(S.WORKING)
+    snapshot = copy(task)
+    fold(task, StatusUpdate(status=TaskStatus(state=S.COMPLETED), task_id="t"))
+    assert (recorded(snapshot), recorded(task)) == (["submitted"], ["submitted", "working"])
+
+
+def test_a_whole_task_of_an_agents_takes_the_place_of_all_but_the_recorded_states() -> None:
+    task = moves(S.WORKING)
+    made_up: Any = {STATE_TRANSITIONS: ["made up"], "mine": 1}
+    fold(task, Task(id="t", status=TaskStatus(state=S.COMPLETED), metadata=made_up))
+    assert recorded(task) == ["submitted", "working"]
+    assert task.metadata is not None and task.metadata["mine"] == 1
+    bare = moves(S.WORKING)
+    fold(bare, Task(id="t", status=TaskStatus(state=S.COMPLETED)))
+    assert recorded(bare) == ["submitted", "working"]
+
+
+def test_the_oldest_recorded_states_go_first() -> None:
+    there_and_back = [S.WORKING, *[S.INPUT_REQUIRED, S.WORKING] * MAX_TRANSITIONS]
+    states = recorded(moves(*there_and_back))
+    assert (len(states), states[0], states[-1]) == (MAX_TRANSITIONS, "working", "input-required")
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"mine": 1}, {STATE_TRANSITIONS: "no list"}])
+def test_a_task_that_does_not_record_is_left_alone(metadata: Any) -> None:
+    task = Task(id="t", status=TaskStatus(state=S.SUBMITTED), metadata=metadata)
+    fold(task, StatusUpdate(status=TaskStatus(state=S.WORKING), task_id="t"))
+    assert task.metadata == metadata

@@ -4,10 +4,11 @@ The suites test_contract_*.py ask the same of every line of `STORES`; a new stor
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -35,6 +36,7 @@ from apcore_a2a.storage.task_store import Change, Page, Query, Store, TaskListRe
 
 ALICE, BOB = "alice", "bob"
 TTL = 100.0
+Json = dict[str, Any]
 
 
 class Clock:
@@ -78,6 +80,52 @@ class DictStore:
         return self.push.pop(task_id, None) is not None
 
 
+class StoreOfDicts:
+    """A store written to the ten methods of the technical design, over dictionaries of JSON."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, str] = {}
+        self.push: dict[str, Json] = {}
+        self.contexts: dict[str, Sequence[Json]] = {}
+
+    async def save(self, task: Json) -> None:
+        self.tasks[task["id"]] = json.dumps(task)
+
+    async def get(self, task_id: str) -> Json | None:
+        if task_id not in self.tasks:
+            return None
+        return dict(json.loads(self.tasks[task_id]))
+
+    async def list(self, context_id: str | None = None, cursor: str | None = None, limit: int = 50) -> Json:
+        start, end = int(cursor or 0), int(cursor or 0) + limit
+        found = [json.loads(task) for task in self.tasks.values()]
+        found = [task for task in found if context_id in (None, task.get("contextId"))]
+        return {"tasks": found[start:end], "nextCursor": str(end) if end < len(found) else None}
+
+    async def delete(self, task_id: str) -> bool:
+        return self.tasks.pop(task_id, None) is not None
+
+    async def update_status(self, task_id: str, status: Json) -> Json:
+        task = json.loads(self.tasks[task_id]) | {"status": status}
+        await self.save(task)
+        return dict(task)
+
+    async def save_push_config(self, task_id: str, config: Json) -> None:
+        self.push[task_id] = config
+
+    async def get_push_config(self, task_id: str) -> Json | None:
+        return self.push.get(task_id)
+
+    async def delete_push_config(self, task_id: str) -> bool:
+        return self.push.pop(task_id, None) is not None
+
+    async def save_context(self, context_id: str, messages: Sequence[Json]) -> None:
+        self.contexts[context_id] = messages
+
+    async def get_context(self, context_id: str) -> Sequence[Json] | None:
+        return self.contexts.get(context_id)
+
+
 class Kind(NamedTuple):
     make: Callable[[Path, Clock, int], Store]
     """From a place for files, a clock, and how many tasks there may be."""
@@ -96,6 +144,7 @@ STORES = {
         replays=True,
     ),
     "simple": Kind(lambda *_: SimpleStore(DictStore()), retains=False),
+    "dicts": Kind(lambda *_: SimpleStore(StoreOfDicts()), retains=False),
 }
 
 _ticks = count(1)

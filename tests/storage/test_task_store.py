@@ -40,14 +40,14 @@ def test_the_methods_that_a_store_lacks_are_named() -> None:
 
     text = "Half lacks methods of TaskStore: delete, delete_push_config, get, get_push_config, list, save_push_config"
     with pytest.raises(TypeError, match=f"^{text}$"):
-        SimpleStore(Half())  # type: ignore[arg-type]  # what this test is about
+        SimpleStore(Half())
 
 
 @requirement("FR-STR-002")
 def test_the_memory_store_is_a_task_store_with_the_defaults_asked_for() -> None:
     assert isinstance(InMemoryTaskStore(), TaskStore)
     defaults = {name: each.default for name, each in inspect.signature(InMemoryTaskStore).parameters.items()}
-    assert (defaults["ttl"], defaults["max_capacity"]) == (3600, 10_000)
+    assert (defaults["ttl_seconds"], defaults["max_capacity"], defaults["max_context_messages"]) == (3600, 10_000, 100)
 
 
 @pytest.mark.parametrize(("ttl", "capacity"), [(0, 1), (-1, 1), (1, 0)])

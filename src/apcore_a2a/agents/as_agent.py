@@ -4,17 +4,19 @@ from typing import Any
 
 from apcore_a2a.agent import Agent
 from apcore_a2a.agents.executor_agent import ExecutorAgent
-from apcore_a2a.agents.executors import AgentExecutor
+from apcore_a2a.agents.executors import AgentExecutor, RequestContextBuilder
 from apcore_a2a.agents.functions import FunctionAgent
 
 
-def as_agent(thing: Any, *, retry_safe: bool | None = None) -> Agent:
+def as_agent(thing: Any, *, retry_safe: bool | None = None, request_context_builder: Any = None) -> Agent:
     """An Agent that does what `thing` does.
 
     Args:
         thing: an Agent; an AgentExecutor, ours or a2a-sdk's; or a function, coroutine function or generator function.
         retry_safe: whether a run may be repeated from the start after a crash; else `thing.retry_safe` says so, if it
             is there. An Agent says it itself, for each message.
+        request_context_builder: makes what an executor gets to see: a `RequestContextBuilder`, or a2a-sdk's for an
+            executor of a2a-sdk's. Nothing else has such a context.
 
     Raises:
         TypeError: it is none of these; the text says why.
@@ -27,6 +29,8 @@ def as_agent(thing: Any, *, retry_safe: bool | None = None) -> Agent:
     """
     if isinstance(thing, type):
         raise TypeError(f"{thing.__name__} is a class: serve an instance of it")
+    if request_context_builder is not None:
+        _check_builder(thing, request_context_builder)
     if isinstance(thing, Agent):
         if retry_safe is not None:
             raise TypeError("an Agent says in admit() whether a message is safe to retry")
@@ -35,13 +39,21 @@ def as_agent(thing: Any, *, retry_safe: bool | None = None) -> Agent:
         retry_safe = bool(getattr(thing, "retry_safe", False))
     # Before our own AgentExecutor, which has the same methods: theirs take other values.
     if _is_from_sdk(thing):
-        return _from_sdk(thing, retry_safe)
+        return _from_sdk(thing, retry_safe, request_context_builder)
     if isinstance(thing, AgentExecutor):
-        return ExecutorAgent(thing, retry_safe=retry_safe)
+        return ExecutorAgent(thing, retry_safe=retry_safe, builder=request_context_builder)
     if callable(thing):
         return FunctionAgent(thing, retry_safe=retry_safe)
     expected = "an Agent, an AgentExecutor (with execute and cancel) or a function"
     raise TypeError(f"a {type(thing).__name__} cannot be served: expected {expected}")
+
+
+def _check_builder(thing: Any, builder: Any) -> None:
+    """Refuse a builder that has no `build`, and one for what has no context."""
+    if isinstance(thing, Agent) or not isinstance(thing, AgentExecutor):
+        raise TypeError(f"request_context_builder is for executors, and a {type(thing).__name__} is none")
+    if not isinstance(builder, RequestContextBuilder):
+        raise TypeError(f"request_context_builder {type(builder).__name__} lacks the method build")
 
 
 def _is_from_sdk(thing: object) -> bool:
@@ -52,10 +64,10 @@ def _is_from_sdk(thing: object) -> bool:
     return False
 
 
-def _from_sdk(executor: Any, retry_safe: bool) -> Agent:
+def _from_sdk(executor: Any, retry_safe: bool, builder: Any) -> Agent:
     try:
         from apcore_a2a.agents.a2a_sdk.bridge import SDKAgent
     except ImportError as error:
-        text = "serving an executor of a2a-sdk needs a2a-sdk 1.x: pip install 'apcore-a2a[sdk]'"
+        text = "serving an executor of a2a-sdk needs a2a-sdk: pip install 'apcore-a2a[sdk]'"
         raise ImportError(text) from error
-    return SDKAgent(executor, retry_safe=retry_safe)
+    return SDKAgent(executor, retry_safe=retry_safe, builder=builder)

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, AgentEvent, Call
-from apcore_a2a.agents.executors import AgentExecutor, EventQueue, RequestContext
+from apcore_a2a.agents.executors import AgentExecutor, EventQueue, RequestContext, RequestContextBuilder
 from apcore_a2a.protocol.model import ArtifactUpdate, Event, Message, Task, TaskState
 
 logger = logging.getLogger(__name__)
@@ -113,13 +113,31 @@ class _ExecutorRun:
             logger.warning("executor failed while its run ended", exc_info=error, extra={"work": task.get_name()})
 
 
+class _Informed:
+    """An executor whose contexts a builder makes."""
+
+    def __init__(self, executor: AgentExecutor, builder: RequestContextBuilder) -> None:
+        self._executor = executor
+        self._builder = builder
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await self._executor.execute(await self._builder.build(context.call), event_queue)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await self._executor.cancel(await self._builder.build(context.call), event_queue)
+
+
 class ExecutorAgent:
     """Serves an AgentExecutor."""
 
     may_reply = True
 
-    def __init__(self, executor: AgentExecutor, *, retry_safe: bool = False) -> None:
+    def __init__(
+        self, executor: AgentExecutor, *, retry_safe: bool = False, builder: RequestContextBuilder | None = None
+    ) -> None:
         self._executor = executor
+        if builder is not None:
+            self._executor = _Informed(executor, builder)
         self._admission = Admission(retry_safe=retry_safe)
 
     async def admit(self, call: Call) -> Admission:

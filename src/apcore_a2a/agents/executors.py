@@ -31,59 +31,130 @@ MAX_AHEAD: Final = 64  # events an executor may be ahead of the engine
 
 
 class RequestContext:
-    """What an executor may know about the message it gets."""
+    """What an executor may know about the message it gets.
+
+    Example:
+        >>> async def execute(context: RequestContext, event_queue: EventQueue) -> None:
+        ...     if context.current_task is None:
+        ...         await TaskUpdater(event_queue).requires_input("Which city?")
+        ...     else:
+        ...         await TaskUpdater(event_queue).complete(f"Sunny in {context.get_user_input()}")
+    """
 
     def __init__(self, call: Call) -> None:
         self.call = call
 
     @property
     def message(self) -> Message:
+        """The message itself, with its parts.
+
+        Example:
+            >>> async def execute(context, event_queue):
+            ...     await TaskUpdater(event_queue).complete(len(context.message.parts))
+        """
         return self.call.message
 
     @property
     def task_id(self) -> str:
+        """The id of the task, new or not.
+
+        Example:
+            >>> async def execute(context, event_queue):
+            ...     await TaskUpdater(event_queue).complete(f"Task {context.task_id}")
+        """
         return self.call.task.id
 
     @property
     def context_id(self) -> str:
+        """The id of the conversation.
+
+        Example:
+            >>> async def execute(context, event_queue):
+            ...     await TaskUpdater(event_queue).complete(f"Conversation {context.context_id}")
+        """
         return self.call.task.context_id
 
     @property
     def current_task(self) -> Task | None:
-        """The task that the message goes on with; None when the message is its first."""
+        """The task that the message goes on with; None when the message is its first.
+
+        Example:
+            >>> async def execute(context, event_queue):
+            ...     await TaskUpdater(event_queue).complete(context.current_task is None)
+        """
         if not self.call.resumed:
             return None
         return self.call.task
 
     @property
     def related_tasks(self) -> tuple[Task, ...]:
-        """The caller's tasks that the message refers to."""
+        """The caller's tasks that the message refers to.
+
+        Example:
+            >>> async def execute(context, event_queue):
+            ...     await TaskUpdater(event_queue).complete([task.id for task in context.related_tasks])
+        """
         return self.call.references
 
     @property
     def history(self) -> tuple[Message, ...]:
-        """Earlier messages of the conversation, oldest first."""
+        """Earlier messages of the conversation, oldest first.
+
+        Example:
+            >>> async def execute(context, event_queue):
+            ...     await TaskUpdater(event_queue).complete(len(context.history))
+        """
         return self.call.history
 
     @property
     def configuration(self) -> SendConfiguration:
+        """What the sender wishes for: output modes, history length, whether it waits.
+
+        Example:
+            >>> async def execute(context, event_queue):
+            ...     await TaskUpdater(event_queue).complete(list(context.configuration.accepted_output_modes))
+        """
         return self.call.request.configuration
 
     @property
     def metadata(self) -> Metadata:
+        """The metadata of the request; empty if it has none.
+
+        Example:
+            >>> async def execute(context, event_queue):
+            ...     await TaskUpdater(event_queue).complete(context.metadata.get("locale", "en"))
+        """
         return self.call.request.metadata or {}
 
     @property
     def caller(self) -> Caller:
+        """Who asks.
+
+        Example:
+            >>> async def execute(context, event_queue):
+            ...     await TaskUpdater(event_queue).complete(f"Hello, {context.caller.id}")
+        """
         return self.call.caller
 
     def get_user_input(self, delimiter: str = "\n") -> str:
-        """The text of the message."""
+        """The text of the message.
+
+        Example:
+            >>> async def execute(context, event_queue):
+            ...     await TaskUpdater(event_queue).complete(context.get_user_input().upper())
+        """
         return text_of(self.message, delimiter)
 
 
 class EventQueue:
-    """Where an executor publishes. A full one makes `enqueue_event` wait; a closed one takes nothing."""
+    """Where an executor publishes. A full one makes `enqueue_event` wait; a closed one takes nothing.
+
+    Example:
+        >>> queue = EventQueue("task")
+        >>> asyncio.run(TaskUpdater(queue).complete())
+        >>> queue.is_closed
+        True
+    """
 
     def __init__(self, task_id: str) -> None:
         self._task_id = task_id
@@ -97,6 +168,13 @@ class EventQueue:
 
         Raises:
             InvalidAgentResponseError: it is no event, or an event of another task.
+
+        Example:
+            >>> queue = EventQueue("task")
+            >>> status = TaskStatus(state=TaskState.WORKING)
+            >>> asyncio.run(queue.enqueue_event(StatusUpdate(status=status)))
+            >>> asyncio.run(queue.__anext__()).status.state.name
+            'WORKING'
         """
         self._check(event)
         await self._room.acquire()
@@ -120,6 +198,14 @@ class EventQueue:
                 raise InvalidAgentResponseError(f"The agent published a {type(event).__name__}, which is not an event")
 
     def close(self) -> None:
+        """Take nothing more; what was published can still be read. An executor need not call it: its end does.
+
+        Example:
+            >>> queue = EventQueue("task")
+            >>> queue.close()
+            >>> queue.is_closed
+            True
+        """
         if not self.is_closed:
             self.is_closed = True
             self._events.put_nowait(None)
@@ -163,13 +249,60 @@ class AgentExecutor(Protocol):
         True
     """
 
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None: ...
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Handle one message.
 
-    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None: ...
+        Example:
+            >>> async def execute(self, context, event_queue):
+            ...     await TaskUpdater(event_queue).complete(context.get_user_input())
+        """
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Say that the task is cancelled, after tidying up.
+
+        Example:
+            >>> async def cancel(self, context, event_queue):
+            ...     await TaskUpdater(event_queue).cancel("Stopped on request")
+        """
+
+
+@runtime_checkable
+class RequestContextBuilder(Protocol):
+    """Makes what an executor gets to see, in place of a plain RequestContext.
+
+    Example:
+        >>> class Tenant(RequestContext):
+        ...     @property
+        ...     def database(self) -> str:
+        ...         return f"tenant_{self.caller.tenant or 'shared'}"
+        >>> class Tenants:
+        ...     async def build(self, call: Call) -> Tenant:
+        ...         return Tenant(call)
+        >>> isinstance(Tenants(), RequestContextBuilder)
+        True
+    """
+
+    async def build(self, call: Call) -> RequestContext:
+        """The context of one call; an A2AError raised here fails the task with its text.
+
+        Example:
+            >>> async def build(self, call):
+            ...     return RequestContext(call)
+        """
+        ...
 
 
 class TaskUpdater:
-    """Publishes the usual events. Content may be text, data, bytes, parts or a Message."""
+    """Publishes the usual events. Content may be text, data, bytes, parts or a Message.
+
+    Example:
+        >>> class Report:
+        ...     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        ...         updater = TaskUpdater(event_queue)
+        ...         await updater.start_work("Reading the sources")
+        ...         await updater.add_artifact({"pages": 12}, name="outline")
+        ...         await updater.complete("Done")
+    """
 
     # Its methods have the names of a2a-sdk's TaskUpdater, so that executors can be moved between the two.
 
@@ -177,6 +310,14 @@ class TaskUpdater:
         self._queue = event_queue
 
     async def update_status(self, state: TaskState, content: Any = None, *, metadata: Metadata | None = None) -> None:
+        """Publish a status; the content becomes its message, the metadata are added to the task's.
+
+        Example:
+            >>> queue = EventQueue("task")
+            >>> asyncio.run(TaskUpdater(queue).update_status(TaskState.WORKING, metadata={"step": 2}))
+            >>> asyncio.run(queue.__anext__()).status.state.name
+            'WORKING'
+        """
         message = None
         if content is not None:
             message = agent_message(content)
@@ -193,31 +334,103 @@ class TaskUpdater:
         last_chunk: bool = True,
         metadata: Metadata | None = None,
     ) -> str:
-        """Publish an artifact, or a chunk of one: then `last_chunk=False` until the last. The artifact's id."""
+        """Publish an artifact, or a chunk of one: then `last_chunk=False` until the last. The artifact's id.
+
+        Example:
+            >>> queue = EventQueue("task")
+            >>> asyncio.run(TaskUpdater(queue).add_artifact({"pages": 12}, artifact_id="outline"))
+            'outline'
+            >>> asyncio.run(queue.__anext__()).artifact.parts[0].data
+            {'pages': 12}
+        """
         artifact = Artifact(artifact_id=artifact_id or new_id(), parts=to_parts(content), name=name, metadata=metadata)
         await self._queue.enqueue_event(ArtifactUpdate(artifact=artifact, append=append, last_chunk=last_chunk))
         return artifact.artifact_id
 
     async def submit(self, content: Any = None) -> None:
+        """Say that the task is taken, and will be worked on later.
+
+        Example:
+            >>> queue = EventQueue("task")
+            >>> asyncio.run(TaskUpdater(queue).submit("Next in line"))
+            >>> asyncio.run(queue.__anext__()).status.state.name
+            'SUBMITTED'
+        """
         await self.update_status(TaskState.SUBMITTED, content)
 
     async def start_work(self, content: Any = None) -> None:
+        """Say that the task is worked on; again and again, to report progress.
+
+        Example:
+            >>> queue = EventQueue("task")
+            >>> asyncio.run(TaskUpdater(queue).start_work("Reading the sources"))
+            >>> asyncio.run(queue.__anext__()).status.state.name
+            'WORKING'
+        """
         await self.update_status(TaskState.WORKING, content)
 
     async def complete(self, content: Any = None) -> None:
+        """End the task: it is done.
+
+        Example:
+            >>> queue = EventQueue("task")
+            >>> asyncio.run(TaskUpdater(queue).complete("Done"))
+            >>> asyncio.run(queue.__anext__()).status.state.name
+            'COMPLETED'
+        """
         await self.update_status(TaskState.COMPLETED, content)
 
     async def failed(self, content: Any = None) -> None:
+        """End the task: it went wrong, and the content says why.
+
+        Example:
+            >>> queue = EventQueue("task")
+            >>> asyncio.run(TaskUpdater(queue).failed("The source does not answer"))
+            >>> asyncio.run(queue.__anext__()).status.state.name
+            'FAILED'
+        """
         await self.update_status(TaskState.FAILED, content)
 
     async def reject(self, content: Any = None) -> None:
+        """End the task: it will not be done.
+
+        Example:
+            >>> queue = EventQueue("task")
+            >>> asyncio.run(TaskUpdater(queue).reject("Only reports are written here"))
+            >>> asyncio.run(queue.__anext__()).status.state.name
+            'REJECTED'
+        """
         await self.update_status(TaskState.REJECTED, content)
 
     async def cancel(self, content: Any = None) -> None:
+        """End the task, because its caller asked for that.
+
+        Example:
+            >>> queue = EventQueue("task")
+            >>> asyncio.run(TaskUpdater(queue).cancel("Stopped on request"))
+            >>> asyncio.run(queue.__anext__()).status.state.name
+            'CANCELED'
+        """
         await self.update_status(TaskState.CANCELED, content)
 
     async def requires_input(self, content: Any = None) -> None:
+        """Ask the user; `execute` is called again with the answer.
+
+        Example:
+            >>> queue = EventQueue("task")
+            >>> asyncio.run(TaskUpdater(queue).requires_input("Which city?"))
+            >>> asyncio.run(queue.__anext__()).status.state.name
+            'INPUT_REQUIRED'
+        """
         await self.update_status(TaskState.INPUT_REQUIRED, content)
 
     async def requires_auth(self, content: Any = None) -> None:
+        """Wait for the user to log in elsewhere.
+
+        Example:
+            >>> queue = EventQueue("task")
+            >>> asyncio.run(TaskUpdater(queue).requires_auth("Log in at https://idp.example"))
+            >>> asyncio.run(queue.__anext__()).status.state.name
+            'AUTH_REQUIRED'
+        """
         await self.update_status(TaskState.AUTH_REQUIRED, content)

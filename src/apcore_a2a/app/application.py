@@ -57,6 +57,7 @@ class Parts(Struct, kw_only=True):
     auth: Authenticator | None = None
     extended_card: Callable[[Caller], AgentCard] | None = None
     interceptors: tuple[Interceptor, ...] = ()
+    count_modules: Callable[[], int] | None = None
     on_open: "Callable[[Application], None] | None" = None
     on_startup: tuple[Hook, ...] = ()
     on_shutdown: tuple[Hook, ...] = ()
@@ -68,6 +69,14 @@ class Application(Starlette):
     Requests skip Starlette's own layers, which cost a third of a request, unless middleware or routes were added that
     must see them. A route that was added is the user's own: it comes before the agent's routes, and before their door.
     Mounted in another application, the agent opens with the first request when no lifespan reaches it.
+
+    Example:
+        >>> from apcore_a2a import async_serve
+        >>> async def shout(text: str) -> str:
+        ...     return text.upper()
+        >>> app = asyncio.run(async_serve(shout))
+        >>> [skill.id for skill in app.cards.card.skills]
+        ['shout']
     """
 
     def __init__(self, parts: Parts, settings: Settings) -> None:
@@ -80,10 +89,11 @@ class Application(Starlette):
         if settings.metrics:
             # Asked when somebody looks: the engine is made with the metrics, so it comes after them.
             metrics = Metrics(self.traffic, stuck_threads=lambda: self.engine.stuck_threads)
+        store = parts.store or InMemoryTaskStore()
         self.engine = Engine(
             parts.agent,
-            parts.store or InMemoryTaskStore(),
-            options=_engine_options(parts.card, settings),
+            store,
+            options=_engine_options(parts.card, settings, store),
             observer=metrics,
             interceptors=parts.interceptors,
             extended_card=parts.extended_card,
@@ -97,7 +107,7 @@ class Application(Starlette):
         self._opened = False
         self._why_not_open = ""
         self._metrics = metrics
-        self.health = HealthEndpoint(self.engine, self.cards)
+        self.health = HealthEndpoint(self.engine, parts.count_modules or self._count_skills)
         self._core = _pipeline(self, parts, metrics)
         super().__init__(lifespan=_lifespan)
         self.router.default = self._core  # whatever no route of the user's takes
@@ -129,8 +139,23 @@ class Application(Starlette):
 
         return scope, receive, tell
 
+    def _count_skills(self) -> int:
+        return len(self.cards.card.skills)
+
     async def open(self) -> None:
-        """Open the store, run the start-up hooks, then go on with what a dead process left. Once."""
+        """Open the store, run the start-up hooks, then go on with what a dead process left. Once.
+
+        Example:
+            >>> from apcore_a2a import async_serve
+            >>> async def shout(text: str) -> str:
+            ...     return text.upper()
+            >>> async def main() -> None:
+            ...     app = await async_serve(shout, on_startup=[lambda: print("open")])
+            ...     await app.open()
+            ...     await app.close()
+            >>> asyncio.run(main())
+            open
+        """
         async with self._opening:
             if not self._opened:
                 await self.engine.open()
@@ -160,7 +185,19 @@ class Application(Starlette):
             self._metrics.watch_loop()
 
     async def close(self) -> None:
-        """End every run and stream in bounded time, run the shutdown hooks, close the store."""
+        """End every run and stream in bounded time, run the shutdown hooks, close the store.
+
+        Example:
+            >>> from apcore_a2a import async_serve
+            >>> async def shout(text: str) -> str:
+            ...     return text.upper()
+            >>> async def main() -> None:
+            ...     app = await async_serve(shout, on_shutdown=[lambda: print("closed")])
+            ...     await app.open()
+            ...     await app.close()
+            >>> asyncio.run(main())
+            closed
+        """
         if self._metrics is not None:
             self._metrics.stop()
         await self.engine.close()
@@ -168,14 +205,19 @@ class Application(Starlette):
             await _call(hook)
 
 
-def _engine_options(card: AgentCard, settings: Settings) -> EngineOptions:
+def _engine_options(card: AgentCard, settings: Settings, store: Store) -> EngineOptions:
     """The engine keeps what the card promises, and no more."""
+    options = settings.engine_options()
+    # A store may say how much of a conversation it is for; who serves it has the last word.
+    context_messages = settings.max_context_messages or getattr(store, "max_context_messages", None)
+    if context_messages is not None:
+        options = replace(options, context_messages=context_messages)
     required: set[str] = set()
     for extension in card.capabilities.extensions:
         if extension.required:
             required.add(extension.uri)
     streaming = bool(card.capabilities.streaming)
-    return replace(settings.engine_options(), streaming=streaming, required_extensions=frozenset(required))
+    return replace(options, streaming=streaming, required_extensions=frozenset(required))
 
 
 async def _call(hook: Hook) -> None:

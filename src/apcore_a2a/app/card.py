@@ -1,11 +1,14 @@
 """The card of an agent that brought none, and what this server adds to every card."""
 
+import sys
 from typing import Any, Final
 
 from msgspec.structs import replace
 
+from apcore_a2a import __version__
 from apcore_a2a.auth.authenticator import Authenticator, security_schemes
 from apcore_a2a.protocol.card import (
+    STATE_HISTORY,
     AgentCapabilities,
     AgentCard,
     AgentExtension,
@@ -13,11 +16,17 @@ from apcore_a2a.protocol.card import (
     SecurityRequirement,
     SecurityScheme,
 )
+from apcore_a2a.protocol.lifecycle import STATE_TRANSITIONS
 from apcore_a2a.settings import Settings
 
 IDEMPOTENCY: Final = AgentExtension(
     uri="urn:apcore:a2a:idempotency-key:1",
     description="A send repeated with the same Idempotency-Key header answers with the same task",
+)
+
+PASSED_STATES: Final = AgentExtension(
+    uri=STATE_HISTORY,
+    description=f"The metadata of a task says in {STATE_TRANSITIONS} which states it has passed through, and when",
 )
 
 
@@ -30,7 +39,7 @@ def plain_card(target: Any, settings: Settings) -> AgentCard:  # Any: a function
     return AgentCard(
         name=name,
         description=about,
-        version=settings.version or "0.0.0",
+        version=settings.version or _project_version(target),
         supported_interfaces=(),
         capabilities=AgentCapabilities(streaming=True),
         default_input_modes=modes,
@@ -39,21 +48,42 @@ def plain_card(target: Any, settings: Settings) -> AgentCard:  # Any: a function
     )
 
 
-def complete(card: AgentCard, auth: Authenticator | None) -> AgentCard:
-    """The card with what this server adds: webhooks (none yet), its extensions, and what a caller must show."""
+def _project_version(target: object) -> str:
+    """The version that the target's package says it has; else that of the package which serves it."""
+    package = str(getattr(target, "__module__", "")).partition(".")[0]
+    version = getattr(sys.modules.get(package), "__version__", None)
+    if isinstance(version, str) and version:
+        return version
+    return __version__
+
+
+def complete(card: AgentCard, settings: Settings, auth: Authenticator | None) -> AgentCard:
+    """The card as the settings name it, with what this server adds.
+
+    That is webhooks (none yet), its extensions, and what a caller must show.
+    """
+    extensions = [*card.capabilities.extensions, IDEMPOTENCY]
+    if settings.state_history:
+        extensions.append(PASSED_STATES)
     capabilities = replace(
         card.capabilities,
         push_notifications=False,
         extended_agent_card=auth is not None,
-        extensions=(*card.capabilities.extensions, IDEMPOTENCY),
+        extensions=tuple(extensions),
     )
-    card = replace(card, capabilities=capabilities)
+    card = replace(
+        card,
+        name=settings.name or card.name,
+        description=settings.description or card.description,
+        version=settings.version or card.version,
+        capabilities=capabilities,
+    )
     if auth is None:
         return card
     schemes: dict[str, SecurityScheme] = {}
     requirements: list[SecurityRequirement] = []
     for scheme in security_schemes(auth):
-        name = _scheme_name(scheme)
+        name = _new_name(scheme, schemes)
         schemes[name] = _to_scheme(scheme)
         # One requirement each: any of the schemes will do (1.0 §4.4.1). An empty list asks for no scope.
         requirements.append({"schemes": {name: {"list": []}}})
@@ -69,15 +99,29 @@ _MEMBERS: Final = {
 }
 
 
-def _scheme_name(scheme: dict[str, Any]) -> str:
+def _new_name(scheme: dict[str, Any], taken: dict[str, SecurityScheme]) -> str:
+    """A name for a scheme on the card: what it is, and a number from the second of its kind on."""
     # "bearer" says more than "http"; what is no HTTP scheme has no such name.
-    return str(scheme.get("scheme") or scheme.get("type"))
+    kind = str(scheme.get("scheme") or scheme.get("type"))
+    name = kind
+    number = 1
+    while name in taken:
+        number += 1
+        name = f"{kind}{number}"
+    return name
 
 
 def _to_scheme(scheme: dict[str, Any]) -> SecurityScheme:
-    """OpenAPI's way to write a security scheme, as A2A 1.0 writes it."""
+    """OpenAPI's way to write a security scheme, as A2A 1.0 writes it.
+
+    Raises:
+        ValueError: its type is none of OpenAPI's; the text names it.
+    """
     fields = dict(scheme)
-    kind = fields.pop("type")
+    kind = fields.pop("type", None)
+    if kind not in _MEMBERS:
+        known = ", ".join(_MEMBERS)
+        raise ValueError(f"auth declares a security scheme of the unknown type {kind!r}; the types are {known}")
     if "in" in fields:  # OpenAPI's name for where an API key stands
         fields["location"] = fields.pop("in")
     return {_MEMBERS[kind]: fields}

@@ -19,17 +19,26 @@ def is_apcore(target: object) -> bool:
     return is_registry or is_executor or is_client
 
 
-def compose(target: object, card: AgentCard | None, settings: Settings, auth: Authenticator | None) -> Parts:
+def compose(
+    target: object,
+    card: AgentCard | None,
+    settings: Settings,
+    auth: Authenticator | None,
+    *,
+    request_context_builder: object = None,
+) -> Parts:
     """The agent and the card of whatever `target` is."""
     if is_apcore(target):
+        if request_context_builder is not None:
+            raise TypeError(f"request_context_builder is for executors of A2A, and {type(target).__name__} is none")
         from apcore_a2a.app.modules import compose_modules  # apcore takes half a second: only for those who use it
 
         return compose_modules(target, card, settings, auth)
-    if isinstance(target, Agent):
+    if isinstance(target, Agent) and request_context_builder is None:
         agent = target
     else:
         from apcore_a2a.agents.as_agent import as_agent
 
-        agent = as_agent(target)
-    shown = complete(card or plain_card(target, settings), auth)
+        agent = as_agent(target, request_context_builder=request_context_builder)
+    shown = complete(card or plain_card(target, settings), settings, auth)
     return Parts(agent=agent, card=shown, auth=auth, extended_card=None if auth is None else lambda caller: shown)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from apcore_a2a.agent import Caller
 from apcore_a2a.agents.apcore.agent_card import build_card, is_open
 from apcore_a2a.agents.apcore.module_agent import ModuleAgent
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
@@ -30,21 +31,19 @@ def compose_modules(target: object, card: AgentCard | None, settings: Settings, 
     def is_public(module: ModuleInfo) -> bool:
         return is_open(module, modules) and (auth is None or not module.requires_approval)
 
-    def build(*, show: Callable[[ModuleInfo], bool] | None = is_public) -> AgentCard:
-        made = card or build_card(
-            modules,
-            name=settings.name or "",
-            description=settings.description or "",
-            version=settings.version or "",
-            show=show,
-        )
-        return complete(made, auth)
+    def build(*, show: Callable[[ModuleInfo], bool] = is_public) -> AgentCard:
+        if card is not None:
+            return complete(card, settings, auth)
+        return complete(build_card(modules, show=show), settings, auth)
+
+    def build_extended(caller: Caller) -> AgentCard:
+        return build(show=lambda module: is_open(module, modules, caller))
 
     agent = ModuleAgent(modules, default_skill=settings.default_skill, approvals_by_caller=settings.approvals_by_caller)
-    parts = Parts(agent=agent, card=build(), auth=auth)
+    parts = Parts(agent=agent, card=build(), auth=auth, count_modules=modules.__len__)
     if auth is not None:
-        # Who has proved who they are sees every skill; without authentication nobody has.
-        parts.extended_card = lambda caller: build(show=None)
+        # Who has proved who they are sees what they may call; without authentication nobody has.
+        parts.extended_card = build_extended
     parts.on_open = lambda app: watch(modules, build, app)
     return parts
 

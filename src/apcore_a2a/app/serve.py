@@ -12,8 +12,8 @@ from uvicorn.config import LOGGING_CONFIG
 
 from apcore_a2a.agent import Agent
 from apcore_a2a.app.application import Application, Hook
-from apcore_a2a.app.compose import compose
-from apcore_a2a.app.stores import choose_store
+from apcore_a2a.app.compose import compose, is_apcore
+from apcore_a2a.app.stores import Retention, choose_store
 from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.http.guard import GuardedProtocol
@@ -28,7 +28,17 @@ NOT_STARTED: Final = 2  # the exit code
 
 
 class ServeOptions(TypedDict, total=False):
-    """What `serve` and `async_serve` take besides the agent; all of it optional."""
+    """What `serve` and `async_serve` take besides the agent; all of it optional.
+
+    `Settings` says what each setting is when nothing is given; docs/operations.md has the flags and the variables.
+
+    Example:
+        >>> options: ServeOptions = {
+        ...     "name": "echo",
+        ...     "store": "sqlite:///tasks.db",
+        ...     "cors_origins": "https://app.example",
+        ... }
+    """
 
     name: str | None
     description: str | None
@@ -40,20 +50,26 @@ class ServeOptions(TypedDict, total=False):
     auth: Authenticator | None
     store: str | None
     task_store: TaskStore | Store | None
+    task_store_ttl: float | None
+    task_store_max: int | None
     interceptors: Sequence[Interceptor]
+    request_context_builder: Any
     on_startup: Sequence[Hook]
     on_shutdown: Sequence[Hook]
-    cors_origins: Sequence[str] | None
-    trusted_proxies: Sequence[str]
+    cors_origins: str | Sequence[str] | None
+    trusted_proxies: str | Sequence[str] | None
     push_notifications: bool
     explorer: bool
     explorer_prefix: str
     metrics: bool
     cancel_on_disconnect: bool
     same_message_same_task: bool
+    state_history: bool
     execution_timeout: float | None
     shutdown_timeout: float
     drain_delay: float
+    keep_alive_interval: float
+    max_context_messages: int | None
     max_active_tasks: int
     max_streams: int
     max_connections: int
@@ -66,18 +82,21 @@ class ServeOptions(TypedDict, total=False):
     log_level: str | None
 
 
-def serve(target: object, *, host: str = "0.0.0.0", port: int = 8000, **options: Unpack[ServeOptions]) -> None:
+def serve(
+    registry_or_executor: object, *, host: str = "0.0.0.0", port: int = 8000, **options: Unpack[ServeOptions]
+) -> None:
     """Serve an agent over A2A 1.0 and 0.3 until SIGINT or SIGTERM; blocks.
 
     Args:
-        target: An apcore Registry, Executor or APCore client; an `AgentExecutor`; an `Agent`; or a plain function.
+        registry_or_executor: What to serve: an apcore Registry, Executor or APCore client; an `AgentExecutor`; an
+            `Agent`; or a plain function.
         host: The address to bind.
         port: The port to bind.
         **options: See `ServeOptions`.
 
     Raises:
         ValueError: an option makes no sense, or the registry has no modules.
-        TypeError: `target`, `auth` or `task_store` lacks methods; the text names them.
+        TypeError: there is no such option, or what is served, `auth` or `task_store` lacks methods; the text names it.
         SystemExit: with code 2 when the server cannot start (the port is taken, the store cannot be opened, a start-up
             hook fails); one line in the log says why, and what to do.
 
@@ -87,7 +106,9 @@ def serve(target: object, *, host: str = "0.0.0.0", port: int = 8000, **options:
         ...     return message
         >>> serve(echo, port=9000)  # doctest: +SKIP
     """
-    why_not = run(build(target, options, host=host, port=port), log_level=options.get("log_level") or "info")
+    why_not = run(
+        build(registry_or_executor, options, host=host, port=port), log_level=options.get("log_level") or "info"
+    )
     if why_not:
         logger.error(why_not)
         raise SystemExit(NOT_STARTED)
@@ -120,7 +141,7 @@ def run(
     return Server(config, drain_delay=app.settings.drain_delay, on_started=on_started).run_to_end()
 
 
-async def async_serve(target: object, **options: Unpack[ServeOptions]) -> Application:
+async def async_serve(registry_or_executor: object, **options: Unpack[ServeOptions]) -> Application:
     """What `serve` serves, as an ASGI application for a server or an application of your own; binds nothing.
 
     Example:
@@ -132,31 +153,82 @@ async def async_serve(target: object, **options: Unpack[ServeOptions]) -> Applic
         >>> app.cards.card.name
         'echo'
     """
-    return build(target, options)
+    for name in ("host", "port"):
+        if name in options:
+            raise TypeError(f"async_serve binds nothing: give {name} to the server that runs the application")
+    return build(registry_or_executor, options)
 
 
 def build_app(agent: Agent, **options: Unpack[ServeOptions]) -> Application:
-    """What `async_serve` answers, for an `Agent` and without a loop."""
+    """What `async_serve` answers, for an `Agent` and without a loop.
+
+    Example:
+        >>> from apcore_a2a import as_agent
+        >>> async def echo(message: str) -> str:
+        ...     return message
+        >>> build_app(as_agent(echo), name="echo").cards.card.name
+        'echo'
+    """
     return build(agent, options)
 
 
-_NOT_SETTINGS: Final = ("card", "auth", "task_store", "interceptors", "on_startup", "on_shutdown")  # but objects
+_NOT_SETTINGS: Final = (  # but objects
+    "card",
+    "auth",
+    "task_store",
+    "interceptors",
+    "request_context_builder",
+    "on_startup",
+    "on_shutdown",
+)
+
+
+_OF_MODULES: Final = ("default_skill", "approvals_by_caller")
+"""Options that only apcore's modules know how to keep."""
 
 
 def build(target: object, options: ServeOptions, **address: Any) -> Application:
     """An application from anything `serve` takes; `address` is host and port, for those who bind."""
-    plain: dict[str, Any] = {**options, **address}
-    for name in _NOT_SETTINGS:
-        plain.pop(name, None)
-    for name in ("cors_origins", "trusted_proxies"):
-        plain[name] = tuple(plain.get(name) or ())
-    settings = Settings(**plain).check()
+    settings = _read_settings({**options, **address})
+    if not is_apcore(target):
+        for name in _OF_MODULES:
+            if name in options:
+                raise ValueError(f"{name} is an option for apcore modules, and {type(target).__name__} has none")
+    if settings.log_level is not None:
+        logging.getLogger("apcore_a2a").setLevel(settings.log_level.upper())
     auth = options.get("auth")
     if auth is not None and not isinstance(auth, Authenticator):
         raise TypeError(f"auth {type(auth).__name__} lacks the method authenticate(headers)")
-    parts = compose(target, options.get("card"), settings, auth)
-    parts.store = choose_store(settings.store, options.get("task_store"))
+    retention = Retention(settings.task_store_ttl, settings.task_store_max)
+    builder = options.get("request_context_builder")
+    parts = compose(target, options.get("card"), settings, auth, request_context_builder=builder)
+    parts.store = choose_store(settings.store, options.get("task_store"), retention)
     parts.interceptors = tuple(options.get("interceptors", ()))
     parts.on_startup = tuple(options.get("on_startup", ()))
     parts.on_shutdown = tuple(options.get("on_shutdown", ()))
     return Application(parts, settings)
+
+
+def _read_settings(options: dict[str, Any]) -> Settings:  # Any: as the user gave them
+    """The options that are settings, checked.
+
+    Raises:
+        ValueError: one makes no sense.
+        TypeError: there is no such option.
+    """
+    for name in _NOT_SETTINGS:
+        options.pop(name, None)
+    unknown = sorted(options.keys() - set(Settings.__struct_fields__))
+    if unknown:
+        raise TypeError(f"there is no option {', '.join(unknown)}")
+    for name in ("cors_origins", "trusted_proxies"):
+        options[name] = _to_names(options.get(name))
+    return Settings(**options).check()
+
+
+def _to_names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str):  # one name, and not a list of letters
+        return (given,)
+    return tuple(given)

@@ -3,26 +3,63 @@
 import sqlite3
 from collections.abc import Callable
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from msgspec import Struct
 
 from apcore_a2a.errors import A2AError
-from apcore_a2a.storage.memory import InMemoryTaskStore
+from apcore_a2a.storage.memory import MAX_CAPACITY, TTL, InMemoryTaskStore
 from apcore_a2a.storage.simple import SimpleStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Store, TaskStore, missing_methods
+from apcore_a2a.storage.task_store import Store, missing_methods
 
-SCHEMES: Final[dict[str, Callable[[str], Store]]] = {
-    "memory": lambda url: InMemoryTaskStore(),
-    "sqlite": SQLiteStore.from_url,
+
+class Retention(Struct, frozen=True):
+    """How long ended tasks are kept, and how many tasks there may be; None is what the store does by itself."""
+
+    ttl: float | None = None
+    max_tasks: int | None = None
+
+    def given(self) -> dict[str, float | int]:
+        options: dict[str, float | int] = {}
+        if self.ttl is not None:
+            options["ttl"] = self.ttl
+        if self.max_tasks is not None:
+            options["max_tasks"] = self.max_tasks
+        return options
+
+
+def _open_memory(url: str, retention: Retention) -> InMemoryTaskStore:
+    if urlsplit(url).query:
+        raise ValueError(f"a store in memory has no options in its URL; got {url!r}")
+    ttl = retention.ttl if retention.ttl is not None else TTL
+    capacity = retention.max_tasks if retention.max_tasks is not None else MAX_CAPACITY
+    return InMemoryTaskStore(ttl_seconds=ttl, max_capacity=capacity)
+
+
+def _open_sqlite(url: str, retention: Retention) -> SQLiteStore:
+    options = retention.given()
+    twice = sorted(options.keys() & parse_qs(urlsplit(url).query).keys())
+    if twice:
+        raise ValueError(f"{', '.join(twice)} is set in the store's URL and by task_store_ttl or task_store_max")
+    if options:
+        separator = "&" if urlsplit(url).query else "?"
+        url = f"{url}{separator}{urlencode(options)}"
+    return SQLiteStore.from_url(url)
+
+
+SCHEMES: Final[dict[str, Callable[[str, Retention], Store]]] = {
+    "memory": _open_memory,
+    "sqlite": _open_sqlite,
 }
 _ENGINE_METHODS: Final = ("create", "append", "load", "events", "page", "orphans", "remove", "check", "open", "close")
 
 
-def choose_store(url: str | None, store: Any) -> Store:  # Any: whatever the user handed in
+def choose_store(url: str | None, store: Any, retention: Retention) -> Store:  # Any: whatever the user handed in
     """The store that `store="sqlite:///tasks.db"` or `task_store=MyStore()` asks for.
 
     Raises:
-        ValueError: both are given, or the URL names no store we know.
+        ValueError: both are given, or the URL names no store we know, or the object is told how long to keep tasks.
         TypeError: the object lacks methods of `TaskStore`; the text names them.
     """
     if url is not None and store is not None:
@@ -32,17 +69,21 @@ def choose_store(url: str | None, store: Any) -> Store:  # Any: whatever the use
         if scheme not in SCHEMES:
             known = ", ".join(f"{name}://" for name in sorted(SCHEMES))
             raise ValueError(f"store must be a URL that begins with one of {known}; got {url!r}")
-        return SCHEMES[scheme](url)
+        return SCHEMES[scheme](url, retention)
     if store is None:
-        return InMemoryTaskStore()
+        return _open_memory("", retention)
+    if retention.given():
+        raise ValueError(
+            "task_store_ttl and task_store_max are for stores that are made here; "
+            f"set them on the {type(store).__name__} that you give as task_store"
+        )
     if all(callable(getattr(store, name, None)) for name in _ENGINE_METHODS):
         engine_store: Store = store  # it has all that the engine asks for, so nothing need stand in between
         return engine_store
     missing = missing_methods(store)
     if missing:
         raise TypeError(f"task_store {type(store).__name__} lacks the methods: {', '.join(missing)}")
-    simple: TaskStore = store
-    return SimpleStore(simple)
+    return SimpleStore(store)
 
 
 OTHER_STORE: Final = "name another with --store (in Python: store=)"

@@ -7,7 +7,7 @@ is ever logged or answered.
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
 from joserfc import jwt
@@ -45,10 +45,34 @@ _DEFAULT: Final = ClaimMapping()
 _REGISTERED: Final = frozenset({"iss", "sub", "aud", "exp", "nbf", "iat", "jti"})
 
 
+class TokenChecks(TypedDict, total=False):
+    """What a token must say, besides who its bearer is.
+
+    Example:
+        >>> from apcore_a2a import JWTAuthenticator
+        >>> checks: TokenChecks = {"issuer": "https://idp.example", "audience": "agents", "leeway": 0}
+        >>> auth = JWTAuthenticator("a secret of at least thirty-two characters", **checks)
+    """
+
+    audience: str | None
+    issuer: str | None
+    require_claims: Sequence[str] | None
+    leeway: int
+    """Seconds that the issuer's clock may differ from ours; 30 unless said, and 0 takes a token by its word."""
+
+
 class JWTAuthenticator:
     """Accepts `Authorization: Bearer <JWT>` signed with `key`.
 
     `key` is a shared secret, a PEM public key, or a JWK or JWK set as a mapping.
+
+    Args:
+        algorithms: Signature algorithms to accept; those that fit the key, if none are named.
+        claim_mapping: Which claims say who the caller is.
+        **checks: See `TokenChecks`: `audience`, `issuer`, `require_claims`, `leeway`.
+
+    Raises:
+        ValueError: the key or the algorithms cannot be used, or `leeway` is negative.
 
     Example:
         >>> from apcore_a2a import JWTAuthenticator
@@ -62,37 +86,39 @@ class JWTAuthenticator:
         key: str | bytes | Mapping[str, Any],
         *,
         algorithms: Sequence[str] | None = None,
-        audience: str | None = None,
-        issuer: str | None = None,
         claim_mapping: ClaimMapping | None = None,
-        require_claims: Sequence[str] | None = None,
+        **checks: Unpack[TokenChecks],
     ) -> None:
+        unknown = sorted(checks.keys() - TokenChecks.__annotations__.keys())
+        if unknown:
+            raise TypeError(f"JWTAuthenticator has no parameter {', '.join(unknown)}")
+        self._leeway = checks.get("leeway", LEEWAY)
+        if self._leeway < 0:
+            raise ValueError(f"leeway must be a number of seconds, 0 or more, not {self._leeway}")
         self._key = _import_key(key)
         # Fixed now, by us: a token that could choose its own would say "none", or HMAC with our public key.
         self._algorithms = list(algorithms or _algorithms(self._key))
         if not self._algorithms or "none" in self._algorithms:
             raise ValueError("algorithms must name at least one signature algorithm, and never 'none'")
         self._mapping = claim_mapping or _DEFAULT
-        # In joserfc's words: an essential claim must be there, one with a value must have that value.
-        self._required: dict[str, Any] = {self._mapping.id: {"essential": True}}
-        for name in require_claims or ():
-            self._required[name] = {"essential": True}
-        # After the caller's own names, so that a name of theirs cannot make these weaker.
-        self._required["exp"] = {"essential": True}
-        if issuer is not None:
-            self._required["iss"] = {"essential": True, "value": issuer}
-        if audience is not None:
-            self._required["aud"] = {"essential": True, "value": audience}
+        self._required = _required_claims(self._mapping.id, checks)
 
     def authenticate(self, headers: Mapping[str, str]) -> Caller | None:
-        """The caller that a valid token names; None without one."""
+        """The caller that a valid token names; None without one.
+
+        Example:
+            >>> from apcore_a2a import JWTAuthenticator
+            >>> auth = JWTAuthenticator("a secret of at least thirty-two characters", leeway=0)
+            >>> auth.authenticate({"authorization": "Bearer not-a-token"}) is None
+            True
+        """
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN:
             return None
         try:
             claims = jwt.decode(token.strip(), self._key, algorithms=self._algorithms).claims
             # A registry for each token: it holds the time at which it was made.
-            jwt.JWTClaimsRegistry(now=int(time.time()), leeway=LEEWAY, **self._required).validate(claims)
+            jwt.JWTClaimsRegistry(now=int(time.time()), leeway=self._leeway, **self._required).validate(claims)
             # Claims become a caller, who is stored and written: half a character ("\\ud800") or 5,000 lists in each
             # other would fail somewhere else, where nobody expects it.
             msgspec.json.encode(claims)
@@ -118,7 +144,30 @@ class JWTAuthenticator:
         )
 
     def security_schemes(self) -> list[dict[str, Any]]:
+        """What the agent card says of these tokens, in OpenAPI's words.
+
+        Example:
+            >>> from apcore_a2a import JWTAuthenticator
+            >>> JWTAuthenticator("a secret of at least thirty-two characters").security_schemes()
+            [{'type': 'http', 'scheme': 'bearer', 'bearerFormat': 'JWT'}]
+        """
         return [{**BEARER, "bearerFormat": "JWT"}]
+
+
+def _required_claims(subject: str, checks: TokenChecks) -> dict[str, Any]:
+    """In joserfc's words: an essential claim must be there, one with a value must have that value."""
+    required: dict[str, Any] = {subject: {"essential": True}}
+    for name in checks.get("require_claims") or ():
+        required[name] = {"essential": True}
+    # After the caller's own names, so that a name of theirs cannot make these weaker.
+    required["exp"] = {"essential": True}
+    issuer = checks.get("issuer")
+    if issuer is not None:
+        required["iss"] = {"essential": True, "value": issuer}
+    audience = checks.get("audience")
+    if audience is not None:
+        required["aud"] = {"essential": True, "value": audience}
+    return required
 
 
 def _to_roles(claim: object) -> tuple[str, ...]:

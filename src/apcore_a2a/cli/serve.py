@@ -7,12 +7,11 @@ from typing import Any, Final, cast, get_args
 import click
 
 from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build, run
-from apcore_a2a.auth.jwt import JWTAuthenticator
+from apcore_a2a.auth.jwt import LEEWAY, JWTAuthenticator
 from apcore_a2a.cli import banner, logs
 from apcore_a2a.cli.extensions import Reloader, open_extensions
 from apcore_a2a.cli.options import example
 from apcore_a2a.settings import LOG_LEVELS, Settings
-from apcore_a2a.storage.memory import InMemoryTaskStore
 
 # A default is written once, in Settings: `serve(...)` and `apcore-a2a serve` do the same unless told otherwise.
 DEFAULTS: Final = Settings()
@@ -57,28 +56,38 @@ DEFAULT_LOG_LEVEL: Final = "info"  # Settings leaves it open
     "--task-store-ttl",
     envvar="TASK_STORE_TTL",
     type=float,
-    default=3600,
-    show_default=True,
-    help="Seconds a finished task stays in memory.",
+    help="Seconds a finished task is kept.  [default: 3600 in memory, a week in SQLite]",
 )
 @click.option(
     "--task-store-max",
     envvar="TASK_STORE_MAX",
     type=int,
-    default=10_000,
-    show_default=True,
-    help="Most tasks in memory.",
+    help="Most tasks kept.  [default: 10,000 in memory, a million in SQLite]",
 )
 @click.option("--auth-type", type=click.Choice(["bearer"]), help="Ask callers for a bearer token (JWT).")
 @click.option("--auth-key", envvar="JWT_KEY", help="JWT key: a shared secret, or @FILE with a PEM public key.")
 @click.option("--auth-issuer", envvar="JWT_ISSUER", help="Issuer the token must name.")
 @click.option("--auth-audience", envvar="JWT_AUDIENCE", help="Audience the token must name.")
+@click.option(
+    "--auth-leeway",
+    envvar="JWT_LEEWAY",
+    type=click.IntRange(min=0),
+    default=LEEWAY,
+    show_default=True,
+    help="Seconds the issuer's clock may differ from ours; 0 takes a token by its word.",
+)
 @click.option("--cors-origins", envvar="CORS_ORIGINS", help="Origins browsers may call from, separated by commas.")
 @click.option(
     "--push-notifications", envvar="PUSH_NOTIFICATIONS", is_flag=True, help="Offer webhooks (not available yet)."
 )
 @click.option("--explorer", envvar="A2A_EXPLORER", is_flag=True, help="Serve the Explorer page.")
 @click.option("--metrics", envvar="A2A_METRICS", is_flag=True, help="Serve GET /metrics.")
+@click.option(
+    "--state-history",
+    envvar="A2A_STATE_HISTORY",
+    is_flag=True,
+    help="Have tasks say which states they have passed through.",
+)
 @click.option(
     "--execution-timeout",
     envvar="EXECUTION_TIMEOUT",
@@ -102,6 +111,20 @@ DEFAULT_LOG_LEVEL: Final = "info"  # Settings leaves it open
     default=DEFAULTS.drain_delay,
     show_default=True,
     help="Seconds after a signal in which the port stays open and answers 503, for balancers to notice.",
+)
+@click.option(
+    "--keep-alive-interval",
+    envvar="A2A_KEEP_ALIVE_INTERVAL",
+    type=float,
+    default=DEFAULTS.keep_alive_interval,
+    show_default=True,
+    help="Seconds after which a stream that has nothing to tell says that it is alive.",
+)
+@click.option(
+    "--max-context-messages",
+    envvar="A2A_MAX_CONTEXT_MESSAGES",
+    type=int,
+    help="Most messages of a conversation that an agent is told.  [default: 100]",
 )
 @click.option(
     "--max-active-tasks",
@@ -193,9 +216,6 @@ def _app_options(given: dict[str, Any]) -> dict[str, Any]:  # Any: the values of
     # An empty text, as an environment may hold, is no origin; nor is what follows a comma at the end.
     origins = (given["cors_origins"] or "").split(",")
     options["cors_origins"] = [origin.strip() for origin in origins if origin.strip()]
-    # Of the stores, only the one in memory has settings of its own; any other is named by its URL.
-    if given["store"] is None:
-        options["task_store"] = InMemoryTaskStore(ttl=given["task_store_ttl"], max_capacity=given["task_store_max"])
     return options
 
 
@@ -212,6 +232,8 @@ def _authenticator(given: dict[str, Any]) -> JWTAuthenticator | None:
         except OSError as error:
             raise click.ClickException(f"JWT key file not readable: {key[1:]}") from error
     try:
-        return JWTAuthenticator(key, issuer=given["auth_issuer"], audience=given["auth_audience"])
+        return JWTAuthenticator(
+            key, issuer=given["auth_issuer"], audience=given["auth_audience"], leeway=given["auth_leeway"]
+        )
     except ValueError as error:
         raise click.ClickException(f"JWT key not usable: {error}") from error

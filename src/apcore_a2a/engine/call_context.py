@@ -19,6 +19,8 @@ class CallContext(Struct, frozen=True, kw_only=True):
     peer: tuple[str, int] | None = None
     """The address and the port that the request came from, where there are any."""
     headers: Mapping[str, str] = {}
+    raw_headers: Mapping[bytes, bytes] = {}
+    """All headers as they came; only for the agent to look at."""
     extensions: frozenset[str] = frozenset()
     idempotency_key: str = ""
     last_event_id: int | None = None
@@ -44,4 +46,5 @@ class Interceptor(Protocol):
 
     async def before(self, operation: Operation, request: Value, context: CallContext) -> None: ...
 
-    async def after(self, operation: Operation, request: Value, context: CallContext, result: Any) -> None: ...
+    async def after(self, operation: Operation, request: Value, context: CallContext, result: Any) -> None:
+        """`result` is what the operation answers with, or the exception that it ended with."""

@@ -133,11 +133,25 @@ class Engine:
             raise errors.ExtensionSupportRequiredError(min(missing))
         if SHAPES[operation].streams and not self.options.streaming:
             raise UnsupportedOperationError("This agent does not stream")
-        for interceptor in self._interceptors:
-            await interceptor.before(operation, request, context)
-        result = await self._operations.get(operation, _no_push)(request, context)
+        perform = self._operations.get(operation, _no_push)
+        if not self._interceptors:
+            return await perform(request, context)
+        return await self._intercepted(perform, operation, request, context)
+
+    async def _intercepted(self, perform: Perform, operation: Operation, request: Value, context: CallContext) -> Any:
+        """Do it between the interceptors. Whoever was told before is told after, of an error as of a result."""
+        told: list[Interceptor] = []
         try:
             for interceptor in self._interceptors:
+                told.append(interceptor)
+                await interceptor.before(operation, request, context)
+            result = await perform(request, context)
+        except Exception as error:  # an operation may fail in any way, and it is raised again
+            for interceptor in told:
+                await interceptor.after(operation, request, context, error)
+            raise
+        try:
+            for interceptor in told:
                 await interceptor.after(operation, request, context, result)
         except BaseException:
             if SHAPES[operation].streams:  # nobody will read it

@@ -32,8 +32,8 @@ from apcore_a2a.errors import (
     Violation,
 )
 from apcore_a2a.ids_and_time import new_id, utc_now
-from apcore_a2a.protocol.lifecycle import AT_REST
-from apcore_a2a.protocol.model import Message, Role, SendMessage, Task, TaskState, TaskStatus
+from apcore_a2a.protocol.lifecycle import AT_REST, STATE_TRANSITIONS
+from apcore_a2a.protocol.model import Message, Metadata, Role, SendMessage, Task, TaskState, TaskStatus
 from apcore_a2a.storage.task_store import Query, Record, Store
 
 MAX_REFERENCES: Final = 10
@@ -111,16 +111,27 @@ class Intake:
 
     def _new_task(self, request: SendMessage, context: CallContext) -> Call:
         message = request.message
+        metadata = request.metadata
+        if metadata is not None or self._options.state_history:
+            metadata = self._first_metadata(metadata or {})
         task = Task(
             id=new_id(),
             context_id=message.context_id or new_id(),
             status=TaskStatus(state=TaskState.SUBMITTED, timestamp=utc_now()),
-            metadata=request.metadata,
+            metadata=metadata,
         )
         message_id = message.message_id or new_id()
         said = replace(message, message_id=message_id, task_id=task.id, context_id=task.context_id)
         task.history = [said]
         return _new_call(replace(request, message=said), task, context)
+
+    def _first_metadata(self, given: Metadata) -> Metadata:
+        """The request's, but for the place of the recorded states, which is not the client's to write."""
+        metadata = dict(given)
+        metadata.pop(STATE_TRANSITIONS, None)
+        if self._options.state_history:
+            metadata[STATE_TRANSITIONS] = []
+        return metadata
 
     def _repetition_key(self, message: Message, context: CallContext) -> str:
         """What makes a send the same as an earlier one; empty when nothing does."""
@@ -388,7 +399,15 @@ def _may_run_again(stored: StoredRun) -> bool:
 
 
 def _new_call(request: SendMessage, task: Task, context: CallContext) -> Call:
-    return Call(request=request, task=task, caller=context.caller, headers=context.headers, cancel=CancelToken())
+    return Call(
+        request=request,
+        task=task,
+        caller=context.caller,
+        headers=context.headers,
+        raw_headers=context.raw_headers,
+        extensions=context.extensions,
+        cancel=CancelToken(),
+    )
 
 
 def _is_exit(error: BaseException) -> bool:

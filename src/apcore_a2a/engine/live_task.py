@@ -30,7 +30,7 @@ from apcore_a2a.engine.turn import Place, Turn
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, OverloadedError, TaskNotFoundError
 from apcore_a2a.ids_and_time import new_id, utc_now
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, skips_working
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, keep_transitions, skips_working
 from apcore_a2a.protocol.model import (
     ArtifactUpdate,
     Document,
@@ -249,7 +249,7 @@ class LiveTask:
         if task.id != self.task.id or task.context_id != self.task.context_id:
             raise InvalidAgentResponseError("The agent published a task that is not its own")
         timestamp = task.status.timestamp or utc_now()
-        self.task = copy(replace(task, status=replace(task.status, timestamp=timestamp)))
+        self.task = keep_transitions(self.task, copy(replace(task, status=replace(task.status, timestamp=timestamp))))
 
     async def create(self, *, key: str = "", working: bool = False) -> str | None:
         """Store a new task, and that it is worked on if it is; the id of the earlier one if `key` was used before."""

@@ -14,8 +14,10 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     max_streams: int = 10_000
     max_streams_per_caller: int = 1_000
     context_messages: int = 100
+    keep_alive_interval: float = 15
     cancel_on_disconnect: bool = True
     same_message_same_task: bool = False
+    state_history: bool = False
     streaming: bool = True
     required_extensions: frozenset[str] = frozenset()
 

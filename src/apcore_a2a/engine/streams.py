@@ -15,14 +15,13 @@ from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.event_log import READ_AT_ONCE, EventLog, Lagged, LogEntry
 from apcore_a2a.engine.live_task import LiveTask, StoredEvents
 from apcore_a2a.engine.observer import Observer
-from apcore_a2a.engine.options import EngineOptions
+from apcore_a2a.engine.options import DEFAULTS, EngineOptions
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.errors import OverloadedError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Event, StatusUpdate, TaskState
 
-KEEP_ALIVE: Final = 15.0
 DISCONNECT_GRACE: Final = 5.0
 UNTIL_ENDED: Final = TERMINAL
 UNTIL_USER_IS_ASKED: Final = TERMINAL | {TaskState.INPUT_REQUIRED}  # not AUTH_REQUIRED: the agent may go on (§7.6.1)
@@ -52,7 +51,7 @@ class Stream:
 
     It begins with `ready`, goes on with what follows sequence number `after` in the log of `source`, and ends with the
     first entry whose state is in `until`. Without a source it ends with `ready`. An empty batch after a wait means that
-    nothing has come for `keep_alive` seconds. `close` must be called, and may be called twice.
+    nothing has come for `keep_alive_interval` seconds. `close` must be called, and may be called twice.
     """
 
     def __init__(
@@ -63,12 +62,14 @@ class Stream:
         after: int = 0,
         until: frozenset[TaskState] = UNTIL_ENDED,
         on_close: Callable[[], None] | None = None,
+        keep_alive_interval: float = DEFAULTS.keep_alive_interval,
     ) -> None:
         self._ready = ready
         self._source = source
         self._after = after
         self._until = until
         self._on_close = on_close
+        self._keep_alive_interval = keep_alive_interval
         self._is_over = source is None
         self._has_lagged = False
         self._waiter: asyncio.Future[None] | None = None
@@ -106,7 +107,7 @@ class Stream:
             return
         loop = asyncio.get_running_loop()
         if self._timer is None:
-            self._timer = loop.call_later(KEEP_ALIVE, self._stay_alive)
+            self._timer = loop.call_later(self._keep_alive_interval, self._stay_alive)
         self._waiter = loop.create_future()
         self._source.log.wait(self._waiter)
         await self._waiter
@@ -148,6 +149,7 @@ class Streams:
         self._limit = options.max_streams
         self._limit_per_caller = options.max_streams_per_caller
         self._cancel_on_disconnect = options.cancel_on_disconnect
+        self._keep_alive_interval = options.keep_alive_interval
         self._open: Counter[str] = Counter()  # by allowance
         self._total = 0
 
@@ -189,9 +191,18 @@ class Streams:
         self._observer.stream_opened(live.task.id)
         if start is None or (isinstance(start, int) and start > live.log.version):
             start = await live.latest_entry()
-        if isinstance(start, int):
-            return Stream([], live, after=start, until=until, on_close=room.pop_all().close)
-        return Stream([start], live, after=start.seq, until=until, on_close=room.pop_all().close)
+        ready: list[LogEntry] = []
+        if isinstance(start, LogEntry):
+            ready.append(start)
+            start = start.seq
+        return Stream(
+            ready,
+            live,
+            after=start,
+            until=until,
+            on_close=room.pop_all().close,
+            keep_alive_interval=self._keep_alive_interval,
+        )
 
     def _closed(self, live: LiveTask, context: CallContext, until: frozenset[TaskState]) -> None:
         self._observer.stream_closed(live.task.id)

@@ -124,11 +124,12 @@ class Inbound(Struct, gc=False):
         if tenant:
             caller = replace(caller, tenant=tenant)
         if _CARRIED.isdisjoint(self.headers):  # none of the headers below: most requests have none
-            return CallContext(caller=caller, rules=dialect.RULES, peer=self.peer)
+            return CallContext(caller=caller, rules=dialect.RULES, raw_headers=self.headers, peer=self.peer)
         return CallContext(
             caller=caller,
             rules=dialect.RULES,
             headers=self._trace_headers(),
+            raw_headers=self.headers,
             extensions=self._extensions(dialect),
             idempotency_key=self._idempotency_key(),
             last_event_id=self._last_event_id(),

@@ -5,6 +5,7 @@ Rule: a look at the health costs the store nothing: it is asked once a second at
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -12,7 +13,6 @@ from starlette.types import Receive, Scope, Send
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.errors import A2AError, StoreUnavailableError
 from apcore_a2a.http.asgi import respond
-from apcore_a2a.http.discovery import CardEndpoint
 from apcore_a2a.protocol.model import encode
 
 HEALTH: Final = "/health"
@@ -40,9 +40,9 @@ class HealthEndpoint:
     GET /health/live: 200 as long as the loop turns; who restarts what is not alive must not look at the others.
     """
 
-    def __init__(self, engine: Engine, cards: CardEndpoint) -> None:
+    def __init__(self, engine: Engine, count_modules: Callable[[], int]) -> None:
         self._engine = engine
-        self._cards = cards
+        self._count_modules = count_modules
         self._started = time.monotonic()
         self._asking = asyncio.Lock()
         self._asked = -ASKED_EVERY  # when the store was asked
@@ -56,8 +56,7 @@ class HealthEndpoint:
         if reason:
             await _say_unhealthy(send, reason)
             return
-        modules = len(self._cards.card.skills)
-        state = {"status": "healthy", "module_count": modules, "uptime_seconds": self._uptime()}
+        state = {"status": "healthy", "module_count": self._count_modules(), "uptime_seconds": self._uptime()}
         await respond(send, 200, encode(state))
 
     async def answer_while_starting(self, scope: Scope, send: Send) -> None:

@@ -4,7 +4,7 @@ Rule: REQUIRED fields are always on the wire, empty or not. A card that leaves a
 only an interface to call, and the ids of what it lists, are indispensable.
 """
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import field
 
@@ -16,6 +16,10 @@ SecurityScheme = dict[str, dict[str, Any]]  # {"httpAuthSecurityScheme": {"schem
 
 CardMode = Literal["auto", "1.0", "0.3", "hybrid"]
 """Which form of its card an agent shows: the one that fits the request, or always the same."""
+
+
+STATE_HISTORY: Final = "urn:apcore:a2a:state-transitions:1"
+"""The extension of an agent whose tasks say which states they have passed through; 0.3 has a capability for it."""
 
 
 class AgentInterface(Value, frozen=True):

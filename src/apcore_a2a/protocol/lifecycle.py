@@ -17,11 +17,25 @@ from typing import Final, assert_never
 from msgspec.structs import replace
 
 from apcore_a2a.errors import InvalidAgentResponseError, InvalidStateTransitionError
-from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Event, Message, Metadata, StatusUpdate, Task, TaskState
+from apcore_a2a.protocol.model import (
+    Artifact,
+    ArtifactUpdate,
+    Event,
+    Message,
+    Metadata,
+    StatusUpdate,
+    Task,
+    TaskState,
+    TaskStatus,
+)
 
 TERMINAL: Final = frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED})
 INTERRUPTED: Final = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
 AT_REST: Final = TERMINAL | INTERRUPTED
+
+STATE_TRANSITIONS: Final = "apcore.stateTransitions"
+"""Where the metadata of a task holds the states it has passed through, the oldest first, if it records them."""
+MAX_TRANSITIONS: Final = 100  # of the latest
 
 _S: Final = TaskState  # short, for the table
 TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
@@ -58,9 +72,12 @@ def fold(task: Task, event: Event) -> Event:
             # What a status said would be lost with the next one: the history keeps it.
             if task.status.message is not None:
                 task.history.append(task.status.message)
+            before = task.status
             task.status = event.status
             if event.metadata:
                 task.metadata = _merge(task.metadata, event.metadata)
+            if task.metadata is not None:  # nearly always it is None, and costs nothing more
+                _note_transition(task.metadata, before, event.status)
         case ArtifactUpdate():
             return _extend(task, event)
         case Message():
@@ -78,6 +95,24 @@ def fold(task: Task, event: Event) -> Event:
 def _check(task: Task, state: TaskState) -> None:
     if state not in TRANSITIONS[task.status.state]:
         raise InvalidStateTransitionError(task.status.state, state)
+
+
+def keep_transitions(old: Task, new: Task) -> Task:
+    """A task that takes another one's place: the states it has passed through stay those that were recorded."""
+    if old.metadata is not None and STATE_TRANSITIONS in old.metadata:
+        new.metadata = {**(new.metadata or {}), STATE_TRANSITIONS: old.metadata[STATE_TRANSITIONS]}
+    return new
+
+
+def _note_transition(metadata: Metadata, before: TaskStatus, after: TaskStatus) -> None:
+    """Record the state that a task leaves, if it has a list for that: it is there from the start, or never."""
+    passed = metadata.get(STATE_TRANSITIONS)
+    if not isinstance(passed, list) or before.state is after.state:
+        return
+    # The words of 0.3: it is the version that has a capability for this.
+    word = before.state.removeprefix("TASK_STATE_").lower().replace("_", "-")
+    left = {"state": word, "timestamp": before.timestamp}
+    metadata[STATE_TRANSITIONS] = [*passed[1 - MAX_TRANSITIONS :], left]  # a new list: a snapshot may have the old one
 
 
 def _extend(task: Task, update: ArtifactUpdate) -> ArtifactUpdate:
@@ -132,10 +167,14 @@ def _replace(task: Task, new: Task) -> None:
     if new.id != task.id or new.context_id != task.context_id:
         raise InvalidAgentResponseError("The agent published a task that is not its own")
     _check(task, new.status.state)
-    task.status = new.status
-    task.artifacts = [_own(artifact) for artifact in new.artifacts]
-    task.history = list(new.history)
-    task.metadata = _copied(new.metadata)
+    before = task.status
+    kept = keep_transitions(task, copy(new))
+    task.status = kept.status
+    task.artifacts = kept.artifacts
+    task.history = kept.history
+    task.metadata = kept.metadata
+    if task.metadata is not None:
+        _note_transition(task.metadata, before, task.status)
     vars(task).pop("positions", None)  # the cached table is that of the old artifacts
 
 

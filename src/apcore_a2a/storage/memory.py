@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 from msgspec.structs import replace
 
@@ -26,20 +26,32 @@ from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record, Task
 ANONYMOUS: Final = "anonymous"  # who owns what is put in by `save`
 MAX_EXPIRED: Final = 16  # tasks that one call lets go: however many have expired, nobody waits for all of them
 MAX_SWEPT: Final = 1_000  # tasks that a listing lets go: it looks at many anyway
+TTL: Final = 3600.0  # seconds
+MAX_CAPACITY: Final = 10_000  # tasks
 MAX_BYTES: Final = 256 * 1024 * 1024
 
 FULL: Final = "The agent is at its limit of unfinished tasks; try again later"
 
 
+class OldNames(TypedDict, total=False):
+    """What parameters were called before; each still does what it did."""
+
+    ttl: float
+    """`ttl_seconds`."""
+
+
 class InMemoryTaskStore:
-    """Keeps tasks in this process, the newest `max_capacity` of them, finished ones for `ttl` seconds.
+    """Keeps tasks in this process, the newest `max_capacity` of them, finished ones for `ttl_seconds`.
 
     All together take `max_bytes` at most as JSON, those of one owner `max_bytes_per_owner` (half of that by default):
     the finished tasks that ended first make room, and when there are none, new tasks are refused.
 
+    A conversation is the messages of the tasks in one context. An agent is told the latest `max_context_messages` of
+    it; the oldest are left out first.
+
     Example:
         >>> from apcore_a2a import InMemoryTaskStore
-        >>> store = InMemoryTaskStore(ttl=600, max_capacity=1_000)
+        >>> store = InMemoryTaskStore(ttl_seconds=600, max_capacity=1_000, max_context_messages=20)
         >>> store.durable
         False
     """
@@ -49,16 +61,22 @@ class InMemoryTaskStore:
     def __init__(
         self,
         *,
-        ttl: float = 3600,
-        max_capacity: int = 10_000,
+        ttl_seconds: float = TTL,
+        max_capacity: int = MAX_CAPACITY,
+        max_context_messages: int = 100,
         max_bytes: int = MAX_BYTES,
         max_bytes_per_owner: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        **old: Unpack[OldNames],
     ) -> None:
+        ttl = _read_ttl(ttl_seconds, old)
         if max_bytes_per_owner is None:
             max_bytes_per_owner = (max_bytes + 1) // 2
         if ttl <= 0 or max_capacity < 1 or max_bytes < 1 or max_bytes_per_owner < 1:
-            raise ValueError("ttl, max_capacity, max_bytes and max_bytes_per_owner must be positive")
+            raise ValueError("ttl_seconds, max_capacity, max_bytes and max_bytes_per_owner must be positive")
+        if max_context_messages < 1:
+            raise ValueError("max_context_messages must be positive")
+        self.max_context_messages = max_context_messages
         self._ttl = ttl
         self._capacity = max_capacity
         self._max_bytes = max_bytes
@@ -349,6 +367,17 @@ class InMemoryTaskStore:
 
     async def delete_push_config(self, task_id: str) -> bool:
         return self._push_configs.pop(task_id, None) is not None
+
+
+def _read_ttl(ttl_seconds: float, old: OldNames) -> float:
+    unknown = sorted(old.keys() - {"ttl"})
+    if unknown:
+        raise TypeError(f"InMemoryTaskStore has no parameter {', '.join(unknown)}")
+    if "ttl" not in old:
+        return ttl_seconds
+    if ttl_seconds != TTL:
+        raise TypeError("ttl is the old name of ttl_seconds: give one of the two")
+    return old["ttl"]
 
 
 def _document(stored: StoredTask) -> Document:

@@ -13,7 +13,7 @@ import secrets
 import time
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +23,7 @@ from apcore_a2a.errors import A2AError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, Task, TaskState, encode
 from apcore_a2a.storage.cursor import KEY_SIZE, Cursor, PageRoom, PageTokens, Place, newest
+from apcore_a2a.storage.dict_store import DictTaskStore, takes_dicts
 from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record, TaskStore, missing_methods
 
 RESERVED: Final = "apcore-a2a"
@@ -133,7 +134,9 @@ class _PendingSave(Struct):
 
 
 class SimpleStore:
-    """Serves the engine from any `TaskStore`. A listing reads every task of its context, or every task there is.
+    """Serves the engine from any `TaskStore`, or from one whose tasks are dictionaries.
+
+    A listing reads every task of its context, or every task there is.
 
     `durable` is what your class says of itself: an attribute of that name.
 
@@ -143,12 +146,12 @@ class SimpleStore:
         False
     """
 
-    def __init__(self, tasks: TaskStore) -> None:
+    def __init__(self, tasks: Any) -> None:  # Any: a TaskStore, or one whose tasks are dictionaries
         missing = missing_methods(tasks)
         if missing:
             raise TypeError(f"{type(tasks).__name__} lacks methods of TaskStore: {', '.join(missing)}")
         self.durable = getattr(tasks, "durable", False) is True
-        self._tasks = tasks
+        self._tasks: TaskStore = DictTaskStore(tasks) if takes_dicts(tasks) else tasks
         self._last_saved: dict[str, _SavedTask] = {}  # of tasks that run here, so that a save need not read first
         self._waiting: dict[str, list[_PendingSave]] = {}  # by task, in the order in which they came
         self._saving: dict[str, asyncio.Task[None]] = {}  # the worker of each task that is being saved

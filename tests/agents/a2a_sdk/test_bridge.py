@@ -1,16 +1,25 @@
 """What an executor of a2a-sdk is told, and what becomes of what it does wrong."""
 
 import sys
+from typing import Any
 
+import httpx
 import pytest
-from a2a.helpers import get_data_parts, new_data_part
-from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.helpers import get_data_parts, new_data_part, new_text_message
+from a2a.server.agent_execution import (
+    AgentExecutor,
+    RequestContext,
+    RequestContextBuilder,
+    SimpleRequestContextBuilder,
+)
+from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import UnsupportedOperationError
 from msgspec import UNSET
 
+from apcore_a2a import A2AClient
 from apcore_a2a.agent import Caller
 from apcore_a2a.agents.as_agent import as_agent
 from apcore_a2a.engine.call_context import CallContext
@@ -18,6 +27,7 @@ from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.model import Message, Part, Role, SendMessage, Task, TaskState
 from tests.agents.a2a_sdk.test_contract import Scripted, updater_for
 from tests.conversations import contents, make_call, talk_to, text_of
+from tests.interaction.serving import serving
 
 
 async def test_an_executor_is_told_who_asks_and_what_came_with_the_message() -> None:
@@ -27,11 +37,11 @@ async def test_an_executor_is_told_who_asks_and_what_came_with_the_message() -> 
         seen.append(context)
         await updater.complete()
 
-    message = Message(message_id="m", role=Role.USER, parts=(Part(text="Go"),), extensions=("urn:x",))
+    message = Message(message_id="m", role=Role.USER, parts=(Part(text="Go"),))
     request = SendMessage(message=message, metadata={"n": 1})
     async with talk_to(Scripted(look)) as user:
         caller = Caller(id="ada", type="user", issuer="https://example.com", tenant="acme")
-        origin = CallContext(caller=caller, headers={"traceparent": "00-1"})
+        origin = CallContext(caller=caller, raw_headers={b"traceparent": b"00-1"}, extensions=frozenset({"urn:x"}))
         await user.engine.send_message(request, origin)
     context = seen[0]
     assert context.message is not None and context.message.message_id == "m"
@@ -41,6 +51,58 @@ async def test_an_executor_is_told_who_asks_and_what_came_with_the_message() -> 
     assert (user_of_sdk.is_authenticated, user_of_sdk.user_name) == (True, "ada")
     assert context.call_context.state["headers"] == {"traceparent": "00-1"}
     assert context.configuration is not None and not context.configuration.return_immediately
+
+
+class Tells(AgentExecutor):
+    """Answers with what a2a-sdk tells an executor of the request."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        headers = context.call_context.state["headers"]
+        told = {"headers": headers, "extensions": sorted(context.requested_extensions)}
+        updater = updater_for(context, event_queue)
+        await updater.add_artifact([new_data_part(told)])
+        await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None: ...
+
+
+@pytest.mark.parametrize(("version", "header"), [("1.0", "A2A-Extensions"), ("0.3", "X-A2A-Extensions")])
+async def test_the_headers_of_a_request_reach_an_executor_as_a2a_sdk_hands_them_over(version: str, header: str) -> None:
+    given = {"X-Tenant": "acme", "Authorization": "Basic eDp5", header: "urn:x, urn:y", "A2A-Version": version}
+    message = {"messageId": "m", "role": "user", "kind": "message", "parts": [{"kind": "text", "text": "Go"}]}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
+    if version == "1.0":
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "Go"}]}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
+    async with serving(Tells(), card=None) as url, httpx.AsyncClient(base_url=url) as client:
+        answer = (await client.post("/", json=body, headers=given)).json()["result"]
+    told = answer.get("task", answer)["artifacts"][0]["parts"][0]["data"]
+    for name, value in given.items():
+        assert told["headers"][name.lower()] == value
+    assert told["headers"]["content-type"] == "application/json"
+    assert told["extensions"] == ["urn:x", "urn:y"]
+
+
+class Builds(RequestContextBuilder):
+    """Makes contexts that say who made them."""
+
+    async def build(self, context: ServerCallContext, *given: Any, **named: Any) -> RequestContext:
+        context.state["built"] = "by hand"
+        built = await SimpleRequestContextBuilder().build(context, *given, **named)
+        assert (built.task_id, built.context_id) == (named["task_id"], named["context_id"])
+        return built
+
+
+async def test_the_context_of_an_executor_can_be_built_by_ones_own_builder() -> None:
+    class Looks(Tells):
+        async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+            await updater_for(context, event_queue).complete(new_text_message(context.call_context.state["built"]))
+
+    async with serving(Looks(), card=None, request_context_builder=Builds()) as url:
+        async with A2AClient(url) as client:
+            task = await client.send_message("Go")
+    assert isinstance(task, Task)
+    assert text_of(task) == "by hand"
 
 
 async def test_nobody_is_nobody_to_an_executor_too() -> None:
@@ -140,5 +202,5 @@ async def test_an_executor_may_say_that_its_runs_are_safe_to_repeat() -> None:
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "apcore_a2a.agents.a2a_sdk.bridge", raising=False)
     monkeypatch.setitem(sys.modules, "a2a.server.context", None)  # as if it were not there
-    with pytest.raises(ImportError, match=r"needs a2a-sdk 1\.x: pip install 'apcore-a2a\[sdk\]'"):
+    with pytest.raises(ImportError, match=r"needs a2a-sdk: pip install 'apcore-a2a\[sdk\]'"):
         as_agent(Safe())

@@ -2,11 +2,14 @@
 
 import json
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import apcore
 import pytest
 
+from apcore_a2a import __version__
+from apcore_a2a.agent import Caller
 from apcore_a2a.agents.apcore.agent_card import EXTENSION, build_card, is_open
 from apcore_a2a.agents.apcore.modules import ModuleInfo
 from apcore_a2a.agents.apcore.served_executor import ServedExecutor
@@ -51,7 +54,7 @@ def test_what_is_given_is_stronger_than_the_project() -> None:
 @requirement("FR-AGC-001")
 def test_a_card_without_configuration_has_defaults() -> None:
     card = card_of(math__add=Add(), text__echo=Returns({}))
-    assert (card.name, card.description, card.version) == ("apcore-agent", "apcore agent with 2 skills", "0.0.0")
+    assert (card.name, card.description, card.version) == ("apcore-agent", "apcore agent with 2 skills", __version__)
     assert card_of(math__add=Add()).description == "apcore agent with 1 skill"
 
 
@@ -170,3 +173,38 @@ def test_peer_weakness_17_tags_are_always_there() -> None:
 def test_a_card_can_be_sent() -> None:
     card = build_card(modules_of(math__add=Add(), a__counts=Counts()))
     assert json.loads(json.dumps(card.to_dict()))["skills"][1]["id"] == "math.add"
+
+
+class Reads(apcore.ACL):  # type: ignore[misc]  # apcore is untyped
+    """An ACL of somebody's own, which only it can answer for."""
+
+    def check(self, caller_id: Any, target_id: Any, context: Any = None) -> bool:
+        return bool(target_id == "math.add")
+
+    def check_access(self, caller_id: Any, target_id: Any, context: Any = None, **_: Any) -> Any:
+        return SimpleNamespace(access="allow" if target_id == "math.add" else "deny")
+
+
+def test_an_acl_of_ones_own_says_itself_what_is_on_the_card() -> None:
+    executor = ServedExecutor(registry_of(math__add=Add(), bank__pay=Returns({})), acl=Reads(rules=[]))
+    assert ids(card_of(executor)) == ["math.add"]
+
+
+@requirement("FR-AGC-004")
+def test_a_card_for_a_caller_shows_what_they_may_call_by_the_rules_of_the_moment() -> None:
+    rule = apcore.ACLRule(callers=["*"], targets=["bank.*"], effect="allow", conditions={"roles": ["teller"]})
+    acl = apcore.ACL(rules=[rule], default_effect="deny")
+    modules = open_modules(ServedExecutor(registry_of(math__add=Add(), bank__pay=Returns({})), acl=acl))
+
+    def shown_to(*roles: str) -> list[str]:
+        caller = Caller(id="ada", type="user", roles=roles)
+        return ids(build_card(modules, show=lambda module: is_open(module, modules, caller)))
+
+    assert (shown_to("teller"), shown_to("guest")) == (["bank.pay"], [])
+    acl.add_rule(apcore.ACLRule(callers=["*"], targets=["math.*"], effect="allow"))
+    assert (shown_to("teller"), shown_to("guest")) == (["bank.pay", "math.add"], ["math.add"])
+
+
+def test_modules_are_counted_as_they_are_registered() -> None:
+    modules = modules_of(math__add=Add(), no__description=Returns({}, description=""))
+    assert (len(modules), len(ids(build_card(modules)))) == (2, 1)

@@ -1,34 +1,71 @@
-"""Executors written for a2a-sdk 1.x, served unchanged.
+"""Executors written for a2a-sdk, 1.x or 0.3.x, served unchanged.
 
-Rule: the bridge translates and nothing else; how a run lives and ends is `executors`' business.
+Rule: the bridge translates and nothing else; how a run lives and ends is `executors`' business. What differs between
+the two generations is in their codecs.
 """
 
 from collections.abc import AsyncGenerator
+from typing import Any, Protocol
 
+from a2a import types
 from a2a.auth.user import User
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.context import ServerCallContext
-from a2a.server.events import EventQueue
-from a2a.utils.errors import A2AError
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Caller
 from apcore_a2a.agents import executors
-from apcore_a2a.agents.a2a_sdk import codec
 from apcore_a2a.agents.executor_agent import ExecutorAgent
 from apcore_a2a.errors import AgentError, InvalidParamsError
+from apcore_a2a.protocol import model
+
+
+class Codec(Protocol):
+    """The model as the types of one generation of a2a-sdk, and back. Any: those types, of which one set is there."""
+
+    @property
+    def ERRORS(self) -> tuple[type[Exception], ...]:  # a module's constant
+        """What executors raise for clients to read."""
+
+    def to_request(self, request: model.SendMessage) -> Any:
+        """Raises ValueError for what those types cannot hold."""
+
+    def to_task(self, task: model.Task) -> Any: ...
+
+    def from_event(self, event: Any) -> model.Event: ...
+
+    def error_text(self, error: Any) -> str: ...
+
+    def make_queue(self, queue: executors.EventQueue) -> Any:
+        """Where an executor publishes: a2a-sdk's EventQueue, in front of ours."""
+
+
+def choose_codec() -> Codec:
+    """The codec of the a2a-sdk that is installed."""
+    # Imported here, because each can be imported only where its generation is installed.
+    if hasattr(types, "MessageSendParams"):  # a type of 0.3
+        from apcore_a2a.agents.a2a_sdk import codec03
+
+        return codec03
+    from apcore_a2a.agents.a2a_sdk import codec
+
+    return codec
 
 
 class SDKAgent:
-    """Serves an a2a-sdk AgentExecutor."""
+    """Serves an a2a-sdk AgentExecutor.
+
+    `builder` is a2a-sdk's RequestContextBuilder, if somebody wants to make the RequestContext themselves.
+    """
 
     may_reply = True
 
-    def __init__(self, executor: AgentExecutor, *, retry_safe: bool = False) -> None:
-        self._agent = ExecutorAgent(_TranslatingExecutor(executor), retry_safe=retry_safe)
+    def __init__(self, executor: AgentExecutor, *, retry_safe: bool = False, builder: Any = None) -> None:
+        self._codec = choose_codec()
+        self._agent = ExecutorAgent(_TranslatingExecutor(executor, self._codec, builder), retry_safe=retry_safe)
 
     async def admit(self, call: Call) -> Admission:
         try:
-            codec.to_request(call.request)  # now, while the message can still be refused
+            self._codec.to_request(call.request)  # now, while the message can still be refused
         except ValueError as error:
             raise InvalidParamsError(str(error)) from error
         return await self._agent.admit(call)
@@ -43,46 +80,54 @@ class SDKAgent:
 class _TranslatingExecutor:
     """An executor of a2a-sdk's as one of ours: what it gets is translated for it, and what it publishes, back."""
 
-    def __init__(self, executor: AgentExecutor) -> None:
+    def __init__(self, executor: AgentExecutor, codec: Codec, builder: Any) -> None:
         self._executor = executor
+        self._codec = codec
+        self._builder = builder
 
     async def execute(self, context: executors.RequestContext, event_queue: executors.EventQueue) -> None:
+        codec = self._codec
+        try:
+            request = await self._make_context(context)
+            await self._executor.execute(request, codec.make_queue(event_queue))
+        except codec.ERRORS as error:  # written for clients to read, so they read it
+            raise AgentError(codec.error_text(error), kind=type(error).__name__) from error
+
+    async def _make_context(self, context: executors.RequestContext) -> RequestContext:
+        codec = self._codec
         call = context.call
+        request = codec.to_request(call.request)
         task = None
         if call.resumed:  # of a new task a2a-sdk's executors know the id only; many decide by it what to publish first
             task = codec.to_task(call.task)
-        request = RequestContext(
-            _call_context(call),
-            codec.to_request(call.request),
+        if self._builder is not None:
+            built: RequestContext = await self._builder.build(
+                params=request,
+                task_id=context.task_id,
+                context_id=context.context_id,
+                task=task,
+                context=_call_context(call),
+            )
+            return built
+        return RequestContext(
+            call_context=_call_context(call),
+            request=request,
             task_id=context.task_id,
             context_id=context.context_id,
             task=task,
             related_tasks=[codec.to_task(task) for task in call.references],
         )
-        try:
-            await self._executor.execute(request, _EventQueue(event_queue))
-        except A2AError as error:  # written for clients to read, so they read it
-            raise AgentError(error.message, kind=type(error).__name__) from error
 
     async def cancel(self, context: executors.RequestContext, event_queue: executors.EventQueue) -> None:
+        codec = self._codec
         call = context.call
         request = RequestContext(
-            _call_context(call),
+            call_context=_call_context(call),
             task_id=context.task_id,
             context_id=context.context_id,
             task=codec.to_task(call.task),
         )
-        await self._executor.cancel(request, _EventQueue(event_queue))
-
-
-class _EventQueue(EventQueue):
-    """Where the executor publishes: a2a-sdk's interface has this one method."""
-
-    def __init__(self, queue: executors.EventQueue) -> None:
-        self._queue = queue
-
-    async def enqueue_event(self, event: codec.ProtoEvent) -> None:
-        await self._queue.enqueue_event(codec.from_event(event))
+        await self._executor.cancel(request, codec.make_queue(event_queue))
 
 
 class _User(User):
@@ -101,9 +146,13 @@ class _User(User):
 
 
 def _call_context(call: Call) -> ServerCallContext:
+    """What a2a-sdk's own server gives: all headers, by lower-case name, and the extensions that a header asks for."""
+    headers: dict[str, str] = {}
+    for name, value in call.raw_headers.items():
+        headers[name.decode("latin-1")] = value.decode("latin-1")
     return ServerCallContext(
         user=_User(call.caller),
         tenant=call.caller.tenant,
-        state={"headers": dict(call.headers)},
-        requested_extensions=set(call.message.extensions),
+        state={"headers": headers},
+        requested_extensions=set(call.extensions),
     )

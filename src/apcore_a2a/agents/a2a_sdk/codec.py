@@ -1,4 +1,4 @@
-"""The model as a2a-sdk's protobuf messages, and back. The only place that knows both.
+"""The model as the protobuf messages of a2a-sdk 1.x, and back. The only place that knows both.
 
 Rule: field by field, by hand: protobuf's own JSON costs several times as much and would turn 1 into 1.0.
 """
@@ -6,9 +6,12 @@ Rule: field by field, by hand: protobuf's own JSON costs several times as much a
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from a2a.server.events import EventQueue
 from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import A2AError
 from msgspec import UNSET
 
+from apcore_a2a.agents import executors
 from apcore_a2a.agents.a2a_sdk.values import from_struct, from_time, from_value, to_struct, to_time, to_value
 from apcore_a2a.errors import InvalidAgentResponseError
 from apcore_a2a.protocol import model
@@ -16,8 +19,28 @@ from apcore_a2a.protocol.model import Role, TaskState
 
 ProtoEvent = pb.Message | pb.Task | pb.TaskStatusUpdateEvent | pb.TaskArtifactUpdateEvent
 
+ERRORS: Final[tuple[type[Exception], ...]] = (A2AError,)
+
 _STATES: Final = {number: TaskState(name) for name, number in pb.TaskState.items()}
 _ROLES: Final = {pb.Role.ROLE_USER: Role.USER, pb.Role.ROLE_AGENT: Role.AGENT}
+
+
+def error_text(error: A2AError) -> str:
+    return error.message
+
+
+class _EventQueue(EventQueue):
+    """Where the executor publishes: a2a-sdk's interface has this one method."""
+
+    def __init__(self, queue: executors.EventQueue) -> None:
+        self._queue = queue
+
+    async def enqueue_event(self, event: ProtoEvent) -> None:
+        await self._queue.enqueue_event(from_event(event))
+
+
+def make_queue(queue: executors.EventQueue) -> EventQueue:
+    return _EventQueue(queue)
 
 
 # ---- to protobuf; each raises ValueError for a number that protobuf cannot hold --------------------------------------

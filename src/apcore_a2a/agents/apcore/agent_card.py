@@ -10,11 +10,15 @@ from typing import Any, Final
 import apcore
 import msgspec
 
+from apcore_a2a import __version__
+from apcore_a2a.agent import Caller
+from apcore_a2a.agents.apcore.context import to_identity
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
 from apcore_a2a.agents.apcore.skills import JSON, to_params, to_skill
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentExtension, AgentSkill
 
 EXTENSION: Final = "urn:apcore:a2a:modules:1"
+STRANGER: Final = Caller()
 
 
 def build_card(
@@ -42,7 +46,7 @@ def build_card(
     return AgentCard(
         name=name or _read_project(modules, "name") or "apcore-agent",
         description=description or _read_project(modules, "description") or _count(skills),
-        version=version or _read_project(modules, "version") or "0.0.0",
+        version=version or _read_project(modules, "version") or __version__,
         supported_interfaces=(),
         capabilities=AgentCapabilities(streaming=hasattr(modules.executor, "stream"), extensions=(about,)),
         default_input_modes=(JSON,),
@@ -64,6 +68,10 @@ def _count(skills: list[AgentSkill]) -> str:
     return f"apcore agent with {len(skills)} skills"
 
 
-def is_open(module: ModuleInfo, modules: Modules) -> bool:
-    """Whether the ACL lets anybody call the module."""
-    return not modules.denies(module.id, apcore.Context.create)  # a Context without an identity: a stranger's
+def is_open(module: ModuleInfo, modules: Modules, caller: Caller = STRANGER) -> bool:
+    """Whether the ACL lets this caller call the module; anybody, if none is named."""
+
+    def make_context() -> Any:  # Any: apcore is untyped
+        return apcore.Context.create(identity=to_identity(caller))
+
+    return not modules.would_deny(module.id, make_context)

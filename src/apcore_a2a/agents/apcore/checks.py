@@ -29,12 +29,35 @@ _BY_CODE: Final = {"ACL_DENIED": ACCESS, "SCHEMA_VALIDATION_ERROR": SCHEMA, "GEN
 def is_denied(executor: Any, module_id: str, make_context: MakeContext) -> bool:
     """Whether the executor's ACL refuses a call, be there such a module or not."""
     acl = find_acl(executor)
-    if acl is None:
-        return False
+    return acl is not None and refuses(acl, module_id, make_context)
+
+
+def refuses(acl: Any, module_id: str, make_context: MakeContext) -> bool:
     context = make_context().child(module_id)
     if hasattr(acl, "check_access"):  # newer; unlike `check` it tells "ask a human first" from "no"
         return bool(acl.check_access(context.caller_id, module_id, context).access != "allow")
     return not acl.check(context.caller_id, module_id, context)
+
+
+class UnauditedACL:
+    """What an ACL would say, without a trace in its audit log: whoever reads a card has not tried to call anything.
+
+    apcore's ACL tells its rules from 0.32 on; a copy of it, which has no log to write to, then answers instead. Before,
+    and where somebody has made an ACL of their own, there is no other way to know than to ask.
+    """
+
+    def __init__(self) -> None:
+        self._rules: tuple[Any, ...] = ()
+        self._copy: Any = None  # of the rules above; Any: apcore is untyped
+
+    def of(self, acl: Any) -> Any:
+        if type(acl) is not apcore.ACL or not hasattr(acl, "rules"):
+            return acl
+        rules = (acl.default_effect, *acl.rules)
+        if rules != self._rules:  # made once for each set of rules, because apcore warns of odd ones each time
+            self._copy = apcore.ACL(rules=list(acl.rules), default_effect=acl.default_effect)
+            self._rules = rules
+        return self._copy
 
 
 def find_acl(executor: Any) -> Any:

@@ -41,7 +41,7 @@ def make_context(call: Call, executor: Any, rest: Sequence[Part] = (), approval:
         APPROVAL: approval,
     }
     arguments: dict[str, Any] = {  # Any: apcore is untyped
-        "identity": _identity(call.caller),
+        "identity": to_identity(call.caller),
         "trace_parent": apcore.TraceContext.extract(dict(call.headers)),
         "executor": executor,
         "cancel_token": token,
@@ -62,7 +62,8 @@ def _to_wall_clock(deadline: float | None) -> float | None:
     return time.time() + deadline - time.monotonic()
 
 
-def _identity(caller: Caller) -> Any:
+def to_identity(caller: Caller) -> Any:
+    """The caller as apcore knows them; None for one who has no name."""
     if not caller.is_authenticated:
         return None
     kind = caller.type

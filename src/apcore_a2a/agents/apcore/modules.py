@@ -12,7 +12,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from apcore_a2a.agents.apcore.checks import FailedChecks, MakeContext, find_failed_checks, is_denied
+from apcore_a2a.agents.apcore.checks import (
+    FailedChecks,
+    MakeContext,
+    UnauditedACL,
+    find_acl,
+    find_failed_checks,
+    is_denied,
+    refuses,
+)
 from apcore_a2a.agents.apcore.schema import Schema, inline
 
 logger = logging.getLogger(__name__)
@@ -79,9 +87,14 @@ class Modules:
         self.config = config
         # Each module with its description, which is None if it has none: see `_describe_or_leave_out`.
         self._known: dict[str, tuple[Any, ModuleInfo | None]] = {}
+        self._unaudited = UnauditedACL()
         self._all: dict[str, list[str]] = {}
         if "visibility" in inspect.signature(registry.list).parameters:  # from 0.21 on modules can be hidden
             self._all = {"visibility": ["public", "hidden"]}
+
+    def __len__(self) -> int:
+        """How many modules are registered, with those that are hidden, and those that cannot be described."""
+        return len(self.registry.list(**self._all))
 
     def __iter__(self) -> Iterator[ModuleInfo]:
         """Every module that can be called, by id."""
@@ -126,6 +139,11 @@ class Modules:
     def denies(self, module_id: str, make_context: MakeContext) -> bool:
         """Whether the ACL refuses a call, be the module known or not."""
         return is_denied(self.executor, module_id, make_context)
+
+    def would_deny(self, module_id: str, make_context: MakeContext) -> bool:
+        """The same for a call that nobody makes, so the ACL's audit log hears nothing of it."""
+        acl = find_acl(self.executor)
+        return acl is not None and refuses(self._unaudited.of(acl), module_id, make_context)
 
     async def find_failed_checks(self, module: ModuleInfo, inputs: Any, make_context: MakeContext) -> FailedChecks:
         """The checks of apcore that a call would not pass, and what each says."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from apcore_a2a.protocol import decoding, v1
-from apcore_a2a.protocol.card import AgentCard, SecurityRequirement, SecurityScheme
+from apcore_a2a.protocol.card import STATE_HISTORY, AgentCard, SecurityRequirement, SecurityScheme
 from apcore_a2a.protocol.model import Value, encode
 from apcore_a2a.protocol.tables import inverted
 
@@ -48,7 +48,9 @@ def to_hybrid_json(card: AgentCard) -> Json:
     """The 1.0 card with the fields of 0.3 beside its own; each generation's parser ignores the other's."""
     body: Json = msgspec.to_builtins(card)
     _add_interfaces(body, card)
-    body["capabilities"]["stateTransitionHistory"] = False  # `history` holds messages; past states are not kept
+    extensions = {extension.uri for extension in card.capabilities.extensions}
+    # Not in `history`, which holds messages: where the extension says.
+    body["capabilities"]["stateTransitionHistory"] = STATE_HISTORY in extensions
     if card.capabilities.extended_agent_card is not None:
         body["supportsAuthenticatedExtendedCard"] = card.capabilities.extended_agent_card
     for holder in (body, *body["skills"]):

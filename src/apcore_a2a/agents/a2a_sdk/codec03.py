@@ -1,0 +1,80 @@
+"""The model as the types of a2a-sdk 0.3.x, and back, by way of the JSON of A2A 0.3.
+
+Rule: names of a2a-sdk are looked up in its modules, which are `Any` here: mypy would look for them in the 1.x that is
+installed beside it.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from a2a import types
+from a2a.server import events
+from a2a.utils import errors
+
+from apcore_a2a.agents import executors
+from apcore_a2a.errors import InvalidAgentResponseError
+from apcore_a2a.protocol import model
+from apcore_a2a.protocol.v03 import reading, writing
+
+_TYPES: Any = types
+_EVENTS: Any = events
+_ERRORS: Any = errors
+
+ERRORS: Final[tuple[type[Exception], ...]] = (_ERRORS.ServerError,)
+
+
+def _to_json(value: model.SendMessage | model.Task) -> dict[str, Any]:
+    made: dict[str, Any] = msgspec.json.decode(model.encode(value))
+    return made
+
+
+def to_request(request: model.SendMessage) -> Any:
+    made = _to_json(request)
+    made.pop("tenant", None)  # 0.3 has none
+    return _TYPES.MessageSendParams.model_validate(writing.send(made))
+
+
+def to_task(task: model.Task) -> Any:
+    return _TYPES.Task.model_validate(writing.task(_to_json(task)))
+
+
+_FROM_EVENT: Final[dict[str, tuple[Any, Callable[[Any], model.Event]]]] = {
+    "task": (reading.WireTask, reading.to_task),
+    "message": (reading.WireMessage, reading.to_message),
+    "status-update": (reading.WireStatusUpdate, reading.to_status_update),
+    "artifact-update": (reading.WireArtifactUpdate, reading.to_artifact_update),
+}
+
+
+def from_event(event: Any) -> model.Event:
+    """The event that an executor published, as it is now: what the executor does with it later changes nothing."""
+    kind = getattr(event, "kind", None)
+    if kind not in _FROM_EVENT:
+        raise InvalidAgentResponseError(f"The agent published a {type(event).__name__}, which is not an event")
+    wire, to_event = _FROM_EVENT[kind]
+    body = event.model_dump(mode="json", by_alias=True, exclude_none=True)
+    try:
+        return to_event(msgspec.convert(body, wire))
+    except msgspec.ValidationError as error:
+        raise InvalidAgentResponseError(f"The agent published a {type(event).__name__} that says: {error}") from error
+
+
+def error_text(error: Any) -> str:
+    said = error.error  # the protocol's error that it wraps; None when nobody gave one
+    return str(getattr(said, "message", None) or "Internal error")
+
+
+class _EventQueue(_EVENTS.EventQueue):  # type: ignore[misc]  # of a class that mypy does not see
+    """Where the executor publishes; whatever else a queue of 0.3 can do is the server's business."""
+
+    def __init__(self, queue: executors.EventQueue) -> None:
+        super().__init__()
+        self._ours = queue
+
+    async def enqueue_event(self, event: Any) -> None:
+        await self._ours.enqueue_event(from_event(event))
+
+
+def make_queue(queue: executors.EventQueue) -> Any:
+    return _EventQueue(queue)

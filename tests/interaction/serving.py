@@ -62,7 +62,7 @@ def listen() -> socket.socket:
 
 
 @asynccontextmanager
-async def serving(agent: Agent, *, card: AgentCard = CARD, **options: Any) -> AsyncIterator[str]:
+async def serving(agent: Agent, *, card: AgentCard | None = CARD, **options: Any) -> AsyncIterator[str]:
     """Serve an agent as `serve` does; the address to reach it at. Ends what still runs, without grace."""
     app = build_app(agent, card=card, **{"shutdown_timeout": 0.1} | options)
     server = _Server(uvicorn.Config(app, http=GuardedProtocol, lifespan="on", log_config=None))

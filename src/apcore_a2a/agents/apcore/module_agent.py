@@ -60,7 +60,7 @@ class ModuleAgent:
 
         failed = await self._modules.find_failed_checks(asked.module, asked.inputs, context)
         if failed:
-            raise failures.refuse(failed, asked.module, asked.inputs)
+            raise failures.refuse(failed, asked.module, asked.inputs, call.caller)
         return Admission(retry_safe=asked.module.is_repeatable)
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
@@ -86,7 +86,7 @@ class ModuleAgent:
             elif code == "APPROVAL_DENIED":
                 yield approvals.denied(error, skill)
             else:
-                raise failures.explain(error, skill) from error
+                raise failures.explain(error, skill, call.caller) from error
 
     # ---- what a message asks for -------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class ModuleAgent:
         except A2AError as error:
             # Whoever may not call the skill must not learn from the error whether it exists, or what it takes.
             if self._modules.denies(skill, lambda: make_context(call, self._modules.executor)):
-                raise failures.mask(skill, error) from error
+                raise failures.mask(skill, call.caller, error) from error
             raise
         return ModuleCall(module, inputs, rest)
 

@@ -26,6 +26,16 @@ class Numbers(RootModel[list[int]]):
     pass
 
 
+class Own:
+    """An executor that is not apcore's."""
+
+    def __init__(self, **modules: Any) -> None:
+        self.registry = registry_of(**modules)
+
+    async def call_async(self, module_id: str, inputs: Data, context: Any) -> Any:
+        return await self.registry.get(module_id).execute(inputs, context)
+
+
 class Reading(BaseModel):
     celsius: float
 
@@ -122,6 +132,13 @@ async def test_an_output_that_does_not_match_its_schema_fails_the_task(speak_to:
     assert task.status.message.metadata == {"type": "SchemaValidationError", "code": -32006}
 
 
+@needs_pipeline
+async def test_nothing_matches_every_schema(speak_to: SpeakTo) -> None:
+    """So newer apcore has it; 0.6.0 compares None as any other output."""
+    speaker = await speak_to(registry_of(a__module=Returns(None, output_schema=Reading)))
+    assert parts_of(await speaker.send("go")) in ([], [data(None)])
+
+
 async def test_another_module_gets_what_the_first_one_returned(speak_to: SpeakTo) -> None:
     class Calls:
         description = "Call a.module, and return what came"
@@ -157,5 +174,6 @@ def test_an_executor_that_can_only_return_objects_is_refused_modules_that_return
     with pytest.raises(ValueError, match=r"a\.module.*ServedExecutor"):
         agent_of(executor)
     agent_of(ServedExecutor(registry_of(a__module=Returns("hello", output_schema=schema))))
+    agent_of(Own(a__module=Returns("hello", output_schema=schema)))  # no pipeline of apcore's
     for objects in (Reading, {"type": ["object", "null"]}):
         agent_of(apcore.Executor(registry_of(a__module=Returns({}, output_schema=objects))))

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import apcore
 
-from apcore_a2a.agents.apcore.approvals import AskCaller
+from apcore_a2a.agents.apcore.approvals import HAS_APPROVALS, AskCaller
 from apcore_a2a.agents.apcore.bare_output import ExecuteAny, unwrap
 from apcore_a2a.agents.apcore.registry_view import RegistryView
 
@@ -26,7 +26,7 @@ APCORES_LIMITS: Final = {DEFAULT_TIMEOUT: 30_000, GLOBAL_TIMEOUT: 60_000}  # its
 NO_LIMIT: Final = 0
 FOREVER: Final = 10**9
 HAS_PIPELINE: Final = hasattr(apcore.Executor, "current_strategy")
-HAS_APPROVALS: Final = hasattr(apcore, "ApprovalResult")  # from 0.7 on
+HAS_EXECUTE_STEP: Final = hasattr(apcore, "BuiltinExecute")  # from 0.19 on
 
 
 class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untyped
@@ -65,7 +65,7 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
         self.acl = acl
         self.approval_handler = approval_handler
         # A pipeline that somebody put together is left as it is: its steps are not ours to change.
-        if "strategy" not in options and not limits.get("pipeline"):
+        if HAS_EXECUTE_STEP and "strategy" not in options and not limits.get("pipeline"):
             self._replace_execute_step(limits)
 
     async def call_async(self, *args: Any, **options: Any) -> Any:
@@ -85,8 +85,6 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
         The configuration cannot say the latter. From the same number the executor takes how long its synchronous `call`
         waits in an event loop, and with 0 that would be one second.
         """
-        if not hasattr(apcore, "BuiltinExecute"):
-            return
         config: Any = limits
         if limits.get(DEFAULT_TIMEOUT) == FOREVER:
             config = apcore.Config({"executor": {"default_timeout": 0}})

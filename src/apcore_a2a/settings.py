@@ -55,6 +55,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     shutdown_timeout: float = 30
     drain_delay: float = 0
     execution_timeout: float | None = 300
+    context_messages: int = 100  # earlier messages of a conversation that an agent is told
     max_active_tasks: int = 10_000
     max_streams: int = 10_000
     max_connections: int = 10_000
@@ -79,8 +80,9 @@ class Settings(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be positive, not {value}")
-        if self.drain_delay < 0:
-            raise ValueError(f"drain_delay must not be negative, not {self.drain_delay}")
+        for name in ("drain_delay", "context_messages"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.url is not None and urlsplit(self.url).scheme not in ("http", "https"):
             raise ValueError(f"url must be an http or https address, not {self.url!r}")
         if not self.explorer_prefix.startswith("/") or self.explorer_prefix.endswith("/"):
@@ -97,6 +99,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             max_active_tasks=self.max_active_tasks,
             max_streams=self.max_streams,
             max_streams_per_caller=self.max_streams_per_caller,
+            context_messages=self.context_messages,
             cancel_on_disconnect=self.cancel_on_disconnect,
             same_message_same_task=self.same_message_same_task,
         )

@@ -54,6 +54,7 @@ class ServeOptions(TypedDict, total=False):
     execution_timeout: float | None
     shutdown_timeout: float
     drain_delay: float
+    context_messages: int
     max_active_tasks: int
     max_streams: int
     max_connections: int

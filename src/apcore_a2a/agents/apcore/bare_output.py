@@ -7,6 +7,7 @@ travels as `{"result": …}`, the object that apcore's own `@module` makes of it
 Rule: middleware sees the object, and may put another in its place. Schemas and callers see the output itself.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,8 +15,8 @@ import apcore
 from pydantic import BaseModel
 
 OBJECTS: Final = (dict, Mapping, BaseModel)  # what `dict` can copy; its own first, which is found fastest
-# Seen in 0.32.2, and not yet in 0.19.0.
-PIPELINE_TAKES_OBJECTS_ONLY: Final = tuple(map(int, apcore.__version__.split(".")[:2])) >= (0, 32)
+# Seen in 0.32.2, and not yet in 0.19.0. The numbers alone, for a version may be "1.0b1".
+PIPELINE_TAKES_OBJECTS_ONLY: Final = [int(number) for number in re.findall(r"\d+", apcore.__version__)] >= [0, 32]
 
 
 class BareOutput(dict[str, Any]):

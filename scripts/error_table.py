@@ -16,7 +16,7 @@ HEAD = """# Errors
 Every error this package raises on purpose is an `A2AError`. It carries values (`task_id`, `violations`,
 `retry_after`), and its text is written for whoever reads it: no error tells a client about code, paths or libraries.
 Agents fail a task with a text of their own by raising `AgentError`; any other exception ends the task with
-"Internal error" and a reference to the log.
+"Internal error".
 
 ```python
 from apcore_a2a.errors import A2AError, TaskNotFoundError
@@ -41,6 +41,20 @@ In 1.0 the details of an error are a list: a `google.rpc.ErrorInfo` with the rea
 `a2a-protocol.org`, and a `google.rpc.BadRequest` that names each wrong field, if fields are to blame. In 0.3 `data` is
 an object with the `type` of the error and, if fields are to blame, a list `errors` of `field`, `code` and `message`.
 0.3 knows codes up to -32007; an unknown skill is -32601 there, as its requirements ask.
+
+## In a failed task
+
+Once there is a task, what goes wrong is not an error of the request: the task ends as failed. Its status message has
+the text of the error, and its metadata the rest, in both versions:
+
+| key | says |
+|---|---|
+| `type` | the name of the error, or the `kind` it was given: `ModuleTimeoutError`, `InternalError` … |
+| `code` | the code of the table above |
+| `reference` | under which the log has the exception, if the text says only "Internal error" |
+| `errors` | a list of `field`, `code` and `message`, if fields are to blame |
+
+Whatever else an agent gives to its error (`AgentError("No such city", city="Atlantis")`) stands beside them.
 
 ## In the client
 

@@ -49,10 +49,10 @@ class Process:
 
 
 @asynccontextmanager
-async def running(*arguments: str, **environment: str) -> AsyncIterator[Process]:
+async def running(*arguments: str, python: str = sys.executable, **environment: str) -> AsyncIterator[Process]:
     """`python …` with our sources; killed at the end if it has not ended by itself."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
+        python,
         *arguments,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,

@@ -29,6 +29,7 @@ from apcore_a2a.errors import (
     TaskNotFoundError,
     VersionNotSupportedError,
     Violation,
+    to_metadata,
     wire,
 )
 from scripts import error_table
@@ -161,6 +162,16 @@ def test_an_unknown_skill_names_the_field_and_says_back_only_so_much() -> None:
         Violation("message.metadata.skillId", f"Skill not found: {'x' * MAX_SHOWN}", "unknown"),
     )
     assert (error.kind, len(error.skill_id)) == ("ModuleNotFoundError", 10_000)
+
+
+def test_a_failed_task_says_what_an_error_of_the_request_would_say() -> None:
+    assert to_metadata(InternalError("4f1c")) == {"type": "InternalError", "code": -32603, "reference": "4f1c"}
+    assert to_metadata(InvalidParamsError("Wrong", [Violation("a", "is odd")])) == {
+        "type": "InvalidParamsError",
+        "code": -32602,
+        "errors": [{"field": "a", "message": "is odd", "code": "invalid"}],
+    }
+    assert to_metadata(InvalidParamsError("Wrong")) == {"type": "InvalidParamsError", "code": -32602}
 
 
 @pytest.mark.parametrize("cls", [ParseError, AgentError])

@@ -263,3 +263,16 @@ def wire(error: A2AError) -> Wire:
     """The row of the nearest class, so that a subclass without a row of its own speaks as its parent."""
     # There always is one: A2AError has a row.
     return next(WIRE[cls] for cls in type(error).__mro__ if cls in WIRE)
+
+
+def to_metadata(error: A2AError) -> dict[str, object]:
+    """What the status message of a failed task says for programs: what an error of the request would say.
+
+    Example:
+        >>> to_metadata(AgentError("The balance is too low", kind="BalanceTooLow", account="a-1"))
+        {'account': 'a-1', 'type': 'BalanceTooLow', 'code': -32603}
+    """
+    metadata: dict[str, object] = {**error.metadata, "type": error.kind, "code": wire(error).code}
+    if isinstance(error, InvalidParamsError) and error.violations:
+        metadata["errors"] = [violation._asdict() for violation in error.violations]
+    return metadata

@@ -195,6 +195,12 @@ def text_of(task: Task) -> str:
     return str(task.status.message.parts[0].text)
 
 
+def metadata_of(task: Task) -> object:
+    """What the task's status says for programs."""
+    assert task.status.message is not None
+    return task.status.message.metadata
+
+
 def chunks_of(task: Task) -> list[str]:
     return [str(part.text) for artifact in task.artifacts for part in artifact.parts]
 

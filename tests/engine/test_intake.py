@@ -48,7 +48,7 @@ async def test_a_new_task_has_ids_of_its_own_and_the_message_in_its_history(stor
     assert other.metadata == {"from": "the request"}
 
 
-@requirement("FR-CTX-001", "FR-CTX-002")
+@requirement("FR-CTX-001")
 async def test_messages_of_one_context_form_a_conversation(store: Store) -> None:
     agent = ScriptedAgent(
         {"one": (status(S.COMPLETED, "First answer"),), "two": (status(S.COMPLETED, "Second answer"),)}
@@ -71,7 +71,7 @@ async def test_messages_of_one_context_form_a_conversation(store: Store) -> None
     ]
 
 
-@requirement("FR-CTX-002", "FR-CTX-004")
+@requirement("FR-CTX-004")
 async def test_a_conversation_is_bounded_and_the_oldest_messages_go_first(store: Store) -> None:
     agent = ScriptedAgent(default=(COMPLETED,))
     async with serving(agent, store) as engine:

@@ -37,7 +37,10 @@ def test_the_page_has_every_transition() -> None:
 
 def test_the_page_has_every_way_a_run_is_stopped() -> None:
     told = {(state, text) for _, state, text in rows(LIFECYCLE, "How a run ends")}
-    stops = {(reason.value[0].removeprefix("TASK_STATE_"), reason.value[1]) for reason in phase.Stop}
+    stops = set()
+    for reason in phase.Stop:
+        state = run.stopped_status(reason).status.state
+        stops.add((state.removeprefix("TASK_STATE_"), reason.value))
     assert stops <= told
     assert ("FAILED", intake.LOST) in told
     assert ("FAILED", StoreUnavailableError.text) in told

@@ -11,7 +11,7 @@ from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.intake import MAX_ATTEMPTS
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState
-from tests.engine.driving import User, chunks_of, serving, settle, soon, text_of, until, words
+from tests.engine.driving import User, chunks_of, metadata_of, serving, settle, soon, text_of, until, words
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, status
 from tests.requirements import requirement
@@ -43,6 +43,7 @@ async def test_what_may_not_be_repeated_has_lost_its_worker() -> None:
         lost = await alice.get(running)
         assert (lost.status.state, chunks_of(lost)) == (S.FAILED, ["half"])
         assert text_of(lost) == "Worker lost: the process running this task ended"
+        assert metadata_of(lost) == {"type": "WorkerLostError", "code": -32603}
         assert await alice.get(done) == done
         assert await alice.get(parked) == parked
         answered = await alice.send("answer", task_id=parked.id)

@@ -10,7 +10,7 @@ from apcore_a2a.agent import AgentEvent, Call, CancelToken
 from apcore_a2a.engine.phase import MOVES, Phase
 from apcore_a2a.errors import AgentError
 from apcore_a2a.protocol.model import Task, TaskState
-from tests.engine.driving import Acts, Ledger, User, chunks_of, serving, settle, soon, text_of, until
+from tests.engine.driving import Acts, Ledger, User, chunks_of, metadata_of, serving, settle, soon, text_of, until
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, WORKING, Gate, ScriptedAgent, chunk, says, status
 from tests.requirements import requirement
@@ -35,24 +35,28 @@ async def test_an_agent_that_raises_anything_fails_its_own_task_and_no_other(
         gate.open()
         assert (await (await alice.subscribe(good)).rest()).states[-1] is S.COMPLETED
     assert bad.status.state is S.FAILED
-    assert text_of(bad).startswith("Internal error (reference ")
+    assert text_of(bad) == "Internal error"
     assert chunks_of(bad) == ["a"]
     (logged,) = [record for record in caplog.records if record.message == "agent failed"]
     assert logged.levelno == logging.ERROR
     assert logged.exc_info is not None
     assert logged.exc_info[1] is error
+    assert metadata_of(bad) == {"type": "InternalError", "code": -32603, "reference": logged.__dict__["reference"]}
 
 
 async def test_an_error_meant_for_the_client_is_shown_to_it() -> None:
-    async with serving(ScriptedAgent(default=(AgentError("No such city"),))) as engine:
+    error = AgentError("No such city", kind="CityNotFound", city="Atlantis")
+    async with serving(ScriptedAgent(default=(error,))) as engine:
         task = await User(engine).send("weather")
     assert (task.status.state, text_of(task)) == (S.FAILED, "No such city")
+    assert metadata_of(task) == {"type": "CityNotFound", "code": -32603, "city": "Atlantis"}
 
 
 async def test_an_agent_that_returns_without_an_end_fails_its_task() -> None:
     async with serving(ScriptedAgent(default=(chunk("half"),))) as engine:
         task = await User(engine).send("go")
     assert (task.status.state, text_of(task)) == (S.FAILED, "The agent ended without finishing the task")
+    assert metadata_of(task) == {"type": "AgentError", "code": -32603}
     assert chunks_of(task) == ["half"]
 
 
@@ -113,6 +117,7 @@ async def test_a_run_has_its_deadline_and_ends_then(monkeypatch: pytest.MonkeyPa
     async with serving(agent, execution_timeout=0.01) as engine:
         task = await User(engine).send("go")
     assert (task.status.state, text_of(task)) == (S.FAILED, "Execution timed out")
+    assert metadata_of(task) == {"type": "ModuleTimeoutError", "code": -32603}
     assert agent.calls[0].cancel.is_cancelled
     assert agent.calls[0].deadline is not None
 

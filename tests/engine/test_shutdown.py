@@ -8,7 +8,7 @@ from apcore_a2a.engine.engine import Engine
 from apcore_a2a.errors import OverloadedError, UnsupportedOperationError
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from tests.engine.driving import User, serving, settle, soon, text_of, until
+from tests.engine.driving import User, metadata_of, serving, settle, soon, text_of, until
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent
 from tests.requirements import requirement
 
@@ -59,6 +59,7 @@ async def test_what_does_not_end_within_the_grace_fails_and_every_stream_is_told
         assert (await waiting.rest()).states == [S.INPUT_REQUIRED]  # its task waits on; the stream just ends
         failed = await sending
         assert (failed.status.state, text_of(failed)) == (S.FAILED, "Server shutdown")
+        assert metadata_of(failed) == {"type": "ServerShutdownError", "code": -32603}
         with pytest.raises((OverloadedError, UnsupportedOperationError)):
             await late
         assert (await alice.get(parked)).status.state is S.INPUT_REQUIRED

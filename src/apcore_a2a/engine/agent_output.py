@@ -14,7 +14,7 @@ from msgspec import json, to_builtins
 from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
-from apcore_a2a.errors import InvalidAgentResponseError
+from apcore_a2a.errors import A2AError, InvalidAgentResponseError, to_metadata
 from apcore_a2a.ids_and_time import new_id, utc_now
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import (
@@ -165,7 +165,12 @@ def with_unanswered(end: StatusUpdate | Task, message_ids: list[str], task: Task
     return replace(end, status=replace(status, message=message))
 
 
-def status_with_text(state: TaskState, text: str) -> StatusUpdate:
+def status_with_text(state: TaskState, text: str, *, metadata: dict[str, object] | None = None) -> StatusUpdate:
     """A status of the engine's own, with the reason in words."""
-    message = Message(message_id=new_id(), role=Role.AGENT, parts=(Part(text=text),))
+    message = Message(message_id=new_id(), role=Role.AGENT, parts=(Part(text=text),), metadata=metadata)
     return StatusUpdate(status=TaskStatus(state=state, message=message))
+
+
+def failed_status(error: A2AError) -> StatusUpdate:
+    """The end of a task that failed: the reason in words, and in the metadata what it was (FR-ERR-004 to 008)."""
+    return status_with_text(TaskState.FAILED, error.message, metadata=to_metadata(error))

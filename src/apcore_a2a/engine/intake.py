@@ -12,7 +12,7 @@ from msgspec import Struct, json
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Agent, Call, CancelToken
-from apcore_a2a.engine.agent_output import status_with_text
+from apcore_a2a.engine.agent_output import failed_status
 from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.event_log import Snapshot
 from apcore_a2a.engine.live_task import LiveTask
@@ -24,6 +24,7 @@ from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun, decode_stored
 from apcore_a2a.engine.turn import Place
 from apcore_a2a.errors import (
     A2AError,
+    AgentError,
     InvalidParamsError,
     PushNotificationNotSupportedError,
     StoreUnavailableError,
@@ -359,7 +360,7 @@ class Intake:
                 if stored is not None and request is not None and _may_run_again(stored):
                     await self._rerun(live, stored, request)
                 elif request is not None or live.state not in AT_REST:
-                    await live.write(status_with_text(TaskState.FAILED, LOST))
+                    await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
                 # What waited waits again; if the task has just ended, it was refused, and nothing does.
                 for queued in live.kept.queue:
                     self._resume_queued(live, queued)

@@ -32,8 +32,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from apcore_a2a.protocol.model import TaskState
-
 
 class Phase(Enum):
     """Where a run stands: whose hands the driver is in, and who may write the task."""
@@ -74,12 +72,17 @@ IN_AGENT: Final = frozenset({DECIDING, RUNNING, LEAVING})
 
 
 class Stop(Enum):
-    """Why a run is stopped from outside: the state and the text its task ends with."""
+    """Why a run is stopped from outside, in the words its task ends with."""
 
-    CANCEL = (TaskState.CANCELED, "Canceled by client")
-    DISCONNECT = (TaskState.CANCELED, "Canceled: the client disconnected")
-    TIMEOUT = (TaskState.FAILED, "Execution timed out")
-    SHUTDOWN = (TaskState.FAILED, "Server shutdown")
+    CANCEL = "Canceled by client"
+    DISCONNECT = "Canceled: the client disconnected"
+    TIMEOUT = "Execution timed out"
+    SHUTDOWN = "Server shutdown"
+
+
+# Those of a stop that make the task a failed one, each with the type that its metadata names; the others cancel it.
+# The requirements have one type for what took too long (FR-ERR-005), whoever looked at the clock.
+FAILING_STOPS: Final = {Stop.TIMEOUT: "ModuleTimeoutError", Stop.SHUTDOWN: "ServerShutdownError"}
 
 
 # ---- how a run starts ---------------------------------------------------------------------------------------------

@@ -15,13 +15,14 @@ from enum import IntEnum
 from typing import Final, assert_never
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Remember
-from apcore_a2a.engine.agent_output import CheckedEvent, address_reply, check_event, status_with_text
+from apcore_a2a.engine.agent_output import CheckedEvent, address_reply, check_event, failed_status, status_with_text
 from apcore_a2a.engine.live_task import LiveTask, Saving
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.phase import (
     ABANDONED,
     DECIDING,
     ENDING,
+    FAILING_STOPS,
     IN_AGENT,
     LEAVING,
     OPENING,
@@ -38,6 +39,7 @@ from apcore_a2a.engine.phase import (
 from apcore_a2a.engine.waiting import tell_when_waiting
 from apcore_a2a.errors import (
     A2AError,
+    AgentError,
     InternalError,
     InvalidStateTransitionError,
     StaleWriteError,
@@ -58,6 +60,13 @@ SAVE_RETRIES: Final = (0.05, 0.2, 1.0, 4.0)  # pauses between attempts to store 
 def retry_pause(attempt: int) -> float:
     """Seconds to wait before the store is tried again."""
     return SAVE_RETRIES[min(attempt, len(SAVE_RETRIES) - 1)]
+
+
+def stopped_status(stop: Stop) -> StatusUpdate:
+    """The end of a task whose run is stopped from outside."""
+    if stop in FAILING_STOPS:
+        return failed_status(AgentError(stop.value, kind=FAILING_STOPS[stop]))
+    return status_with_text(TaskState.CANCELED, stop.value)
 
 
 # ---- what a sender waits for --------------------------------------------------------------------------------------
@@ -343,7 +352,7 @@ class Run:
         """
         if self.phase is not ABANDONED:
             self.phase = ENDING
-        state, text = self._outcome(failure)
+        end = self._outcome(failure)
         # An interrupted task whose agent has simply returned waits for its user; one that was stopped does not.
         resting = TERMINAL if (self._stop or failure) and not in_doubt else AT_REST
         attempt = 0
@@ -353,7 +362,7 @@ class Run:
                     in_doubt = not await self._open(AgentDecides())
                     if in_doubt and not isinstance(self.error, StoreUnavailableError):
                         return  # the store said that it does not have it
-                await self._write_end(state, text, resting)
+                await self._write_end(end, resting)
                 return
             except (StaleWriteError, TaskNotFoundError):
                 logger.warning("task is gone or taken over", extra={"task_id": self.live.task.id})
@@ -368,29 +377,29 @@ class Run:
         self.error = StoreUnavailableError()
         self.live.log.close()  # whoever watches reads the store again
 
-    async def _write_end(self, state: TaskState, text: str, resting: frozenset[TaskState]) -> None:
+    async def _write_end(self, end: StatusUpdate, resting: frozenset[TaskState]) -> None:
         live = self.live
         await live.resync()
         if live.state not in resting:
-            await live.write(status_with_text(state, text))
+            await live.write(end)
         await live.flush()
         if live.state is TaskState.AUTH_REQUIRED and live.kept.run is not None:
             # Its agent has returned instead of waiting for the login: a restart has nothing to run.
             await live.clear_run()
 
-    def _outcome(self, failure: BaseException | None) -> tuple[TaskState, str]:
+    def _outcome(self, failure: BaseException | None) -> StatusUpdate:
         """What the task ends with, if it has not ended by itself."""
         if self._stop is not None:
-            return self._stop.value
+            return stopped_status(self._stop)
         if failure is None:
-            return TaskState.FAILED, "The agent ended without finishing the task"
+            return failed_status(AgentError("The agent ended without finishing the task"))
         if isinstance(failure, asyncio.CancelledError) and self.driver.cancelling():
-            return Stop.SHUTDOWN.value  # the loop is being torn down
+            return stopped_status(Stop.SHUTDOWN)  # the loop is being torn down
         if isinstance(failure, A2AError) and not isinstance(failure, InvalidStateTransitionError):
-            return TaskState.FAILED, failure.message
+            return failed_status(failure)
         reference = secrets.token_hex(6)
         logger.error("agent failed", exc_info=failure, extra={"task_id": self.live.task.id, "reference": reference})
-        return TaskState.FAILED, f"Internal error (reference {reference})"
+        return failed_status(InternalError(reference))
 
     async def stop(self, reason: Stop) -> bool:
         """End the run: the token first, then asyncio's cancel, then without the agent. Called once; never raises.

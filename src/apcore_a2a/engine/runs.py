@@ -15,13 +15,12 @@ from typing import Any, Final
 from msgspec import json
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Caller, CancelToken
-from apcore_a2a.engine.agent_output import status_with_text
 from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.phase import OVER, Start, Stop
-from apcore_a2a.engine.run import CANCEL_GRACE, Run, retry_pause
+from apcore_a2a.engine.run import CANCEL_GRACE, Run, retry_pause, stopped_status
 from apcore_a2a.engine.waiting import tell_when_waiting
 from apcore_a2a.errors import A2AError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import TERMINAL, copy
@@ -205,7 +204,7 @@ class Runs:
                 self._background.abandon(telling)  # it may not hear that
             await live.resync()
         if live.state not in TERMINAL:
-            await live.write(status_with_text(*Stop.CANCEL.value))
+            await live.write(stopped_status(Stop.CANCEL))
 
     async def drain(self, grace: float) -> None:
         """Let runs finish for `grace` seconds, then end the rest as failed, and every stream."""

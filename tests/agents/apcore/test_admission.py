@@ -41,7 +41,7 @@ def for_admins(make_executor: Any) -> ModuleAgent:
     return agent_of(make_executor(registry_of(math__add=Add()), acl=acl))
 
 
-@requirement("FR-EXE-001", "FR-ERR-002")
+@requirement("FR-EXE-001")
 async def test_peer_weaknesses_11_and_41_wrong_input_is_refused_with_the_names_of_the_fields() -> None:
     module = Add()
     with pytest.raises(InvalidParamsError) as refused:
@@ -73,7 +73,6 @@ async def test_a_nested_field_is_named_by_its_path() -> None:
     assert [violation.field for violation in refused.value.violations] == ["lines.1.amount", "lines.2.amount"]
 
 
-@requirement("FR-ERR-003")
 async def test_a_caller_whom_the_acl_denies_is_told_that_there_is_no_task(
     for_admins: ModuleAgent, caplog: pytest.LogCaptureFixture
 ) -> None:

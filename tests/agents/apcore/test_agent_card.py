@@ -82,13 +82,11 @@ def test_a_card_has_a_skill_for_each_module_and_json_as_its_default() -> None:
     assert card.default_input_modes == card.default_output_modes == ("application/json",)
 
 
-@requirement("FR-AGC-002")
 def test_a_card_says_that_the_agent_streams() -> None:
     assert card_of(math__add=Add()).capabilities.streaming is True
     assert card_of(a__counts=Counts()).capabilities.streaming is True
 
 
-@requirement("FR-AGC-002")
 def test_an_executor_that_cannot_stream_makes_an_agent_that_does_not() -> None:
     class Own:
         registry = registry_of(math__add=Add())

@@ -79,7 +79,7 @@ async def test_a_handler_that_fails_fails_the_task_and_says_nothing() -> None:
     agent = agent_of(gated(Broken(), bank__pay=Pay()))
     with pytest.raises(AgentError) as failed:
         await run(agent, call_of({"a": 1, "b": 1}))
-    assert failed.value.message.startswith("Internal error (reference ")
+    assert failed.value.message == "Internal error"
 
 
 async def test_a_resumed_run_that_is_canceled_ends_at_once() -> None:

@@ -125,7 +125,7 @@ async def test_what_is_no_object_is_left_to_apcore() -> None:
     class Text(RootModel[str]):
         pass
 
-    executor = apcore.Executor(registry_of(a__module=Echo(Text)))
+    executor = apcore.Executor(registry_of(a__module=Returns({}, input_schema=Text)))
     assert not executor.validate("a.module", "hello").valid
     with pytest.raises(A2AError):
         await agent_of(executor).admit(call_of("hello"))

@@ -68,7 +68,6 @@ async def test_a_module_knows_its_task() -> None:
     assert seen[keys.APPROVAL] is None
 
 
-@requirement("FR-CTX-002")
 async def test_peer_weakness_14_a_module_knows_the_conversation_oldest_first() -> None:
     earlier = (
         Message(message_id="m-8", role=Role.USER, parts=(Part(text="What is 1 + 1?"),)),
@@ -81,7 +80,6 @@ async def test_peer_weakness_14_a_module_knows_the_conversation_oldest_first() -
     ]
 
 
-@requirement("FR-CTX-002")
 async def test_a_new_conversation_has_no_history() -> None:
     assert (await spied("hi")).seen[keys.HISTORY] == []
 

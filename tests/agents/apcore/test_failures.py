@@ -1,7 +1,9 @@
-"""What clients are told about failures: by the table, in our words, and nothing about our machine."""
+"""What clients are told about failures: by the table, in our words, and nothing about our machine.
+
+How it arrives is in `test_failures_on_the_wire.py`.
+"""
 
 import inspect
-import logging
 from typing import Any
 
 import apcore
@@ -10,80 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apcore_a2a.agent import Caller
 from apcore_a2a.agents.apcore.failures import FAILURES, explain, make_public
-from apcore_a2a.errors import A2AError, AgentError, InvalidParamsError, SkillNotFoundError, wire
-from tests.agents.apcore.running import Add, Data, Raises, agent_of, call_of, run
-from tests.requirements import requirement
+from apcore_a2a.errors import A2AError, AgentError, SkillNotFoundError, wire
+from tests.agents.apcore.running import Add, Data, agent_of, call_of, run
 
 SKILL = "a.module"
-
-
-async def failure_of(error: Exception) -> A2AError:
-    """What a run that ends with the exception tells, through apcore and all."""
-    with pytest.raises(A2AError) as failed:
-        await run(agent_of(a__module=Raises(error)), call_of("go"))
-    return failed.value
-
-
-@requirement("FR-ERR-005")
-async def test_a_timeout_is_told_without_our_limits() -> None:
-    failed = await failure_of(apcore.ModuleTimeoutError(module_id=SKILL, timeout_ms=1234))
-    assert (wire(failed).code, failed.message, failed.kind) == (-32603, "Execution timed out", "ModuleTimeoutError")
-
-
-@requirement("FR-ERR-007")
-@pytest.mark.parametrize(
-    "error",
-    [
-        apcore.CallDepthExceededError(depth=33, max_depth=32, call_chain=["secret.module"]),
-        apcore.CircularCallError(module_id="secret.module", call_chain=["secret.module"]),
-        apcore.CallFrequencyExceededError(module_id="secret.module", count=4, max_repeat=3, call_chain=[]),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-async def test_safety_limits_are_told_without_details(error: Exception) -> None:
-    failed = await failure_of(error)
-    assert (wire(failed).code, failed.message, failed.kind) == (-32603, "Safety limit exceeded", type(error).__name__)
-    assert not failed.metadata
-
-
-@requirement("FR-ERR-006")
-async def test_invalid_input_is_told_with_its_description() -> None:
-    failed = await failure_of(apcore.InvalidInputError(message="the file /srv/data/in.csv has 1/2 of the lines"))
-    assert isinstance(failed, InvalidParamsError)
-    assert (wire(failed).code, failed.kind) == (-32602, "InvalidInputError")
-    assert failed.message == "Invalid input: the file … has 1/2 of the lines"
-
-
-@requirement("FR-ERR-004")
-async def test_a_module_that_fails_is_told_as_a_reference_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    error = apcore.errors.ModuleExecuteError(module_id=SKILL, message="cannot open /etc/passwd: password=hunter2")
-    with caplog.at_level(logging.ERROR):
-        failed = await failure_of(error)
-    assert (wire(failed).code, failed.kind) == (-32603, "ModuleExecuteError")
-    assert failed.message == f"Internal error (reference {failed.metadata['reference']})"
-    (record,) = [record for record in caplog.records if record.name.startswith("apcore_a2a")]
-    assert record.__dict__["reference"] == failed.metadata["reference"]
-    assert record.exc_info is not None
-
-
-@requirement("FR-ERR-008")
-@pytest.mark.parametrize("error", [KeyError("/home/ada/x"), RuntimeError("token=abc"), MemoryError(), ValueError()])
-async def test_anything_else_is_an_internal_error(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.ERROR):
-        failed = await failure_of(error)
-    assert wire(failed).code == -32603
-    assert failed.message == f"Internal error (reference {failed.metadata['reference']})"
-    assert failed.kind in ("InternalError", "ModuleExecuteError")  # newer apcore wraps whatever a module raises
-    (record,) = [record for record in caplog.records if record.name.startswith("apcore_a2a")]
-    assert (record.levelname, record.exc_info is None) == ("ERROR", False)
-
-
-@requirement("FR-ERR-008")
-def test_an_exception_that_is_not_apcores_is_an_internal_error() -> None:
-    failed = explain(KeyError("secret"), SKILL)
-    assert failed.kind == "InternalError"
-    assert "secret" not in failed.message
 
 
 def every_error() -> list[Exception]:
@@ -100,7 +34,7 @@ def every_error() -> list[Exception]:
 
 @pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
 def test_an_unknown_code_is_an_internal_error_whatever_its_class(error: Exception) -> None:
-    failed = explain(error, SKILL)
+    failed = explain(error, SKILL, Caller())
     assert wire(failed).code == -32603
     assert "secret" not in failed.message
 
@@ -109,7 +43,7 @@ def test_an_unknown_code_is_an_internal_error_whatever_its_class(error: Exceptio
 def test_every_row_of_the_table_is_told_as_it_says(code: str) -> None:
     error = apcore.ModuleError(code=code, message="/secret/path/x")
     kind, text, ours = FAILURES[code]
-    failed = explain(error, SKILL)
+    failed = explain(error, SKILL, Caller())
     assert (type(failed), failed.message, failed.kind) == (ours, text, kind)
 
 
@@ -139,7 +73,7 @@ async def test_a_module_that_is_switched_off_is_refused() -> None:
 )
 def test_what_another_module_refused_is_not_for_the_client(error: Exception) -> None:
     vars(error)["details"] = {**getattr(error, "details", {}), "module_id": "secret.module"}
-    failed = explain(error, SKILL)
+    failed = explain(error, SKILL, Caller())
     assert isinstance(failed, AgentError)
     assert "secret" not in failed.message
 

@@ -26,7 +26,7 @@ from tests.agents.apcore.running import (
 from tests.requirements import requirement
 
 
-@requirement("FR-EXE-001", "NFR-CMP-002")
+@requirement("FR-EXE-001")
 async def test_peer_weakness_9_a_run_is_working_then_one_artifact_then_completed() -> None:
     outcome = await run(agent_of(math__add=Add()), call_of({"a": 1, "b": 2}))
     assert outcome.states == [TaskState.WORKING, TaskState.COMPLETED]

@@ -202,7 +202,6 @@ OUTPUTS: list[tuple[Any, Any]] = [
 ]
 
 
-@requirement("FR-MSG-004")
 @pytest.mark.parametrize(("output", "data"), OUTPUTS, ids=lambda value: repr(value)[:40])
 def test_peer_weakness_20_a_value_becomes_data(output: Any, data: Any) -> None:
     (part,) = output_parts(copy_output(output))
@@ -210,18 +209,15 @@ def test_peer_weakness_20_a_value_becomes_data(output: Any, data: Any) -> None:
     assert json.loads(encode(part))["data"] == data
 
 
-@requirement("FR-MSG-004")
 def test_text_becomes_text() -> None:
     assert output_parts(copy_output("hello")) == [Part(text="hello")]
 
 
-@requirement("FR-MSG-004")
 @pytest.mark.parametrize(("magic", "kind"), [*MAGIC.items(), (b"", "application/octet-stream")])
 def test_bytes_become_a_file_of_the_kind_they_begin_as(magic: bytes, kind: str) -> None:
     assert output_parts(copy_output(magic + b"...")) == [Part(raw=magic + b"...", media_type=kind)]
 
 
-@requirement("FR-MSG-004")
 def test_bytes_in_an_object_become_files_beside_the_rest() -> None:
     assert output_parts(copy_output({"picture": b"GIF89a", "width": 3, "raw": bytearray(b"\x00")})) == [
         Part(data={"width": 3, "raw": "AA=="}, media_type="application/json"),
@@ -266,7 +262,6 @@ def test_json_crosses_unchanged_and_unshared(value: dict[str, Any]) -> None:
     assert part.data is not value
 
 
-@requirement("FR-MSG-004")
 @pytest.mark.parametrize("output", [{}, {"a": 1}, {"picture": b"\x89PNG"}, None])
 async def test_a_completed_task_has_one_artifact(output: Any) -> None:
     outcome = await run(agent_of(a__module=Returns(output)), call_of("go"))

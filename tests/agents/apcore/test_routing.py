@@ -46,7 +46,6 @@ async def test_peer_weakness_10_a_missing_skill_is_refused_before_a_task_exists(
     assert refused.value.violations[0].field == "metadata.skillId"
 
 
-@requirement("FR-ERR-001")
 @pytest.mark.parametrize("skill", ["math.sub", "Nonsense!", "../etc", "math"])
 async def test_an_unknown_skill_is_refused_by_name(skill: str) -> None:
     with pytest.raises(SkillNotFoundError) as refused:

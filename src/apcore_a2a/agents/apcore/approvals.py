@@ -2,7 +2,8 @@
 
 apcore asks an approval handler before it runs a module that requires approval. If the handler says *pending*, apcore
 raises `ApprovalPendingError`; the same call with the approval's id as `_approval_token` has the handler asked again.
-So a task that waits keeps the call it waits for (`PendingCall`), and each reply makes that call again.
+So a task that waits keeps the call it waits for (`PendingCall`), and each reply makes that call again. An executor that
+has no handler would run the module unasked: then we ask, and make the call when the reply approves (`Asking`).
 
 Rule: what is resumed is the call that was kept. A reply can decide about it, never change it.
 """
@@ -10,6 +11,7 @@ Rule: what is resumed is the call that was kept. A reply can decide about it, ne
 import inspect
 import secrets
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any, Final
 
 import apcore
@@ -24,6 +26,7 @@ from apcore_a2a.protocol.model import Message, StatusUpdate, TaskState, TaskStat
 TOKEN: Final = "_approval_token"  # apcore's, and ours alone to give: it would approve whatever call it is in
 ANSWERS: Final = {"approve": True, "approved": True, "yes": True, "reject": False, "rejected": False, "no": False}
 MAX_DECISIONS: Final = 10_000
+HAS_APPROVALS: Final = hasattr(apcore, "ApprovalResult")  # from 0.7 on
 
 
 class PendingCall(Struct, frozen=True):
@@ -58,14 +61,25 @@ def read_answer(message: Message) -> bool | None:
 # ---- what the task says ----------------------------------------------------------------------------------------------
 
 
-def wait_for_approval(error: Exception, skill: str, inputs: dict[str, Any]) -> Iterator[AgentEvent]:
-    """Keep the call that apcore has not made, and ask about it."""
-    approval_id = getattr(error, "approval_id", None)
+def wait_for_handler(error: Exception, skill: str, inputs: dict[str, Any]) -> Iterator[AgentEvent]:
+    """Keep the call that apcore has not made, because its handler waits for a decision."""
     kept = dict(inputs)
     kept.pop(TOKEN, None)  # the next reply brings it again
-    yield Remember(PendingCall(skill, kept, approval_id))
-    text = f'Approval required for module {skill}{_reason(error)}. Reply "approve" or "reject".'
-    metadata = {"approvalId": approval_id, "skillId": skill}
+    return wait_for_approval(PendingCall(skill, kept, getattr(error, "approval_id", None)), _reason(error))
+
+
+def wait_for_caller(skill: str, inputs: Any, approval: Approval | None) -> Iterator[AgentEvent]:
+    """Keep a call that apcore would make unasked. `approval` is what the caller was asked for before, if they were."""
+    approval_id = secrets.token_urlsafe(16)
+    if approval is not None and approval.id:
+        approval_id = approval.id
+    return wait_for_approval(PendingCall(skill, inputs, approval_id))
+
+
+def wait_for_approval(pending: PendingCall, reason: str = "") -> Iterator[AgentEvent]:
+    yield Remember(pending)
+    text = f'Approval required for module {pending.skill}{reason}. Reply "approve" or "reject".'
+    metadata = {"approvalId": pending.approval_id, "skillId": pending.skill}
     message = agent_message(text, metadata=metadata)
     yield StatusUpdate(status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=message))
 
@@ -91,6 +105,28 @@ def _reason(error: Exception) -> str:
 
 
 # ---- approval handlers -----------------------------------------------------------------------------------------------
+
+
+class Asking(Enum):
+    """Who is asked before an executor runs a module that requires approval."""
+
+    HANDLER = "the executor's approval handler; or nobody, because its policy refuses such a module"
+    NOBODY = "nobody: without us it would be run"
+    UNKNOWN = "the executor does not tell"
+
+
+def find_asking(executor: Any) -> Asking:
+    """Who is asked, as things are now."""
+    if not HAS_APPROVALS:
+        return Asking.NOBODY
+    if find_approval_handler(executor) is not None:
+        return Asking.HANDLER
+    gate = getattr(apcore, "BuiltinApprovalGate", None)
+    if not hasattr(executor, "current_strategy") or not hasattr(gate, "handler"):  # from 0.32 on the gate tells
+        return Asking.UNKNOWN
+    if getattr(held_by_gate(executor, "BuiltinApprovalGate", "policy"), "strict", False):
+        return Asking.HANDLER
+    return Asking.NOBODY
 
 
 def find_approval_handler(executor: Any) -> Any:

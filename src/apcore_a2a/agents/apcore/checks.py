@@ -89,8 +89,9 @@ async def find_failed_checks(executor: Any, module_id: str, inputs: Any, make_co
     """Have apcore check a call of a module that exists."""
     if hasattr(apcore, "PipelineEngine") and hasattr(executor, "current_strategy"):
         return await _run_dry(executor, module_id, inputs, make_context())
-    if "context" in inspect.signature(executor.validate).parameters:  # from 0.9 on
-        result = executor.validate(module_id, inputs, make_context())
+    validate = getattr(executor, "validate", None)
+    if validate is not None and "context" in inspect.signature(validate).parameters:  # from 0.9 on
+        result = validate(module_id, inputs, context=make_context())
         failed: FailedChecks = {}
         for check in result.checks:
             if not check.passed:
@@ -100,7 +101,9 @@ async def find_failed_checks(executor: Any, module_id: str, inputs: Any, make_co
     # comes first.
     if is_denied(executor, module_id, make_context):
         return {ACCESS: {}}
-    errors = executor.validate(module_id, inputs).errors
+    if validate is None:
+        return {}
+    errors = validate(module_id, inputs).errors
     if errors:
         return {SCHEMA: {"errors": errors}}
     return {}

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from apcore_a2a import errors
+from apcore_a2a.agent import Caller
 from apcore_a2a.agents.apcore.checks import ACCESS, SCHEMA, FailedChecks
 from apcore_a2a.agents.apcore.modules import ModuleInfo
 from apcore_a2a.errors import A2AError, AgentError
@@ -58,19 +59,20 @@ def make_public(text: object) -> str:
 # ---- before a task exists --------------------------------------------------------------------------------------------
 
 
-def refuse(failed: FailedChecks, module: ModuleInfo, inputs: Any) -> A2AError:
+def refuse(failed: FailedChecks, module: ModuleInfo, inputs: Any, caller: Caller) -> A2AError:
     """The error for a call that did not pass apcore's checks."""
     if ACCESS in failed:  # first: whoever may not call the module is not told what it takes
-        return mask(module.id, failed[ACCESS].get("message"))
+        return mask(module.id, caller, failed[ACCESS].get("message"))
     if SCHEMA in failed:
         return _invalid_input(failed[SCHEMA], module, inputs)
     first = next(iter(failed.values()))
     return _from_table(first.get("code")) or errors.SkillNotFoundError(module.id)
 
 
-def mask(skill: str, reason: object) -> A2AError:
-    """Who may not call a skill is told what one who asks for nothing real is told (FR-ERR-003)."""
-    logger.warning("call denied by ACL", extra={"module_id": skill, "reason": str(reason)})
+def mask(skill: str, caller: Caller, reason: object) -> A2AError:
+    """Who may not call a skill is told what one who asks for nothing real is told (FR-ERR-003); the log knows more."""
+    details = {"module_id": skill, "caller": caller.id, "issuer": caller.issuer, "reason": str(reason)}
+    logger.warning("call denied by ACL", extra=details)
     return errors.TaskNotFoundError()
 
 
@@ -127,7 +129,7 @@ def validate(model: Any, value: Any, *, strict: bool) -> list[Any]:
 # ---- at the end of a run ---------------------------------------------------------------------------------------------
 
 
-def explain(error: Exception, skill: str) -> A2AError:
+def explain(error: Exception, skill: str, caller: Caller) -> A2AError:
     """The error for an exception that ended a run."""
     # Ours, or ours that apcore has wrapped. Not `__cause__`: in newer versions that is often the error itself.
     for said in (error, getattr(error, "cause", None)):
@@ -136,7 +138,7 @@ def explain(error: Exception, skill: str) -> A2AError:
     code = getattr(error, "code", type(error).__name__)
     details = getattr(error, "details", {})
     if code == "ACL_DENIED":
-        return mask(skill, error)
+        return mask(skill, caller, error)
     if code == "SCHEMA_VALIDATION_ERROR" and "Output" in str(error):
         return invalid_output(skill, error)
     # Another module's refusal of what this one gave it is not for the client; nor is that of a chunk of a stream, which
@@ -160,7 +162,7 @@ def _internal(error: Exception, skill: str) -> A2AError:
     kind = "InternalError"
     if getattr(error, "code", None) == "MODULE_EXECUTE_ERROR":
         kind = "ModuleExecuteError"
-    return AgentError(f"Internal error (reference {reference})", kind=kind, reference=reference)
+    return AgentError("Internal error", kind=kind, reference=reference)
 
 
 def invalid_output(skill: str, reason: object) -> A2AError:

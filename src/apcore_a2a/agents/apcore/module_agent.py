@@ -3,7 +3,7 @@
 Rule: whatever can be refused is refused in `admit`, before a task exists. A run goes through apcore's whole pipeline.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from apcore_a2a.agent import Admission, AgentEvent, Call
 from apcore_a2a.agents.apcore import approvals, failures
-from apcore_a2a.agents.apcore.approvals import Approval, PendingCall
+from apcore_a2a.agents.apcore.approvals import Approval, Asking, PendingCall
 from apcore_a2a.agents.apcore.context import make_context
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
 from apcore_a2a.agents.apcore.parts import copy_output, output_parts, to_inputs
@@ -60,7 +60,7 @@ class ModuleAgent:
 
         failed = await self._modules.find_failed_checks(asked.module, asked.inputs, context)
         if failed:
-            raise failures.refuse(failed, asked.module, asked.inputs)
+            raise failures.refuse(failed, asked.module, asked.inputs, call.caller)
         return Admission(retry_safe=asked.module.is_repeatable)
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
@@ -70,23 +70,18 @@ class ModuleAgent:
             asked = self._resume(call)
         skill = asked.module.id
         try:
-            if asked.approval is not None:
-                await self._tell_decision(asked.approval)
-                if asked.approval.approved is False:
-                    yield approvals.rejected_by_caller(skill)
-                    return
             async with aclosing(self._execute(asked, call)) as events:
                 async for event in events:
                     yield event
         except Exception as error:  # the end of a run: all that a module can raise ends here
             code = getattr(error, "code", None)
             if code == "APPROVAL_PENDING":
-                for event in approvals.wait_for_approval(error, skill, asked.inputs):
+                for event in approvals.wait_for_handler(error, skill, asked.inputs):
                     yield event
             elif code == "APPROVAL_DENIED":
                 yield approvals.denied(error, skill)
             else:
-                raise failures.explain(error, skill) from error
+                raise failures.explain(error, skill, call.caller) from error
 
     # ---- what a message asks for -------------------------------------------------------------------------------------
 
@@ -105,7 +100,7 @@ class ModuleAgent:
         except A2AError as error:
             # Whoever may not call the skill must not learn from the error whether it exists, or what it takes.
             if self._modules.denies(skill, lambda: make_context(call, self._modules.executor)):
-                raise failures.mask(skill, error) from error
+                raise failures.mask(skill, call.caller, error) from error
             raise
         return ModuleCall(module, inputs, rest)
 
@@ -142,28 +137,47 @@ class ModuleAgent:
 
     def _has_gate(self, module: ModuleInfo) -> bool:
         """Whether it was apcore that asked. If it was the module itself, an old apcore would hand it the token."""
-        handler = approvals.find_approval_handler(self._modules.executor)
-        # An older executor does not tell its handler. That apcore asked for this module is then the likelier case.
-        return handler is not None or module.requires_approval
+        asking = approvals.find_asking(self._modules.executor)
+        if asking is Asking.UNKNOWN:
+            # An older executor does not tell its handler. That apcore asked for this module is then the likelier case.
+            return module.requires_approval
+        return asking is Asking.HANDLER
 
-    async def _tell_decision(self, approval: Approval) -> None:
-        if self._approvals_by_caller:
-            await approvals.tell_handler(approvals.find_approval_handler(self._modules.executor), approval)
+    async def _decide(self, asked: ModuleCall) -> Iterable[AgentEvent] | None:
+        """What is said instead of making a call that needs approval; None if it is to be made."""
+        approval = asked.approval
+        executor = self._modules.executor
+        if approval is not None:
+            if self._approvals_by_caller:
+                await approvals.tell_handler(approvals.find_approval_handler(executor), approval)
+            if approval.approved is False:
+                return [approvals.rejected_by_caller(asked.module.id)]
+        if not asked.module.requires_approval or approvals.find_asking(executor) is not Asking.NOBODY:
+            return None
+        if approval is not None and approval.approved and self._approvals_by_caller:
+            return None
+        return approvals.wait_for_caller(asked.module.id, asked.inputs, approval)
 
     # ---- the run -----------------------------------------------------------------------------------------------------
 
     async def _execute(self, asked: ModuleCall, call: Call) -> AsyncGenerator[AgentEvent, None]:
-        """Run a module, with whatever exceptions it raises."""
-        yield StatusUpdate(status=TaskStatus(state=TaskState.WORKING))
+        """Run a module, with whatever exceptions it raises; or say why it is not run."""
         module = asked.module
-        executor = self._modules.executor
-        context = make_context(call, executor, asked.rest, asked.approval)
-        if not module.streams:  # `stream` would do for all modules, but it ignores RetryMiddleware
-            result = copy_output(await executor.call_async(module.id, asked.inputs, context))
+        if module.requires_approval or asked.approval is not None:
+            instead = await self._decide(asked)
+            if instead is not None:
+                for event in instead:
+                    yield event
+                return
+        yield StatusUpdate(status=TaskStatus(state=TaskState.WORKING))
+        context = make_context(call, self._modules.executor, asked.rest, asked.approval)
+        stream = self._modules.stream
+        if stream is None or not module.streams:  # `stream` would do for all modules, but it ignores RetryMiddleware
+            result = copy_output(await self._modules.call(module.id, asked.inputs, context))
         else:
             result = {}
             append = False
-            async with aclosing(executor.stream(module.id, asked.inputs, context)) as chunks:
+            async with aclosing(stream(module.id, asked.inputs, context)) as chunks:
                 async for chunk in chunks:
                     copied = copy_output(chunk)  # at once: apcore goes on changing what it has yielded
                     yield _update(module, copied, append=append)

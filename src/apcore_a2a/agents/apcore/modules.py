@@ -25,6 +25,9 @@ from apcore_a2a.agents.apcore.schema import Schema, inline
 
 logger = logging.getLogger(__name__)
 
+CallModule = Callable[[str, Any, Any], Any]
+"""Calls a module by its id, with inputs and apcore's Context."""
+
 SYSTEM: Final = "system."  # apcore's own control modules are for its operator: no message gets there
 
 
@@ -85,6 +88,10 @@ class Modules:
         self.registry = registry
         self.executor = executor
         self.config = config
+        self.call: CallModule = passing_context(executor.call_async)
+        self.stream: CallModule | None = None
+        if hasattr(executor, "stream"):
+            self.stream = passing_context(executor.stream)
         # Each module with its description, which is None if it has none: see `_describe_or_leave_out`.
         self._known: dict[str, tuple[Any, ModuleInfo | None]] = {}
         self._unaudited = UnauditedACL()
@@ -148,6 +155,30 @@ class Modules:
     async def find_failed_checks(self, module: ModuleInfo, inputs: Any, make_context: MakeContext) -> FailedChecks:
         """The checks of apcore that a call would not pass, and what each says."""
         return await find_failed_checks(self.executor, module.id, inputs, make_context)
+
+
+def passing_context(method: Callable[..., Any]) -> CallModule:
+    """A method of an executor that may take the context, take it by name alone, or not want it."""
+    try:
+        signature = inspect.signature(method)
+    except ValueError:  # of what is written in C, some is not known
+        return method
+    try:
+        signature.bind("", {}, None)
+    except TypeError:
+        pass
+    else:
+        return method  # as apcore's, which costs nothing
+
+    def with_named_context(module_id: str, inputs: Any, context: Any) -> Any:
+        return method(module_id, inputs, context=context)
+
+    def without_context(module_id: str, inputs: Any, context: Any) -> Any:
+        return method(module_id, inputs)
+
+    if "context" in signature.parameters:
+        return with_named_context
+    return without_context
 
 
 def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:

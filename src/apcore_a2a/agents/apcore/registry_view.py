@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from pydantic import BaseModel
 
+from apcore_a2a.agents.apcore.bare_output import OutputSchema
 from apcore_a2a.agents.apcore.schema import Schema
 
 # What each model answered, as JSON: whoever asks may change the answer, so each gets one of their own. None stands for
@@ -67,6 +68,8 @@ class ModuleView:
         self._module = module
         self.input_schema = _remembering(getattr(module, "input_schema", None), answers)
         self.output_schema = _remembering(getattr(module, "output_schema", None), answers)
+        if hasattr(self.output_schema, "model_validate"):
+            self.output_schema = OutputSchema(self.output_schema)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)

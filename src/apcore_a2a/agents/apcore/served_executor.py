@@ -1,9 +1,10 @@
 """The executor of a registry that is served: apcore's own, made the way a server needs it.
 
-Four things are different from a plain `apcore.Executor(registry)`, and all four are said with public means:
+Five things are different from a plain `apcore.Executor(registry)`, and all are said with public means:
 
 - schemas are remembered, which makes a call several times as fast (see `registry_view`);
 - there are no time limits that nobody chose: how long a task may take is the engine's to say;
+- a module may return anything that JSON can say, not objects only (see `bare_output`);
 - what requires approval is asked of the caller. Without a handler apcore would run it, and write a warning;
 - it tells its ACL and its approval handler, which apcore's does only from 0.32 on.
 """
@@ -12,7 +13,8 @@ from typing import Any, Final
 
 import apcore
 
-from apcore_a2a.agents.apcore.approvals import AskCaller
+from apcore_a2a.agents.apcore.approvals import HAS_APPROVALS, AskCaller
+from apcore_a2a.agents.apcore.bare_output import ExecuteAny, unwrap
 from apcore_a2a.agents.apcore.registry_view import RegistryView
 
 DEFAULT_TIMEOUT: Final = "executor.default_timeout"
@@ -24,7 +26,7 @@ APCORES_LIMITS: Final = {DEFAULT_TIMEOUT: 30_000, GLOBAL_TIMEOUT: 60_000}  # its
 NO_LIMIT: Final = 0
 FOREVER: Final = 10**9
 HAS_PIPELINE: Final = hasattr(apcore.Executor, "current_strategy")
-HAS_APPROVALS: Final = hasattr(apcore, "ApprovalResult")  # from 0.7 on
+HAS_EXECUTE_STEP: Final = hasattr(apcore, "BuiltinExecute")  # from 0.19 on
 
 
 class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untyped
@@ -63,8 +65,11 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
         self.acl = acl
         self.approval_handler = approval_handler
         # A pipeline that somebody put together is left as it is: its steps are not ours to change.
-        if "strategy" not in options and not limits.get("pipeline"):
-            self._lift_default_timeout(limits)
+        if HAS_EXECUTE_STEP and "strategy" not in options and not limits.get("pipeline"):
+            self._replace_execute_step(limits)
+
+    async def call_async(self, *args: Any, **options: Any) -> Any:
+        return unwrap(await super().call_async(*args, **options))
 
     def set_acl(self, acl: Any) -> None:
         super().set_acl(acl)
@@ -74,15 +79,16 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
         super().set_approval_handler(handler)
         self.approval_handler = handler
 
-    def _lift_default_timeout(self, limits: "ConfigWithoutLimits") -> None:
-        """Have modules run without a limit, not with one that is far away: see NO_LIMIT.
+    def _replace_execute_step(self, limits: "ConfigWithoutLimits") -> None:
+        """Have modules return what they like, and run without a limit, not with one that is far away: see NO_LIMIT.
 
-        The configuration cannot say it. From the same number the executor takes how long its synchronous `call` waits
-        in an event loop, and with 0 that would be one second.
+        The configuration cannot say the latter. From the same number the executor takes how long its synchronous `call`
+        waits in an event loop, and with 0 that would be one second.
         """
-        step = getattr(apcore, "BuiltinExecute", None)
-        if step is not None and limits.get(DEFAULT_TIMEOUT) == FOREVER:
-            self.current_strategy.replace("execute", step(config=apcore.Config({"executor": {"default_timeout": 0}})))
+        config: Any = limits
+        if limits.get(DEFAULT_TIMEOUT) == FOREVER:
+            config = apcore.Config({"executor": {"default_timeout": 0}})
+        self.current_strategy.replace("execute", ExecuteAny(config=config))
 
 
 class ConfigWithoutLimits:

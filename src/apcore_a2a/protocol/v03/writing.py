@@ -16,6 +16,7 @@ Json = dict[str, Any]  # the JSON of one value of the model: strings for enums a
 # 0.3 has two roles. One that is not said is the agent's: users' messages are refused without it.
 _ROLES: Final[dict[str, str]] = {Role.UNSPECIFIED: "agent", Role.USER: "user", Role.AGENT: "agent"}
 _STATES: Final[dict[str, str]] = inverted(STATES)
+_NOTHING: Final = [{"data": None, "mediaType": "application/json"}]  # of a module; 1.0 requires a part for it, too
 
 
 def _part(part: Json) -> None:
@@ -61,13 +62,19 @@ def _status(status: Json) -> None:
         message(status["message"])
 
 
+def _artifact(artifact: Json) -> None:
+    if artifact["parts"] == _NOTHING:
+        artifact["parts"] = []  # FR-MSG-004
+    for part in artifact["parts"]:
+        _part(part)
+
+
 def task(task: Json) -> Json:
     task["kind"] = "task"
     task.setdefault("contextId", "")  # required in 0.3
     _status(task["status"])
     for artifact in task.get("artifacts", ()):
-        for part in artifact["parts"]:
-            _part(part)
+        _artifact(artifact)
     for entry in task.get("history", ()):
         message(entry)
     return task
@@ -82,8 +89,7 @@ def status_update(update: Json) -> Json:
 
 
 def artifact_update(update: Json) -> Json:
-    for part in update["artifact"]["parts"]:
-        _part(part)
+    _artifact(update["artifact"])
     update["kind"] = "artifact-update"
     return update
 

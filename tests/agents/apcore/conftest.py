@@ -1,0 +1,31 @@
+"""apcore's modules on a real socket, and a speaker of every binding and version."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+
+import httpx
+import pytest
+
+from tests.fakes import PATIENCE
+from tests.interaction.conftest import TONGUES
+from tests.interaction.serving import serving
+from tests.interaction.speaking import Speaker
+
+
+class SpeakTo(Protocol):
+    async def __call__(self, source: Any, **options: Any) -> Speaker: ...
+
+
+@pytest.fixture(params=TONGUES, ids=lambda tongue: " ".join(tongue))
+async def speak_to(request: pytest.FixtureRequest) -> AsyncIterator[SpeakTo]:
+    """Serves a registry or an executor and speaks to it, once for every binding and version."""
+    binding, version = request.param
+    async with AsyncExitStack() as stack:
+
+        async def start(source: Any, **options: Any) -> Speaker:
+            url = await stack.enter_async_context(serving(source, card=None, **options))
+            client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=PATIENCE))
+            return Speaker(client, rest=binding == "REST", version=version)
+
+        yield start

@@ -1,0 +1,52 @@
+"""What was said before, as a module finds it: through a socket, over each binding and version."""
+
+from typing import Any
+
+from apcore_a2a.agents.apcore.context import HISTORY
+from apcore_a2a.protocol.model import Task, TaskState
+from tests.agents.apcore.conftest import SpeakTo
+from tests.agents.apcore.running import Data, registry_of
+from tests.requirements import requirement
+
+
+class Listens:
+    """Answers with the texts of the conversation before."""
+
+    description = "Say what was said before"
+
+    async def execute(self, inputs: Data, context: Any) -> Any:
+        return [message["parts"][0]["text"] for message in context.data[HISTORY]]
+
+
+def heard(task: Task) -> Any:
+    assert task.status.state is TaskState.COMPLETED
+    return task.artifacts[0].parts[0].data
+
+
+@requirement("FR-CTX-002")
+async def test_a_module_hears_what_was_said_in_its_context_oldest_first(speak_to: SpeakTo) -> None:
+    speaker = await speak_to(registry_of(a__listens=Listens()))
+    first = await speaker.send("one")
+    assert heard(first) == []
+    assert heard(await speaker.send("two", context_id=first.context_id)) == ["one"]
+    assert heard(await speaker.send("three", context_id=first.context_id)) == ["one", "two"]
+    assert heard(await speaker.send("elsewhere")) == []
+    assert heard(await speaker.send("fresh", context_id="a-new-one")) == []
+
+
+@requirement("FR-CTX-002")
+async def test_of_a_long_conversation_the_last_hundred_messages_are_heard(speak_to: SpeakTo) -> None:
+    speaker = await speak_to(registry_of(a__listens=Listens()))
+    for number in range(102):
+        last = await speaker.send(str(number), context_id="talk")
+        if number == 100:
+            assert heard(last) == [str(before) for before in range(100)]
+    assert heard(last) == [str(before) for before in range(1, 101)]
+
+
+@requirement("FR-CTX-002")
+async def test_how_many_messages_are_heard_can_be_chosen(speak_to: SpeakTo) -> None:
+    speaker = await speak_to(registry_of(a__listens=Listens()), max_context_messages=2)
+    for number in range(4):
+        last = await speaker.send(str(number), context_id="talk")
+    assert heard(last) == ["1", "2"]

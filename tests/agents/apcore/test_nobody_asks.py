@@ -1,0 +1,173 @@
+"""An executor without an approval handler: what requires approval is asked of the caller all the same."""
+
+import logging
+from typing import Any
+
+import apcore
+import pytest
+
+from apcore_a2a.agents.apcore import approvals
+from apcore_a2a.agents.apcore.context import APPROVAL
+from apcore_a2a.agents.apcore.served_executor import ServedExecutor
+from apcore_a2a.protocol.model import Message, Part, Role, SendMessage, Task, TaskState
+from apcore_a2a.protocol.operations import Operation
+from tests.agents.apcore.conftest import SpeakTo
+from tests.agents.apcore.desks import Desk, Pay
+from tests.agents.apcore.running import Add, Data, Spy, agent_of, call_of, needs_approvals, registry_of, reply, run
+from tests.interaction.speaking import Speaker
+from tests.requirements import requirement
+
+TELLS = not hasattr(apcore, "ApprovalResult") or hasattr(getattr(apcore, "BuiltinApprovalGate", None), "handler")
+needs_to_know = pytest.mark.skipif(not TELLS, reason="this apcore does not tell whether there is an approval handler")
+GATED = apcore.ModuleAnnotations(requires_approval=True)
+AMOUNT = {"a": 10, "b": 0}
+
+
+async def send(speaker: Speaker, content: Any, task_id: str = "") -> Task:
+    part = Part(text=content) if isinstance(content, str) else Part(data=content)
+    message = Message(message_id=f"m-{content}-{task_id}", role=Role.USER, parts=(part,), task_id=task_id)
+    answer = await speaker.call(Operation.SEND, SendMessage(message=message))
+    assert isinstance(answer, Task)
+    return answer
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.name.startswith("apcore_a2a.agents")]
+
+
+@needs_to_know
+@requirement("FR-EXE-002")
+async def test_the_caller_is_asked_and_the_call_is_made_once_they_approve(speak_to: SpeakTo) -> None:
+    pay = Pay()
+    speaker = await speak_to(apcore.Executor(registry_of(bank__pay=pay)))
+    asked = await send(speaker, AMOUNT)
+    assert asked.status.state is TaskState.INPUT_REQUIRED
+    assert asked.status.message is not None
+    assert asked.status.message.parts == (
+        Part(text='Approval required for module bank.pay. Reply "approve" or "reject".'),
+    )
+    metadata = asked.status.message.metadata or {}
+    assert metadata["skillId"] == "bank.pay"
+    assert metadata["approvalId"]
+    assert pay.paid == []
+    unclear = await send(speaker, "what for?", asked.id)
+    assert unclear.status.state is TaskState.INPUT_REQUIRED
+    assert unclear.status.message is not None
+    assert unclear.status.message.metadata == metadata
+    assert pay.paid == []
+    done = await send(speaker, "approve", asked.id)
+    assert done.status.state is TaskState.COMPLETED
+    assert pay.paid == [AMOUNT]  # once, and without a token
+
+
+@needs_to_know
+async def test_what_the_caller_rejects_is_not_run(speak_to: SpeakTo) -> None:
+    pay = Pay()
+    speaker = await speak_to(apcore.Executor(registry_of(bank__pay=pay)))
+    asked = await send(speaker, AMOUNT)
+    done = await send(speaker, "reject", asked.id)
+    assert done.status.state is TaskState.REJECTED
+    assert pay.paid == []
+
+
+@needs_to_know
+async def test_where_callers_may_not_approve_they_do_not(speak_to: SpeakTo) -> None:
+    pay = Pay()
+    speaker = await speak_to(apcore.Executor(registry_of(bank__pay=pay)), approvals_by_caller=False)
+    asked = await send(speaker, AMOUNT)
+    assert (await send(speaker, "approve", asked.id)).status.state is TaskState.INPUT_REQUIRED
+    assert pay.paid == []
+
+
+@needs_to_know
+async def test_the_module_finds_who_approved() -> None:
+    spy = Spy()
+    vars(spy)["annotations"] = GATED
+    agent = agent_of(apcore.Executor(registry_of(a__spy=spy)))
+    asked = await run(agent, call_of({"a": 1}))
+    await reply(agent, asked, "yes")
+    assert spy.inputs == {"a": 1}
+    assert spy.seen[APPROVAL] == {"id": asked.memo["approval_id"], "approved": True, "by": "anonymous"}
+
+
+@needs_to_know
+async def test_what_requires_no_approval_is_not_asked_about() -> None:
+    outcome = await run(agent_of(apcore.Executor(registry_of(math__add=Add()))), call_of({"a": 1, "b": 2}))
+    assert outcome.data == {"total": 3}
+
+
+@needs_approvals
+async def test_a_handler_that_came_later_is_asked_instead() -> None:
+    executor = apcore.Executor(registry_of(bank__pay=Pay()))
+    agent = agent_of(executor)
+    desk = Desk()
+    executor.set_approval_handler(desk)
+    outcome = await run(agent, call_of(AMOUNT))
+    assert (outcome.state, len(desk.requests)) == (TaskState.INPUT_REQUIRED, 1)
+    assert outcome.metadata["approvalId"] == "approval-1"
+
+
+async def test_where_apcore_knows_no_approvals_the_caller_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approvals, "HAS_APPROVALS", False)  # as before 0.7
+    pay = Pay()
+    agent = agent_of(Own(registry_of(bank__pay=pay)))
+    outcome = await run(agent, call_of(AMOUNT))
+    assert outcome.state is TaskState.INPUT_REQUIRED
+    assert (await reply(agent, outcome, "approve")).data == {"called": "bank.pay"}
+
+
+async def test_a_policy_that_refuses_refuses_without_a_question() -> None:
+    if not hasattr(apcore, "ExecutionPolicy") or not TELLS:
+        pytest.skip("this apcore has no policies, or does not tell them")
+    pay = Pay()
+    executor = apcore.Executor(registry_of(bank__pay=pay), policy=apcore.ExecutionPolicy(strict=True))
+    outcome = await run(agent_of(executor), call_of(AMOUNT))
+    assert outcome.state is TaskState.REJECTED
+    assert pay.paid == []
+
+
+# What is said at the start
+
+
+@needs_to_know
+def test_an_executor_that_nobody_asks_for_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        agent_of(apcore.Executor(registry_of(bank__pay=Pay(), math__add=Add())))
+    (record,) = warnings(caplog)
+    assert record.getMessage() == (
+        "executor has no approval handler: callers are asked for approval, but not about calls that modules make"
+    )
+    assert record.__dict__["modules"] == "bank.pay"
+
+
+class Own:
+    """An executor that is nobody's but its writer's: whether it asks anybody, it does not tell."""
+
+    def __init__(self, registry: Any) -> None:
+        self.registry = registry
+
+    async def call_async(self, module_id: str, inputs: Data, context: Any) -> Data:
+        return {"called": module_id}
+
+
+@needs_approvals
+async def test_an_executor_that_does_not_tell_is_warned_about_and_believed(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        agent = agent_of(Own(registry_of(bank__pay=Pay())))
+    (record,) = warnings(caplog)
+    assert record.getMessage() == (
+        "executor does not tell whether it has an approval handler: without one it runs what requires approval unasked"
+    )
+    assert record.__dict__["modules"] == "bank.pay"
+    assert (await run(agent, call_of(AMOUNT))).data == {"called": "bank.pay"}
+
+
+@needs_approvals
+def test_who_has_a_handler_and_who_needs_none_is_not_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        if TELLS:
+            agent_of(apcore.Executor(registry_of(bank__pay=Pay()), approval_handler=Desk()))
+        agent_of(ServedExecutor(registry_of(bank__pay=Pay())))
+        agent_of(registry_of(bank__pay=Pay()))
+        agent_of(apcore.Executor(registry_of(math__add=Add())))
+    assert warnings(caplog) == []

@@ -231,7 +231,7 @@ async def test_two_hundred_tasks_with_random_cancels_all_end_once(make: type[Sto
     assert outcomes == {True, False}
 
 
-@requirement("NFR-PERF-005", "FR-TSK-003")
+@requirement("FR-TSK-003")
 async def test_a_hundred_tasks_run_at_the_same_time_and_none_sees_another() -> None:
     gate, numbers = Gate(), count(1)
     agent = Acts(lambda call: count_to(call, gate, numbers))

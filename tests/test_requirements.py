@@ -1,4 +1,4 @@
-"""The manifest is true: what is called tested has a test, what has a test is called so, and figures are measured ones."""
+"""The manifest is true: what is called tested has a test, what has a test is called so, figures are measured ones."""
 
 import ast
 import re

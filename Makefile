@@ -3,18 +3,24 @@ SHELL := /bin/sh
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 VERSIONS := 3.11 3.12 3.13
+# The supported Pythons that are here besides $(PYTHON): the wire tests run on them, too, in .venvs/py312 and so on.
+OTHERS := $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'),$(VERSIONS))
+OTHERS := $(foreach version,$(OTHERS),$(if $(shell scripts/find-python $(version) 2>/dev/null),$(version)))
+WIRE := tests/interaction tests/http tests/client
 CHECKED := $(wildcard src tests examples benchmarks scripts)
 PIP := -m pip install --quiet --disable-pip-version-check --no-input
 PYTEST := -m pytest --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-matrix chaos check format lock clean
+.PHONY: help setup setup-wire run test test-wire test-matrix chaos check format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: .venv/.stamp .venvs/sdk03/.stamp .venvs/fasta2a/.stamp .venvs/js/.stamp .venvs/apcore-oldest/.stamp  ## make .venv and the small environments tests need
+
+setup-wire: $(OTHERS:3.%=.venvs/py3%/.stamp)
 
 # One rule for each environment: the lock, then (where our own package runs) the package, editable.
 .venv/.stamp: requirements/dev.txt pyproject.toml
@@ -25,6 +31,11 @@ setup: .venv/.stamp .venvs/sdk03/.stamp .venvs/fasta2a/.stamp .venvs/js/.stamp .
 .venvs/apcore-oldest/.stamp: requirements/apcore-oldest.txt pyproject.toml
 	$(call install,.venvs/apcore-oldest,$<)
 	.venvs/apcore-oldest/bin/python $(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venvs/py3%/.stamp: requirements/dev.txt pyproject.toml
+	$(call install,.venvs/py3$*,$<,$(shell scripts/find-python 3.$*))
+	.venvs/py3$*/bin/python $(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .venvs/sdk03/.stamp: requirements/sdk03.txt
@@ -51,9 +62,10 @@ setup: .venv/.stamp .venvs/sdk03/.stamp .venvs/fasta2a/.stamp .venvs/js/.stamp .
 	npm install --prefix .venvs/bench-js --no-package-lock --no-audit --no-fund --silent $$(cat $<)
 	@touch $@
 
+# environment, lock, and the Python to make it with when it is not $(PYTHON)
 define install
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed on PATH (or: make setup PYTHON=...)" >&2; exit 1; }
-	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	@test -n "$(or $(3),$(PYTHON))" || { echo "Python 3.11 or newer is needed on PATH (or: make setup PYTHON=...)" >&2; exit 1; }
+	test -x $(1)/bin/python || $(or $(3),$(PYTHON)) -m venv $(1)
 	$(1)/bin/python $(PIP) --no-deps --require-hashes --requirement $(2)
 endef
 
@@ -62,6 +74,13 @@ test: setup  ## tests with coverage, the adapters on the oldest apcore, and the 
 	@if [ -d tests/agents/apcore ]; then set -x; .venvs/apcore-oldest/bin/python $(PYTEST) tests/agents/apcore tests/remote; fi
 	.venv/bin/python -m scripts.coverage_gate
 
+test-wire: setup setup-wire  ## what clients see, on the other supported Pythons that are here, side by side
+	@echo "wire tests on the other Pythons that are here: $(or $(OTHERS),none)"
+	@$(if $(OTHERS),$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(OTHERS:%=wire-on-%))
+
+wire-on-3.%:
+	.venvs/py3$*/bin/python $(PYTEST) -p no:cacheprovider $(WIRE)
+
 run: .venv/.stamp  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/
 	.venv/bin/apcore-a2a serve --extensions-dir examples/extensions --host 127.0.0.1 --name demo \
 		--description "A demo agent: text, units, files, jobs, approvals" --explorer --metrics --reload
@@ -69,7 +88,7 @@ run: .venv/.stamp  ## the demo agent with its Explorer page, at http://localhost
 chaos: setup  ## kill -9 in the middle of 200 running tasks on SQLite, twenty times, and random histories
 	.venv/bin/python -m tests.chaos --rounds 20 --tasks 200 --trials 500
 
-test-matrix:  ## every supported Python that is here, each with the oldest and the newest dependencies
+test-matrix:  ## every supported Python, each with the oldest and the newest dependencies
 	scripts/test-matrix $(VERSIONS)
 
 check: setup  ## ruff, formatting, mypy --strict

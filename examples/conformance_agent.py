@@ -1,6 +1,6 @@
 """The agent that the official conformance kits are run against: the prefix of a messageId says what it does.
 
-    python examples/conformance_agent.py --port 9999 --card 1.0 --old-statuses
+    python examples/conformance_agent.py --card 1.0
 
 `docs/conformance.md` has the commands of both kits and the scores.
 """
@@ -105,13 +105,12 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9999)
     parser.add_argument("--card", default="auto", choices=("1.0", "0.3", "auto"), help="the only form of card to serve")
-    parser.add_argument("--old-statuses", action="store_true", help="the HTTP codes of A2A 1.0.0, which one kit checks")
     parser.add_argument("--no-streaming", action="store_true", help="an agent that does not stream")
     parser.add_argument("--required-extension", metavar="URI", action="append", default=[])
     options = parser.parse_args()
     url = f"http://{options.host}:{options.port}"
     card = build_card(url, streaming=not options.no_streaming, required=tuple(options.required_extension))
-    app = build_app(ConformanceAgent(), card=card, card_mode=options.card, old_statuses=options.old_statuses)
+    app = build_app(ConformanceAgent(), card=card, card_mode=options.card)
     uvicorn.run(app, host=options.host, port=options.port, log_level="warning")
 
 

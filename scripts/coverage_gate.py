@@ -1,6 +1,7 @@
 """Fails the build when a test run left core code untouched, or too much of the rest.
 
-Reads the .coverage file of the last run: every statement and branch of the core, and 90 % of everything.
+Reads the .coverage file of the last run, or the one that is named: every statement and branch of the core, and of
+everything 90 % of the lines and 85 % of the branches.
 """
 
 import json
@@ -25,7 +26,8 @@ CORE = (
     "agents/apcore/*.py",
 )
 
-OVERALL = 90.0
+LINES = 90.0
+BRANCHES = 85.0
 
 
 def core_files() -> list[Path]:
@@ -33,8 +35,8 @@ def core_files() -> list[Path]:
     return sorted({path for pattern in CORE for path in PACKAGE.glob(pattern)})
 
 
-def measure() -> Any:  # Any: coverage's JSON report, read in one place
-    data = coverage.Coverage(data_file=str(ROOT / ".coverage"), config_file=str(ROOT / "pyproject.toml"))
+def measure(data_file: Path) -> Any:  # Any: coverage's JSON report, read in one place
+    data = coverage.Coverage(data_file=str(data_file), config_file=str(ROOT / "pyproject.toml"))
     data.load()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "coverage.json"
@@ -60,7 +62,7 @@ def arrows(entry: Any) -> list[str]:
 
 
 def find_gaps(report: Any, core: list[Path]) -> list[str]:
-    """One line for each core file that is not covered in full, and one if the whole is below the mark."""
+    """One line for each core file that is not covered in full, and one for each share of the whole below its mark."""
     covered = {(ROOT / name).resolve(): entry for name, entry in report["files"].items()}
     gaps: list[str] = []
     for path in core:
@@ -70,20 +72,28 @@ def find_gaps(report: Any, core: list[Path]) -> list[str]:
             gaps.append(f"{name}: not measured")
         elif missing := spans(entry["missing_lines"]) + arrows(entry):
             gaps.append(f"{name}: {', '.join(missing)}")
-    overall = report["totals"]["percent_covered"]
-    if overall < OVERALL:
-        gaps.append(f"overall {overall:.2f} %, below {OVERALL:.0f} %")
+    for what, share, limit in shares(report["totals"]):
+        if share < limit:
+            gaps.append(f"{what} {share:.2f} %, below {limit:.0f} %")
     return gaps
 
 
-def main() -> int:
-    report = measure()
+def shares(totals: Any) -> list[tuple[str, float, float]]:
+    """How many in a hundred lines and branches ran, beside how many have to."""
+    lines = 100 * totals["covered_lines"] / totals["num_statements"]
+    branches = 100 * totals["covered_branches"] / totals["num_branches"]
+    return [("lines", lines, LINES), ("branches", branches, BRANCHES)]
+
+
+def main(data_file: Path) -> int:
+    report = measure(data_file)
     gaps = find_gaps(report, core_files())
-    print(f"coverage {report['totals']['percent_covered']:.2f} % of lines and branches")
+    for what, share, _ in shares(report["totals"]):
+        print(f"coverage {share:.2f} % of {what}")
     for gap in gaps:
         print(f"not covered: {gap}", file=sys.stderr)
     return 1 if gaps else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / ".coverage"))

@@ -4,6 +4,7 @@ A test that proves a requirement says so: `@requirement("FR-TSK-001")`; several 
 `requirements.toml` holds every id with its status; `test_requirements.py` compares the two.
 """
 
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 MANIFEST = Path(__file__).with_name("requirements.toml")
+MEASURED = re.compile(r"measured: (?P<verdict>met|not met): (?P<figures>.+), by (?P<by>.+)")
 
 Test = TypeVar("Test", bound=Callable[..., Any])  # Any: a test may take whatever fixtures it likes
 
@@ -23,6 +25,11 @@ class Requirement(NamedTuple):
     @property
     def tested(self) -> bool:
         return self.status == "tested"
+
+    @property
+    def measured(self) -> re.Match[str] | None:
+        """Verdict, figures and benchmarks of a requirement that is a figure."""
+        return MEASURED.fullmatch(self.status)
 
 
 def load_manifest() -> dict[str, Requirement]:

@@ -30,7 +30,7 @@ def may(ours: str, theirs: str) -> Rule:
 
 # A row for a file (`http.server`) takes it out of its package's row, as importer and as imported.
 RULES: Final = {
-    "errors": may("", ""),
+    "errors": may("clean_text", ""),
     "ids_and_time": may("", ""),
     "clean_text": may("", ""),
     "protocol": may("errors", "msgspec"),

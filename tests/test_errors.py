@@ -189,3 +189,11 @@ def test_the_page_about_errors_has_a_row_for_every_class() -> None:
     page = error_table.render()
     assert [cls.__name__ for cls in CLASSES if f"`{cls.__name__}`" not in page] == []
     assert "| `TaskNotCancelableError` | -32002 | 400 (409) | FAILED_PRECONDITION | TASK_NOT_CANCELABLE |" in page
+
+
+def test_what_an_error_says_back_holds_no_control_characters() -> None:
+    hostile = "a\r\n\x1b[31mred\u202e\tend"
+    error = InvalidParamsError(hostile, [Violation(hostile, hostile)])
+    assert (error.message, str(error)) == ("a\nred\tend", "a\nred\tend")
+    assert error.violations == (Violation("a\nred\tend", "a\nred\tend"),)
+    assert AgentError("no", account=hostile).metadata == {"account": "a\nred\tend"}

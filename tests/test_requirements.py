@@ -1,12 +1,32 @@
-"""The manifest and the `@requirement` marks agree: what is called tested has a test, what has a test is called so."""
+"""The manifest is true: what is called tested has a test, what has a test is called so, figures are measured ones."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+import pytest
 
 from tests.requirements import load_manifest
 
 TESTS = Path(__file__).parent
+PERFORMANCE = TESTS.parent / "docs" / "performance.md"
+
+
+class Figure(NamedTuple):
+    """A row of the requirements' table on the performance page."""
+
+    what: str
+    limit: str
+    measured: str
+    by_processor_time: str
+    kept: str
+
+
+def figures_of(identifier: str, page: str) -> list[Figure]:
+    rows = [line for line in page.splitlines() if line.startswith(f"| {identifier}:")]
+    return [Figure(*(cell.strip() for cell in row.strip("|").split("|"))) for row in rows]
 
 
 def marked_requirements(source: str) -> Iterator[str]:
@@ -34,13 +54,37 @@ def test_the_manifest_lists_every_requirement_of_the_specification() -> None:
     assert (kinds.count("FR"), kinds.count("NFR")) == (63, 30)
 
 
-def test_every_status_is_tested_or_a_deferral_with_a_reason() -> None:
+def test_every_status_is_tested_measured_or_a_deferral_with_a_reason() -> None:
     unclear = {
         identifier: entry.status
         for identifier, entry in load_manifest().items()
-        if not entry.tested and len(entry.status.removeprefix("deferred: ")) in (0, len(entry.status))
+        if not entry.tested and not entry.measured and not re.fullmatch("deferred: .+", entry.status)
     }
     assert unclear == {}
+
+
+def test_every_limit_in_figures_is_measured() -> None:
+    measured = {identifier for identifier, entry in load_manifest().items() if entry.measured}
+    assert measured == {name for name in load_manifest() if name.startswith(("NFR-PERF-", "NFR-SCA-"))}
+
+
+@pytest.mark.parametrize("identifier", [name for name, entry in load_manifest().items() if entry.measured])
+def test_what_is_measured_is_what_the_performance_page_says(identifier: str) -> None:
+    entry = load_manifest()[identifier].measured
+    assert entry is not None
+    rows = figures_of(identifier, PERFORMANCE.read_text(encoding="utf-8"))
+    assert rows, f"{identifier} is not on {PERFORMANCE.name}"
+    missed = [row for row in rows if row.kept != "yes"]
+    assert entry["verdict"] == ("not met" if missed else "met")
+    assert [row.measured for row in rows if row.measured not in entry["figures"]] == []
+    programs = re.findall(r"benchmarks/\w+", entry["by"])
+    assert programs
+    assert [program for program in programs if not (TESTS.parent / f"{program}.py").is_file()] == []
+
+
+def test_a_figure_that_misses_its_limit_is_seen() -> None:
+    page = "| NFR-X-001: a | ≤ 1 ms | 2 ms |  | **no** |\n| NFR-X-0010: b | ≤ 1 ms | 1 ms |  | yes |\n"
+    assert figures_of("NFR-X-001", page) == [Figure("NFR-X-001: a", "≤ 1 ms", "2 ms", "", "**no**")]
 
 
 def test_every_requirement_called_tested_has_a_marked_test() -> None:

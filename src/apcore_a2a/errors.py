@@ -23,6 +23,8 @@ Rule: errors carry values; codes live in `WIRE` alone. The text of an A2AError i
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from apcore_a2a.clean_text import clean_text
+
 DOMAIN: Final = "a2a-protocol.org"  # google.rpc.ErrorInfo.domain, A2A 1.0 §11.6
 MAX_SHOWN: Final = 256  # characters of a client's own text that an error says back
 
@@ -50,9 +52,14 @@ class A2AError(Exception):
 
     def __init__(self, message: str | None = None, *, kind: str | None = None, **metadata: object) -> None:
         self.message = self.text if message is None else message
+        # An error often says back what a client wrote: no control character of theirs reaches a terminal through us.
+        if not self.message.isprintable():
+            self.message = clean_text(self.message)
         self.kind = kind or type(self).__name__  # clients see it as `type` in the error's details
         # Texts, because google.rpc.ErrorInfo has a map of texts for them; what is not known is left out.
-        self.metadata: Mapping[str, str] = {name: str(value) for name, value in metadata.items() if value is not None}
+        self.metadata: Mapping[str, str] = {
+            name: clean_text(str(value)) for name, value in metadata.items() if value is not None
+        }
         super().__init__(self.message)
 
 
@@ -77,7 +84,9 @@ class InvalidParamsError(A2AError):
         self, message: str | None = None, violations: Iterable[Violation] = (), *, kind: str | None = None
     ) -> None:
         super().__init__(message, kind=kind)
-        self.violations = tuple(violations)
+        self.violations = tuple(
+            Violation(clean_text(field), clean_text(wrong), code) for field, wrong, code in violations
+        )
 
 
 class SkillNotFoundError(InvalidParamsError):

@@ -88,7 +88,7 @@ async def test_a_store_that_lacks_methods_is_refused_by_their_names() -> None:
         await async_serve(registry(), task_store=store)
 
 
-@requirement("FR-STR-003", "FR-SRV-002")
+@requirement("FR-STR-003")
 async def test_a_store_of_yours_keeps_the_tasks() -> None:
     store = InMemoryTaskStore()
     async with browsing(await async_serve(registry(), task_store=store)) as client:
@@ -128,7 +128,7 @@ async def test_settings_that_make_no_sense_are_refused_by_name(options: dict[str
         await async_serve(registry(), **options)
 
 
-@requirement("FR-SRV-002", "FR-AGC-001")
+@requirement("FR-AGC-001")
 async def test_the_card_says_what_it_was_told() -> None:
     app = await async_serve(
         registry(), name="calculator", description="Adds", version="1.2.3", url="https://agent.example/a2a/"

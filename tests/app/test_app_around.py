@@ -42,20 +42,6 @@ async def test_health_says_when_the_store_is_gone() -> None:
         assert answer.json() == {"status": "unhealthy", "reason": StoreUnavailableError.text}
 
 
-@requirement("FR-OPS-002")
-async def test_metrics_count_and_are_off_by_default() -> None:
-    async with browsing(await async_serve(registry())) as client:
-        assert (await client.get("/metrics")).status_code in (400, 404)
-    async with browsing(await async_serve(registry(), metrics=True)) as client:
-        await client.post("/", json=send())
-        figures = (await client.get("/metrics")).json()
-        assert figures["completed_tasks"] == 1
-        assert (figures["active_tasks"], figures["failed_tasks"], figures["total_requests"]) == (0, 0, 2)
-        text = await client.get("/metrics", headers={"Accept": "text/plain"})
-        assert text.headers["content-type"].startswith("text/plain; version=0.0.4")
-        assert "apcore_a2a_completed_tasks_total 1\n" in text.text
-
-
 @requirement("NFR-SEC-003")
 async def test_other_origins_are_kept_out_unless_named(caplog: pytest.LogCaptureFixture) -> None:
     asking = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}

@@ -184,6 +184,5 @@ def test_nothing_of_a_refused_token_is_logged(caplog: pytest.LogCaptureFixture) 
     assert "a-secret-name" not in logged
 
 
-@requirement("FR-AUT-003")
 def test_it_says_on_the_card_what_it_wants() -> None:
     assert authenticator().security_schemes() == [{"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}]

@@ -6,7 +6,6 @@ import logging
 import pytest
 
 from apcore_a2a.cli.logs import MAX_TEXT, JSONFormatter, TextFormatter, clean_value
-from tests.requirements import requirement
 
 HOSTILE = "a\r\nlevel=error forged\x1b[31m\x00\u2028\u202e end"
 
@@ -17,7 +16,6 @@ def record(message: str = "webhook gave up", **extra: object) -> logging.LogReco
     return made
 
 
-@requirement("NFR-SEC-002")
 def test_client_text_is_cut_and_has_no_control_characters() -> None:
     assert clean_value("x" * 5000) == "x" * MAX_TEXT + "…"
     assert MAX_TEXT == 1000
@@ -30,7 +28,6 @@ def test_numbers_stay_numbers(value: object) -> None:
     assert clean_value(value) is value
 
 
-@requirement("NFR-SEC-002")
 @pytest.mark.parametrize("formatter", [JSONFormatter(), TextFormatter(color=False), TextFormatter(color=True)])
 def test_a_record_is_one_line_whatever_a_client_wrote(formatter: logging.Formatter) -> None:
     line = formatter.format(record(HOSTILE, task_id=HOSTILE))

@@ -112,7 +112,7 @@ async def test_a_store_that_does_not_open_is_tried_again_by_the_next_request() -
         assert (await client.get("/health")).status_code == 200
 
 
-@requirement("FR-AUT-003")
+@requirement("FR-OPS-001")
 async def test_nobody_needs_a_token_to_ask_for_health() -> None:
     async with browsing(await async_serve(registry(), auth=JWTAuthenticator(SECRET))) as client:
         for path in ("/health", "/health/live", "/health/ready"):

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import textwrap
 import time
+import traceback
 from typing import Any, Final, Literal
 
 from apcore_a2a.clean_text import clean_line, clean_text
@@ -35,6 +37,15 @@ def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
+def clean_exception(record: logging.LogRecord) -> str:
+    """The traceback of a record, or nothing. An exception often says what a client wrote: cut and cleaned, too."""
+    if not record.exc_info or record.exc_info[1] is None:
+        return ""
+    # Each piece is a frame, or all that one exception of the chain says.
+    pieces = traceback.TracebackException.from_exception(record.exc_info[1]).format()
+    return "\n".join(str(clean_value(piece.rstrip("\n"))) for piece in pieces)
+
+
 class JSONFormatter(logging.Formatter):
     """One JSON object a line."""
 
@@ -47,8 +58,9 @@ class JSONFormatter(logging.Formatter):
             "message": clean_value(record.getMessage()),
             **extra_fields(record),
         }
-        if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
+        exception = clean_exception(record)
+        if exception:
+            entry["exception"] = exception
         # Line ends may stay in the values: JSON writes them as \n, so the record is one line all the same.
         return json.dumps(entry, ensure_ascii=False, default=str)
 
@@ -70,9 +82,11 @@ class TextFormatter(logging.Formatter):
         # Here a line end in a value would begin what looks like a record of ours.
         text = clean_line(" ".join(words))
         line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level} {text}"
-        if record.exc_info:
-            # The exception to one line a record: a traceback on one line could not be read.
-            line += f"\n{self.formatException(record.exc_info)}"
+        exception = clean_exception(record)
+        if exception:
+            # The exception to one line a record: a traceback on one line could not be read. Each line is indented, and
+            # so none of them looks like a record, whatever line ends a client has sent.
+            line += "\n" + textwrap.indent(exception, "  ", lambda _: True)
         return line
 
 

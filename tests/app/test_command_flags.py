@@ -1,0 +1,89 @@
+"""The flags of `apcore-a2a serve`, each by what it does to a process."""
+
+import asyncio
+import socket
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+import apcore_a2a
+from tests.app.test_app import send
+from tests.app.test_serving import EXTENSIONS, address, command
+from tests.auth.tokens import SECRET, bearer
+from tests.processes import PATIENCE, running
+from tests.requirements import requirement
+
+SCRIPT = Path(sys.executable).with_name("apcore-a2a")  # made from [project.scripts]
+
+
+async def output_of(*command_line: str) -> tuple[int | None, str]:
+    process = await asyncio.create_subprocess_exec(*command_line, stdout=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(PATIENCE):
+        said, _ = await process.communicate()
+    return process.returncode, said.decode()
+
+
+@requirement("FR-CMD-001")
+@pytest.mark.parametrize("entry", [(str(SCRIPT),), (sys.executable, "-m", "apcore_a2a")], ids=["script", "module"])
+async def test_version_and_help_are_printed_by_the_script_and_by_the_module(entry: tuple[str, ...]) -> None:
+    code, said = await output_of(*entry, "--version")
+    assert (code, apcore_a2a.__version__ in said) == (0, True)
+    code, said = await output_of(*entry, "--help")
+    assert code == 0
+    assert "Usage: apcore-a2a" in said and "serve" in said
+    code, said = await output_of(*entry, "serve", "--help")
+    assert code == 0
+    told = " ".join(said.split())
+    assert "[default: 0.0.0.0]" in told and "[default: 8000;" in told and "[default: info]" in told
+
+
+@requirement("FR-CMD-001")
+async def test_host_port_name_description_and_version_are_what_the_flags_say() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    named = ["--name", "demo", "--description", "Shows things", "--version", "7.8.9"]
+    where = ["--host", "127.0.0.1", "--port", port]
+    async with running("-m", "apcore_a2a", "serve", "--extensions-dir", str(EXTENSIONS), *where, *named) as process:
+        assert await address(process) == f"http://127.0.0.1:{port}"
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            card = (await client.get("/.well-known/agent.json")).json()
+    assert (card["name"], card["description"], card["version"]) == ("demo", "Shows things", "7.8.9")
+
+
+@requirement("FR-CMD-001")
+async def test_auth_type_and_issuer_let_in_the_tokens_of_that_issuer_only() -> None:
+    flags = ["--auth-type", "bearer", "--auth-key", SECRET, "--auth-issuer", "https://idp.example"]
+    async with command("--extensions-dir", str(EXTENSIONS), *flags) as process:
+        async with httpx.AsyncClient(base_url=await address(process)) as client:
+            asked = send({"text": "a b"}, skill="text.stats")
+            assert (await client.post("/", json=asked)).status_code == 401
+            other = bearer(iss="https://other.example")
+            assert (await client.post("/", json=asked, headers=other)).status_code == 401
+            answer = (await client.post("/", json=asked, headers=bearer())).json()
+            assert answer["result"]["status"]["state"] == "completed"
+            card = (await client.get("/.well-known/agent.json")).json()
+            assert [scheme["scheme"] for scheme in card["securitySchemes"].values()] == ["bearer"]
+
+
+@requirement("FR-CMD-001")
+async def test_the_log_level_says_how_much_is_logged(tmp_path: Path) -> None:
+    source = "import logging\n" + "".join(
+        f"logging.getLogger('mine').{level}('this is for {level}')\n" for level in ("debug", "info", "warning", "error")
+    )
+    module = (EXTENSIONS / "text" / "stats.py").read_text()
+    (tmp_path / "stats.py").write_text(source + module)
+    for flags, seen in [
+        (["--log-level", "debug"], ["debug", "info", "warning", "error"]),
+        ([], ["info", "warning", "error"]),
+        (["--log-level", "warning"], ["warning", "error"]),
+        (["--log-level", "error"], ["error"]),
+    ]:
+        async with command("--extensions-dir", str(tmp_path), *flags) as process:
+            await process.says(r"card +http")
+        levels = ("debug", "info", "warning", "error")
+        assert [level for level in levels if f"this is for {level}" in process.said] == seen
+    async with command("--extensions-dir", str(tmp_path), "--log-level", "loud") as process:
+        assert await process.ends() == 1
+    assert "Invalid value for '--log-level'" in process.said

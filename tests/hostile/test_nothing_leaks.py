@@ -1,0 +1,149 @@
+"""What breaks inside stays inside: no answer on the socket says where, in which file, or with what it broke."""
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any, NoReturn
+
+import httpx
+import pytest
+
+from apcore_a2a import InMemoryTaskStore
+from apcore_a2a.agent import Caller
+from tests.interaction.serving import serving
+from tests.modules import Add, Hang, registry
+from tests.requirements import requirement
+
+SECRET = "hunter2"
+TROUBLE = f"password={SECRET} in /srv/secret/settings.py"
+INSIDE = ("Traceback", 'File "', "/srv/", ".py", SECRET, "RuntimeError", "site-packages", "apcore_a2a.")
+SEND = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"data": {"a": 1, "b": 2}}]}}
+V1 = {"A2A-Version": "1.0"}
+
+
+def fail() -> NoReturn:
+    raise RuntimeError(TROUBLE)
+
+
+class Breaks(Add):
+    async def execute(self, inputs: dict[str, Any], context: Any) -> dict[str, Any]:
+        fail()
+
+
+class LyingStore(InMemoryTaskStore):
+    """Cannot be read, and says too much about it."""
+
+    async def load(self, task_id: str, owner: str) -> NoReturn:
+        fail()
+
+    async def page(self, query: Any) -> NoReturn:
+        fail()
+
+
+class Unwritable(InMemoryTaskStore):
+    async def create(self, change: Any, *, key: str = "") -> NoReturn:
+        fail()
+
+
+class Doorkeeper:
+    def authenticate(self, headers: Mapping[str, str]) -> Caller | None:
+        fail()
+
+
+class Interceptor:
+    async def before(self, *arguments: Any, **more: Any) -> None:
+        fail()
+
+    async def after(self, *arguments: Any, **more: Any) -> None:
+        fail()
+
+
+async def ask_everything(client: httpx.AsyncClient) -> list[httpx.Response]:
+    """Every operation in each version and binding, and what is no operation at all."""
+    old = {
+        "message": {
+            "kind": "message",
+            "messageId": "m",
+            "role": "user",
+            "parts": [{"kind": "data", "data": {"a": 1, "b": 2}}],
+        }
+    }
+    methods: list[tuple[str, Any, dict[str, str]]] = [
+        ("message/send", old, {}),
+        ("message/stream", old, {}),
+        ("tasks/get", {"id": "t"}, {}),
+        ("tasks/cancel", {"id": "t"}, {}),
+        ("tasks/list", {}, {}),
+        ("SendMessage", SEND, V1),
+        ("SendStreamingMessage", SEND, V1),
+        ("GetTask", {"id": "t"}, V1),
+        ("ListTasks", {}, V1),
+        ("SubscribeToTask", {"id": "t"}, V1),
+    ]
+    answers = []
+    for method, params, headers in methods:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        answers.append(await client.post("/", json=body, headers=headers))
+    for verb, path, content in [
+        ("POST", "/message:send", SEND),
+        ("POST", "/message:stream", SEND),
+        ("GET", "/tasks", None),
+        ("GET", "/tasks/t", None),
+        ("POST", "/tasks/t:cancel", None),
+        ("POST", "/message:send", {"message": 7}),
+        ("GET", "/nothing/here", None),
+        ("PUT", "/", None),
+    ]:
+        answers.append(await client.request(verb, path, json=content, headers=V1))
+    as_json = {"Content-Type": "application/json"}
+    answers += [await client.post("/", content=raw, headers=as_json) for raw in (b"{", b"\xff", b"[" * 1000)]
+    return answers
+
+
+BROKEN: dict[str, tuple[Any, dict[str, Any]]] = {
+    "module": (Breaks(), {}),
+    "reading": (Add(), {"task_store": LyingStore()}),
+    "writing": (Add(), {"task_store": Unwritable()}),
+    "authenticator": (Add(), {"auth": Doorkeeper()}),
+    "interceptor": (Add(), {"interceptors": (Interceptor(),)}),
+}
+
+
+@requirement("NFR-SEC-001")
+@pytest.mark.parametrize("broken", BROKEN)
+async def test_no_answer_says_what_broke_inside(broken: str) -> None:
+    module, options = BROKEN[broken]
+    async with AsyncExitStack() as stack:
+        # Any: `serving` is written for agents, and the application takes whatever `serve` takes.
+        served: Any = registry(math__add=module)
+        no_card: Any = None
+        url = await stack.enter_async_context(serving(served, card=no_card, **options))
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
+        answers = await ask_everything(client)
+    failed = [answer for answer in answers if "nternal" in answer.text or answer.status_code >= 500]
+    assert failed, "nothing broke, so nothing was proved"
+    for answer in answers:
+        said = answer.text + str(answer.headers)
+        assert [word for word in INSIDE if word in said] == [], said
+
+
+@requirement("NFR-REL-002")
+async def test_failing_tasks_harm_neither_their_neighbours_nor_the_server() -> None:
+    async with AsyncExitStack() as stack:
+        served: Any = registry(math__add=Add(), math__break=Breaks(), math__hang=Hang())
+        no_card: Any = None
+        url = await stack.enter_async_context(serving(served, card=no_card))
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, headers=V1))
+
+        async def send(skill: str, **configuration: Any) -> dict[str, Any]:
+            body = {**SEND, "metadata": {"skillId": skill}, "configuration": configuration}
+            task: dict[str, Any] = (await client.post("/message:send", json=body)).json()["task"]
+            return task
+
+        neighbour = await send("math.hang", returnImmediately=True)
+        for _ in range(100):
+            failed = await send("math.break")
+            assert failed["status"]["state"] == "TASK_STATE_FAILED"
+        still = (await client.get(f"/tasks/{neighbour['id']}")).json()
+        assert still["status"]["state"] == "TASK_STATE_WORKING"
+        assert (await send("math.add"))["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert (await client.get("/health")).json()["status"] == "healthy"

@@ -1,5 +1,6 @@
 """The door: exact exemptions, one set of credentials, an answer that says nothing."""
 
+import json
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -7,6 +8,9 @@ import pytest
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.auth.middleware import AuthMiddleware
+from apcore_a2a.errors import UnauthenticatedError
+from apcore_a2a.protocol import jsonrpc, v1
+from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.requirements import requirement
 
 OPEN = frozenset({("GET", "/health"), ("GET", "/explorer/")})
@@ -31,11 +35,13 @@ class Room:
 
 
 async def knock(
-    path: str, *credentials: str, method: str = "GET", root_path: str = ""
+    path: str, *credentials: str, method: str = "GET", root_path: str = "", version: str = ""
 ) -> tuple[Room, MutableMapping[str, Any], bytes]:
     room = Room()
     sent: list[MutableMapping[str, Any]] = []
     headers = [(b"authorization", value.encode()) for value in credentials]
+    if version:
+        headers.append((b"a2a-version", version.encode()))
     scope = {"type": "http", "method": method, "path": path, "headers": headers, "root_path": root_path}
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -60,7 +66,34 @@ async def test_whoever_shows_nothing_is_asked_for_a_token() -> None:
     assert not room.visitors
     assert start["status"] == 401
     assert (b"www-authenticate", b"Bearer") in start["headers"]
-    assert body == b'{"error":{"code":401,"message":"Authentication required"}}'
+    said = json.loads(body)
+    assert (said["jsonrpc"], said["id"]) == ("2.0", None)
+    data = {"type": "UnauthenticatedError"}
+    assert said["error"] == {"code": -32603, "message": "Authentication required", "data": data}
+
+
+@requirement("FR-AUT-001")
+@pytest.mark.parametrize(
+    ("method", "path", "version"),
+    [
+        ("POST", "/", ""),
+        ("POST", "/", "0.3"),
+        ("POST", "/", "1.0"),
+        ("POST", "/", "99.0"),
+        ("POST", "/v1/message:send", ""),
+        ("POST", "/message:send", "1.0"),
+        ("GET", "/tasks", "1.0"),
+    ],
+)
+async def test_a_401_has_the_body_of_every_other_error(method: str, path: str, version: str) -> None:
+    error = UnauthenticatedError()
+    _, start, body = await knock(path, method=method, version=version)
+    dialect = v03 if version in ("", "0.3") else v1
+    if path == "/":
+        expected = jsonrpc.format_error(jsonrpc.NULL, dialect.encode_error(error, typed=bool(version)))
+    else:
+        expected = dialect.encode_rest_error(error, 401)
+    assert (start["status"], body) == (401, expected)
 
 
 @requirement("FR-AUT-001")

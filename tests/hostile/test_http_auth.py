@@ -66,7 +66,9 @@ async def test_a_token_with_odd_claims_is_refused_as_any_other(path: str, claims
     async with client(JWTAuthenticator(SECRET)) as http:
         answer = await send(http, path, sign(claims))
         assert answer.status_code == 401
-        assert answer.json() == {"error": {"code": 401, "message": "Authentication required"}}
+        said = answer.json()["error"]
+        details = said.get("details") or said["data"]
+        assert (said["message"], details[0]["reason"]) == ("Authentication required", "UNAUTHENTICATED")
         good = await send(http, path, sign(f'{{"sub":"ada","exp":{EXPIRES}}}'))
         assert good.status_code == 200
         assert "error" not in good.json()

@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from apcore_a2a.errors import OverloadedError
+from apcore_a2a.protocol import v1
 from tests.fakes import PATIENCE
 from tests.processes import running
 
@@ -150,7 +152,8 @@ async def test_a_connection_too_many_is_told_so_and_closed() -> None:
             head, _, body = answer.partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 503 ")
             assert b"retry-after: 1" in head
-            assert "limit of connections" in json.loads(body)["error"]["message"]
+            full = OverloadedError("The agent is at its limit of connections; try again later")
+            assert json.loads(body) == json.loads(v1.encode_rest_error(full, 503))
         await until(client, "open_connections", lambda connections: connections == 1)
         async with wire(client) as (reader, writer), asyncio.timeout(PATIENCE):  # there is room again
             writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -56,8 +56,19 @@ async def test_a_card_can_be_held_to_one_form(
 
 async def test_a_card_says_where_it_was_found_and_not_what_the_host_header_says(agent: httpx.AsyncClient) -> None:
     card = (await agent.get(CARD, headers={"Host": "evil.example"})).json()
-    own = f"{agent.base_url}/"
-    assert {interface["url"] for interface in card["supportedInterfaces"]} | {card["url"]} == {own}
+    own = str(agent.base_url)
+    addresses = {(interface["protocolBinding"], interface["url"]) for interface in card["supportedInterfaces"]}
+    assert addresses == {("JSONRPC", f"{own}/"), ("HTTP+JSON", own)}  # paths are put behind that of REST
+    assert card["url"] == f"{own}/"
+    old = {(interface["transport"], interface["url"]) for interface in card["additionalInterfaces"]}
+    assert old == addresses
+
+
+@pytest.mark.parametrize("url", ["https://agent.example/a/", "https://agent.example/a"])
+async def test_a_given_address_has_no_slash_behind_it_for_rest(serve: Serve, http: httpx.AsyncClient, url: str) -> None:
+    card = (await http.get(await serve(ScriptedAgent(), url=url) + CARD)).json()
+    addresses = {(interface["protocolBinding"], interface["url"]) for interface in card["supportedInterfaces"]}
+    assert addresses == {("JSONRPC", url), ("HTTP+JSON", "https://agent.example/a")}
 
 
 @requirement("FR-AGC-003")

@@ -131,6 +131,12 @@ async def test_the_version_is_what_header_or_query_say(
         assert ("task" in answer["result"]) is (method == "SendMessage")
 
 
+async def test_a_method_of_another_version_is_told_which_one_that_is(url: str, http: httpx.AsyncClient) -> None:
+    error = (await http.post(url, json=call("SendMessage", {"message": MESSAGE}))).json()["error"]
+    assert error["message"] == "SendMessage needs the header A2A-Version: 1.0"
+    assert error["data"]["supportedVersions"] == "1.0"  # not 0.3, which the request was taken for
+
+
 async def test_a_version_that_is_not_spoken_is_told_which_are(url: str, http: httpx.AsyncClient) -> None:
     headers = {"A2A-Version": "2.0"}
     error = (await http.post(url, json=call("SendMessage", {"message": MESSAGE}), headers=headers)).json()["error"]

@@ -118,6 +118,22 @@ async def test_ids_in_paths_are_decoded_once(rest: httpx.AsyncClient) -> None:
     assert response.json()["error"]["message"] == "Task not found: a%25b"
 
 
+@pytest.mark.parametrize(("prefix", "version"), [("", "1.0"), ("/v1", "0.3")])
+@pytest.mark.parametrize("body", [b"null", b" null\n", b"{}", b""])
+async def test_a_body_of_null_is_none(rest: httpx.AsyncClient, prefix: str, version: str, body: bytes) -> None:
+    rest.headers["A2A-Version"] = version
+    headers = {"Content-Type": "application/json"}
+    response = await rest.post(f"{prefix}/tasks/nobody:cancel", content=body, headers=headers)
+    assert (response.status_code, reason(response)) == (404, "TASK_NOT_FOUND")
+    subscribed = await rest.post(f"{prefix}/tasks/nobody:subscribe", content=body, headers=headers)
+    assert (subscribed.status_code, reason(subscribed)) == (404, "TASK_NOT_FOUND")
+
+
+async def test_a_message_of_null_lacks_everything(rest: httpx.AsyncClient) -> None:
+    response = await rest.post("/message:send", content=b"null", headers={"Content-Type": "application/json"})
+    assert response.json()["error"]["message"] == "Missing required parameter: message"
+
+
 # ---- versions ----------------------------------------------------------------------------------------------------
 
 
@@ -133,10 +149,27 @@ async def test_1_0_paths_without_the_header_say_what_is_missing(rest: httpx.Asyn
     rest.headers.pop("A2A-Version")
     response = await rest.post("/message:send", json=MESSAGE)
     assert response.status_code == 400
-    assert (
-        response.json()["message"] == "Say A2A-Version: 1.0; without it a request is A2A 0.3, which is served under /v1"
-    )
+    text = "Only A2A 1.0 is served here: say A2A-Version: 1.0; A2A 0.3, which is meant without it, is under /v1"
+    assert response.json()["message"] == text
     assert (await rest.post("/message:send?A2A-Version=1.0", json=MESSAGE)).status_code == 200
+
+
+@pytest.mark.parametrize("version", ["0.3", "0.3.0"])
+async def test_who_says_0_3_where_1_0_is_spoken_is_not_told_to_say_0_3(rest: httpx.AsyncClient, version: str) -> None:
+    response = await rest.post("/message:send", json=MESSAGE, headers={"A2A-Version": version})
+    info = response.json()["error"]["details"][0]["metadata"]
+    assert (response.status_code, reason(response)) == (400, "VERSION_NOT_SUPPORTED")
+    assert (info["requestedVersion"], info["supportedVersions"]) == ("0.3", "1.0")
+    assert response.json()["data"]["supportedVersions"] == "1.0"
+
+
+@pytest.mark.parametrize(("path", "version"), [("//message:send", "1.0"), ("//v1/message:send", "0.3")])
+async def test_a_path_behind_an_address_that_ends_in_a_slash_is_found(
+    rest: httpx.AsyncClient, path: str, version: str
+) -> None:
+    sent = MESSAGE if version == "1.0" else OLD_MESSAGE
+    response = await rest.post(f"{rest.base_url}{path}", json=sent, headers={"A2A-Version": version})
+    assert (response.status_code, response.request.url.path) == (200, path)
 
 
 async def test_a_version_that_is_not_spoken_is_refused(rest: httpx.AsyncClient) -> None:

@@ -1,8 +1,9 @@
-"""What ProtoJSON lets a client write: snake_case names, and null for a field that is not set. In every request.
+"""What ProtoJSON lets a client write: snake_case names, null for a field that is not set, values in several forms.
 
 The requests are made from the model's own shapes, so a new field is covered the day it is added.
 """
 
+import base64
 import json
 import re
 from collections.abc import Iterator
@@ -10,12 +11,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from a2a.types import a2a_pb2 as pb
+from google.protobuf.json_format import ParseDict
 from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import inspect
 
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.model import SendMessage, encode
+from apcore_a2a.protocol.model import GetTask, ListTasks, Role, SendMessage, TaskState, encode
 from apcore_a2a.protocol.operations import SHAPES, Operation
 from tests.protocol.test_v1 import requests
 
@@ -181,6 +185,72 @@ def test_a_loose_request_is_refused_by_the_official_name_of_the_field(params: by
     with pytest.raises(InvalidParamsError) as refused:
         v1.decode_request(Operation.SEND, params)
     assert refused.value.violations[0].field == field
+
+
+# ---- values ------------------------------------------------------------------------------------------------------
+
+
+def part_of(raw: str) -> bytes:
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"raw": raw}]}
+    return json.dumps({"message": message}).encode()
+
+
+@given(st.binary())
+def test_bytes_are_read_in_both_alphabets_with_and_without_padding(content: bytes) -> None:
+    for encoded in (base64.b64encode(content), base64.urlsafe_b64encode(content)):
+        for text in (encoded.decode(), encoded.decode().rstrip("=")):
+            request = v1.decode_request(Operation.SEND, part_of(text))
+            assert isinstance(request, SendMessage)
+            assert request.message.parts[0].raw == content
+            official = ParseDict({"raw": text}, pb.Part()).raw
+            assert official == content
+
+
+@pytest.mark.parametrize("text", ["a", "abcde", "ab*d", "ab cd", "é"])
+def test_what_is_no_base64_in_any_alphabet_is_refused(text: str) -> None:
+    with pytest.raises(InvalidParamsError) as refused:
+        v1.decode_request(Operation.SEND, part_of(text))
+    assert refused.value.violations[0][:2] == ("message.parts[0].raw", "invalid base64")
+
+
+@pytest.mark.parametrize(("given", "number"), [('"7"', 7), ("7.0", 7), ("7e0", 7), ('"0"', 0), ("null", None)])
+def test_an_integer_may_be_a_text_or_a_whole_float(given: str, number: int | None) -> None:
+    request = v1.decode_request(Operation.GET, b'{"id":"t","historyLength":%b}' % given.encode())
+    assert isinstance(request, GetTask)
+    assert request.history_length == number
+
+
+@pytest.mark.parametrize("given", ['"seven"', '""', "7.5", '"7.5"', "true", '"1e999"', "[]", f'"{"9" * 5000}"'])
+def test_what_is_no_integer_is_refused(given: str) -> None:
+    with pytest.raises(InvalidParamsError) as refused:
+        v1.decode_request(Operation.GET, b'{"id":"t","historyLength":%b}' % given.encode())
+    assert refused.value.violations[0].field == "historyLength"
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(TaskState, pb.TaskState), (Role, pb.Role)])
+def test_the_members_of_enums_stand_in_the_order_of_their_numbers(ours: Any, theirs: Any) -> None:
+    assert {member.value: number for number, member in enumerate(ours)} == dict(theirs.items())
+
+
+@pytest.mark.parametrize("given", ["3", '"3"'])
+def test_an_enum_may_be_its_number(given: str) -> None:
+    request = v1.decode_request(Operation.LIST, b'{"status":%b}' % given.encode())
+    assert isinstance(request, ListTasks)
+    assert request.status is TaskState.COMPLETED
+    assert v1.convert_request(Operation.LIST, {"status": "3"}) == request
+
+
+@pytest.mark.parametrize("given", ["-1", "9", '"9"', "true", "1.5", '"DONE"'])
+def test_what_no_enum_has_is_refused(given: str) -> None:
+    with pytest.raises(InvalidParamsError) as refused:
+        v1.decode_request(Operation.LIST, b'{"status":%b}' % given.encode())
+    assert refused.value.violations[0].field == "status"
+
+
+@pytest.mark.parametrize("name", ["historyLength", "history_length"])
+def test_a_number_that_no_double_holds_is_refused_whatever_the_names(name: str) -> None:
+    with pytest.raises(InvalidParamsError, match="out of range"):
+        v1.decode_request(Operation.GET, b'{"id":"t","%b":1e400}' % name.encode())
 
 
 @given(requests)

@@ -152,7 +152,10 @@ def read_and_write(call: Call, body: bytes) -> tuple[Any, bytes]:
 def test_the_content_of_a_recorded_file_is_read(recording: str, binding: str) -> None:
     call = next(one.values[0] for one in calls(recording, binding) if one.values[0].operation is Operation.SEND)
     message = call.dialect.decode_result(Operation.SEND, model.encode(call.results[0]))
-    assert b"\x00\xff" in [part.raw for part in message.parts]
+    content = b"\x00\xff"
+    if (recording, binding) == ("sdk-0.3", "rest"):
+        content = b"AP8="  # over REST, this SDK puts the text of the base64 into the field (docs/decisions/0044)
+    assert content in [part.raw for part in message.parts]
 
 
 @requirement("NFR-CMP-005")

@@ -7,6 +7,7 @@ import pytest
 
 from apcore_a2a import errors
 from apcore_a2a.errors import A2AError, InvalidParamsError, SkillNotFoundError, Violation
+from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.requirements import requirement
 
@@ -48,6 +49,19 @@ def test_wrong_fields_are_listed_in_the_errors_data() -> None:
     assert v03.decode_violations(encoded.data) == list(error.violations)
 
 
+@pytest.mark.parametrize("kind", errors.WIRE)
+def test_who_knows_1_0_gets_its_details(kind: type[A2AError]) -> None:
+    error = make(kind)
+    encoded = v03.encode_error(error, typed=True)
+    assert (encoded.code, encoded.data) == (errors.WIRE[kind].code, v1.error_details(error))
+
+
+def test_wrong_fields_are_read_from_the_details_of_1_0() -> None:
+    error = InvalidParamsError("no", [Violation("a.b", "too long")])
+    assert v03.decode_violations(v03.encode_error(error, typed=True).data) == list(error.violations)
+    assert v03.decode_violations(v03.encode_error(errors.TaskNotFoundError("t"), typed=True).data) == []
+
+
 def test_values_of_an_error_stand_beside_its_type() -> None:
     assert v03.encode_error(errors.TaskNotFoundError("t-1")).data == {"type": "TaskNotFoundError", "taskId": "t-1"}
 
@@ -82,5 +96,6 @@ def test_violations_are_read_from_any_data(data: object, expected: list[Violatio
 )
 def test_a_rest_error_has_its_official_name_and_message(error: A2AError, name: str, code: int) -> None:
     body = msgspec.json.decode(v03.encode_rest_error(error, 400))
-    assert (body["error"], body["message"], body["code"]) == (name, error.message, code)
+    assert (body["type"], body["message"], body["code"]) == (name, error.message, code)
     assert body["data"]["type"] == error.kind
+    assert body["error"] == msgspec.json.decode(v1.encode_rest_error(error, 400))["error"]

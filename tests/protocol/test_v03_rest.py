@@ -115,9 +115,49 @@ def test_a_file_is_read_as_the_official_library_writes_it(content: bytes) -> Non
     assert sent(**official).message.parts == (Part(raw=content),)
 
 
-def test_a_file_that_is_base64_only_once_is_read_too() -> None:
-    message = {"messageId": "m", "role": "ROLE_USER", "content": [{"file": {"fileWithBytes": "aGVsbG8h"}}]}
-    assert sent(message=message).message.parts == (Part(raw=b"hello!"),)
+def test_a_file_whose_content_is_base64_itself_is_not_decoded_again() -> None:
+    message = {"messageId": "m", "role": "ROLE_USER", "content": [{"file": {"fileWithBytes": "aGVsbG8xMjM="}}]}
+    assert sent(message=message).message.parts == (Part(raw=b"hello123"),)
+
+
+@pytest.mark.parametrize("name", ["TaskState", "Role"])
+def test_the_number_of_an_enum_is_read_as_its_name(name: str) -> None:
+    for member, number in getattr(pb, name).items():
+        if name == "Role":
+            bodies = [{"messageId": "m", "role": role, "content": [{"text": "a"}]} for role in (member, number)]
+            events = [{"message": body} for body in bodies]
+        else:
+            events = [{"task": {"id": "t", "contextId": "c", "status": {"state": state}}} for state in (member, number)]
+        if member == "ROLE_UNSPECIFIED":
+            continue
+        one, other = (v03_rest.decode_event(msgspec.json.encode(event)) for event in events)
+        assert one == other
+
+
+@pytest.mark.parametrize("role", [1, "1"])
+def test_a_message_may_say_the_number_of_its_role(role: object) -> None:
+    message = {"messageId": "m", "role": role, "content": [{"text": "hi"}]}
+    assert sent(message=message).message.role is Role.USER
+    with pytest.raises(InvalidParamsError, match=r"message\.parts"):
+        sent(message={"messageId": "m", "role": role})  # ProtoJSON leaves out an empty list
+
+
+@pytest.mark.parametrize("role", [0, 3, "7", True, 1.5, None])
+def test_a_number_of_no_role_is_refused(role: object) -> None:
+    with pytest.raises(InvalidParamsError, match=r"message\.role"):
+        sent(message={"messageId": "m", "role": role, "content": [{"text": "hi"}]})
+
+
+@pytest.mark.parametrize(("given", "length"), [("5", 5), (5.0, 5), (0, None), ("0", None)])
+def test_the_length_of_the_history_may_be_a_text(given: object, length: int | None) -> None:
+    message = {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hi"}]}
+    assert sent(message=message, configuration={"historyLength": given}).configuration.history_length == length
+
+
+@pytest.mark.parametrize("status", ["completed", "TASK_STATE_COMPLETED", "3"])
+def test_the_query_may_say_a_state_in_each_way(status: str) -> None:
+    request = v03_rest.convert_request(Operation.LIST, {"status": status})
+    assert request == v03_rest.convert_request(Operation.LIST, {"status": "completed"})
 
 
 def says(part: Part) -> Message:

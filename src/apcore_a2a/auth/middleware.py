@@ -9,13 +9,15 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.auth.authenticator import Authenticator, identify
-from apcore_a2a.errors import OverloadedError, VersionNotSupportedError
+from apcore_a2a.errors import A2AError, OverloadedError, UnauthenticatedError, VersionNotSupportedError, wire
 from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, choose
 
 logger = logging.getLogger(__name__)
 
-_REFUSED: Final = b'{"error":{"code":401,"message":"Authentication required"}}'
+Headers = dict[str, str]
+
+INVALID: Final = b'Bearer error="invalid_token"'
 
 
 class AuthMiddleware:
@@ -27,34 +29,39 @@ class AuthMiddleware:
         self._exempt = exempt
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Mounted below another application, the path has that one's prefix; what is exempt is named without it.
-        root = scope.get("root_path", "").rstrip("/")
-        path = scope["path"].removeprefix(root)
-        if (scope["method"], path) in self._exempt:
+        if (scope["method"], _path(scope)) in self._exempt:
             await self._app(scope, receive, send)
             return
         headers = _read_headers(scope)
         if headers is None:
-            await _refuse(send, had_credentials=True)
+            await _refuse(scope, {}, send, challenge=INVALID)
             return
         try:
             caller = await identify(self._authenticator, headers)
         # Foreign code. SystemExit, too: whoever calls it means a program of theirs, not this server.
         except (Exception, SystemExit):
             logger.exception("the authenticator failed; the request was refused")
-            await _refuse_for_now(scope, path, headers, send)
+            await _refuse_for_now(scope, headers, send)
             return
         if caller is None:
-            await _refuse(send, had_credentials="authorization" in headers)
+            # RFC 6750 §3.1: no error code for a request that showed nothing; and never why a token is invalid.
+            challenge = INVALID if "authorization" in headers else b"Bearer"
+            await _refuse(scope, headers, send, challenge=challenge)
             return
         # A new scope: the one that was handed in belongs to the server.
         await self._app({**scope, "a2a.caller": caller}, receive, send)
 
 
-def _read_headers(scope: Scope) -> dict[str, str] | None:
+def _path(scope: Scope) -> str:
+    """The path as routes are named: mounted below another application, a request's has that one's prefix."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "").rstrip("/"))
+
+
+def _read_headers(scope: Scope) -> Headers | None:
     """The headers by lower-case name; None when there are two sets of credentials."""
     # Of two Authorization headers, a proxy in front of us may have checked the one that we would not look at.
-    headers: dict[str, str] = {}
+    headers: Headers = {}
     for name, value in scope["headers"]:
         name_text = name.decode("latin-1").lower()  # latin-1 decodes any byte: bad headers are no crash
         if name_text == "authorization" and name_text in headers:
@@ -63,33 +70,28 @@ def _read_headers(scope: Scope) -> dict[str, str] | None:
     return headers
 
 
-async def _refuse_for_now(scope: Scope, path: str, headers: dict[str, str], send: Send) -> None:
-    """Nobody comes in while nobody can tell who they are; said as the binding behind the door would say it."""
+async def _refuse_for_now(scope: Scope, headers: Headers, send: Send) -> None:
+    """Nobody comes in while nobody can tell who they are."""
     error = OverloadedError("Authentication is not available; try again later", retry_after=5)
+    await _answer(scope, headers, send, error, (b"retry-after", b"%d" % error.retry_after))
+
+
+async def _refuse(scope: Scope, headers: Headers, send: Send, *, challenge: bytes) -> None:
+    await _answer(scope, headers, send, UnauthenticatedError(), (b"www-authenticate", challenge))
+
+
+async def _answer(scope: Scope, headers: Headers, send: Send, error: A2AError, header: tuple[bytes, bytes]) -> None:
+    """Say an error as the binding behind the door would say it."""
+    version = headers.get("a2a-version", "").strip()
+    status = wire(error).http
     try:
-        version = choose(headers.get("a2a-version", "").strip()).VERSION
+        known = choose(version).VERSION
     except VersionNotSupportedError:
-        version = v1.VERSION
-    if (scope["method"], path) == ("POST", "/"):
-        body = jsonrpc.format_error(jsonrpc.NULL, DIALECTS[version].encode_error(error))
+        known = v1.VERSION
+    if (scope["method"], _path(scope)) == ("POST", "/"):
+        body = jsonrpc.format_error(jsonrpc.NULL, DIALECTS[known].encode_error(error, typed=bool(version)))
     else:
-        body = REST_DIALECTS[version].encode_rest_error(error, 503)
-    start = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"retry-after", b"%d" % error.retry_after),
-    ]
-    await send({"type": "http.response.start", "status": 503, "headers": start})
+        body = REST_DIALECTS[known].encode_rest_error(error, status)
+    start = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), header]
+    await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})
-
-
-async def _refuse(send: Send, *, had_credentials: bool) -> None:
-    # RFC 6750 §3.1: no error code for a request that showed nothing; and never why a token is invalid.
-    challenge = b'Bearer error="invalid_token"' if had_credentials else b"Bearer"
-    start = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(_REFUSED)),
-        (b"www-authenticate", challenge),
-    ]
-    await send({"type": "http.response.start", "status": 401, "headers": start})
-    await send({"type": "http.response.body", "body": _REFUSED})

@@ -31,12 +31,17 @@ from apcore_a2a.http.traffic import KEY, Traffic
 from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, VERSION_HEADER, Dialect, choose
+from apcore_a2a.protocol.jsonrpc import ErrorObject
 from apcore_a2a.protocol.sse import FRAME_END, KEEP_ALIVE, frame, frame_head, one_line
 
 logger = logging.getLogger(__name__)
 
 MAX_BODY: Final = 10 * 1024 * 1024
 BODY_DEADLINE: Final = 30.0
+# Of a refused body, what is read and thrown away so that its sender sees the answer. See `refuse`.
+READ_ON_BYTES: Final = 256 * 1024 * 1024
+READ_ON_SECONDS: Final = 10.0
+READ_ON_PAUSE: Final = 2.0  # seconds without a byte, after which nothing more is waited for
 PIECE: Final = 64 * 1024  # bytes of a large event that are written at once
 LARGE: Final = 1024 * 1024  # bytes of an event that is not encoded on the loop
 MAX_KEY: Final = 256  # characters of an Idempotency-Key
@@ -63,17 +68,21 @@ def as_it_is(card: AgentCard, scope: Scope) -> AgentCard:
 
 
 class HTTPError(Exception):
-    """A request refused with a status of HTTP's own; `error` is what the protocol calls it."""
+    """A request refused with a status of HTTP's own; `error` is what the protocol calls it.
 
-    def __init__(self, status: int, error: A2AError, headers: Headers = ()) -> None:
+    `is_sending`: its client is in the middle of the body, and does not listen yet.
+    """
+
+    def __init__(self, status: int, error: A2AError, headers: Headers = (), *, is_sending: bool = False) -> None:
         super().__init__(error.message)
         self.status = status
         self.error = error
         self.headers = headers
+        self.is_sending = is_sending
 
 
 def too_large(limit: int) -> HTTPError:
-    return HTTPError(413, InvalidRequestError(f"Request body larger than {limit} bytes"), CLOSE)
+    return HTTPError(413, InvalidRequestError(f"Request body larger than {limit} bytes"), CLOSE, is_sending=True)
 
 
 def wrong_media_type(text: str) -> HTTPError:
@@ -117,6 +126,11 @@ class Inbound(Struct, gc=False):
             return self.dialect()
         except VersionNotSupportedError:
             return v1
+
+    def encode_error(self, error: A2AError, dialect: Dialect) -> ErrorObject:
+        """The `error` of a JSON-RPC answer, in the form that this client can read."""
+        # The header is 1.0's. Whoever sends it, be it to say 0.3, reads what 1.0 says of errors (docs/decisions/0043).
+        return dialect.encode_error(error, typed=bool(self.version()))
 
     def context(self, dialect: Dialect, tenant: str) -> CallContext:
         """What the engine may know of this request."""
@@ -209,7 +223,7 @@ async def _collect(receive: Receive, limit: int, traffic: Traffic) -> bytes:
             if body.tell() + len(chunk) > limit:
                 raise too_large(limit)
             if not traffic.take_body(len(chunk)):
-                raise HTTPError(503, OverloadedError(TOO_MANY_BODIES), (*RETRY, *CLOSE))
+                raise HTTPError(503, OverloadedError(TOO_MANY_BODIES), (*RETRY, *CLOSE), is_sending=True)
             body.write(chunk)
             if is_last:
                 return body.getvalue()
@@ -236,11 +250,44 @@ async def respond(send: Send, status: int, body: bytes, *, media: bytes = JSON, 
     await send({"type": "http.response.body", "body": body})
 
 
+async def refuse(refused: HTTPError, body: bytes, receive: Receive, send: Send, *, media: bytes = JSON) -> None:
+    """Answer a request with a status of HTTP's own.
+
+    A connection that is closed while bytes of it wait unread is reset, and the reset overtakes the answer: whoever
+    sends everything before they listen would see a broken connection. So the answer is written at once, for those who
+    listen; then what still comes is thrown away, for a while; and only then the connection ends.
+    """
+    if not refused.is_sending:
+        await respond(send, refused.status, body, media=media, headers=refused.headers)
+        return
+    length = b"%d" % len(body)
+    start = [(b"content-type", media), (b"content-length", length), *refused.headers]
+    await send({"type": "http.response.start", "status": refused.status, "headers": start})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await _read_on(receive)
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _read_on(receive: Receive) -> None:
+    """Throw away what is left of a body: so many bytes, for so long, at most."""
+    now = asyncio.get_running_loop().time
+    end = now() + READ_ON_SECONDS
+    size = 0
+    is_last = False
+    try:
+        while not is_last and size < READ_ON_BYTES and now() < end:
+            chunk, is_last = await within(READ_ON_PAUSE, _receive_chunk(receive))
+            size += len(chunk)
+    except (TimeoutError, HTTPError):
+        logger.debug("the sender of a refused body stopped or left")
+
+
 async def refuse_early(scope: Scope, send: Send, status: int, error: A2AError, headers: Headers = ()) -> None:
     """Refuse a request that no binding has seen, in the shape of the binding that would have: JSON-RPC's is POST /."""
-    dialect = inbound(scope).error_dialect()
+    request = inbound(scope)
+    dialect = request.error_dialect()
     if scope["method"] == "POST" and scope["path"] == scope.get("root_path", "").rstrip("/") + "/":
-        body = jsonrpc.format_error(jsonrpc.NULL, dialect.encode_error(error))
+        body = jsonrpc.format_error(jsonrpc.NULL, request.encode_error(error, dialect))
     else:
         body = REST_DIALECTS[dialect.VERSION].encode_rest_error(error, status)
     await respond(send, status, body, headers=headers)

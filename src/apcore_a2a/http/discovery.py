@@ -14,10 +14,10 @@ from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.errors import A2AError
-from apcore_a2a.http.asgi import Headers, Inbound, inbound, respond
+from apcore_a2a.http.asgi import Headers, Inbound, inbound, refuse_early, respond
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard, AgentInterface, CardMode
-from apcore_a2a.protocol.model import GetExtendedCard, encode
+from apcore_a2a.protocol.model import GetExtendedCard
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
@@ -55,11 +55,12 @@ def _form(body: bytes, modified: float) -> _Form:
 
 def interfaces(base: str) -> tuple[AgentInterface, ...]:
     """Where this server speaks what: every binding and version at one address; the first is preferred."""
+    rest = base.rstrip("/")  # clients put paths behind it, some without looking whether it ends in a slash
     return (
         AgentInterface(url=base, protocol_binding="JSONRPC", protocol_version="1.0"),
-        AgentInterface(url=base, protocol_binding="HTTP+JSON", protocol_version="1.0"),
+        AgentInterface(url=rest, protocol_binding="HTTP+JSON", protocol_version="1.0"),
         AgentInterface(url=base, protocol_binding="JSONRPC", protocol_version="0.3"),
-        AgentInterface(url=base, protocol_binding="HTTP+JSON", protocol_version="0.3"),
+        AgentInterface(url=rest, protocol_binding="HTTP+JSON", protocol_version="0.3"),
     )
 
 
@@ -164,4 +165,4 @@ class ExtendedCardEndpoint:
             card = await self._engine.get_extended_card(GetExtendedCard(), request.context(dialect, ""))
             await respond(send, 200, dialect.encode_card(self._cards.at(card, scope)))
         except A2AError as error:
-            await respond(send, 404, encode({"error": {"code": 404, "message": error.message}}))
+            await refuse_early(scope, send, 404, error)

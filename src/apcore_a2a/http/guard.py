@@ -19,7 +19,8 @@ STALLED: Final = 60.0  # seconds after which a client that has taken nothing of 
 LOOKS: Final = 4  # how often in that time we look whether it has
 _FULL_BODY: Final = (
     b'{"error":{"code":503,"status":"UNAVAILABLE","message":"The agent is at its limit of connections; '
-    b'try again later"}}'
+    b'try again later","details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"OVERLOADED",'
+    b'"domain":"a2a-protocol.org","metadata":{"type":"OverloadedError"}}]}}'
 )
 FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"

@@ -24,6 +24,7 @@ from apcore_a2a.http.asgi import (
     internal,
     media_type,
     read_body,
+    refuse,
     respond,
     send_stream,
     wrong_media_type,
@@ -69,11 +70,11 @@ class JSONRPCBinding:
             del body, envelope  # megabytes, maybe, that nobody needs while the agent works
             result = await self._engine.handle(operation, params, context)
         except HTTPError as refused:
-            reply = jsonrpc.format_error(id, request.error_dialect().encode_error(refused.error))
-            await respond(send, refused.status, reply, headers=refused.headers)
+            reply = jsonrpc.format_error(id, request.encode_error(refused.error, request.error_dialect()))
+            await refuse(refused, reply, receive, send)
         except (Exception, SystemExit) as error:  # an agent that exits while it admits a message ends nothing here
             known = error if isinstance(error, A2AError) else internal(error)
-            reply = jsonrpc.format_error(id, (dialect or request.error_dialect()).encode_error(known))
+            reply = jsonrpc.format_error(id, request.encode_error(known, dialect or request.error_dialect()))
             if _is_told_as_event(request, dialect, operation):
                 await respond(send, 200, only(reply), media=EVENT_STREAM)
                 return
@@ -116,5 +117,5 @@ def _unknown(method: str, dialect: Dialect, *, versioned: bool) -> A2AError:
         for version, other in DIALECTS.items():
             if method in other.METHODS:
                 text = f"{method} needs the header A2A-Version: {version}"
-                return VersionNotSupportedError(dialect.VERSION, DIALECTS, text)
+                return VersionNotSupportedError(dialect.VERSION, [version], text)
     return MethodNotFoundError(f"Method not found: {method[:100]}")

@@ -1,6 +1,7 @@
 """The HTTP+JSON binding: a table of routes over the same engine. 1.0 at the root, 0.3 under /v1, tenants in front."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -22,13 +23,15 @@ from apcore_a2a.http.asgi import (
     internal,
     media_type,
     read_body,
+    refuse,
     respond,
     send_stream,
     wrong_media_type,
 )
+from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.decoding import MAX_VALUES, camel, check, decode
-from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, VERSION_HEADER, Dialect
+from apcore_a2a.protocol.dialect import REST_DIALECTS, VERSION_HEADER, Dialect
 from apcore_a2a.protocol.operations import SHAPES, Operation
 
 _ID: Final = r"(?P<id>[^/]+?)"
@@ -63,7 +66,7 @@ ROUTES: Final = (
 
 
 _WITH_BODY: Final = frozenset({Operation.SEND, Operation.STREAM, Operation.CREATE_PUSH})
-_OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
+_OBJECT: Final[msgspec.json.Decoder[dict[str, Any] | None]] = msgspec.json.Decoder(dict[str, Any] | None)
 
 
 class RESTBinding:
@@ -95,7 +98,7 @@ class RESTBinding:
             result = await self._engine.handle(operation, params, request.context(dialect, tenant))
         except HTTPError as refused:
             body = dialect.encode_rest_error(refused.error, refused.status)
-            await respond(send, refused.status, body, media=media, headers=refused.headers)
+            await refuse(refused, body, receive, send, media=media)
         except A2AError as error:
             await self._refuse(error, dialect, send, media)
         except (Exception, SystemExit) as error:  # an agent that exits while it admits a message ends nothing here
@@ -137,7 +140,8 @@ def _media(request: Inbound) -> bytes:
 
 def _path(scope: Scope) -> str:
     path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", "").rstrip("/")) or "/"
+    below = path.removeprefix(scope.get("root_path", "").rstrip("/"))
+    return "/" + below.lstrip("/")  # whoever puts "/tasks" behind an address that ends in a slash asks for "//tasks"
 
 
 def _choose_dialect(request: Inbound, path: str) -> tuple[Dialect, str]:
@@ -149,8 +153,8 @@ def _choose_dialect(request: Inbound, path: str) -> tuple[Dialect, str]:
     if path.startswith(prefix + "/"):
         return dialect, path.removeprefix(prefix)
     if any(route.path.fullmatch(path) for route in ROUTES):
-        text = "Say A2A-Version: 1.0; without it a request is A2A 0.3, which is served under /v1"
-        raise VersionNotSupportedError(dialect.VERSION, DIALECTS, text)
+        text = "Only A2A 1.0 is served here: say A2A-Version: 1.0; A2A 0.3, which is meant without it, is under /v1"
+        raise VersionNotSupportedError(dialect.VERSION, [v1.VERSION], text)
     return dialect, path  # no route of any version: for `_find` to refuse
 
 
@@ -182,7 +186,11 @@ def _read_params(request: Inbound, body: bytes, operation: Operation, names: dic
         if names:
             params = replace(params, **names)
         return params
-    given = decode(body, _OBJECT) if body else QueryParams(request.query)
+    given: Mapping[str, Any] | None = None
+    if body:
+        given = decode(body, _OBJECT)
+    if given is None:  # a body of `null` is none
+        given = QueryParams(request.query)
     fields: dict[str, Any] = {}
     for name, value in (*given.items(), *names.items()):
         if name != VERSION_HEADER:

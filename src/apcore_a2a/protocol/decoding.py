@@ -10,6 +10,7 @@ builds the typed value.
 
 import re
 from array import array
+from enum import Enum
 from itertools import accumulate, filterfalse
 from typing import Any, Final, Generic, TypeVar
 
@@ -34,6 +35,9 @@ _LEVELS: Final = frozenset(range(MAX_DEPTH))
 # A key with an underscore, `"task_id":`. It may also match inside a text, which only costs the slower way.
 # Possessive quantifiers: no run of letters makes the search go back.
 _SNAKE_KEY: Final = re.compile(rb'_[a-z0-9]++"\s*+:')
+
+_USUAL_ALPHABET: Final = str.maketrans("-_", "+/")
+_DIGITS: Final = re.compile(r"-?[0-9]{1,18}")  # of an integer that is written as a text
 
 _AT: Final = " - at `$"  # what stands between the JSON library's complaint and the path of the wrong field
 _MISSING: Final = re.compile(r"^Object missing required field `(.+)`$")
@@ -143,10 +147,13 @@ def convert(value: object, kind: type[T], *, strict: bool = True) -> T:
 
 
 class LooseDecoder(Generic[T]):
-    """Decodes one kind of value as ProtoJSON allows: snake_case names, too, and null for "not given".
+    """Decodes one kind of value as ProtoJSON allows.
+
+    Names may be in snake_case, and null stands for "not given"; bytes may be in either alphabet of base64, with or
+    without padding; an integer may be a text or a whole float; of an enum there may be the number.
 
     What is written strictly, as nearly everything is, is decoded in one pass. Only a body with a key in snake_case, or
-    one that is refused and has a null in it, is decoded to plain objects, rewritten and converted.
+    one that is refused, is decoded to plain objects, rewritten and converted.
     """
 
     def __init__(self, kind: type[T]) -> None:
@@ -156,16 +163,25 @@ class LooseDecoder(Generic[T]):
 
     def decode(self, body: bytes | msgspec.Raw) -> T:
         """Decode checked bytes; raises what `decoding.decode` raises."""
-        if not _SNAKE_KEY.search(body):
+        has_snake_key = _SNAKE_KEY.search(body) is not None
+        if not has_snake_key:
             try:
                 return self._decoder.decode(body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                if b"null" not in bytes(body):
-                    return decode(body, self._decoder)  # for the error it raises
-        value = decode(body, _ANY)
+                pass  # what is no JSON at all is refused below
+        try:
+            value = decode(body, _ANY)
+        except InvalidParamsError:  # a number that no double holds
+            if has_snake_key:
+                raise
+            return decode(body, self._decoder)  # which says where it stands
         if value is None:
             value = {}  # null for a whole message is a message with nothing in it
         return convert(_loosen(value, self._shape), self.kind)
+
+    def convert(self, params: dict[str, Any]) -> T:
+        """Make the value of path and query values, all of which may be texts."""
+        return convert(_loosen(params, self._shape), self.kind, strict=False)
 
 
 _ANY: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(Any)
@@ -180,10 +196,39 @@ def _loosen(value: Any, shape: inspect.Type) -> Any:
         case list(), inspect.ListType() | inspect.VarTupleType():
             return [_loosen(item, shape.item_type) for item in value]
         case _, inspect.UnionType():
-            for kind in shape.types:
-                if isinstance(kind, inspect.StructType):  # no field of ours may hold one of two
-                    return _loosen(value, kind)
+            # No field of ours may hold one of two: the others stand for "not given".
+            return _loosen(value, shape.types[0])
+        case str(), inspect.BytesType():
+            return to_standard_base64(value)
+        case str() | float(), inspect.IntType():
+            return _to_integer(value)
+        case str() | int(), inspect.EnumType():
+            return _to_enum_name(value, shape.cls)
     return value
+
+
+def to_standard_base64(text: str) -> str:
+    """Base64 with the usual alphabet and its padding; what is no base64 stays so."""
+    bare = text.translate(_USUAL_ALPHABET).rstrip("=")
+    return bare + "=" * (-len(bare) % 4)
+
+
+def _to_integer(value: str | float) -> object:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    return int(value) if _DIGITS.fullmatch(value) else value
+
+
+def _to_enum_name(value: str | int, cls: type[Enum]) -> object:
+    """The name for a number; the members of our enums stand in the order of their numbers."""
+    names = list(cls)
+    if isinstance(value, str):
+        if not _DIGITS.fullmatch(value):
+            return value
+        value = int(value)
+    if isinstance(value, bool) or not 0 <= value < len(names):
+        return value
+    return names[value].value
 
 
 def _loosen_object(value: dict[str, Any], shape: inspect.StructType) -> dict[str, Any]:

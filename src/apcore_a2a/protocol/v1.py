@@ -64,7 +64,7 @@ def decode_request(operation: Operation, params: bytes | Raw) -> Value:
 
 def convert_request(operation: Operation, params: dict[str, Any]) -> Value:
     """The typed request made of path and query values, all of which may be strings."""
-    request: Value = decoding.convert(params, _REQUESTS[operation].kind, strict=False)
+    request: Value = _REQUESTS[operation].convert(params)
     _check_push_config_id(request)
     return request
 
@@ -151,17 +151,19 @@ def error_details(error: A2AError) -> list[dict[str, object]]:
     return [info, {"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": fields}]
 
 
-def encode_error(error: A2AError) -> ErrorObject:
-    """The `error` member of a JSON-RPC response."""
+def encode_error(error: A2AError, *, typed: bool = True) -> ErrorObject:
+    """The `error` member of a JSON-RPC response. Its details are always typed (1.0 §9.5)."""
     return ErrorObject(wire(error).code, error.message, error_details(error))
 
 
+def rest_status(error: A2AError, status: int) -> dict[str, object]:
+    """google.rpc.Status."""
+    return {"code": status, "status": wire(error).grpc, "message": error.message, "details": error_details(error)}
+
+
 def encode_rest_error(error: A2AError, status: int) -> bytes:
-    """google.rpc.Status, the body of a REST error (1.0 §11.6)."""
-    row = wire(error)
-    return encode(
-        {"error": {"code": status, "status": row.grpc, "message": error.message, "details": error_details(error)}}
-    )
+    """The body of a REST error (1.0 §11.6)."""
+    return encode({"error": rest_status(error, status)})
 
 
 # ---- the client's half -------------------------------------------------------------------------------------------

@@ -62,6 +62,14 @@ class Sdk03:
     async def send(self, text: str, *, task_id: str = "", context_id: str = "", wait: bool = True) -> Words:
         return dict(await self._ask("send", text=text, task_id=task_id, context_id=context_id, wait=wait))
 
+    async def send_data(self, skill: str, data: Words) -> list[Words]:
+        """The parts that a skill makes of data; a file as `raw`, in base64."""
+        return list(await self._ask("send_data", skill=skill, data=data))
+
+    async def send_file(self, content: str) -> str:
+        """The first file of the answer to a file, both in base64."""
+        return str(await self._ask("send_file", content=content))
+
     async def stream(self, text: str) -> Sdk03Ear:
         return Sdk03Ear(self._process, await self._ask("stream", text=text))
 

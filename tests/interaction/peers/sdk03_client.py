@@ -44,6 +44,15 @@ def words(event):
     return {"chunk": text, "append": bool(event.append), "last": bool(event.last_chunk)}
 
 
+def plain(part):
+    match part:
+        case t.TextPart():
+            return {"text": part.text}
+        case t.DataPart():
+            return {"data": part.data}
+    return {"raw": part.file.bytes, "filename": part.file.name}
+
+
 class Worker:
     def __init__(self):
         self.http = httpx.AsyncClient(timeout=5)
@@ -76,6 +85,21 @@ class Worker:
     async def send(self, ask):
         client = await self.client(ask, polling=not ask["wait"])
         return words(await anext(client.send_message(self.message(ask))))
+
+    async def send_data(self, ask):
+        client = await self.client(ask)
+        parts = [t.Part(root=t.DataPart(data=ask["data"]))]
+        message = t.Message(message_id=str(uuid4()), role=t.Role.user, parts=parts, metadata={"skillId": ask["skill"]})
+        task, _ = await anext(client.send_message(message))
+        assert task.status.state == t.TaskState.completed, task.status
+        return [plain(part.root) for part in task.artifacts[0].parts]
+
+    async def send_file(self, ask):
+        client = await self.client(ask)
+        parts = [t.Part(root=t.FilePart(file=t.FileWithBytes(bytes=ask["content"], name="f")))]
+        message = t.Message(message_id=str(uuid4()), role=t.Role.user, parts=parts)
+        task, _ = await anext(client.send_message(message))
+        return task.artifacts[0].parts[0].root.file.bytes
 
     async def stream(self, ask):
         client = await self.client(ask, streaming=True)

@@ -21,6 +21,7 @@ from apcore_a2a.agents.apcore.checks import (
     is_denied,
     refuses,
 )
+from apcore_a2a.agents.apcore.integers import IntegerSchema
 from apcore_a2a.agents.apcore.schema import Schema, inline
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class ModuleInfo(Struct, frozen=True, kw_only=True):
     annotations: Annotations | None
     examples: tuple[Example, ...]
     input_schema: Schema
+    integers: IntegerSchema
+    """Where its inputs are integers."""
     output_schema: Schema
     display: Mapping[str, Any]
     streams: bool
@@ -195,6 +198,7 @@ def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
     if not description:
         logger.warning("module has no description, so it is no skill", extra={"module_id": module_id})
     annotations = read("annotations", None)
+    input_schema = read("input_schema", {})
     return ModuleInfo(
         id=module_id,
         description=description,
@@ -202,7 +206,8 @@ def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
         version=read("version", ""),
         annotations=msgspec.convert(annotations, Annotations | None, strict=False, from_attributes=True),
         examples=msgspec.convert(read("examples", ()), tuple[Example, ...], from_attributes=True),
-        input_schema=inline(read("input_schema", {})),
+        input_schema=inline(input_schema),
+        integers=IntegerSchema(input_schema),
         output_schema=inline(read("output_schema", {})),
         # `@module(display=…)` leaves it on the module, everything else in the metadata.
         display=read("metadata", {}).get("display") or getattr(source, "display", None) or {},

@@ -1,6 +1,7 @@
 """Parts of a message into the inputs of a module, and its output into parts of an artifact.
 
-Rule: values cross as they are: integers exact, nothing shared with what is stored, and what JSON cannot say is refused.
+Rule: values cross as they are: integers exact, those that came as floats included (`integers`); nothing is shared with
+what is stored, and what JSON cannot say is refused.
 """
 
 from typing import Any, Final
@@ -46,7 +47,7 @@ def to_inputs(parts: tuple[Part, ...], module: ModuleInfo) -> tuple[Any, tuple[P
         if _fits(part, module):
             chosen = index
             break
-    inputs = _read(parts[chosen], module)
+    inputs = module.integers.restore(_read(parts[chosen], module))
     if isinstance(inputs, dict):
         inputs.pop(TOKEN, None)  # a client that sends one has not been approved
     return inputs, parts[:chosen] + parts[chosen + 1 :]

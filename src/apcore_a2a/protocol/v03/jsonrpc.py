@@ -19,7 +19,7 @@ from apcore_a2a.errors import (
     Violation,
     wire,
 )
-from apcore_a2a.protocol import decoding
+from apcore_a2a.protocol import decoding, v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.jsonrpc import NULL, ErrorObject
 from apcore_a2a.protocol.model import (
@@ -108,7 +108,7 @@ class _WireDecoder:
 
     def convert(self, params: dict[str, Any]) -> Any:
         """Make the value of path and query values, all of which may be strings."""
-        return self._to_model(decoding.convert(params, self._decoder.kind, strict=False))
+        return self._to_model(self._decoder.convert(params))
 
 
 # ---- the server's half -------------------------------------------------------------------------------------------
@@ -203,16 +203,30 @@ def error_data(error: A2AError) -> dict[str, object]:
     return data
 
 
-def encode_error(error: A2AError) -> ErrorObject:
-    """The `error` member of a JSON-RPC response."""
+def encode_error(error: A2AError, *, typed: bool = False) -> ErrorObject:
+    """The `error` member of a JSON-RPC response; `typed`, its data is the list that 1.0 has (docs/decisions/0043)."""
+    if typed:
+        return ErrorObject(_code(error), error.message, v1.error_details(error))
     return ErrorObject(_code(error), error.message, error_data(error))
 
 
 def encode_rest_error(error: A2AError, status: int) -> bytes:
-    """The body of a REST error. 0.3.0 leaves it open; SDKs read `message`, and a name in `type` (Python) or `error`."""
+    """The body of a REST error.
+
+    0.3.0 leaves it open, and each SDK reads another part: Python's the name in `type`, that of JavaScript `code` and
+    `message`, that of Go the object under `error`, which is 1.0's.
+    """
     code = _code(error)
     name = ERROR_NAMES.get(code, error.kind)  # 0.3 has no name for the codes that 1.0 added
-    return encode({"error": name, "type": name, "message": error.message, "code": code, "data": error_data(error)})
+    return encode(
+        {
+            "error": v1.rest_status(error, status),
+            "type": name,
+            "message": error.message,
+            "code": code,
+            "data": error_data(error),
+        }
+    )
 
 
 # ---- the client's half -------------------------------------------------------------------------------------------
@@ -285,12 +299,15 @@ def decode_card(data: bytes) -> AgentCard:
 
 
 def decode_violations(data: object) -> list[Violation]:
-    """The wrong fields that an error's data names: as we write them, or as a2a-sdk 0.3 does (pydantic's own list)."""
+    """The wrong fields that an error's data names, as 1.0 writes them, or we, or a2a-sdk 0.3 (pydantic's own list)."""
+    typed = v1.decode_violations(data)
+    if typed:
+        return typed
     if isinstance(data, dict):
         data = data.get("errors")
     if not isinstance(data, list):
         return []
-    return [_violation(item) for item in data if isinstance(item, dict)]
+    return [_violation(item) for item in data if isinstance(item, dict) and "@type" not in item]
 
 
 def _violation(item: dict[str, Any]) -> Violation:

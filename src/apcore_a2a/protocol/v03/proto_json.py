@@ -4,8 +4,6 @@ Rule: `write_…` rewrites in place objects that are its own. `read_…` is give
 expected stays as it is, and the decoder of the JSON-RPC form, which comes next, says what is wrong with it.
 """
 
-import base64
-import binascii
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,8 +24,20 @@ _STATES: Final = {
     "input-required": "TASK_STATE_INPUT_REQUIRED",
     "auth-required": "TASK_STATE_AUTH_REQUIRED",
 }
-_ROLE_NAMES: Final = inverted(_ROLES)
-_STATE_NAMES: Final = inverted(_STATES)
+# By what may stand for each on the wire: the name, or the number of the protocol buffers.
+_ROLE_NAMES: Final[dict[Any, str]] = {**inverted(_ROLES), 1: "user", 2: "agent"}
+_STATE_NAMES: Final[dict[Any, str]] = {
+    **inverted(_STATES),
+    0: "unknown",
+    1: "submitted",
+    2: "working",
+    3: "completed",
+    4: "failed",
+    5: "canceled",
+    6: "input-required",
+    7: "rejected",
+    8: "auth-required",
+}
 _IN_PATH: Final = "-"  # stands for the task of a push config until the binding puts in what the path says
 
 
@@ -43,8 +53,7 @@ def _write_part(part: Json) -> None:
         if "uri" in file:
             file["fileWithUri"] = file.pop("uri")
         else:
-            # The official SDKs put base64 text into a field of bytes, so that it is base64 twice on the wire.
-            file["fileWithBytes"] = base64.b64encode(file.pop("bytes").encode()).decode()
+            file["fileWithBytes"] = file.pop("bytes")  # base64 in both forms, once (docs/decisions/0044)
 
 
 def write_message(message: Json) -> Json:
@@ -149,25 +158,29 @@ def _read_file(file: Json) -> Json:
     if content is None:
         file["uri"] = uri
     else:
-        file["bytes"] = _unwrap(content)
+        file["bytes"] = content
     return file
 
 
-def _unwrap(content: Any) -> Any:
-    """The base64 text of a file, which the official SDKs encode once more."""
-    try:
-        inner = base64.b64decode(content, validate=True).decode("ascii")
-        base64.b64decode(inner, validate=True)
-    except (binascii.Error, TypeError, ValueError):
-        return content  # encoded once, as the protocol says; or wrong, which the decoder will find
-    return inner
+def _named(value: Any, names: dict[Any, str]) -> Any:
+    """What the JSON-RPC form calls a value of an enum; whatever is none stays as it is."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 3:  # a number may be a text
+        return names.get(int(value), value)
+    if isinstance(value, str) or type(value) is int:
+        return names.get(value, value)
+    return value
+
+
+def read_state(state: Any) -> Any:
+    return _named(state, _STATE_NAMES)
 
 
 def is_message(value: Any) -> bool:
     """Whether a message is written in this way: it has `content` where the other has `parts`."""
     if not isinstance(value, dict) or "parts" in value:
         return False
-    return "content" in value or str(value.get("role")) in _ROLE_NAMES  # ProtoJSON leaves out an empty `content`
+    role = value.get("role")
+    return "content" in value or _named(role, _ROLE_NAMES) != role  # ProtoJSON leaves out an empty `content`
 
 
 def read_message(message: Any) -> Any:
@@ -176,7 +189,7 @@ def read_message(message: Any) -> Any:
         return message
     message["parts"] = each(message.pop("content", None), _read_part)
     if "role" in message:
-        message["role"] = _ROLE_NAMES.get(str(message["role"]), message["role"])
+        message["role"] = _named(message["role"], _ROLE_NAMES)
     return message | {"kind": "message"}
 
 
@@ -187,7 +200,7 @@ def _read_status(status: Any) -> Any:
     if "message" in status:
         status["message"] = read_message(status["message"])
     state = status.get("state", _STATES["unknown"])  # ProtoJSON leaves out what is the default
-    return status | {"state": _STATE_NAMES.get(str(state), state)}
+    return status | {"state": read_state(state)}
 
 
 def _read_artifact(artifact: Any) -> Any:
@@ -243,7 +256,7 @@ def _read_configuration(configuration: Any) -> Any:
     if not isinstance(configuration, dict):
         return configuration
     configuration.setdefault("blocking", False)  # ProtoJSON leaves out what is false
-    if configuration.get("historyLength") == 0:
+    if configuration.get("historyLength") in (0, "0"):
         del configuration["historyLength"]  # in the protocol buffers of 0.3, 0 means everything
     if "pushNotification" in configuration:
         configuration["pushNotificationConfig"] = configuration.pop("pushNotification")

@@ -43,7 +43,6 @@ EXTENSIONS_HEADER: Final = v03.EXTENSIONS_HEADER
 RULES: Final = v03.RULES
 SENDS_EVENTS_AS_STORED: Final = v03.SENDS_EVENTS_AS_STORED
 
-convert_request: Final = v03.convert_request
 encode_push: Final = v03.encode_push
 encode_card: Final = v03.encode_card
 encode_error: Final = v03.encode_error
@@ -89,6 +88,13 @@ def decode_request(operation: Operation, params: bytes | Raw) -> Value:
         # Encoded once more, so that one decoder reads both forms, and says of both in the same way what is wrong.
         params = encode(to_v03(decode(params, _ANY)))
     return v03.decode_request(operation, params)
+
+
+def convert_request(operation: Operation, params: dict[str, Any]) -> Value:
+    """The typed request made of path and query values, all of which may be strings."""
+    if "status" in params:  # the only enum that a query has
+        params = params | {"status": proto_json.read_state(params["status"])}
+    return v03.convert_request(operation, params)
 
 
 def encode_event(event: Event) -> bytes:

@@ -56,7 +56,7 @@ def test_it_is_an_authenticator() -> None:
         {"sub": 7},
         {"sub": ["ada"]},
     ],
-    ids=str,
+    ids=" ".join,
 )
 @requirement("FR-AUT-001")
 def test_a_token_with_wrong_claims_is_refused(changes: dict[str, Any]) -> None:

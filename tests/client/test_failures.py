@@ -91,7 +91,7 @@ async def test_an_error_of_1_0_comes_back_over_rest(
     assert str(got) == str(sent)
 
 
-@pytest.mark.parametrize("kind", set(BY_CODE.values()), ids=lambda kind: str(kind.__name__))
+@pytest.mark.parametrize("kind", dict.fromkeys(BY_CODE.values()), ids=lambda kind: str(kind.__name__))
 async def test_an_error_of_0_3_comes_back_over_json_rpc_and_rest(
     server: ScriptedServer, connect: Connect, kind: type[A2AError]
 ) -> None:

@@ -30,10 +30,12 @@ from apcore_a2a.http.discovery import (
     CardEndpoint,
     ExtendedCardEndpoint,
 )
+from apcore_a2a.http.forwarded import ForwardedClient
 from apcore_a2a.http.health import HEALTH, LIVE, READY, HealthEndpoint, is_health
 from apcore_a2a.http.jsonrpc import JSONRPCBinding
 from apcore_a2a.http.metrics import Metrics
 from apcore_a2a.http.origins import OriginGate
+from apcore_a2a.http.rate_limit import RateLimit, Rates
 from apcore_a2a.http.rest import RESTBinding
 from apcore_a2a.http.signals import on_exit_signal
 from apcore_a2a.http.traffic import KEY, Traffic
@@ -255,20 +257,54 @@ def _pipeline(application: Application, parts: Parts, metrics: Metrics | None) -
     cards = application.cards
     settings = application.settings
     public = _public_routes(application, metrics)
+    limited = _rate_limit(settings, parts, metrics)
+    rpc = JSONRPCBinding(
+        engine, locate=cards.at, max_values=settings.max_json_values, max_body=settings.max_request_bytes
+    )
     routes: dict[tuple[str, str], ASGIApp] = {
         **public,
-        ("POST", "/"): JSONRPCBinding(engine, locate=cards.at, max_values=settings.max_json_values),
-        ("GET", EXTENDED_CARD_PATH): ExtendedCardEndpoint(engine, cards),
+        ("POST", "/"): limited(rpc),
+        ("GET", EXTENDED_CARD_PATH): limited(ExtendedCardEndpoint(engine, cards)),
     }
-    rest = RESTBinding(engine, locate=cards.at, max_values=settings.max_json_values, old_statuses=settings.old_statuses)
-    app: ASGIApp = _Dispatch(routes, rest, metrics)
+    rest = RESTBinding(
+        engine,
+        locate=cards.at,
+        max_values=settings.max_json_values,
+        max_body=settings.max_request_bytes,
+        old_statuses=settings.old_statuses,
+    )
+    app: ASGIApp = _Dispatch(routes, limited(rest), metrics)
     if parts.auth is not None:
         app = AuthMiddleware(app, parts.auth, exempt=frozenset(public))
     if settings.cors_origins:
         app = _with_cors(app, settings.cors_origins)
-    return OriginGate(
+    app = OriginGate(
         app, host=settings.host, url=settings.url, origins=settings.cors_origins, proxies=settings.trusted_proxies
     )
+    if settings.trusted_proxies:
+        app = ForwardedClient(app, proxies=settings.trusted_proxies)
+    return app
+
+
+def _rate_limit(settings: Settings, parts: Parts, metrics: Metrics | None) -> Callable[[ASGIApp], ASGIApp]:
+    """What is put around each binding; nothing if there is no limit. What is open to everybody has none."""
+    anonymous = settings.max_anonymous_requests_per_second
+    if anonymous is None and settings.max_requests_per_second is not None:
+        anonymous = settings.max_requests_per_second
+        if parts.auth is not None:  # else nobody has a name, and that is no reason to give less
+            anonymous /= 10
+    rates = Rates(
+        per_caller=settings.max_requests_per_second,
+        per_anonymous=anonymous,
+        total=settings.max_total_requests_per_second,
+        burst=settings.request_burst,
+    )
+    if not rates.are_limited:
+        return lambda app: app
+    on_refused = None
+    if metrics is not None:
+        on_refused = metrics.request_limited
+    return RateLimit(rates, on_refused=on_refused).around
 
 
 def _public_routes(application: Application, metrics: Metrics | None) -> dict[tuple[str, str], ASGIApp]:

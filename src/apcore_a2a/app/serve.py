@@ -70,13 +70,21 @@ class ServeOptions(TypedDict, total=False):
     drain_delay: float
     keep_alive_interval: float
     max_context_messages: int | None
+    max_requests_per_second: float | None
+    max_anonymous_requests_per_second: float | None
+    max_total_requests_per_second: float | None
+    request_burst: int | None
     max_active_tasks: int
+    max_active_tasks_per_caller: int
     max_streams: int
     max_connections: int
     max_body_bytes_in_flight: int
     max_answer_bytes_in_flight: int
     max_streams_per_caller: int
     max_json_values: int
+    max_request_bytes: int
+    max_event_bytes: int
+    max_output_bytes: int
     card_mode: CardMode
     old_statuses: bool
     log_level: str | None

@@ -10,6 +10,7 @@ from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build, run
 from apcore_a2a.auth.jwt import LEEWAY, JWTAuthenticator
 from apcore_a2a.cli import banner, logs
 from apcore_a2a.cli.extensions import Reloader, open_extensions
+from apcore_a2a.cli.limit_options import limit_options
 from apcore_a2a.cli.options import example
 from apcore_a2a.settings import LOG_LEVELS, Settings
 
@@ -126,38 +127,7 @@ DEFAULT_LOG_LEVEL: Final = "info"  # Settings leaves it open
     type=int,
     help="Most messages of a conversation that an agent is told.  [default: 100]",
 )
-@click.option(
-    "--max-active-tasks",
-    envvar="A2A_MAX_ACTIVE_TASKS",
-    type=int,
-    default=DEFAULTS.max_active_tasks,
-    show_default=True,
-    help="Most tasks running at once.",
-)
-@click.option(
-    "--max-connections",
-    envvar="A2A_MAX_CONNECTIONS",
-    type=int,
-    default=DEFAULTS.max_connections,
-    show_default=True,
-    help="Most connections open at once.",
-)
-@click.option(
-    "--max-body-bytes-in-flight",
-    envvar="A2A_MAX_BODY_BYTES_IN_FLIGHT",
-    type=int,
-    default=DEFAULTS.max_body_bytes_in_flight,
-    show_default=True,
-    help="Most bytes of request bodies that are not complete.",
-)
-@click.option(
-    "--max-answer-bytes-in-flight",
-    envvar="A2A_MAX_ANSWER_BYTES_IN_FLIGHT",
-    type=int,
-    default=DEFAULTS.max_answer_bytes_in_flight,
-    show_default=True,
-    help="Most bytes of answers that clients have yet to read.",
-)
+@limit_options
 @click.option("--reload", is_flag=True, help="Take in modules again when their files change.")
 @click.option(
     "--log-level",
@@ -213,10 +183,15 @@ def _app_options(given: dict[str, Any]) -> dict[str, Any]:  # Any: the values of
         # An option has the name of its setting. Where to bind is no option of an application.
         if name in given and name not in ("host", "port"):
             options[name] = given[name]
-    # An empty text, as an environment may hold, is no origin; nor is what follows a comma at the end.
-    origins = (given["cors_origins"] or "").split(",")
-    options["cors_origins"] = [origin.strip() for origin in origins if origin.strip()]
+    for name in ("cors_origins", "trusted_proxies"):
+        options[name] = _split(given[name])
     return options
+
+
+def _split(text: str | None) -> list[str]:
+    """What stands between commas; an empty text, as an environment may hold, is nothing."""
+    words = (text or "").split(",")
+    return [word.strip() for word in words if word.strip()]
 
 
 def _authenticator(given: dict[str, Any]) -> JWTAuthenticator | None:

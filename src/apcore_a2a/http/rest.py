@@ -28,6 +28,7 @@ from apcore_a2a.http.asgi import (
     send_stream,
     wrong_media_type,
 )
+from apcore_a2a.http.traffic import MAX_BODY
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.decoding import MAX_VALUES, camel, check, decode
@@ -78,11 +79,13 @@ class RESTBinding:
         *,
         locate: Locate = as_it_is,
         max_values: int = MAX_VALUES,
+        max_body: int = MAX_BODY,
         old_statuses: bool = False,
     ) -> None:
         self._engine = engine
         self._locate = locate
         self._max_values = max_values
+        self._max_body = max_body
         self._old_statuses = old_statuses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,7 +118,7 @@ class RESTBinding:
         """The body of a POST, if it is JSON that may be decoded."""
         if method != "POST":
             return b""
-        body = await read_body(request, receive)
+        body = await read_body(request, receive, limit=self._max_body)
         if body and media_type(request) not in (JSON, A2A_JSON):
             raise wrong_media_type("Content-Type must be application/json or application/a2a+json")
         check(body, max_values=self._max_values)

@@ -6,7 +6,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import Struct
 
-from apcore_a2a.client.binding import ChosenInterface, decode_answer
+from apcore_a2a.client.binding import ChosenInterface, read_event, read_result
 from apcore_a2a.client.failures import RemoteError, choose_error, read_retry_after, to_error
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import (
@@ -73,8 +73,8 @@ class RestExchange(Struct, frozen=True):
             raise choose_error(response, self.request.url, from_body)
         # What SendMessage answers has the shape of an event here: {"task": …} or {"message": …}.
         if SHAPES[self.operation].streams or self.operation is Operation.SEND:
-            return decode_answer(self.dialect.decode_event, response.body)
-        return decode_answer(self.dialect.decode_result, self.operation, response.body)
+            return read_event(self.dialect, response.body)
+        return read_result(self.dialect, self.operation, response.body)
 
     def event(self, event: ServerSentEvent) -> Event:
         data = event.data.encode()
@@ -83,7 +83,7 @@ class RestExchange(Struct, frozen=True):
             error = self._find_error(data)
             if error is not None:
                 raise error
-        return decode_answer(self.dialect.decode_event, data)
+        return read_event(self.dialect, data)
 
     def _find_error(self, body: bytes, status: int = 0, retry_after: int = 1) -> A2AError | None:
         try:

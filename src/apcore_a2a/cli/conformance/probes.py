@@ -243,7 +243,7 @@ SUBSCRIBE: Final = Rule("subscribe.ended-task", "3.1.6", "A task that has ended 
 async def converse(client: A2AClient, recorder: RecordingTransport, text: str, skill: str | None) -> list[Finding]:
     """Send the caller's message, plainly and over a stream, and look at what comes back."""
     try:
-        answer = await client.send_message(text, skill=skill)
+        answer = await client.send_message(text, wait=False, skill=skill)
     except A2AError as error:
         return SEND.judge([f"{type(error).__name__}: {error}"])
     findings = SEND.judge(_check_answer(recorder.last_json()))

@@ -48,6 +48,7 @@ RULES: Final = {
     "http.server": may("", "uvicorn"),
     "storage.task_store": may("protocol errors", "msgspec"),
     "storage": may("storage.task_store protocol errors", "msgspec"),
+    "storage.postgres": may("storage storage.task_store protocol errors", "asyncpg msgspec"),
     "client": may("protocol errors ids_and_time clean_text", "aiohttp httpx joserfc msgspec"),
     "settings": may("engine http http.traffic protocol errors", "msgspec"),
     # Remote agents as modules: the client on one side, apcore on the other.

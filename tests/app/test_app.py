@@ -111,7 +111,7 @@ async def test_one_word_makes_tasks_survive(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"store": "mysql://x"}, "memory://, sqlite://"),
+        ({"store": "mysql://x"}, "memory://, postgres://, postgresql://, sqlite://"),
         ({"store": "memory://", "task_store": InMemoryTaskStore()}, "not both"),
         ({"execution_timeout": 0}, "execution_timeout must be positive"),
         ({"max_active_tasks": -1}, "max_active_tasks must be positive"),

@@ -30,9 +30,11 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 from apcore_a2a.storage.memory import InMemoryTaskStore
+from apcore_a2a.storage.postgres.store import PostgresStore
 from apcore_a2a.storage.simple import SimpleStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.storage.task_store import Change, Page, Query, Store, TaskListResult
+from tests.postgres_server import shared_server
 
 ALICE, BOB = "alice", "bob"
 TTL = 100.0
@@ -141,6 +143,10 @@ STORES = {
         lambda path, clock, tasks: SQLiteStore(
             path / "tasks.db", ttl=TTL, max_tasks=tasks, clock=clock, monotonic=clock
         ),
+        replays=True,
+    ),
+    "postgres": Kind(
+        lambda _, clock, tasks: PostgresStore(shared_server().url(), ttl=TTL, max_tasks=tasks, clock=clock),
         replays=True,
     ),
     "simple": Kind(lambda *_: SimpleStore(DictStore()), retains=False),

@@ -38,19 +38,33 @@ def _open_memory(url: str, retention: Retention) -> InMemoryTaskStore:
 
 
 def _open_sqlite(url: str, retention: Retention) -> SQLiteStore:
+    return SQLiteStore.from_url(_with_retention(url, retention))
+
+
+def _open_postgres(url: str, retention: Retention) -> Store:
+    try:
+        from apcore_a2a.storage.postgres.store import PostgresStore
+    except ImportError as error:
+        raise ValueError(f"a PostgreSQL store needs asyncpg: pip install 'apcore-a2a[postgres]' ({error})") from error
+    return PostgresStore.from_url(_with_retention(url, retention))
+
+
+def _with_retention(url: str, retention: Retention) -> str:
     options = retention.given()
     twice = sorted(options.keys() & parse_qs(urlsplit(url).query).keys())
     if twice:
         raise ValueError(f"{', '.join(twice)} is set in the store's URL and by task_store_ttl or task_store_max")
-    if options:
-        separator = "&" if urlsplit(url).query else "?"
-        url = f"{url}{separator}{urlencode(options)}"
-    return SQLiteStore.from_url(url)
+    if not options:
+        return url
+    separator = "&" if urlsplit(url).query else "?"
+    return f"{url}{separator}{urlencode(options)}"
 
 
 SCHEMES: Final[dict[str, Callable[[str, Retention], Store]]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
 }
 _ENGINE_METHODS: Final = ("create", "append", "load", "events", "page", "orphans", "remove", "check", "open", "close")
 
@@ -68,7 +82,7 @@ def choose_store(url: str | None, store: Any, retention: Retention) -> Store:  #
         scheme = urlsplit(url).scheme
         if scheme not in SCHEMES:
             known = ", ".join(f"{name}://" for name in sorted(SCHEMES))
-            raise ValueError(f"store must be a URL that begins with one of {known}; got {url!r}")
+            raise ValueError(f"store must be a URL that begins with one of {known}; got {_without_password(url)!r}")
         return SCHEMES[scheme](url, retention)
     if store is None:
         return _open_memory("", retention)
@@ -84,6 +98,12 @@ def choose_store(url: str | None, store: Any, retention: Retention) -> Store:  #
     if missing:
         raise TypeError(f"task_store {type(store).__name__} lacks the methods: {', '.join(missing)}")
     return SimpleStore(store)
+
+
+def _without_password(url: str) -> str:
+    """A URL as it may be shown: what stands before an @ is left out."""
+    scheme, separator, rest = url.partition("://")
+    return scheme + separator + rest.rpartition("@")[2]
 
 
 OTHER_STORE: Final = "name another with --store (in Python: store=)"

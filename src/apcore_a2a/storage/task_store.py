@@ -7,7 +7,7 @@ read without its owner; a task that has not ended is never evicted; the cost of 
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -34,6 +34,8 @@ class Change(Struct, kw_only=True, gc=False):
     """The agent's private JSON."""
     run: bytes = b""
     """What is being run, for another process to run it again; opaque. Empty once the task is at rest."""
+    hand_on: bool = False
+    """Whether any other replica may go on with it from here, where several share a store."""
 
     @property
     def expected(self) -> int:
@@ -51,6 +53,8 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     epoch: int = 1
     memo: bytes = b""
     run: bytes = b""
+    runner: str | None = None
+    """Which replica goes on with it, where several share a store; "" is any of them, None is nobody."""
 
 
 class Query(Struct, frozen=True, kw_only=True):
@@ -137,6 +141,114 @@ def trouble_of(store: object) -> str:
     if isinstance(store, TellsTrouble):
         return store.trouble()
     return ""
+
+
+# ---- several processes on one store -------------------------------------------------------------------------------
+
+
+class Followed(NamedTuple):
+    """A task that somebody here watches, and what is known of it."""
+
+    task_id: str
+    owner: str
+    version: int
+
+
+class News(Struct, gc=False):
+    """What a followed task is now, and its events since."""
+
+    task_id: str
+    number: int | None
+    """Of the task in the store, as `Hint.tasks` has it; None when there is no such task any more."""
+    version: int | None
+    epoch: int | None
+    runner: str | None
+    memo: bytes | None
+    events: list[bytes]
+
+
+class Hint(Struct, frozen=True):
+    """What may have happened: to some tasks by their numbers in the store, or to any."""
+
+    everything: bool
+    commands: bool
+    tasks: frozenset[int] = frozenset()
+
+
+class Command(NamedTuple):
+    """What another replica asks of the one that runs a task; `body` is the engine's."""
+
+    number: int
+    task_id: str
+    owner: str
+    body: bytes
+
+
+class Replicas(Protocol):
+    """What a `Store` has beside when several processes share it: this process, a *replica*, among the others.
+
+    Rules: a replica that has not renewed its lease in time is dead for good under its name, by one clock for all; a
+    task is claimed by one replica, and what was said under an older claim is refused from then on.
+    """
+
+    lease: float
+    """Seconds for which a beat holds."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def join(self) -> None:
+        """Be a replica under a new name. `open` does it; again when the lease was lost."""
+
+    async def beat(self) -> bool:
+        """Renew the lease; false when it was lost, and with it all that was run here."""
+
+    async def tidy(self) -> None:
+        """Remove what dead replicas left behind."""
+
+    async def claim_dead(self, limit: int) -> list[Record]:
+        """Claim tasks of dead replicas, each with its epoch raised by one."""
+
+    async def claim_queued(self, limit: int) -> list[Record]:
+        """Claim tasks that wait for any replica, the owners in turn."""
+
+    async def claim(self, task_id: str, owner: str) -> Record | None:
+        """Claim one task, whoever runs it; as it is now, if it has ended meanwhile."""
+
+    async def follow(self, task_id: str, owner: str) -> Record | None:
+        """One task; whoever writes it from now on wakes this replica."""
+
+    async def unfollow(self, task_ids: Sequence[str]) -> None: ...
+
+    async def is_watched(self, task_id: str, owner: str) -> bool:
+        """Whether another replica follows the task."""
+
+    async def news(self, followed: Sequence[Followed]) -> list[News]: ...
+
+    async def until_woken(self, seconds: float) -> Hint:
+        """Wait until another replica has something to say, at most so long."""
+
+    def wake_here(self) -> None:
+        """Have `until_woken` return now."""
+
+    async def post(self, task_id: str, owner: str, runner: str, body: bytes) -> int | None:
+        """Ask something of the replica that runs a task; None when it is not that one any more."""
+
+    async def take(self) -> list[Command]:
+        """What others ask of this one. Each is to be finished."""
+
+    async def finish(self, number: int) -> None: ...
+
+    async def is_open(self, number: int) -> bool:
+        """Whether a command that was posted is not finished."""
+
+    async def withdraw(self, number: int) -> bool:
+        """Take a command back; false when it was taken before."""
+
+
+def replicas_of(store: object) -> Replicas | None:
+    """What a store that several processes share has beside; None for one of a single process."""
+    return getattr(store, "replicas", None)
 
 
 class TaskListResult(Struct, frozen=True):

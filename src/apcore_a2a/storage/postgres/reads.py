@@ -1,0 +1,154 @@
+"""What is read from the database: functions over a connection. Rule: every query names the owner.
+
+A document may be older than its task (`statements.MAX_DOCUMENT`), or not be there until the task first rests: then it
+is made here from the events since, the first of which is the task as it was created.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import asyncpg
+
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.model import Document, Task, decode_task, encode
+from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
+from apcore_a2a.storage.postgres.connecting import Connection
+from apcore_a2a.storage.postgres.schema import CODES, STATES
+from apcore_a2a.storage.postgres.statements import to_bytes, to_text
+from apcore_a2a.storage.task_store import Page, Query, Record
+
+_COLUMNS: Final = "number, owner, state, status_time, version, epoch, runner, memo, run, document, document_version"
+# The events since the document, where it is old, in the same statement: it sees one state of the database.
+_EVENTS_SINCE: Final = """
+    CASE WHEN document_version IS DISTINCT FROM version THEN (
+        SELECT array_agg(body ORDER BY sequence) FROM event
+        WHERE event.task = number AND sequence > coalesce(document_version, 0)
+    ) END AS events
+"""
+LOAD: Final = f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE id = $1 AND owner = $2"
+_LOAD_NUMBER: Final = f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE number = $1 AND owner = $2"
+_EVENTS: Final = """
+    SELECT body FROM task LEFT JOIN LATERAL (
+        SELECT sequence, body FROM event WHERE event.task = number AND sequence > $3 ORDER BY sequence LIMIT $4
+    ) AS next ON TRUE
+    WHERE id = $1 AND owner = $2 ORDER BY sequence
+"""
+
+
+def to_record(row: asyncpg.Record) -> Record:
+    """A row of `LOAD` as the engine knows it."""
+    return Record(
+        document=_document(row),
+        owner=to_text(row["owner"]),
+        state=STATES[row["state"]],
+        version=row["version"],
+        epoch=row["epoch"],
+        memo=row["memo"],
+        run=row["run"],
+        runner=row["runner"],
+    )
+
+
+def _document(row: asyncpg.Record) -> Document:
+    body = row["document"]
+    if row["document_version"] == row["version"]:
+        return Document(body)
+    events: list[bytes] = row["events"] or []
+    if body is None:
+        first, _ = v1.decode_record(events[0])
+        assert isinstance(first, Task)  # the first event of each task is the task itself
+        task = first
+        events = events[1:]
+    else:
+        task = decode_task(body)
+    v1.replay(task, events)
+    return Document(encode(task), task)
+
+
+async def load(connection: Connection, task_id: str, owner: str) -> Record | None:
+    row = await connection.fetchrow(LOAD, to_bytes(task_id), to_bytes(owner))
+    if row is None:
+        return None
+    return to_record(row)
+
+
+async def events(connection: Connection, task_id: str, owner: str, after: int, limit: int) -> Sequence[bytes] | None:
+    rows = await connection.fetch(_EVENTS, to_bytes(task_id), to_bytes(owner), max(after, 0), limit)
+    if not rows:
+        return None
+    return [row["body"] for row in rows if row["body"] is not None]  # NULL: the task has none
+
+
+async def page(connection: Connection, query: Query, tokens: PageTokens) -> Page:
+    """One page of an owner's tasks, and how many there are.
+
+    Raises:
+        InvalidParamsError: the cursor is not one of ours.
+    """
+    start = tokens.parse(query)
+    matching, parameters = _conditions(query)
+    below, position = _below_cursor(start, len(parameters))
+    order = "number DESC" if query.by_creation else "status_time DESC, number DESC"
+    limit = len(parameters) + len(position) + 1
+    size = """
+        coalesce(length(document), 0) + CASE WHEN document_version IS DISTINCT FROM version THEN (
+            SELECT sum(length(body)) FROM event WHERE event.task = number AND sequence > coalesce(document_version, 0)
+        ) ELSE 0 END AS size
+    """
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        total = await connection.fetchval(f"SELECT count(*) FROM task WHERE {matching}", *parameters)
+        rows = await connection.fetch(
+            f"SELECT number, status_time, {size} FROM task WHERE {matching} AND {below}"
+            f" ORDER BY {order} LIMIT ${limit}",
+            *parameters,
+            *position,
+            query.limit + 1,  # one more: if it is there, there is a next page
+        )
+        records, last = await _read_page(connection, rows, query)
+    return Page(records, tokens.seal(last, query.owner), total)
+
+
+async def _read_page(connection: Connection, rows: list[Any], query: Query) -> tuple[list[Record], Cursor | None]:
+    """The tasks that fit on a page, and where it ends if there is a next one."""
+    room = PageRoom(query)
+    shown: list[asyncpg.Record] = []
+    for row in rows:
+        if not room.takes(int(row["size"])):
+            break
+        shown.append(row)
+    found = await connection.fetch(
+        f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE owner = $1 AND number = ANY($2)",
+        to_bytes(query.owner),
+        [row["number"] for row in shown],
+    )
+    records = {row["number"]: to_record(row) for row in found}
+    last = None
+    if len(shown) < len(rows):
+        time = "" if query.by_creation else shown[-1]["status_time"]
+        last = Cursor(query.by_creation, time, shown[-1]["number"])
+    return [records[row["number"]] for row in shown], last
+
+
+def _conditions(query: Query) -> tuple[str, list[object]]:
+    """What a task must be to match, as SQL, and its parameters. No text of a client is ever part of the SQL."""
+    conditions = ["owner = $1"]
+    parameters: list[object] = [to_bytes(query.owner)]
+    if query.context_id:
+        parameters.append(to_bytes(query.context_id))
+        conditions.append(f"context_id = ${len(parameters)}")
+    if query.state is not None:
+        parameters.append(CODES[query.state])
+        conditions.append(f"state = ${len(parameters)}")
+    if query.changed_since:
+        parameters.append(query.changed_since)
+        conditions.append(f"status_time >= ${len(parameters)}")
+    return " AND ".join(conditions), parameters
+
+
+def _below_cursor(cursor: Cursor | None, used: int) -> tuple[str, tuple[object, ...]]:
+    """The condition that leaves out the earlier pages, and its parameters; `used` are taken already."""
+    if cursor is None:
+        return "TRUE", ()
+    if cursor.by_creation:
+        return f"number < ${used + 1}", (cursor.number,)
+    return f"(status_time, number) < (${used + 1}, ${used + 2})", (cursor.status_time, cursor.number)

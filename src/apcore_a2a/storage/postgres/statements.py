@@ -1,0 +1,221 @@
+"""What is written, as one statement for any number of tasks.
+
+Rule: a write is refused, alone and without a trace, when its version or epoch is stale, when the task has ended, when
+another replica runs it, or when it is not its owner's. Every write costs the size of its events.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
+from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage.postgres.schema import CODES
+from apcore_a2a.storage.task_store import Change
+
+MAX_DOCUMENT: Final = 64 * 1024  # a larger document is not written again: readers rebuild it from the events
+_RUNNING: Final = frozenset({TaskState.SUBMITTED, TaskState.WORKING})
+
+# `given` has a row for each write, `logs` one for each event. A new task whose id or key is in use is not created; an
+# old one that does not match is not updated; neither is in `done`, and only what is gets its events.
+# A NULL for memo or run is "as it was": a memo may be large, and is not sent again with each event.
+WRITE: Final = """
+    WITH given AS (
+        SELECT * FROM unnest(
+            $1::boolean[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bytea[], $6::smallint[], $7::text[],
+            $8::integer[], $9::integer[], $10::integer[], $11::boolean[], $12::text[],
+            $13::bytea[], $14::bytea[], $15::bytea[]
+        ) WITH ORDINALITY AS given (
+            is_new, id, owner, context_id, key, state, status_time,
+            expected, version, epoch, is_end, runner,
+            memo, run, document, place
+        )
+    ), created AS (
+        INSERT INTO task (id, owner, context_id, key, state, status_time, version, epoch, ended,
+                          runner, memo, run, document, document_version)
+        SELECT id, owner, context_id, key, state, status_time, version, epoch,
+               CASE WHEN is_end THEN coalesce($19, extract(epoch FROM clock_timestamp())) END,
+               runner, memo, run, document, CASE WHEN document IS NOT NULL THEN version END
+        FROM given WHERE is_new ORDER BY place
+        ON CONFLICT DO NOTHING
+        RETURNING number, id
+    ), updated AS (
+        UPDATE task SET
+            state = given.state,
+            status_time = given.status_time,
+            version = given.version,
+            epoch = given.epoch,
+            ended = CASE WHEN is_end THEN coalesce($19, extract(epoch FROM clock_timestamp())) END,
+            runner = given.runner,
+            memo = coalesce(given.memo, task.memo),
+            run = coalesce(given.run, task.run),
+            document = coalesce(given.document, task.document),
+            document_version = CASE WHEN given.document IS NULL THEN document_version ELSE given.version END
+        FROM given
+        WHERE NOT is_new AND task.id = given.id AND task.owner = given.owner AND task.version = given.expected
+            AND task.epoch <= given.epoch AND task.ended IS NULL AND (task.runner IS NULL OR task.runner = $20)
+        RETURNING place, number, watchers
+    ), done AS (
+        SELECT place, number, '{}'::text[] AS watchers FROM created JOIN given USING (id) WHERE is_new
+        UNION ALL
+        SELECT place, number, watchers FROM updated
+    ), logged AS (
+        INSERT INTO event (task, sequence, body)
+        SELECT number, sequence, body
+        FROM unnest($16::bigint[], $17::integer[], $18::bytea[]) AS logs (place, sequence, body)
+        JOIN done USING (place)
+    )
+    SELECT place, number, watchers FROM done
+"""
+
+# After a broken connection: whether a write that is refused now was made before. Its last event tells it from others.
+FIND_WRITTEN: Final = """
+    SELECT task.epoch, event.body FROM task LEFT JOIN event ON event.task = number AND sequence = $3
+    WHERE id = $1 AND owner = $2
+"""
+FIND_KEY: Final = "SELECT id FROM task WHERE owner = $1 AND key = $2"
+# SKIP LOCKED: what another replica is removing is not waited for.
+REMOVE_EXPIRED: Final = """
+    DELETE FROM task WHERE number IN (
+        SELECT number FROM task WHERE ended <= coalesce($1, extract(epoch FROM clock_timestamp())) - $2
+        ORDER BY ended, number LIMIT $3 FOR UPDATE SKIP LOCKED
+    )
+"""
+REMOVE_OLDEST: Final = """
+    DELETE FROM task WHERE number IN (
+        SELECT number FROM task WHERE ended IS NOT NULL ORDER BY ended, number LIMIT $1 FOR UPDATE SKIP LOCKED
+    )
+"""
+
+
+def to_bytes(text: str) -> bytes:
+    """A text of anybody's as it is stored."""
+    return text.encode(errors="surrogatepass")
+
+
+def to_text(stored: bytes) -> str:
+    return stored.decode(errors="surrogatepass")
+
+
+class Write(Struct, kw_only=True, gc=False):
+    """One or more changes of one task as they were when they were handed over: the live task moves on."""
+
+    is_new: bool
+    id: bytes
+    owner: bytes
+    context_id: bytes
+    key: bytes
+    state: TaskState
+    status_time: str
+    expected: int
+    version: int
+    epoch: int
+    memo: bytes
+    run: bytes
+    hand_on: bool
+    document: bytes | None
+    events: list[bytes]
+    futures: "list[asyncio.Future[Any]]"  # Any: a creation is answered with the id of an earlier task, or None
+
+    @property
+    def is_end(self) -> bool:
+        return self.state in TERMINAL
+
+    @property
+    def is_rest(self) -> bool:
+        return self.state in AT_REST
+
+    def runner(self, replica: str) -> str | None:
+        """Who has to go on with the task after this write; "" is any replica with room."""
+        if self.state not in _RUNNING and not self.run:
+            return None
+        if self.hand_on:
+            return ""
+        return replica
+
+    def takes(self, later: "Write") -> bool:
+        """Whether a later write goes on exactly where this one ends, so that both can be one."""
+        if self.is_new or later.is_new or self.is_end or later.expected != self.version:
+            return False
+        return later.owner == self.owner and later.epoch == self.epoch
+
+    def add(self, later: "Write") -> None:
+        self.state = later.state
+        self.status_time = later.status_time
+        self.version = later.version
+        self.memo = later.memo
+        self.run = later.run
+        self.hand_on = later.hand_on
+        self.document = later.document
+        self.events += later.events
+        self.futures += later.futures
+
+
+def make_write(change: Change, future: "asyncio.Future[Any]", *, is_new: bool, key: str = "") -> Write:
+    """What of a change will be written."""
+    task = change.task
+    document = None
+    if change.document is not None and len(change.document.body) <= MAX_DOCUMENT:
+        document = change.document.body
+    return Write(
+        is_new=is_new,
+        id=to_bytes(task.id),
+        owner=to_bytes(change.owner),
+        context_id=to_bytes(task.context_id),
+        key=to_bytes(key),
+        state=task.status.state,
+        status_time=task.status.timestamp,
+        expected=change.expected,
+        version=change.version,
+        epoch=change.epoch,
+        memo=change.memo,
+        run=change.run,
+        hand_on=change.hand_on,
+        document=document,
+        events=list(change.events),
+        futures=[future],
+    )
+
+
+class Known(Struct, gc=False):
+    """What this replica wrote last of a running task, so that it is not sent again."""
+
+    memo: bytes
+    run: bytes
+
+
+def arguments(writes: Sequence[Write], known: dict[bytes, Known], replica: str, now: float | None) -> list[Any]:
+    """The parameters of `WRITE`. Any: a list for each column, and two values."""
+    columns: list[list[Any]] = [[] for _ in range(18)]
+    for place, write in enumerate(writes, 1):
+        memo: bytes | None = write.memo
+        run: bytes | None = write.run
+        last = known.get(write.id)
+        if last is not None and not write.is_new:
+            memo = None if last.memo == memo else memo
+            run = None if last.run == run else run
+        row = (
+            write.is_new,
+            write.id,
+            write.owner,
+            write.context_id,
+            write.key,
+            CODES[write.state],
+            write.status_time,
+            write.expected,
+            write.version,
+            write.epoch,
+            write.is_end,
+            write.runner(replica),
+            memo,
+            run,
+            write.document,
+        )
+        for column, value in zip(columns, row, strict=False):
+            column.append(value)
+        columns[15] += [place] * len(write.events)
+        columns[16] += range(write.version - len(write.events) + 1, write.version + 1)
+        columns[17] += write.events
+    return [*columns, now, replica]

@@ -1,0 +1,214 @@
+"""The store itself: hands each write to the writer, and each read to a connection of a small pool.
+
+The parts: `schema` the tables, `statements` and `writer` what is written, `reads` what is read, `replicas` what several
+processes need, `connecting` the connections and their errors; the package tells how they fit.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.storage.cursor import PageTokens
+from apcore_a2a.storage.postgres import reads
+from apcore_a2a.storage.postgres.connecting import (
+    FAILURES,
+    Condition,
+    Connection,
+    close_quietly,
+    connect,
+    connect_pool,
+    parse_address,
+    why_not,
+)
+from apcore_a2a.storage.postgres.database import POOL, Database
+from apcore_a2a.storage.postgres.replicas import PostgresReplicas, Signals
+from apcore_a2a.storage.postgres.schema import check_name, prepare
+from apcore_a2a.storage.postgres.statements import make_write, to_bytes
+from apcore_a2a.storage.postgres.writer import Retention, Writer
+from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record
+
+logger = logging.getLogger(__name__)
+
+WEEK: Final = 7 * 24 * 3600
+ORPHANS_AT_ONCE: Final = 100  # the others are for the other replicas, or for the next look
+AWAY: Final = 1.0  # seconds without the database after which new tasks are refused at once
+
+# How each option of a store URL is read from its text.
+_OPTIONS: Final[dict[str, Callable[[str], Any]]] = {"ttl": float, "max_tasks": int, "lease": float}
+
+
+class PostgresStore:
+    """Keeps tasks and their events in a PostgreSQL database, for any number of processes at once.
+
+    Finished tasks are kept for `ttl` seconds, at most `max_tasks` in all. A process that does not renew its `lease` (in
+    seconds) is taken for dead, and its tasks are taken over by the others.
+
+    Example:
+        >>> from apcore_a2a.storage.postgres.store import PostgresStore
+        >>> PostgresStore("postgresql://agent@db.internal/agents", ttl=3600).durable
+        True
+    """
+
+    durable = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        ttl: float = WEEK,
+        max_tasks: int | None = None,
+        lease: float = 15.0,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        if not ttl > 0 or (max_tasks is not None and max_tasks < 1):
+            raise ValueError("ttl and max_tasks must be positive")
+        if not lease >= 1:
+            raise ValueError("lease must be one second or more")
+        self.address = parse_address(url, _OPTIONS)
+        check_name(self.address.schema)
+        self.lease = lease
+        self.retention = Retention(ttl=ttl, max_tasks=max_tasks, clock=clock)
+        self._opened: _Parts | None = None
+
+    @classmethod
+    def from_url(cls, url: str) -> "PostgresStore":
+        """`postgresql://user:password@host/database`; options of ours (`schema`, `ttl`, …) and asyncpg's as `?name=…`.
+
+        Example:
+            >>> PostgresStore.from_url("postgresql://agent@db.internal/agents?ttl=86400&sslmode=require").durable
+            True
+        """
+        given: dict[str, Any] = {}  # Any: as the constructor takes them
+        for name, text in parse_qsl(urlsplit(url).query, keep_blank_values=True):
+            if name in _OPTIONS:
+                given[name] = _OPTIONS[name](text)
+        return cls(url, **given)
+
+    async def open(self) -> None:
+        """Connect, and make the tables or bring them up to date.
+
+        Raises:
+            StoreUnavailableError: it cannot be used; the text says why, and what to do.
+        """
+        condition = Condition(self.address)
+        try:
+            tokens = await self._prepare()
+            pool = await connect_pool(self.address, POOL)
+            self._opened = _Parts(Database(pool, condition), tokens, condition, self)
+            await self._opened.open()
+        except (*FAILURES, ValueError, StoreUnavailableError) as error:
+            await self.close()
+            raise why_not(error, self.address) from error
+
+    async def _prepare(self) -> PageTokens:
+        # Without a limit for a statement: a step may take long on a large table.
+        connection = await connect(self.address, statement_timeout="0", lock_timeout="0")
+        try:
+            return PageTokens(await prepare(connection, self.address.schema))
+        finally:
+            await close_quietly(connection)
+
+    async def close(self) -> None:
+        """Write what is still to be written, and let go of the connections."""
+        if self._opened is not None:
+            opened = self._opened
+            await opened.close()
+            self._opened = None
+
+    @property
+    def _database(self) -> Database:
+        return self._parts.database
+
+    @property
+    def _parts(self) -> "_Parts":
+        if self._opened is None:
+            raise StoreUnavailableError("The task store is not open")
+        return self._opened
+
+    @property
+    def replicas(self) -> PostgresReplicas:
+        """This process among those that share the database."""
+        return self._parts.replicas
+
+    async def check(self) -> None:
+        await self._database.ask(_ask_nothing)
+
+    def trouble(self) -> str:
+        if self._opened is None:
+            return "the task store is not open"
+        return self._opened.condition.tell()
+
+    async def create(self, change: Change, *, key: str = "") -> str | None:
+        parts = self._parts
+        # What runs waits for the database to come back; what is new need not.
+        if parts.condition.away_for > AWAY:
+            raise StoreUnavailableError
+        future: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        parts.writer.submit(make_write(change, future, is_new=True, key=key))
+        return await future
+
+    def append(self, change: Change) -> "asyncio.Future[None]":
+        parts = self._parts
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        parts.writer.submit(make_write(change, future, is_new=False))
+        return future
+
+    async def remove(self, task_id: str, owner: str) -> bool:
+        parts = self._parts
+        is_removed = await parts.database.ask(_remove, task_id, owner)
+        parts.writer.forget(to_bytes(task_id))
+        if is_removed:
+            parts.writer.removed()
+        return is_removed
+
+    async def orphans(self) -> list[Record]:
+        return await self._parts.replicas.claim_dead(ORPHANS_AT_ONCE)
+
+    async def load(self, task_id: str, owner: str) -> Record | None:
+        return await self._database.ask(reads.load, task_id, owner)
+
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+        return await self._database.ask(reads.events, task_id, owner, after, limit)
+
+    async def page(self, query: Query) -> Page:
+        parts = self._parts
+        return await parts.database.ask(reads.page, query, parts.tokens)
+
+
+class _Parts:
+    """What a store is made of while it is open."""
+
+    def __init__(self, database: Database, tokens: PageTokens, condition: Condition, store: PostgresStore) -> None:
+        self.database = database
+        self.tokens = tokens
+        self.condition = condition
+        self.signals = Signals(store.address, condition)
+        self.writer = Writer(store.address, condition, store.retention, wake=self.signals.wake_watchers)
+        self.replicas = PostgresReplicas(database, self.signals, self.writer, lease=store.lease)
+
+    async def open(self) -> None:
+        await self.replicas.join()
+        await self.writer.open()
+
+    async def close(self) -> None:
+        await self.writer.close()
+        await self.signals.close()
+        try:
+            await self.replicas.leave()
+        except StoreUnavailableError:
+            logger.warning("the other replicas were not told: they take over when the lease is over")
+        await self.database.close()
+
+
+async def _ask_nothing(connection: Connection) -> None:
+    await connection.fetchval("SELECT 1")
+
+
+async def _remove(connection: Connection, task_id: str, owner: str) -> bool:
+    status = await connection.execute(
+        "DELETE FROM task WHERE id = $1 AND owner = $2", to_bytes(task_id), to_bytes(owner)
+    )
+    return status == "DELETE 1"

@@ -1,0 +1,145 @@
+"""Opening a PostgreSQL store: what its URL may say, whose tables it makes, and what is said when that fails."""
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage.postgres import schema
+from apcore_a2a.storage.postgres.store import PostgresStore
+from apcore_a2a.storage.task_store import Query
+from tests.postgres_server import PostgresServer, shared_server
+from tests.storage.contract import ALICE, Author, assert_holds, tell
+
+
+@pytest.fixture
+def server() -> PostgresServer:
+    return shared_server()
+
+
+async def why_not_open(url: str) -> str:
+    with pytest.raises(StoreUnavailableError) as refused:
+        await PostgresStore(url).open()
+    assert "s3cret" not in refused.value.message
+    return refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("mysql://x/y", "postgresql://"),
+        ("postgresql://host:port/db", "port"),
+        ("postgresql://host/db?schema=Robert'); DROP", "schema"),
+        ("postgresql://host/db?ttl=-1", "positive"),
+        ("postgresql://host/db?max_tasks=0", "positive"),
+        ("postgresql://host/db?lease=0.1", "lease"),
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused_before_anybody_connects(url: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        PostgresStore.from_url(url)
+
+
+async def test_nobody_answers(unused_tcp_port: int) -> None:
+    text = await why_not_open(f"postgresql://agent:s3cret@127.0.0.1:{unused_tcp_port}/agents")
+    assert text == (
+        f"PostgreSQL at 127.0.0.1:{unused_tcp_port}/agents does not answer; "
+        "check that it runs, and host and port in the store's URL"
+    )
+
+
+async def test_the_database_is_not_there(server: PostgresServer) -> None:
+    assert "createdb" in await why_not_open(server.url("nowhere"))
+
+
+async def test_the_user_is_not_there(server: PostgresServer) -> None:
+    text = await why_not_open(f"postgresql://nobody:s3cret@/postgres?host={server.folder}")
+    assert "refused the user or the password" in text
+
+
+async def test_an_option_that_nobody_knows(server: PostgresServer) -> None:
+    assert "option" in await why_not_open(server.url(sslmode="perhaps"))
+
+
+async def test_a_user_who_may_not_make_tables_can_use_those_that_are_there(server: PostgresServer) -> None:
+    admin = await asyncpg.connect(server.dsn)
+    try:
+        await admin.execute("CREATE ROLE clerk LOGIN")
+        url = f"postgresql://clerk@/postgres?host={server.folder}&schema=office"
+        assert "CREATE SCHEMA office AUTHORIZATION" in await why_not_open(url)
+        maker = PostgresStore(server.url(schema="office"))
+        await maker.open()
+        author = await tell(maker, Author("t"), TaskState.WORKING)
+        await admin.execute("GRANT USAGE ON SCHEMA office TO clerk")
+        await admin.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA office TO clerk")
+        await maker.close()
+        clerk = PostgresStore(url)
+        await clerk.open()
+        await assert_holds(clerk, author)
+        await tell(clerk, Author("u"), TaskState.WORKING, TaskState.COMPLETED)
+        assert (await clerk.page(Query(owner=ALICE, limit=10))).total == 2
+        await clerk.close()
+    finally:
+        await admin.close()
+
+
+async def test_replicas_that_start_together_make_the_tables_once(server: PostgresServer) -> None:
+    url = server.url()
+    stores = [PostgresStore(url) for _ in range(4)]
+    async with asyncio.TaskGroup() as group:
+        for store in stores:
+            group.create_task(store.open())
+    author = await tell(stores[0], Author("t"), TaskState.WORKING)
+    for store in stores:
+        await assert_holds(store, author)
+    for store in stores:
+        await store.close()
+
+
+async def test_page_tokens_of_one_replica_serve_at_another(server: PostgresServer) -> None:
+    url = server.url()
+    first, second = PostgresStore(url), PostgresStore(url)
+    await first.open()
+    await second.open()
+    for name in ("a", "b", "c"):
+        await tell(first, Author(name))
+    page = await first.page(Query(owner=ALICE, limit=2))
+    rest = await second.page(Query(owner=ALICE, limit=2, cursor=page.next_cursor))
+    assert [record.document.task().id for record in (*page.records, *rest.records)] == ["c", "b", "a"]
+    await first.close()
+    await second.close()
+
+
+async def test_a_replica_of_the_version_before_goes_on_beside_the_next_one(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = server.url()
+    old = PostgresStore(url)
+    await old.open()
+    author = await tell(old, Author("t"), TaskState.WORKING)
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "ALTER TABLE task ADD note text"))
+    new = PostgresStore(url)
+    await new.open()
+    await assert_holds(new, author)
+    await tell(old, Author("of the old one"), TaskState.WORKING, TaskState.COMPLETED)
+    await tell(new, Author("of the new one"), TaskState.WORKING, TaskState.COMPLETED)
+    monkeypatch.undo()
+    again = PostgresStore(url)  # the old version, started anew beside the newer schema
+    await again.open()
+    assert (await again.page(Query(owner=ALICE, limit=10))).total == 3
+    for store in (old, new, again):
+        await store.close()
+
+
+async def test_a_version_that_is_too_old_is_refused(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = server.url()
+    newest = (*schema.MIGRATIONS, "ALTER TABLE task ADD note text")
+    monkeypatch.setattr(schema, "MIGRATIONS", newest)
+    monkeypatch.setattr(schema, "OLDEST", len(newest))
+    new = PostgresStore(url)
+    await new.open()
+    await new.close()
+    monkeypatch.undo()
+    assert "upgrade it" in await why_not_open(url)

@@ -338,5 +338,5 @@ def _with_cors(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
         allow_origins=origins,
         allow_methods=("GET", "POST", "DELETE"),
         allow_headers=CORS_HEADERS,
-        expose_headers=("A2A-Version", "A2A-Extensions", "ETag", "Retry-After"),
+        expose_headers=("A2A-Version", "A2A-Extensions", "ETag", "Link", "Retry-After"),
     )

@@ -70,6 +70,7 @@ RULES: Final = Rules(
     subscribe_when_ended=True,
     replay=True,
     list_by_creation=True,
+    page_is_array=True,
     without_extended_card=ExtendedAgentCardNotConfiguredError,
     stream_errors_as_events=True,
 )

@@ -111,11 +111,9 @@ def encode_result(operation: Operation, result: Result) -> bytes:
             if operation is Operation.SEND:  # SendMessageResponse has the members of a StreamResponse
                 return encode_event(result)
             return encode(_WRITERS[type(result)].write(result))
-        case TaskPage():  # 0.3.0 §7 says [Task], which has no room for the token of the next page
+        case TaskPage():  # [Task], as 0.3.0 §7 says; the next page has its place in a header (docs/decisions/0046)
             page = writing.task_page(msgspec.to_builtins(result))
-            for task in page["tasks"]:
-                proto_json.write_task(task)
-            return encode(page)
+            return encode([proto_json.write_task(task) for task in page["tasks"]])
         case PushConfig():
             return encode(proto_json.write_push(writing.task_push(msgspec.to_builtins(result))))
         case PushConfigPage():

@@ -7,13 +7,13 @@ import pytest
 from apcore_a2a import JWTAuthenticator
 from apcore_a2a.agent import Caller
 from apcore_a2a.auth.any_of import AnyOf, as_authenticator
-from apcore_a2a.auth.api_keys import APIKeyAuthenticator, hash_key, new_key
+from apcore_a2a.auth.api_keys import APIKeyAuthenticator, hash_key
 from apcore_a2a.auth.credentials import challenge, credential_headers
 from apcore_a2a.errors import OverloadedError
 from tests.auth.tokens import SECRET, bearer
 from tests.requirements import requirement
 
-KEY = new_key()
+KEY = "apcore_" + "k" * 43
 JWT = JWTAuthenticator(SECRET)
 KEYS = APIKeyAuthenticator({"bob": hash_key(KEY)})
 OTHER_ISSUER = JWTAuthenticator("another secret of more than thirty-two characters")
@@ -138,7 +138,7 @@ class TakesTooMuch:
         ([JWT, object()], TypeError, r"auth\[1\] object lacks"),
         ([[JWT]], TypeError, r"auth\[0\] list lacks"),
     ],
-    ids=str,
+    ids=["object", "text", "no method", "nothing", "too much", "class", "empty", "second", "nested"],
 )
 def test_what_is_no_authenticator_is_named_at_once(auth: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):

@@ -139,7 +139,18 @@ async def test_without_any_key_it_is_tried_more_often(web: Web, clock: Clock) ->
         {"keys": [{"kty": "RSA"}]},
         published(*map(str, range(MAX_KEYS + 1))),
     ],
-    ids=lambda answer: str(answer)[:30],
+    ids=[
+        "an error",
+        "null",
+        "a list",
+        "a text",
+        "no keys",
+        "an object",
+        "no key",
+        "no objects",
+        "half a key",
+        "too many",
+    ],
 )
 async def test_an_answer_without_keys_changes_nothing(
     web: Web, clock: Clock, answer: Any, caplog: pytest.LogCaptureFixture

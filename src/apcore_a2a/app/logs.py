@@ -1,7 +1,12 @@
-"""How the command line logs: one line a record, readable or JSON; what clients wrote cannot break a line."""
+"""How a server of ours logs: one line a record, readable or JSON; what clients wrote cannot break a line.
+
+Rule: only a process that is ours has its logging set up here: that of the command line, or one that calls `serve()` and
+has set up none.
+"""
 
 import json
 import logging
+import sys
 import textwrap
 import time
 import traceback
@@ -90,6 +95,10 @@ class TextFormatter(logging.Formatter):
         return line
 
 
+# They tell each look at a file and each turn of a loop, which nobody wants who asks what an agent does.
+_CHATTY: Final = ("watchfiles", "asyncio")
+
+
 def configure(level: str, style: LogFormat, *, color: bool) -> None:
     """Set up logging for a process that we are the owner of."""
     handler = logging.StreamHandler()
@@ -99,8 +108,26 @@ def configure(level: str, style: LogFormat, *, color: bool) -> None:
         handler.setFormatter(TextFormatter(color=color))
     # `force`: a handler that some import has put there would write each record a second time, uncleaned.
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # At info, uvicorn tells where it listens and how to stop it; the banner has said that already.
-    uvicorn_level = level.upper()
-    if level == "info":
-        uvicorn_level = "WARNING"
-    logging.getLogger("uvicorn.error").setLevel(uvicorn_level)
+    if level == "debug":
+        for name in _CHATTY:
+            logging.getLogger(name).setLevel(logging.INFO)
+
+
+def configure_server(level: str) -> bool:
+    """Set up the log of a server in a program that has set up none: ours and uvicorn's, on standard error.
+
+    In a program that has, its handlers get our records as they get all others, and uvicorn writes as it always does.
+
+    Returns:
+        Whether it was set up here.
+    """
+    if logging.getLogger().handlers or logging.getLogger("apcore_a2a").handlers:
+        return False
+    handler = logging.StreamHandler()
+    handler.setFormatter(TextFormatter(color=sys.stderr.isatty()))
+    for name in ("apcore_a2a", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(level.upper())
+        logger.propagate = False  # the root has no handler, and whoever gives it one later would read it all twice
+    return True

@@ -1,6 +1,7 @@
 """`serve` and `apcore-a2a serve` as processes: how they start, what they say, how they end."""
 
 import json
+import re
 import signal
 import socket
 import time
@@ -241,8 +242,8 @@ async def test_logs_can_be_json_and_no_client_can_break_a_line() -> None:
 
 
 async def test_the_function_serves_as_the_command_does_with_the_same_banner_and_warning() -> None:
-    script = "from apcore_a2a import serve\nasync def echo(text: str) -> str: return text\nserve(echo, port=0)"
-    async with running("-c", script) as process:
+    script = "from apcore_a2a import serve\nasync def echo(text: str) -> str: return text\n"
+    async with running("-c", f"{script}serve(echo, port=0, log_level='debug')") as process:
         async with A2AClient(await address(process)) as client:
             task: Any = await client.send_message("hello")
             assert task.artifacts[0].parts[0].text == "hello"
@@ -250,6 +251,8 @@ async def test_the_function_serves_as_the_command_does_with_the_same_banner_and_
         assert await process.ends() == 0
     for fact in ("skills  1: echo", "auth    none", "store   memory", "warning anybody who can reach 0.0.0.0"):
         assert fact in process.said
+    assert "debug request dispatched operation=" in process.said
+    assert re.search(r"info task ended task_id=\S+ state=completed caller=anonymous skill=echo seconds=", process.said)
 
 
 @requirement("FR-CMD-002")

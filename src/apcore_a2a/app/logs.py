@@ -23,11 +23,19 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 _COLORS: Final = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "31", "CRITICAL": "31"}
 
 
+def _is_plain(text: str) -> bool:
+    """Whether there is nothing to clean, as in nearly all that is logged: with this look, a line costs half."""
+    return len(text) <= MAX_TEXT and text.isascii() and text.isprintable()
+
+
 def clean_value(value: object) -> object:
     """A value that may stand in a log: numbers as they are, text without control characters and not without end."""
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = clean_text(str(value))
+    text = str(value)
+    if _is_plain(text):
+        return text
+    text = clean_text(text)
     if len(text) > MAX_TEXT:
         return text[:MAX_TEXT] + "…"
     return text
@@ -85,7 +93,9 @@ class TextFormatter(logging.Formatter):
         for name, value in extra_fields(record).items():
             words.append(f"{name}={value}")
         # Here a line end in a value would begin what looks like a record of ours.
-        text = clean_line(" ".join(words))
+        text = " ".join(words)
+        if not _is_plain(text):
+            text = clean_line(text)
         line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level} {text}"
         exception = clean_exception(record)
         if exception:

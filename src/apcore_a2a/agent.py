@@ -93,6 +93,8 @@ class Call(Struct, kw_only=True):
     cancel: CancelToken
     deadline: float | None = None
     """On `time.monotonic`'s clock; the engine ends the run then, with or without the agent."""
+    skill: str = ""
+    """The skill that answers, once the agent has chosen one; for logs."""
     memo: Any = None
     """What this agent last kept with `Remember`: JSON, private, stored with the task."""
 

@@ -82,6 +82,7 @@ class FunctionAgent:
         return self._admission
 
     async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        call.skill = self.__name__
         output = FunctionOutput(self.may_reply)
         async with AsyncExitStack() as stack:
             result = await self._call(call, stack)

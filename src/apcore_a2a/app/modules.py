@@ -64,6 +64,7 @@ def watch(modules: Modules, build: Callable[[], AgentCard], app: Application) ->
             except Exception:  # a registry that is being changed can be in any state; the next change builds again
                 logger.exception("agent card not rebuilt")
                 return
+            logger.debug("agent card rebuilt", extra={"skills": len(card.skills)})
             if not loop.is_closed():
                 loop.call_soon_threadsafe(app.cards.replace, card)
 

@@ -4,13 +4,16 @@ Rule: only composition knows everybody; it hands each its part and keeps nothing
 """
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.config import LOGGING_CONFIG
 
 from apcore_a2a.agent import Agent
+from apcore_a2a.app import logs
 from apcore_a2a.app.application import Application, Hook
 from apcore_a2a.app.compose import compose, is_apcore
 from apcore_a2a.app.stores import Retention, choose_store
@@ -107,7 +110,10 @@ def serve(
         ValueError: an option makes no sense, or the registry has no modules.
         TypeError: there is no such option, or what is served, `auth` or `task_store` lacks methods; the text names it.
         SystemExit: with code 2 when the server cannot start (the port is taken, the store cannot be opened, a start-up
-            hook fails); one line in the log says why, and what to do.
+            hook fails); one line says why, and what to do.
+
+    When it has started, standard error says where, what is served, and what is unsafe about it. Where the program has
+    set up no logging, the log goes there, too.
 
     Example:
         >>> from apcore_a2a import serve
@@ -115,11 +121,24 @@ def serve(
         ...     return message
         >>> serve(echo, port=9000)  # doctest: +SKIP
     """
-    why_not = run(
-        build(registry_or_executor, options, host=host, port=port), log_level=options.get("log_level") or "info"
-    )
+    app = build(registry_or_executor, options, host=host, port=port)
+    level = options.get("log_level") or "info"
+
+    def show_banner(address: str) -> None:
+        from apcore_a2a.app import banner  # rich is not needed before
+
+        banner.show(app, address)
+
+    log_config: dict[str, Any] | None = LOGGING_CONFIG
+    log_is_ours = logs.configure_server(level)
+    if log_is_ours:
+        log_config = None
+    why_not = run(app, log_level=level, log_config=log_config, on_started=show_banner)
     if why_not:
-        logger.error(why_not)
+        if log_is_ours:
+            sys.stderr.write(f"Error: {why_not}\n")  # a record would be cut, and a traceback be one line
+        else:
+            logger.error(why_not)
         raise SystemExit(NOT_STARTED)
 
 
@@ -134,20 +153,35 @@ def run(
 
     `on_started` gets the address when the store is open and the socket listens.
     """
+    return run_at(app, app.settings, log_level=log_level, log_config=log_config, on_started=on_started)
+
+
+def run_at(
+    app: ASGIApp,
+    settings: Settings,
+    *,
+    log_level: str = "info",
+    log_config: dict[str, Any] | None = LOGGING_CONFIG,
+    on_started: Callable[[str], None] | None = None,
+) -> str:
+    """The same for any ASGI application, at the address and with the times of these settings."""
+    lifespan: Literal["on", "auto"] = "auto"
+    if isinstance(app, Application):
+        lifespan = "on"
     config = uvicorn.Config(
         app,
-        host=app.settings.host,
-        port=app.settings.port,
+        host=settings.host,
+        port=settings.port,
         http=GuardedProtocol,
-        lifespan="on",
+        lifespan=lifespan,
         access_log=False,
         proxy_headers=False,
         server_header=False,
         log_level=log_level.lower(),
         log_config=log_config,
-        timeout_graceful_shutdown=int(app.settings.shutdown_timeout) + 15,
+        timeout_graceful_shutdown=int(settings.shutdown_timeout) + 15,
     )
-    return Server(config, drain_delay=app.settings.drain_delay, on_started=on_started).run_to_end()
+    return Server(config, drain_delay=settings.drain_delay, on_started=on_started).run_to_end()
 
 
 async def async_serve(registry_or_executor: object, **options: Unpack[ServeOptions]) -> Application:

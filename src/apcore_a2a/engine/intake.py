@@ -12,6 +12,7 @@ from msgspec import Struct, json
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Agent, Call, CancelToken
+from apcore_a2a.engine import task_log
 from apcore_a2a.engine.agent_output import failed_status
 from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.event_log import Snapshot
@@ -360,8 +361,10 @@ class Intake:
                 request = stored.request if stored is not None else None
                 if stored is not None and request is not None and _may_run_again(stored):
                     await self._rerun(live, stored, request)
+                    task_log.log_recovered(live.task, "run again")
                 elif request is not None or live.state not in AT_REST:
                     await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
+                    task_log.log_recovered(live.task, "failed: its worker is lost")
                 # What waited waits again; if the task has just ended, it was refused, and nothing does.
                 for queued in live.kept.queue:
                     self._resume_queued(live, queued)

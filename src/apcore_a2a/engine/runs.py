@@ -15,6 +15,8 @@ from typing import Any, Final
 from msgspec import json
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Caller, CancelToken
+from apcore_a2a.clean_text import clean_line
+from apcore_a2a.engine import task_log
 from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.observer import Observer
@@ -134,7 +136,15 @@ class Runs:
             self._active_of[run.allowance] = left
         else:
             del self._active_of[run.allowance]
+        if run.started is not None and task_log.is_wanted():
+            self._log_rest(run, time.monotonic() - run.started)
         run.live.end_run()
+
+    def _log_rest(self, run: Run, seconds: float) -> None:
+        if run.reply is not None:
+            task_log.log_reply(run.call, seconds)
+        elif run.live.is_stored:  # else there is no task, and its sender was told why
+            task_log.log_rest(run.call, run.live.task, seconds)
 
     def in_background(self, work: Coroutine[Any, Any, object], live: LiveTask) -> None:
         """Have a message wait for its turn without its sender."""
@@ -145,7 +155,9 @@ class Runs:
         try:
             await work
         except A2AError as error:
-            logger.warning("queued message not taken", extra={"task_id": live.task.id, "reason": error.message})
+            logger.warning(
+                "queued message not taken", extra={"task_id": live.task.id, "reason": clean_line(error.message)}
+            )
         finally:
             live.release()
 
@@ -187,7 +199,9 @@ class Runs:
                         await self._find_out(live)
                         raise
             except A2AError as error:
-                logger.warning("cancel not stored", extra={"task_id": live.task.id, "reason": error.message})
+                logger.warning(
+                    "cancel not stored", extra={"task_id": live.task.id, "reason": clean_line(error.message)}
+                )
 
     async def _find_out(self, live: LiveTask) -> None:
         """A write failed, or only seemed to: ask the store, when it answers again, and let readers see what it has."""
@@ -197,7 +211,9 @@ class Runs:
                 await live.resync()
                 return
             except A2AError as error:
-                logger.warning("store not asked yet", extra={"task_id": live.task.id, "reason": error.message})
+                logger.warning(
+                    "store not asked yet", extra={"task_id": live.task.id, "reason": clean_line(error.message)}
+                )
         live.log.close()  # whoever watches reads the store again
 
     async def _cancel_waiting(self, live: LiveTask, caller: Caller) -> None:
@@ -217,6 +233,7 @@ class Runs:
             await live.resync()
         if live.state not in TERMINAL:
             await live.write(stopped_status(Stop.CANCEL))
+        task_log.log_end(live.task, caller)
 
     async def drain(self, grace: float) -> None:
         """Let runs finish for `grace` seconds, then end the rest as failed, and every stream."""

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
+from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import AuthLike, ClientOptions
 from apcore_a2a.client.sync import LoopThread, Steps
@@ -139,7 +140,9 @@ class RemoteAgent:
                 # On another thread: registering calls whatever listens to the registry.
                 await asyncio.to_thread(self._update_registry, card, strict=False)
             except Exception as error:  # the modules stay as they are; the next look may be luckier
-                logger.warning("remote agent not refreshed", extra={"url": self._client.url, "reason": str(error)})
+                logger.warning(
+                    "remote agent not refreshed", extra={"url": self._client.url, "reason": clean_line(str(error))}
+                )
 
     def _update_registry(self, card: AgentCard, *, strict: bool) -> None:
         """Have the registry hold a module for each skill of the card. What did not change keeps its module."""
@@ -207,7 +210,7 @@ class RemoteAgent:
         """The error as the local agent's callers may see it; all of it is in the log."""
         if isinstance(error, InvalidParamsError | AgentError):  # about what they sent, or in the agent's own words
             return error
-        logger.warning("remote skill failed", extra={"module_id": skill.module_id, "reason": str(error)})
+        logger.warning("remote skill failed", extra={"module_id": skill.module_id, "reason": clean_line(str(error))})
         for kind, text in TEXTS:
             if isinstance(error, kind):
                 return AgentError(text)

@@ -81,7 +81,7 @@ class ModuleAgent:
             elif code == "APPROVAL_DENIED":
                 yield approvals.denied(error, skill)
             else:
-                raise failures.explain(error, skill, call.caller) from error
+                raise failures.explain(error, skill, call.caller, task_id=call.task.id) from error
 
     # ---- what a message asks for -------------------------------------------------------------------------------------
 
@@ -102,6 +102,7 @@ class ModuleAgent:
             if self._modules.denies(skill, lambda: make_context(call, self._modules.executor)):
                 raise failures.mask(skill, call.caller, error) from error
             raise
+        call.skill = module.id
         return ModuleCall(module, inputs, rest)
 
     def _route(self, call: Call) -> str:
@@ -129,6 +130,7 @@ class ModuleAgent:
         module = self._modules.find(pending.skill)
         if module is None:
             raise SkillNotFoundError(pending.skill)
+        call.skill = module.id
         inputs = dict(pending.inputs)
         if pending.approval_id and self._has_gate(module):
             inputs[approvals.TOKEN] = pending.approval_id
@@ -183,17 +185,17 @@ class ModuleAgent:
                     yield _update(module, copied, append=append)
                     _merge(result, copied)
                     append = True
-            _check_streamed_output(module, result)
+            _check_streamed_output(module, result, call)
         yield _update(module, result, last_chunk=True)
         yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
 
 
-def _check_streamed_output(module: ModuleInfo, result: Any) -> None:
+def _check_streamed_output(module: ModuleInfo, result: Any, call: Call) -> None:
     # apcore checks it as well, but when a streamed output is wrong, it writes that to its log and nowhere else.
     schema = getattr(module.source, "output_schema", None)
     wrong = failures.validate(schema, msgspec.to_builtins(result), strict=False)
     if wrong:
-        raise failures.invalid_output(module.id, wrong)
+        raise failures.invalid_output(module.id, wrong, task_id=call.task.id)
 
 
 def _merge(result: dict[str, Any], chunk: dict[str, Any]) -> None:

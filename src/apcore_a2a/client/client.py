@@ -34,6 +34,7 @@ from apcore_a2a.protocol.card import AgentCard, AgentInterface
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import (
     MAX_ID,
+    MAX_PAGE_SIZE,
     CancelTask,
     Event,
     GetExtendedCard,
@@ -117,6 +118,10 @@ class A2AClient:
     async def agent_card(self) -> AgentCard:
         """The agent's card: `await client.agent_card`. Fetched at first use, then kept for `card_ttl`."""
         return await self._channel.discovery.card()
+
+    async def discover(self) -> AgentCard:
+        """The agent's card, as `await client.agent_card` gives it."""
+        return await self.agent_card
 
     async def refresh_card(self) -> AgentCard:
         """The agent's card, asked for now."""
@@ -232,8 +237,20 @@ class A2AClient:
         task: Task = await self._call(Operation.CANCEL, CancelTask(id=task_id, metadata=metadata), options)
         return task
 
-    async def list_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> TaskPage:
-        """One page of the caller's tasks, newest first; `page.next_page_token` leads to the next."""
+    async def list_tasks(
+        self, context_id: str | None = None, limit: int | None = None, **options: Unpack[ListOptions]
+    ) -> TaskPage:
+        """One page of the caller's tasks, newest first; `page.next_page_token` leads to the next.
+
+        Args:
+            context_id: Only the tasks of this conversation.
+            limit: As many tasks at most: another name of `page_size`, but more than a page may hold is a full page.
+            options: See `ListOptions`.
+        """
+        if limit is not None:
+            if "page_size" in options:
+                raise TypeError("limit and page_size are two names of one thing: pass one of them")
+            options["page_size"] = min(limit, MAX_PAGE_SIZE)
         request = _take_filters(context_id, options)
         page: TaskPage = await self._call(Operation.LIST, request, options)
         return page

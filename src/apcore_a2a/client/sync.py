@@ -136,6 +136,9 @@ class Client:
     def agent_card(self) -> AgentCard:
         return self._thread.run(self._client.agent_card)
 
+    def discover(self) -> AgentCard:
+        return self._thread.run(self._client.discover())
+
     def refresh_card(self) -> AgentCard:
         return self._thread.run(self._client.refresh_card())
 
@@ -164,8 +167,10 @@ class Client:
     def cancel_task(self, task_id: str, *, metadata: Metadata | None = None, **options: Unpack[CallOptions]) -> Task:
         return self._thread.run(self._client.cancel_task(task_id, metadata=metadata, **options))
 
-    def list_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> TaskPage:
-        return self._thread.run(self._client.list_tasks(context_id, **options))
+    def list_tasks(
+        self, context_id: str | None = None, limit: int | None = None, **options: Unpack[ListOptions]
+    ) -> TaskPage:
+        return self._thread.run(self._client.list_tasks(context_id, limit, **options))
 
     def iter_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> Generator[Task]:
         return self._thread.iterate(self._client.iter_tasks(context_id, **options))

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 MAX_ID: Final = 256  # the specification has no limit; ids are stored, indexed and echoed, so we do
 MAX_PARTS: Final = 1000
+MAX_PAGE_SIZE: Final = 100  # 1.0 §3.1.4
 
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
 OptionalId = Annotated[str, Meta(max_length=MAX_ID)]  # ProtoJSON: "" is the same as absent
@@ -201,7 +202,7 @@ class GetTask(Value, frozen=True):
 class ListTasks(Value, frozen=True):
     context_id: OptionalId = ""
     status: TaskState = TaskState.UNSPECIFIED
-    page_size: Annotated[int, Meta(ge=1, le=100)] = 50  # 1.0 §3.1.4: 50 unless given, at most 100
+    page_size: Annotated[int, Meta(ge=1, le=MAX_PAGE_SIZE)] = 50  # 1.0 §3.1.4: 50 unless given
     page_token: str = ""
     history_length: Count | None = None
     status_timestamp_after: str = ""

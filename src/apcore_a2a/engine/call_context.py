@@ -6,8 +6,8 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from apcore_a2a.agent import ANONYMOUS, Caller
-from apcore_a2a.protocol.model import Value
+from apcore_a2a.agent import ANONYMOUS, Call, Caller, CancelToken
+from apcore_a2a.protocol.model import SendMessage, Task, Value
 from apcore_a2a.protocol.operations import Operation, Rules
 
 
@@ -39,6 +39,19 @@ class CallContext(Struct, frozen=True, kw_only=True):
         if self.peer is not None:
             host = self.peer[0]
         return f"{ANONYMOUS}\n{host}"  # all who have no name share their tasks, but not one allowance
+
+
+def new_call(request: SendMessage, task: Task, context: CallContext) -> Call:
+    """A call of the agent on behalf of whoever asks."""
+    return Call(
+        request=request,
+        task=task,
+        caller=context.caller,
+        headers=context.headers,
+        raw_headers=context.raw_headers,
+        extensions=context.extensions,
+        cancel=CancelToken(),
+    )
 
 
 class Interceptor(Protocol):

@@ -16,7 +16,9 @@ from typing import Final, assert_never
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Remember
 from apcore_a2a.engine.agent_output import CheckedEvent, address_reply, check_event, failed_status, status_with_text
+from apcore_a2a.engine.kept_run import clear_run, hand_on, may_hand_on
 from apcore_a2a.engine.live_task import LiveTask, Saving
+from apcore_a2a.engine.next_message import add_message, start_over
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.phase import (
     ABANDONED,
@@ -25,6 +27,7 @@ from apcore_a2a.engine.phase import (
     FAILING_STOPS,
     IN_AGENT,
     LEAVING,
+    NOT_OF_THE_TASK,
     OPENING,
     OVER,
     RUNNING,
@@ -174,9 +177,9 @@ class Run:
                 case AgentDecides():
                     await live.create()
                 case NextMessage():
-                    await live.add_message(self.call.message)
+                    await add_message(live, self.call.message)
                 case Rerun():
-                    await live.start_over()
+                    await start_over(live)
                 case _:
                     assert_never(start)
         except A2AError as error:
@@ -289,7 +292,7 @@ class Run:
             self._batch.append(checked)
             return True
         state = event.status.state
-        if state is TaskState.CANCELED and self._stop in (Stop.TIMEOUT, Stop.SHUTDOWN):
+        if state is TaskState.CANCELED and self._stop in FAILING_STOPS:
             return False  # it was stopped, but not by its client
         self._batch.append(checked)
         return state not in TERMINAL
@@ -375,17 +378,20 @@ class Run:
                 await asyncio.sleep(retry_pause(attempt))
                 attempt += 1
         self.error = StoreUnavailableError()
-        self.live.log.close()  # whoever watches reads the store again
+        self.live.lose()
 
     async def _write_end(self, end: StatusUpdate, resting: frozenset[TaskState]) -> None:
         live = self.live
         await live.resync()
+        if self._stop in NOT_OF_THE_TASK and live.state not in resting and may_hand_on(live):
+            await hand_on(live)
+            return
         if live.state not in resting:
             await live.write(end)
         await live.flush()
         if live.state is TaskState.AUTH_REQUIRED and live.kept.run is not None:
             # Its agent has returned instead of waiting for the login: a restart has nothing to run.
-            await live.clear_run()
+            await clear_run(live)
 
     def _outcome(self, failure: BaseException | None) -> StatusUpdate:
         """What the task ends with, if it has not ended by itself."""

@@ -70,6 +70,7 @@ MIGRATIONS: Final = (
         owner bytea NOT NULL,
         body bytea NOT NULL,
         is_taken boolean NOT NULL DEFAULT false,
+        refusal text,
         since timestamptz NOT NULL DEFAULT clock_timestamp()
     );
     CREATE INDEX command_replica ON command (replica);

@@ -7,7 +7,7 @@ processes need, `connecting` the connections and their errors; the package tells
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
@@ -53,6 +53,7 @@ class PostgresStore:
     """
 
     durable = True
+    shared: Literal[True] = True
 
     def __init__(
         self,

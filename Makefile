@@ -10,6 +10,8 @@ WIRE := tests/interaction tests/http tests/client
 CHECKED := $(wildcard src tests examples benchmarks scripts)
 PIP := -m pip install --quiet --disable-pip-version-check --no-input
 PYTEST := -m pytest --quiet
+# Two processes; the tests of one file stay together, because they share servers and peers.
+PARALLEL := --numprocesses=2 --dist=loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -70,7 +72,9 @@ define install
 endef
 
 test: setup  ## tests with coverage, the adapters on the oldest apcore, and the coverage gate
-	.venv/bin/python -m coverage run $(PYTEST)
+	.venv/bin/python -m coverage erase
+	.venv/bin/python -m coverage run $(PYTEST) $(PARALLEL)
+	.venv/bin/python -m coverage combine --quiet
 	@if [ -d tests/agents/apcore ]; then set -x; .venvs/apcore-oldest/bin/python $(PYTEST) tests/agents/apcore tests/remote; fi
 	.venv/bin/python -m scripts.coverage_gate
 

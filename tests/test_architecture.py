@@ -40,7 +40,8 @@ RULES: Final = {
     "agents.apcore": may("agents agent protocol errors ids_and_time clean_text", "apcore msgspec pydantic"),
     "agents.a2a_sdk": may("agents agent protocol errors", "a2a google.protobuf msgspec"),
     "agents.as_agent": may("agents agents.a2a_sdk agent", ""),
-    "auth": may("agent protocol errors", "joserfc msgspec starlette.types"),
+    # aiohttp fetches the keys that an issuer publishes.
+    "auth": may("agent protocol errors clean_text", "aiohttp joserfc msgspec starlette.types"),
     "engine": may("agent protocol errors ids_and_time clean_text storage.task_store", "msgspec"),
     "http": may("http.traffic engine agent protocol errors clean_text", "msgspec starlette"),
     "http.traffic": may("", ""),

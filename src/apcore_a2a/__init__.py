@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from apcore_a2a.agents.executors import AgentExecutor as AgentExecutor
     from apcore_a2a.app.serve import async_serve as async_serve
     from apcore_a2a.app.serve import serve as serve
+    from apcore_a2a.auth.api_keys import APIKeyAuthenticator as APIKeyAuthenticator
     from apcore_a2a.auth.authenticator import Authenticator as Authenticator
-    from apcore_a2a.auth.jwt import ClaimMapping as ClaimMapping
+    from apcore_a2a.auth.claims import ClaimMapping as ClaimMapping
     from apcore_a2a.auth.jwt import JWTAuthenticator as JWTAuthenticator
     from apcore_a2a.client.client import A2AClient as A2AClient
     from apcore_a2a.client.sync import Client as Client
@@ -31,10 +32,11 @@ __version__ = "0.9.0"
 _EXPORTS: Final = {
     "A2AClient": "apcore_a2a.client.client",
     "A2AError": "apcore_a2a.errors",
+    "APIKeyAuthenticator": "apcore_a2a.auth.api_keys",
     "Agent": "apcore_a2a.agent",
     "AgentExecutor": "apcore_a2a.agents.executors",
     "Authenticator": "apcore_a2a.auth.authenticator",
-    "ClaimMapping": "apcore_a2a.auth.jwt",
+    "ClaimMapping": "apcore_a2a.auth.claims",
     "Client": "apcore_a2a.client.sync",
     "InMemoryTaskStore": "apcore_a2a.storage.memory",
     "JWTAuthenticator": "apcore_a2a.auth.jwt",
@@ -51,6 +53,7 @@ _EXPORTS: Final = {
 __all__ = [
     "A2AClient",
     "A2AError",
+    "APIKeyAuthenticator",
     "Agent",
     "AgentExecutor",
     "Authenticator",

@@ -23,6 +23,8 @@ class Caller(Struct, frozen=True, kw_only=True):
     type: str = ANONYMOUS
     issuer: str = ""
     roles: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    """What the caller's credentials are for, as OAuth 2.0 names it."""
     attributes: Mapping[str, Any] = {}
     tenant: str = ""  # as the client says it: which part of an agent it means, not who it is
 

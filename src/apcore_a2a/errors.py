@@ -10,7 +10,7 @@
     ├── VersionNotSupportedError
     ├── UnauthenticatedError                                                          who are you?
     ├── OverloadedError                                                               try again later
-    │       └── StoreUnavailableError
+    │       └── StoreUnavailableError · LimitExceededError
     ├── AgentError                                                                    a run failed; its text is public
     ├── InternalError                                                                 our fault
     │       └── InvalidStateTransitionError · StaleWriteError
@@ -176,6 +176,12 @@ class StoreUnavailableError(OverloadedError):
     text = "The task store is not available; try again later"
 
 
+class LimitExceededError(OverloadedError):
+    """Not now: a limit of this caller's own is reached, not one that is shared by all."""
+
+    text = "You are over your limit; try again later"
+
+
 class AgentError(A2AError):
     """Raised by an agent to fail its task with a text that the client may read."""
 
@@ -264,6 +270,7 @@ WIRE: Final[dict[type[A2AError], Wire]] = {
     VersionNotSupportedError: Wire(-32009, 400, "FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED"),
     UnauthenticatedError: Wire(-32603, 401, "UNAUTHENTICATED", "UNAUTHENTICATED"),
     OverloadedError: Wire(-32603, 503, "UNAVAILABLE", "OVERLOADED"),
+    LimitExceededError: Wire(-32603, 429, "RESOURCE_EXHAUSTED", "LIMIT_EXCEEDED"),
     AgentError: Wire(-32603, 500, "INTERNAL", "AGENT_FAILED"),
 }
 

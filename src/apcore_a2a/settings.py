@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from apcore_a2a.engine.options import EngineOptions
-from apcore_a2a.http.traffic import MIB
+from apcore_a2a.http.traffic import MAX_BODY, MIB
 from apcore_a2a.protocol.card import CardMode
 from apcore_a2a.protocol.decoding import MAX_VALUES
 
@@ -18,12 +18,20 @@ _POSITIVE: Final = (
     "shutdown_timeout",
     "execution_timeout",
     "max_active_tasks",
+    "max_active_tasks_per_caller",
+    "max_requests_per_second",
+    "max_anonymous_requests_per_second",
+    "max_total_requests_per_second",
+    "request_burst",
     "max_streams",
     "max_connections",
     "max_body_bytes_in_flight",
     "max_answer_bytes_in_flight",
     "max_streams_per_caller",
     "max_json_values",
+    "max_request_bytes",
+    "max_event_bytes",
+    "max_output_bytes",
     "keep_alive_interval",
     "max_context_messages",
     "task_store_ttl",
@@ -69,13 +77,28 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_context_messages: int | None = None
     """Messages of a conversation that an agent is told; None leaves it to the store, or to the usual 100."""
     execution_timeout: float | None = 300
+    max_requests_per_second: float | None = None
+    """Requests a second that each caller may make; None is without a limit."""
+    max_anonymous_requests_per_second: float | None = None
+    """The same for each address of callers without a name; None is as others, with authentication a tenth of that."""
+    max_total_requests_per_second: float | None = None
+    """Requests a second that all callers together may make; None is without a limit."""
+    request_burst: int | None = None
+    """Requests that may come at once before those limits hold; None is those of two seconds."""
     max_active_tasks: int = 10_000
+    max_active_tasks_per_caller: int = 5_000
     max_streams: int = 10_000
     max_connections: int = 10_000
     max_body_bytes_in_flight: int = 256 * MIB
     max_answer_bytes_in_flight: int = 256 * MIB
     max_streams_per_caller: int = 1_000
     max_json_values: int = MAX_VALUES
+    max_request_bytes: int = MAX_BODY
+    """Bytes of one request: of a message with all its parts."""
+    max_event_bytes: int = 64 * MIB
+    """Bytes of one event of an agent as JSON: a status, or a piece of an artifact."""
+    max_output_bytes: int = 256 * MIB
+    """Bytes of all events of one run: of the artifacts that it makes, piece by piece."""
     trusted_proxies: tuple[str, ...] = ()
     card_mode: CardMode = "auto"
     old_statuses: bool = False
@@ -124,8 +147,11 @@ class Settings(Struct, frozen=True, kw_only=True):
             execution_timeout=self.execution_timeout,
             shutdown_timeout=self.shutdown_timeout,
             max_active_tasks=self.max_active_tasks,
+            max_active_tasks_per_caller=self.max_active_tasks_per_caller,
             max_streams=self.max_streams,
             max_streams_per_caller=self.max_streams_per_caller,
+            max_event_bytes=self.max_event_bytes,
+            max_output_bytes=self.max_output_bytes,
             cancel_on_disconnect=self.cancel_on_disconnect,
             same_message_same_task=self.same_message_same_task,
             keep_alive_interval=self.keep_alive_interval,

@@ -121,7 +121,7 @@ async def test_one_word_makes_tasks_survive(tmp_path: Any) -> None:
         ({"explorer_prefix": "explorer"}, "explorer_prefix must look like"),
         ({"log_level": "loud"}, "log_level must be one of"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 async def test_settings_that_make_no_sense_are_refused_by_name(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):

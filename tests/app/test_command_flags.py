@@ -87,3 +87,16 @@ async def test_the_log_level_says_how_much_is_logged(tmp_path: Path) -> None:
     async with command("--extensions-dir", str(tmp_path), "--log-level", "loud") as process:
         assert await process.ends() == 1
     assert "Invalid value for '--log-level'" in process.said
+
+
+async def test_limits_of_requests_hold_by_flag_and_by_variable_behind_a_proxy_too() -> None:
+    flags = ["--max-requests-per-second", "0.001", "--trusted-proxies", "127.0.0.1, 10.0.0.1"]
+    async with command("--extensions-dir", str(EXTENSIONS), *flags, A2A_REQUEST_BURST="2") as process:
+        async with httpx.AsyncClient(base_url=await address(process), headers={"A2A-Version": "1.0"}) as client:
+            one = {"X-Forwarded-For": "203.0.113.1"}
+            other = {"X-Forwarded-For": "203.0.113.2"}
+            statuses = [(await client.get("/tasks", headers=who)).status_code for who in (one, one, one, other)]
+            assert statuses == [200, 200, 429, 200]
+    async with command("--extensions-dir", str(EXTENSIONS), "--max-active-tasks-per-caller", "0") as process:
+        assert await process.ends() == 1
+    assert "max_active_tasks_per_caller must be positive" in process.said

@@ -251,7 +251,7 @@ async def test_how_many_tasks_are_kept_is_said_once_for_every_store(store: str |
         ({"store": "memory://?ttl=5"}, "has no options in its URL"),
         ({"task_store": InMemoryTaskStore(), "task_store_max": 6}, "set them on the InMemoryTaskStore"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 async def test_a_limit_that_would_do_nothing_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):

@@ -10,7 +10,8 @@ import pytest
 from joserfc.jwk import ECKey, KeySet, OctKey, OKPKey, RSAKey
 
 from apcore_a2a.auth.authenticator import Authenticator
-from apcore_a2a.auth.jwt import MAX_TOKEN, ClaimMapping, JWTAuthenticator
+from apcore_a2a.auth.claims import ClaimMapping
+from apcore_a2a.auth.jwt import MAX_TOKEN, JWTAuthenticator
 from tests.auth.tokens import RSA, SECRET, bearer
 from tests.requirements import requirement
 
@@ -53,10 +54,11 @@ def test_it_is_an_authenticator() -> None:
         {"aud": []},
         {"sub": None},
         {"sub": ""},
-        {"sub": 7},
+        {"sub": True},
+        {"sub": 7.5},
         {"sub": ["ada"]},
     ],
-    ids=str,
+    ids=" ".join,
 )
 @requirement("FR-AUT-001")
 def test_a_token_with_wrong_claims_is_refused(changes: dict[str, Any]) -> None:
@@ -159,11 +161,21 @@ def test_a_required_claim_must_be_there() -> None:
     assert auth.authenticate(bearer(team="x")) is not None
 
 
-@pytest.mark.parametrize("claimed", ["system", "anonymous"])
-def test_nobody_becomes_the_system_or_nobody_by_claiming_it(claimed: str) -> None:
+def test_nobody_becomes_the_system_by_claiming_it() -> None:
+    assert authenticator().authenticate(bearer(type="system")) is None
+
+
+@pytest.mark.parametrize("claimed", ["anonymous", "", None])
+def test_who_claims_no_type_of_their_own_is_a_user(claimed: str | None) -> None:
     caller = authenticator().authenticate(bearer(type=claimed))
     assert caller is not None
     assert caller.type == "user"
+
+
+def test_a_subject_may_be_a_number() -> None:
+    caller = authenticator().authenticate(bearer(sub=7))
+    assert caller is not None
+    assert caller.id == "7"
 
 
 def test_the_same_subject_of_two_issuers_is_two_owners() -> None:

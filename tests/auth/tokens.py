@@ -1,8 +1,10 @@
 """Tokens for tests: made with a real library, signed with real keys."""
 
+import base64
 import time
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import rsa
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
@@ -20,3 +22,10 @@ def bearer(
     kept = {name: value for name, value in whole.items() if value is not None}
     token = jwt.encode({"alg": alg}, kept, key or OctKey.import_key(SECRET), algorithms=[alg])
     return {"authorization": f"Bearer {token}"}
+
+
+def short_rsa_jwk() -> dict[str, str]:
+    """An RSA key that can be broken; made without joserfc, which warns of it."""
+    numbers = rsa.generate_private_key(65537, 1024).public_key().public_numbers()
+    modulus = base64.urlsafe_b64encode(numbers.n.to_bytes(128)).rstrip(b"=").decode()
+    return {"kty": "RSA", "n": modulus, "e": "AQAB"}

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from apcore_a2a.protocol.card import AgentCapabilities
 from apcore_a2a.protocol.model import TaskState
-from tests.cli.conftest import Terminal, hosted
+from tests.cli.conftest import Terminal, hosted, scripted
+from tests.client import scripted as peer
 from tests.fakes import ScriptedAgent
 from tests.interaction.serving import CARD
 
@@ -18,6 +19,17 @@ from tests.interaction.serving import CARD
 def sent(agent: ScriptedAgent) -> list[dict[str, object]]:
     """The parts that the agent got last."""
     return [part.to_dict() for part in agent.calls[-1].message.parts]
+
+
+def test_a_task_that_an_agent_answers_with_too_early_is_waited_for(terminal: Terminal) -> None:
+    with scripted() as server:
+        server.on(peer.CARD, peer.respond(peer.card(server.url, capabilities={"streaming": False})))
+        working = peer.result(peer.task("WORKING"))
+        server.on("/", peer.result({"task": peer.task("SUBMITTED")}), working, peer.result(peer.task("COMPLETED")))
+
+        ran = terminal("send", server.url, "hi", "--poll-interval", "0.01")
+
+    assert (ran.code, ran.fields["State"]) == (0, "COMPLETED")
 
 
 def test_a_message_is_sent_and_its_task_waited_for(terminal: Terminal, url: str) -> None:

@@ -14,6 +14,7 @@ from apcore_a2a.errors import (
     AgentError,
     ExtensionSupportRequiredError,
     InvalidParamsError,
+    LimitExceededError,
     MethodNotFoundError,
     OverloadedError,
     TaskNotCancelableError,
@@ -91,7 +92,7 @@ async def test_an_error_of_1_0_comes_back_over_rest(
     assert str(got) == str(sent)
 
 
-@pytest.mark.parametrize("kind", set(BY_CODE.values()), ids=lambda kind: str(kind.__name__))
+@pytest.mark.parametrize("kind", dict.fromkeys(BY_CODE.values()), ids=lambda kind: str(kind.__name__))
 async def test_an_error_of_0_3_comes_back_over_json_rpc_and_rest(
     server: ScriptedServer, connect: Connect, kind: type[A2AError]
 ) -> None:
@@ -145,7 +146,7 @@ BARE = [
     (401, REALM, UnauthenticatedError, r'credentials \(Bearer realm="x"\); pass auth='),
     (403, {}, A2AServerError, "answered HTTP 403"),
     (404, {}, A2AServerError, "answered HTTP 404"),
-    (429, {"Retry-After": "7"}, OverloadedError, "overloaded"),
+    (429, {"Retry-After": "7"}, LimitExceededError, "by this caller"),
     (503, {"Retry-After": "7"}, OverloadedError, "overloaded"),
     (502, {}, A2AServerError, "answered HTTP 502"),
     (302, {"Location": "http://169.254.169.254/"}, A2AConnectionError, r"redirects to .*; redirects are not followed"),

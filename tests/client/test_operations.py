@@ -19,7 +19,9 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 from tests.client.conftest import Connect
-from tests.client.scripted import CARD, Answer, Request, ScriptedServer, card, respond, result, task
+from tests.client.scripted import CARD, Answer, Request, ScriptedServer, card, card_03, respond, result, task
+from tests.fakes import COMPLETED, ScriptedAgent
+from tests.interaction.serving import serving
 from tests.requirements import requirement
 
 PUSH = {"taskId": "t-1", "id": "p-1", "url": "https://example.com/hook"}
@@ -294,3 +296,38 @@ async def test_an_answer_that_is_too_large_is_refused(server: ScriptedServer, co
 
     with pytest.raises(InvalidAgentResponseError, match="larger than 4,096 bytes; raise max_response"):
         await connect(max_response=4096).get_task("t-1")
+
+
+async def test_the_pages_of_an_agent_of_0_3_are_followed_over_rest(connect: Connect) -> None:
+    agent = ScriptedAgent(default=(COMPLETED,))
+    async with serving(agent) as url:
+        client = connect(url, binding="HTTP+JSON", version="0.3")
+        sent = [await client.send_message("hi") for _ in range(5)]
+
+        page = await client.list_tasks(page_size=2)
+        listed = [task.id async for task in client.iter_tasks(page_size=2)]
+
+    assert len(page.tasks) == 2
+    assert page.next_page_token
+    assert listed == [task.id for task in reversed(sent) if isinstance(task, Task)]
+
+
+@pytest.mark.parametrize(
+    ("headers", "token"),
+    [
+        ({}, ""),
+        ({"Link": '</v1/tasks?cursor=a%20b&limit=2>; rel="next"'}, "a b"),
+        ({"Link": '<?pageToken=x>; rel="prev", <?pageToken=y>; rel=next'}, "y"),
+        ({"Link": "<<<>>>; rel"}, ""),
+        ({"Link": '<?other=1>; rel="next"'}, ""),
+    ],
+)
+async def test_an_array_of_tasks_is_a_page(
+    server: ScriptedServer, connect: Connect, headers: dict[str, str], token: str
+) -> None:
+    server.on(CARD, respond(card_03(server.url, preferredTransport="HTTP+JSON")))
+    server.on("/v1/tasks?includeArtifacts=false", respond([task("COMPLETED")], headers=headers))
+
+    page = await connect().list_tasks()
+
+    assert ([one.id for one in page.tasks], page.next_page_token) == (["t-1"], token)

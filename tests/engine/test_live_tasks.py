@@ -3,14 +3,15 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, Call
-from apcore_a2a.errors import OverloadedError
+from apcore_a2a.errors import LimitExceededError, OverloadedError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.task_store import Record
-from tests.engine.driving import User, serving, settle, soon, until
+from tests.engine.driving import ALICE, BOB, User, serving, settle, soon, until
 from tests.engine.fake_disk import FakeDisk
-from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, Step
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, Step, chunk
 
 S = TaskState
 
@@ -98,3 +99,55 @@ async def test_two_who_come_at_once_share_one_live_task() -> None:
         await alice.send("on", task_id=task.id)
         for watcher in watchers:
             assert (await watcher.rest()).states == [S.INPUT_REQUIRED, S.WORKING, S.COMPLETED]
+
+
+async def test_one_caller_has_a_limit_of_running_tasks_and_others_have_their_own() -> None:
+    gate = Gate()
+    async with serving(ScriptedAgent(default=(gate, COMPLETED)), max_active_tasks_per_caller=2) as engine:
+        alice = User(engine, ALICE)
+        await alice.start("slow")
+        await alice.start("slow")
+        for who in (ALICE, replace(ALICE, tenant="made up")):
+            with pytest.raises(LimitExceededError, match="your limit of running tasks"):
+                await User(engine, who).send("one more")
+        await User(engine, BOB).start("slow")
+        assert engine.active_tasks == 3
+        gate.open()
+        await until(lambda: engine.active_tasks == 0)
+        assert (await alice.send("one more")).status.state is S.COMPLETED
+
+
+async def test_a_caller_s_messages_that_come_together_do_not_pass_the_limit_together() -> None:
+    gate, thinking = Gate(), Gate()
+
+    class Thoughtful(ScriptedAgent):
+        async def admit(self, call: Call) -> Admission:
+            await thinking.stand()
+            return await super().admit(call)
+
+    async with serving(Thoughtful(default=(gate, COMPLETED)), max_active_tasks_per_caller=3) as engine:
+        senders = [asyncio.create_task(User(engine).send("go")) for _ in range(10)]
+        await thinking.reached()
+        await settle()
+        thinking.open()
+        await gate.reached()
+        await until(lambda: sum(sender.done() for sender in senders) == 7)
+        assert engine.active_tasks == 3
+        gate.open()
+        await soon(asyncio.wait(senders))
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "state"),
+    [("max_event_bytes", 999, S.COMPLETED), ("max_event_bytes", 2_000, S.FAILED), ("max_output_bytes", 999, S.FAILED)],
+)
+async def test_what_an_agent_says_has_a_size(limit: str, size: int, state: TaskState) -> None:
+    agent = ScriptedAgent(default=(chunk("x" * size), chunk("y" * size, append=True), COMPLETED))
+    async with serving(agent, None, **{limit: 1_900}) as engine:
+        task = await User(engine).send("go")
+        assert task.status.state is state
+        if state is S.FAILED:
+            assert task.status.message is not None
+            assert "limit of bytes" in str(task.status.message.parts[0].text)
+            shown = "".join(str(part.text) for artifact in task.artifacts for part in artifact.parts)
+            assert len(shown) <= 1_900

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.engine.call_context import CallContext
-from apcore_a2a.errors import OverloadedError, UnsupportedOperationError
+from apcore_a2a.errors import LimitExceededError, OverloadedError, UnsupportedOperationError
 from apcore_a2a.protocol.model import TaskState
 from tests.engine.driving import (
     ALICE,
@@ -59,7 +59,7 @@ async def test_a_tenant_is_no_second_allowance() -> None:
     async with serving(ScriptedAgent(default=(gate, COMPLETED)), max_streams_per_caller=1) as engine:
         opened = [await User(engine, ALICE).stream("go"), await User(engine, BOB).stream("go")]
         for made_up in ("one", "two"):
-            with pytest.raises(OverloadedError, match="your limit of open streams"):
+            with pytest.raises(LimitExceededError, match="your limit of open streams"):
                 await User(engine, replace(ALICE, tenant=made_up)).stream("go")
         gate.open()
         for watcher in opened:
@@ -74,7 +74,7 @@ async def test_callers_without_a_name_have_an_allowance_for_each_address() -> No
         nowhere = CallContext()
         opened = [await soon(engine.stream_message(request("go"), who)) for who in (here, there, nowhere)]
         for who in (here, there, nowhere, CallContext(peer=("10.0.0.1", 2), caller=Caller(tenant="made up"))):
-            with pytest.raises(OverloadedError, match="your limit of open streams"):
+            with pytest.raises(LimitExceededError, match="your limit of open streams"):
                 await engine.stream_message(request("go"), who)
         gate.open()
         for stream in opened:

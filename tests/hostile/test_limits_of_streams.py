@@ -54,7 +54,7 @@ async def test_made_up_tenants_do_not_make_room_and_another_address_has_its_own(
             opened = await open_stream(client, f"tenant{number}")
             assert opened.headers["content-type"] == "text/event-stream"
         refused = await open_stream(client, "another")
-        assert refused.status_code == 503
+        assert refused.status_code == 429
         assert refused.headers["retry-after"] == "1"
         said = json.loads(await refused.aread())["error"]["message"]
         assert said == "You are at your limit of open streams; close one or try again later"

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 import httpx
+from msgspec.structs import replace
 
 from apcore_a2a.errors import WIRE
 from apcore_a2a.protocol import v1
@@ -177,7 +178,11 @@ class Speaker:
         response = await self.http.send(self.request(operation, value))
         if self.rest:
             self._check(response)
-            return self.dialect.decode_result(operation, response.content)
+            result = self.dialect.decode_result(operation, response.content)
+            if "next" in response.links:  # of 0.3, whose page is a bare array
+                token = httpx.URL(response.links["next"]["url"]).params["pageToken"]
+                result = replace(result, next_page_token=token)
+            return result
         body = response.json()
         assert body["id"] == 7
         if "error" in body:

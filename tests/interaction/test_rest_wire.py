@@ -1,6 +1,8 @@
 """REST as it is on the wire: paths, methods, statuses, media types."""
 
+import asyncio
 import json
+from asyncio.subprocess import PIPE
 from typing import Any
 
 import httpx
@@ -8,6 +10,7 @@ import pytest
 
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
 from tests.interaction.conftest import Serve
+from tests.interaction.peers.sdk03 import PYTHON as SDK03
 
 MESSAGE = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}}
 OLD_MESSAGE = {"message": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hi"}]}}
@@ -141,8 +144,37 @@ async def test_0_3_lives_under_v1_and_needs_no_header(rest: httpx.AsyncClient) -
     rest.headers.pop("A2A-Version")
     answer = (await rest.post("/v1/message:send", json=OLD_MESSAGE)).json()
     assert answer["task"]["history"][0]["content"] == [{"text": "hi"}]
-    listed = (await rest.get("/v1/tasks", params={"limit": 1})).json()
-    assert [task["id"] for task in listed["tasks"]] == [answer["task"]["id"]]
+    listed = (await rest.get("/v1/tasks")).json()
+    assert [task["id"] for task in listed] == [answer["task"]["id"]]
+
+
+async def test_tasks_of_0_3_are_an_array_and_a_link_leads_to_the_next_page(rest: httpx.AsyncClient) -> None:
+    rest.headers.pop("A2A-Version")
+    sent = [(await rest.post("/v1/message:send", json=OLD_MESSAGE)).json()["task"] for _ in range(3)]
+
+    first = await rest.get("/v1/tasks", params={"limit": 2, "status": "TASK_STATE_COMPLETED"})
+    second = await rest.get(first.url.join(first.links["next"]["url"]))
+
+    assert first.json() + second.json() == sent[::-1]  # the newest first
+    assert "link" not in second.headers
+
+
+async def test_each_task_of_such_an_array_is_one_to_the_official_sdk(rest: httpx.AsyncClient) -> None:
+    rest.headers.pop("A2A-Version")
+    task = (await rest.post("/v1/message:send", json=OLD_MESSAGE)).json()["task"]
+
+    listed = await rest.get("/v1/tasks")
+
+    # Its client has no method for it. It reads each task so, and refuses what it does not know.
+    script = """if True:
+        import json, sys
+        from a2a.grpc import a2a_pb2
+        from google.protobuf.json_format import ParseDict
+        print(*(ParseDict(task, a2a_pb2.Task()).id for task in json.load(sys.stdin)))
+    """
+    reading = await asyncio.create_subprocess_exec(SDK03, "-c", script, stdin=PIPE, stdout=PIPE)
+    ids, _ = await reading.communicate(listed.content)
+    assert ids.decode().split() == [task["id"]]
 
 
 async def test_1_0_paths_without_the_header_say_what_is_missing(rest: httpx.AsyncClient) -> None:

@@ -9,9 +9,10 @@ import httpx
 import pytest
 from hypothesis import given
 
-from apcore_a2a.protocol.model import PushConfig, Task, TaskState, TaskStatus
+from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
 from apcore_a2a.storage.dict_store import DictTaskStore, from_dict, takes_dicts, to_dict
 from apcore_a2a.storage.memory import InMemoryTaskStore
+from apcore_a2a.storage.task_store import SavedPushConfig
 from tests.app.test_app import send
 from tests.interaction.serving import serving
 from tests.modules import Add, Pay, registry
@@ -70,7 +71,7 @@ async def test_states_are_said_in_short_and_read_in_either_spelling() -> None:
 
 async def test_webhooks_are_dictionaries_too() -> None:
     tasks = DictTaskStore(StoreOfDicts())
-    config = PushConfig(url="https://client.example/hook", token="x")
+    config = SavedPushConfig(url="https://client.example/hook", token="x", a2a_version="0.3")
     assert await tasks.get_push_config("t") is None
     await tasks.save_push_config("t", config)
     assert await tasks.get_push_config("t") == config

@@ -5,9 +5,9 @@ import inspect
 import pytest
 
 from apcore_a2a.errors import OverloadedError, StoreUnavailableError
-from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
+from apcore_a2a.protocol.model import PushConfig, Task, TaskState, TaskStatus
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.task_store import Query
+from apcore_a2a.storage.task_store import Query, Report, Webhook
 from tests.storage.contract import ALICE, BOB, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
 
 KB = 1000
@@ -181,3 +181,34 @@ async def test_bytes_of_a_task_that_is_saved_anew_count_once() -> None:
         status = TaskStatus(state=state, timestamp=timestamp())
         await store.save(Task(id="t", context_id="c", status=status, metadata={"large": "x" * 60 * KB}))
     await run_with_message(store, "u", 99 * KB, owner="somebody")
+
+
+async def test_what_was_kept_for_webhooks_is_free_again_when_they_have_got_it() -> None:
+    store = InMemoryTaskStore(max_bytes=20_000, max_bytes_per_owner=20_000)
+    for number in range(50):
+        author = Author(f"t{number}")
+        change = author.create()
+        config = PushConfig(url="https://example.com/hook", id="w", task_id=author.task.id)
+        change.webhook = Webhook(config=config, a2a_version="1.0")
+        await store.create(change)
+        await append(store, author.work())
+        await append(store, author.chunk("x" * 2_000))
+        await append(store, author.complete())
+        (claim,) = await store.webhooks.claim(10, 30)
+        assert await store.webhooks.settle(claim, Report(delivered=4))
+    remaining = (await store.page(Query(owner=ALICE, limit=100))).total
+    assert 5 <= remaining <= 10
+
+
+async def test_events_that_wait_for_a_webhook_count_against_the_budget() -> None:
+    store = InMemoryTaskStore(max_bytes=20_000, max_bytes_per_owner=20_000)
+    author = Author("t")
+    change = author.create()
+    config = PushConfig(url="https://example.com/hook", id="w", task_id="t")
+    change.webhook = Webhook(config=config, a2a_version="1.0")
+    await store.create(change)
+    await append(store, author.work())
+    await append(store, author.chunk("x" * 8_000))
+    await append(store, author.complete())
+    with pytest.raises(OverloadedError):
+        await store.create(Author("y" * 4_000).create())

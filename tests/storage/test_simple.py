@@ -7,7 +7,8 @@ import pytest
 from apcore_a2a.errors import StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
 from apcore_a2a.storage import simple
-from apcore_a2a.storage.simple import RESERVED, SimpleStore
+from apcore_a2a.storage.saved_task import RESERVED
+from apcore_a2a.storage.simple import SimpleStore
 from apcore_a2a.storage.task_store import Query, TaskListResult, trouble_of
 from tests.requirements import requirement
 from tests.storage.contract import ALICE, Author, DictStore, append, assert_holds, ids, tell, timestamp

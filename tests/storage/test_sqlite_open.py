@@ -10,7 +10,7 @@ import pytest
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.sqlite.schema import APPLICATION_ID, MIGRATIONS, connect_writer, migrate
+from apcore_a2a.storage.sqlite.schema import APPLICATION_ID, CODES, MIGRATIONS, connect_writer, migrate
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.storage.task_store import Query
 from tests.storage.contract import ALICE, BOB, Author, tell
@@ -126,14 +126,13 @@ def test_a_schema_of_the_past_is_brought_up_to_date_whole_or_not_at_all(tmp_path
 
 async def test_a_file_that_was_written_before_tasks_were_counted_is_counted(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "tasks.db")
-    await store.open()
-    for name, owner in (("a", ALICE), ("b", ALICE), ("c", BOB)):
-        await tell(store, Author(name, owner=owner), TaskState.WORKING)
-    await store.close()
     database = sqlite3.connect(store.path, isolation_level=None)
-    database.execute("DROP TABLE tally")
-    database.execute("DROP TABLE page_key")
-    database.execute("PRAGMA user_version=1")
+    migrate(database, MIGRATIONS[:1])
+    body = b'{"id":"a","status":{"state":"TASK_STATE_WORKING"}}'
+    for number, owner in enumerate((ALICE, ALICE, BOB)):
+        working = (number, str(number), owner, CODES[TaskState.WORKING])
+        database.execute("INSERT INTO task VALUES (?, ?, ?, '', '', ?, '', 2, 1, NULL)", working)
+        database.execute("INSERT INTO document VALUES (?, 2, ?)", (number, body))
     database.close()
     await store.open()
     await tell(store, Author("d"))

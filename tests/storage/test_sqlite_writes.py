@@ -13,7 +13,7 @@ from apcore_a2a.errors import StaleWriteError
 from apcore_a2a.protocol.model import PushConfig, TaskState, encode
 from apcore_a2a.storage.sqlite import writer as writer_module
 from apcore_a2a.storage.sqlite.store import READER_THREADS, SQLiteStore
-from apcore_a2a.storage.task_store import Query
+from apcore_a2a.storage.task_store import Query, Webhook
 from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
 from tests.storage.sqlite_spy import Spy
 
@@ -69,21 +69,22 @@ async def test_a_cancelled_wait_takes_nothing_with_it(sqlite: SQLiteStore) -> No
     await assert_holds(sqlite, author)
 
 
-async def test_every_event_of_a_task_with_a_webhook_is_put_in_the_outbox_with_it(
-    sqlite: SQLiteStore, writer: Spy, connections: list[Spy]
+async def test_an_event_of_a_task_with_webhooks_is_in_their_outbox_by_the_same_commit(
+    sqlite: SQLiteStore, connections: list[Spy]
 ) -> None:
     author = await tell(sqlite, Author("t"))
     await tell(sqlite, Author("without"), TaskState.WORKING)
-    config = encode(PushConfig(url="https://example.com"))
-    writer.executemany("INSERT INTO push_config VALUES (1, ?, ?)", [("a", config), ("b", config)])
+    for name in ("a", "b"):
+        config = PushConfig(url="https://example.com", id=name, task_id="t")
+        await sqlite.webhooks.save(Webhook(config=config, a2a_version="1.0"), ALICE)
     await append(sqlite, author.work())
     await append(sqlite, author.chunk("x", "y"))
     with pytest.raises(StaleWriteError):
         await append(sqlite, Author("t").work())
-    rows = connections[1].execute("SELECT task, config_id, sequence FROM push_outbox").fetchall()
-    assert rows == [(1, name, sequence) for name in ("a", "b") for sequence in (2, 3, 4)]
+    rows = connections[1].execute("SELECT task, id, delivered, latest FROM webhook").fetchall()
+    assert rows == [(1, "a", 1, 4), (1, "b", 1, 4)]
     await sqlite.remove("t", ALICE)
-    for table in ("push_config", "push_outbox", "event", "document", "private"):
+    for table in ("webhook", "event", "document", "private"):
         key = "key >> 32" if table == "event" else "task"
         assert connections[1].execute(f"SELECT count(*) FROM {table} WHERE {key} = 1").fetchone() == (0,)
 

@@ -16,7 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.app.stores import why_not_open
-from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.auth.authenticator import (
+    Authenticator,
+    close_authenticator,
+    open_authenticator,
+    security_schemes,
+)
+from apcore_a2a.auth.credentials import credential_headers
 from apcore_a2a.auth.middleware import AuthMiddleware
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.engine.engine import Engine
@@ -30,10 +36,12 @@ from apcore_a2a.http.discovery import (
     CardEndpoint,
     ExtendedCardEndpoint,
 )
+from apcore_a2a.http.forwarded import ForwardedClient
 from apcore_a2a.http.health import HEALTH, LIVE, READY, HealthEndpoint, is_health
 from apcore_a2a.http.jsonrpc import JSONRPCBinding
 from apcore_a2a.http.metrics import Metrics
 from apcore_a2a.http.origins import OriginGate
+from apcore_a2a.http.rate_limit import RateLimit, Rates
 from apcore_a2a.http.rest import RESTBinding
 from apcore_a2a.http.signals import on_exit_signal
 from apcore_a2a.http.traffic import KEY, Traffic
@@ -169,6 +177,7 @@ class Application(Starlette):
     async def _start(self) -> None:
         if self._parts.on_open is not None:
             self._parts.on_open(self)
+        await open_authenticator(self._parts.auth)
         # Hooks first: an agent that is run again may need what they make.
         for hook in self._parts.on_startup:
             await _call(hook)
@@ -201,6 +210,7 @@ class Application(Starlette):
         if self._metrics is not None:
             self._metrics.stop()
         await self.engine.close()
+        await close_authenticator(self._parts.auth)
         for hook in self._parts.on_shutdown:
             await _call(hook)
 
@@ -250,25 +260,63 @@ class _Dispatch:
 
 
 def _pipeline(application: Application, parts: Parts, metrics: Metrics | None) -> ASGIApp:
-    """Whom a browser may call for, CORS, then the door, then the routes."""
+    """Whom a browser may call for, CORS, then the route; before each that is not open to all, the door."""
     engine = application.engine
     cards = application.cards
     settings = application.settings
-    public = _public_routes(application, metrics)
+    limited = _rate_limit(settings, parts, metrics)
+    rpc = JSONRPCBinding(
+        engine, locate=cards.at, max_values=settings.max_json_values, max_body=settings.max_request_bytes
+    )
     routes: dict[tuple[str, str], ASGIApp] = {
-        **public,
-        ("POST", "/"): JSONRPCBinding(engine, locate=cards.at, max_values=settings.max_json_values),
-        ("GET", EXTENDED_CARD_PATH): ExtendedCardEndpoint(engine, cards),
+        ("POST", "/"): limited(rpc),
+        ("GET", EXTENDED_CARD_PATH): limited(ExtendedCardEndpoint(engine, cards)),
     }
-    rest = RESTBinding(engine, locate=cards.at, max_values=settings.max_json_values, old_statuses=settings.old_statuses)
-    app: ASGIApp = _Dispatch(routes, rest, metrics)
+    rest = limited(
+        RESTBinding(
+            engine,
+            locate=cards.at,
+            max_values=settings.max_json_values,
+            max_body=settings.max_request_bytes,
+            old_statuses=settings.old_statuses,
+        )
+    )
     if parts.auth is not None:
-        app = AuthMiddleware(app, parts.auth, exempt=frozenset(public))
+        # Around each of them, and not around the dispatch: what a request runs is what was looked up, door and all. No
+        # way to write a path finds one thing for the door and another behind it.
+        for route, endpoint in routes.items():
+            routes[route] = AuthMiddleware(endpoint, parts.auth)
+        rest = AuthMiddleware(rest, parts.auth)
+    app: ASGIApp = _Dispatch({**_public_routes(application, metrics), **routes}, rest, metrics)
     if settings.cors_origins:
-        app = _with_cors(app, settings.cors_origins)
-    return OriginGate(
+        app = _with_cors(app, settings.cors_origins, parts.auth)
+    app = OriginGate(
         app, host=settings.host, url=settings.url, origins=settings.cors_origins, proxies=settings.trusted_proxies
     )
+    if settings.trusted_proxies:
+        app = ForwardedClient(app, proxies=settings.trusted_proxies)
+    return app
+
+
+def _rate_limit(settings: Settings, parts: Parts, metrics: Metrics | None) -> Callable[[ASGIApp], ASGIApp]:
+    """What is put around each binding; nothing if there is no limit. What is open to everybody has none."""
+    anonymous = settings.max_anonymous_requests_per_second
+    if anonymous is None and settings.max_requests_per_second is not None:
+        anonymous = settings.max_requests_per_second
+        if parts.auth is not None:  # else nobody has a name, and that is no reason to give less
+            anonymous /= 10
+    rates = Rates(
+        per_caller=settings.max_requests_per_second,
+        per_anonymous=anonymous,
+        total=settings.max_total_requests_per_second,
+        burst=settings.request_burst,
+    )
+    if not rates.are_limited:
+        return lambda app: app
+    on_refused = None
+    if metrics is not None:
+        on_refused = metrics.request_limited
+    return RateLimit(rates, on_refused=on_refused).around
 
 
 def _public_routes(application: Application, metrics: Metrics | None) -> dict[tuple[str, str], ASGIApp]:
@@ -294,13 +342,14 @@ def _public_routes(application: Application, metrics: Metrics | None) -> dict[tu
     return public
 
 
-def _with_cors(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
+def _with_cors(app: ASGIApp, origins: tuple[str, ...], auth: Authenticator | None) -> ASGIApp:
     if "*" in origins:
         logger.warning("CORS is open to every origin; name the origins in production")
+    keys = () if auth is None else credential_headers(security_schemes(auth))
     return CORSMiddleware(
         app,
         allow_origins=origins,
         allow_methods=("GET", "POST", "DELETE"),
-        allow_headers=CORS_HEADERS,
-        expose_headers=("A2A-Version", "A2A-Extensions", "ETag", "Retry-After"),
+        allow_headers=(*CORS_HEADERS, *sorted(keys)),
+        expose_headers=("A2A-Version", "A2A-Extensions", "ETag", "Link", "Retry-After", "WWW-Authenticate"),
     )

@@ -14,6 +14,7 @@ from apcore_a2a.agent import Agent
 from apcore_a2a.app.application import Application, Hook
 from apcore_a2a.app.compose import compose, is_apcore
 from apcore_a2a.app.stores import Retention, choose_store
+from apcore_a2a.auth.any_of import as_authenticator
 from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.http.guard import GuardedProtocol
@@ -47,7 +48,7 @@ class ServeOptions(TypedDict, total=False):
     card: AgentCard | None
     default_skill: str
     approvals_by_caller: bool
-    auth: Authenticator | None
+    auth: Authenticator | Sequence[Authenticator] | None
     store: str | None
     task_store: TaskStore | Store | None
     task_store_ttl: float | None
@@ -70,13 +71,21 @@ class ServeOptions(TypedDict, total=False):
     drain_delay: float
     keep_alive_interval: float
     max_context_messages: int | None
+    max_requests_per_second: float | None
+    max_anonymous_requests_per_second: float | None
+    max_total_requests_per_second: float | None
+    request_burst: int | None
     max_active_tasks: int
+    max_active_tasks_per_caller: int
     max_streams: int
     max_connections: int
     max_body_bytes_in_flight: int
     max_answer_bytes_in_flight: int
     max_streams_per_caller: int
     max_json_values: int
+    max_request_bytes: int
+    max_event_bytes: int
+    max_output_bytes: int
     card_mode: CardMode
     old_statuses: bool
     log_level: str | None
@@ -196,9 +205,7 @@ def build(target: object, options: ServeOptions, **address: Any) -> Application:
                 raise ValueError(f"{name} is an option for apcore modules, and {type(target).__name__} has none")
     if settings.log_level is not None:
         logging.getLogger("apcore_a2a").setLevel(settings.log_level.upper())
-    auth = options.get("auth")
-    if auth is not None and not isinstance(auth, Authenticator):
-        raise TypeError(f"auth {type(auth).__name__} lacks the method authenticate(headers)")
+    auth = as_authenticator(options.get("auth"))
     retention = Retention(settings.task_store_ttl, settings.task_store_max)
     builder = options.get("request_context_builder")
     parts = compose(target, options.get("card"), settings, auth, request_context_builder=builder)

@@ -14,8 +14,9 @@ class Authenticator(Protocol):
     """Proves who a caller is from the headers of a request.
 
     `authenticate` gets the headers by lower-case name and answers an identity (anything with `id`, `type`, `roles` and
-    `attrs`, such as apcore's Identity), or None to refuse. It may be a coroutine function. An optional
-    `security_schemes()` answers what the agent card says about it.
+    `attrs`, such as apcore's Identity; `scopes`, too, if it has them), or None to refuse. It may be a coroutine
+    function. An optional `security_schemes()` answers what the agent card says about it, in OpenAPI's words; optional
+    coroutine functions `open()` and `close()` are called when the application starts and ends.
 
     Example:
         >>> from apcore_a2a import Authenticator
@@ -39,6 +40,8 @@ class Authenticator(Protocol):
         """
 
 
+SYSTEM: Final = "system"
+"""The type of caller that apcore's ACL trusts; nobody from outside has it."""
 BEARER: Final[dict[str, Any]] = {"type": "http", "scheme": "bearer"}
 
 
@@ -65,6 +68,7 @@ def _to_caller(identity: Any) -> Caller:  # Any: somebody's own identity
         id=str(identity.id),
         type=outside_type(getattr(identity, "type", None)),
         roles=tuple(map(str, roles)),
+        scopes=tuple(map(str, getattr(identity, "scopes", None) or ())),
         attributes=dict(getattr(identity, "attrs", None) or {}),
     )
 
@@ -73,9 +77,28 @@ def outside_type(claimed: object) -> str:
     """The type of a caller who comes from outside: what was claimed, but for what cannot be claimed there."""
     kind = str(claimed or "user")
     # apcore's ACL trusts "system"; and who is ANONYMOUS owns the tasks that everybody without a name shares.
-    if kind in (ANONYMOUS, "system"):
+    if kind in (ANONYMOUS, SYSTEM):
         return "user"
     return kind
+
+
+async def open_authenticator(authenticator: Authenticator | None) -> None:
+    """Tell an authenticator that wants to know that the application starts."""
+    await _call_optional(authenticator, "open")
+
+
+async def close_authenticator(authenticator: Authenticator | None) -> None:
+    """Tell an authenticator that wants to know that the application ends."""
+    await _call_optional(authenticator, "close")
+
+
+async def _call_optional(authenticator: Authenticator | None, name: str) -> None:
+    # Optional, as security_schemes is.
+    method = getattr(authenticator, name, None)
+    if callable(method):
+        done = method()
+        if inspect.isawaitable(done):
+            await done
 
 
 def security_schemes(authenticator: Authenticator) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Bearer tokens that are JWTs.
 
-Rule: the algorithm is ours to choose, never the token's; a token that does not expire is refused; nothing of a token
-is ever logged or answered.
+Rule: the key and the algorithm are ours to choose, never the token's; a token that does not expire is refused; nothing
+of a token is ever logged or answered.
 """
 
 import logging
@@ -10,39 +10,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
-from joserfc import jwt
-from joserfc.errors import JoseError
-from joserfc.jwk import ECKey, KeySet, OctKey, OKPKey, RSAKey
-from msgspec import Struct
+from joserfc import jws, jwt
+from joserfc.errors import ClaimError, JoseError
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.auth.authenticator import BEARER, outside_type
+from apcore_a2a.auth.authenticator import BEARER
+from apcore_a2a.auth.checked_tokens import CheckedTokens, digest_of
+from apcore_a2a.auth.claims import ClaimMapping, TokenRefused, to_caller
+from apcore_a2a.auth.issuer_keys import IssuerKeys
+from apcore_a2a.auth.keys import VerificationKeys, import_keys
+from apcore_a2a.errors import OverloadedError
 
 logger = logging.getLogger(__name__)
 
 MAX_TOKEN: Final = 16 * 1024  # characters; more is not worth a signature check
 LEEWAY: Final = 30  # seconds two clocks may differ
-_PEM: Final = "-----BEGIN "
-
-
-class ClaimMapping(Struct, frozen=True, kw_only=True):
-    """Which claims of a token say who the caller is.
-
-    Example:
-        >>> from apcore_a2a import ClaimMapping
-        >>> ClaimMapping(roles="groups").roles
-        'groups'
-    """
-
-    id: str = "sub"
-    type: str = "type"
-    roles: str = "roles"
-    attributes: Sequence[str] | None = None
-    """The claims kept as attributes; all but the registered ones when None."""
-
-
+# RFC 8725 §3.11: what is signed for something else (a logout, a proof of possession) is no access token.
+_TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 _DEFAULT: Final = ClaimMapping()
-_REGISTERED: Final = frozenset({"iss", "sub", "aud", "exp", "nbf", "iat", "jti"})
 
 
 class TokenChecks(TypedDict, total=False):
@@ -54,7 +39,8 @@ class TokenChecks(TypedDict, total=False):
         >>> auth = JWTAuthenticator("a secret of at least thirty-two characters", **checks)
     """
 
-    audience: str | None
+    audience: str | Sequence[str] | None
+    """Whom the token must be for; of several, any one."""
     issuer: str | None
     require_claims: Sequence[str] | None
     leeway: int
@@ -62,20 +48,26 @@ class TokenChecks(TypedDict, total=False):
 
 
 class JWTAuthenticator:
-    """Accepts `Authorization: Bearer <JWT>` signed with `key`.
+    """Accepts `Authorization: Bearer <JWT>`, signed with a key of yours or with those of an identity provider.
 
-    `key` is a shared secret, a PEM public key, or a JWK or JWK set as a mapping.
+    The keys are one of these: `key`, which is a shared secret, a PEM public key, or a JWK or JWK set as a mapping; the
+    set that is published at `jwks_url`; or, given neither, the set that `issuer` names in its discovery document
+    (OpenID Connect). Published keys are fetched when the agent starts and every ten minutes, and again when a token
+    names a key that is not among them, at most once a minute. Keys that were fetched once stay when the provider fails.
 
     Args:
-        algorithms: Signature algorithms to accept; those that fit the key, if none are named.
+        key: Your own key.
+        jwks_url: Where the issuer's keys are published: https, or http on this machine.
+        algorithms: Signature algorithms to accept; those that fit the keys, if none are named.
         claim_mapping: Which claims say who the caller is.
         **checks: See `TokenChecks`: `audience`, `issuer`, `require_claims`, `leeway`.
 
     Raises:
-        ValueError: the key or the algorithms cannot be used, or `leeway` is negative.
+        ValueError: there is no key, or one that cannot be used, or `leeway` is negative.
 
     Example:
         >>> from apcore_a2a import JWTAuthenticator
+        >>> auth = JWTAuthenticator(issuer="https://idp.example/realms/main", audience="agents")
         >>> auth = JWTAuthenticator("a secret of at least thirty-two characters", issuer="https://idp.example")
         >>> auth.authenticate({}) is None
         True
@@ -83,8 +75,9 @@ class JWTAuthenticator:
 
     def __init__(
         self,
-        key: str | bytes | Mapping[str, Any],
+        key: str | bytes | Mapping[str, Any] | None = None,
         *,
+        jwks_url: str | None = None,
         algorithms: Sequence[str] | None = None,
         claim_mapping: ClaimMapping | None = None,
         **checks: Unpack[TokenChecks],
@@ -95,16 +88,75 @@ class JWTAuthenticator:
         self._leeway = checks.get("leeway", LEEWAY)
         if self._leeway < 0:
             raise ValueError(f"leeway must be a number of seconds, 0 or more, not {self._leeway}")
-        self._key = _import_key(key)
         # Fixed now, by us: a token that could choose its own would say "none", or HMAC with our public key.
-        self._algorithms = list(algorithms or _algorithms(self._key))
-        if not self._algorithms or "none" in self._algorithms:
+        if algorithms is not None and (not algorithms or "none" in algorithms):
             raise ValueError("algorithms must name at least one signature algorithm, and never 'none'")
+        self._algorithms = algorithms
         self._mapping = claim_mapping or _DEFAULT
         self._required = _required_claims(self._mapping.id, checks)
+        self._keys: VerificationKeys | None = None
+        self._issuer_keys: IssuerKeys | None = None
+        self._discovers = False
+        self._choose_keys(key, jwks_url, checks.get("issuer"))
+        self._checked = CheckedTokens()
 
-    def authenticate(self, headers: Mapping[str, str]) -> Caller | None:
+    def _choose_keys(
+        self, key: str | bytes | Mapping[str, Any] | None, jwks_url: str | None, issuer: str | None
+    ) -> None:
+        if key is not None:
+            if jwks_url:
+                raise ValueError("give either key or jwks_url, not both")
+            self._keys = self._restrict(import_keys(key))
+            if not len(self._keys):
+                raise ValueError("algorithms names none that fits the key")
+        elif jwks_url or issuer:
+            self._discovers = not jwks_url
+            self._issuer_keys = IssuerKeys(jwks_url=jwks_url or "", issuer=issuer or "")
+        else:
+            raise ValueError("give a key, a jwks_url, or an issuer whose keys can be found by OpenID Connect discovery")
+
+    def _restrict(self, keys: VerificationKeys) -> VerificationKeys:
+        if self._algorithms is None:
+            return keys
+        return keys.restrict(self._algorithms)
+
+    # ---- with the application ----------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Begin to fetch the issuer's keys. The application calls this when it starts.
+
+        Example:
+            >>> import asyncio
+            >>> auth = JWTAuthenticator("a secret of at least thirty-two characters")
+            >>> asyncio.run(auth.open())  # its key is here: nothing to do
+        """
+        if self._issuer_keys is None:
+            return
+        self._issuer_keys.open()
+        if "aud" not in self._required:
+            logger.warning("every token of the issuer is accepted, whomever it is for: set an audience")
+
+    async def close(self) -> None:
+        """Fetch no more keys. The application calls this when it ends.
+
+        Example:
+            >>> import asyncio
+            >>> auth = JWTAuthenticator(issuer="https://idp.example")
+            >>> asyncio.run(auth.close())
+        """
+        if self._issuer_keys is not None:
+            await self._issuer_keys.close()
+
+    # ---- with a request ----------------------------------------------------------------------------------------------
+
+    def authenticate(self, headers: Mapping[str, str]) -> Any:  # Any: as Authenticator.authenticate
         """The caller that a valid token names; None without one.
+
+        With keys of an issuer's, a token that was not seen a moment ago is answered with an awaitable of that: its key
+        may have to be fetched.
+
+        Raises:
+            OverloadedError: there are no keys yet. Awaited, too.
 
         Example:
             >>> from apcore_a2a import JWTAuthenticator
@@ -113,35 +165,63 @@ class JWTAuthenticator:
             True
         """
         scheme, _, token = headers.get("authorization", "").partition(" ")
+        token = token.strip()
         if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN:
             return None
+        digest = digest_of(token)
+        if self._issuer_keys is None:
+            assert self._keys is not None  # one or the other, since __init__
+            return self._find_checked(digest) or self._check(token, digest, self._keys)
+        return self._find_checked(digest, self._issuer_keys.generation) or self._check_with_issuer(
+            token, digest, self._issuer_keys
+        )
+
+    def _find_checked(self, digest: bytes, generation: int = 0) -> Caller | None:
+        return self._checked.find(digest, time.time(), generation)
+
+    async def _check_with_issuer(self, token: str, digest: bytes, issuer: IssuerKeys) -> Caller | None:
+        kid = _read_kid(token)
+        if issuer.current is None or (kid is not None and not issuer.current.has(kid)):
+            await issuer.look_again()
+        if issuer.current is None:
+            raise OverloadedError("Authentication is not available; try again later", retry_after=5)
+        self._find_checked(digest, issuer.generation)  # forgets what was checked with keys that are gone
+        return self._check(token, digest, self._restrict(issuer.current))
+
+    def _check(self, token: str, digest: bytes, keys: VerificationKeys) -> Caller | None:
+        """The bearer of a token, who is remembered for a while; None, with a line in the log, if it is not valid."""
+        now = time.time()
         try:
-            claims = jwt.decode(token.strip(), self._key, algorithms=self._algorithms).claims
-            # A registry for each token: it holds the time at which it was made.
-            jwt.JWTClaimsRegistry(now=int(time.time()), leeway=self._leeway, **self._required).validate(claims)
-            # Claims become a caller, who is stored and written: half a character ("\\ud800") or 5,000 lists in each
-            # other would fail somewhere else, where nobody expects it.
-            msgspec.json.encode(claims)
+            header = jws.extract_compact(token.encode()).headers()
+            key = keys.find(header.get("kid"), header.get("alg"))
+            if key is None:
+                raise TokenRefused("no key of that name and algorithm")
+            if str(header.get("typ", "JWT")).lower() not in _TYPES:
+                raise TokenRefused("its type is not that of an access token")
+            # RFC 7515 §4: what a header says besides is ignored. That goes for keys and addresses of keys, too.
+            registry = jws.JWSRegistry(algorithms=[*key.algorithms], strict_check_header=False)
+            claims = jwt.decode(token, key.key, registry=registry).claims
+            self._check_claims(claims, int(now))
+            caller = to_caller(claims, self._mapping)
         # Not only JoseError: on tokens that are well signed but oddly shaped, the library stumbles in its own ways.
         except (JoseError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            # The name of the error alone: its text may repeat what the token says.
-            logger.info("token refused", extra={"reason": type(error).__name__})
+            logger.info("token refused", extra={"reason": _reason(error)})
             return None
-        return self._to_caller(claims)
+        until = float(claims["exp"]) + self._leeway
+        self._checked.add(digest, caller, until=until, now=now, size=len(token))
+        return caller
 
-    def _to_caller(self, claims: dict[str, Any]) -> Caller | None:
-        names = self._mapping
-        subject = claims.get(names.id)
-        # Essential is not enough: 7, [] or "" would be there, and str() of them would be somebody's id.
-        if not isinstance(subject, str) or not subject:
-            return None
-        return Caller(
-            id=subject,
-            type=outside_type(claims.get(names.type)),
-            issuer=str(claims.get("iss") or ""),
-            roles=_to_roles(claims.get(names.roles)),
-            attributes=_pick_attributes(claims, names.attributes),
-        )
+    def _check_claims(self, claims: dict[str, Any], now: int) -> None:
+        subject = claims.get("sub")
+        if isinstance(subject, int) and not isinstance(subject, bool):
+            claims = {**claims, "sub": str(subject)}  # the library wants a text; a number becomes one (`to_caller`)
+        # A registry for each token: it holds the time at which it was made.
+        jwt.JWTClaimsRegistry(now=now, leeway=self._leeway, **self._required).validate(claims)
+        # Claims become a caller, who is stored and written: half a character ("\\ud800") or 5,000 lists in each
+        # other would fail somewhere else, where nobody expects it.
+        msgspec.json.encode(claims)
+
+    # ---- on the card -------------------------------------------------------------------------------------------------
 
     def security_schemes(self) -> list[dict[str, Any]]:
         """What the agent card says of these tokens, in OpenAPI's words.
@@ -151,12 +231,34 @@ class JWTAuthenticator:
             >>> JWTAuthenticator("a secret of at least thirty-two characters").security_schemes()
             [{'type': 'http', 'scheme': 'bearer', 'bearerFormat': 'JWT'}]
         """
-        return [{**BEARER, "bearerFormat": "JWT"}]
+        schemes: list[dict[str, Any]] = [{**BEARER, "bearerFormat": "JWT"}]
+        if self._discovers and self._issuer_keys is not None:
+            schemes.append({"type": "openIdConnect", "openIdConnectUrl": self._issuer_keys.discovery_url})
+        return schemes
+
+
+def _read_kid(token: str) -> object:
+    """The name of the key that a token says it was signed with; None if it says none, or is no token."""
+    try:
+        return jws.extract_compact(token.encode()).headers().get("kid")
+    except (JoseError, ValueError, TypeError, AttributeError, RecursionError):
+        return None  # `_check` will say what is wrong with it
+
+
+def _reason(error: Exception) -> str:
+    """Why a token was refused, for the log: our words, names of errors and claims; nothing that the token says."""
+    if isinstance(error, TokenRefused):
+        return str(error)
+    if isinstance(error, ClaimError):
+        return f"{type(error).__name__}: {error.claim}"
+    return type(error).__name__
 
 
 def _required_claims(subject: str, checks: TokenChecks) -> dict[str, Any]:
     """In joserfc's words: an essential claim must be there, one with a value must have that value."""
-    required: dict[str, Any] = {subject: {"essential": True}}
+    required: dict[str, Any] = {}
+    if "." not in subject:  # a path is looked up by ourselves
+        required[subject] = {"essential": True}
     for name in checks.get("require_claims") or ():
         required[name] = {"essential": True}
     # After the caller's own names, so that a name of theirs cannot make these weaker.
@@ -165,66 +267,10 @@ def _required_claims(subject: str, checks: TokenChecks) -> dict[str, Any]:
     if issuer is not None:
         required["iss"] = {"essential": True, "value": issuer}
     audience = checks.get("audience")
-    if audience is not None:
+    if isinstance(audience, str):
         required["aud"] = {"essential": True, "value": audience}
+    elif audience is not None:
+        if not audience:
+            raise ValueError("audience must name somebody; leave it out to accept tokens for anybody")
+        required["aud"] = {"essential": True, "values": list(audience)}
     return required
-
-
-def _to_roles(claim: object) -> tuple[str, ...]:
-    if not claim:
-        return ()
-    if isinstance(claim, list | tuple):
-        return tuple(str(role) for role in claim)
-    return (str(claim),)  # some issuers write a single role without the list
-
-
-def _pick_attributes(claims: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
-    """The claims of these names that the token has; all but the registered ones when None."""
-    if names is None:
-        names = list(claims.keys() - _REGISTERED)
-    attributes: dict[str, Any] = {}
-    for name in names:
-        if name in claims:
-            attributes[name] = claims[name]
-    return attributes
-
-
-Key = OctKey | RSAKey | ECKey | OKPKey | KeySet
-_KINDS: Final[dict[str, type[OctKey | RSAKey | ECKey | OKPKey]]] = {
-    "oct": OctKey,
-    "RSA": RSAKey,
-    "EC": ECKey,
-    "OKP": OKPKey,
-}
-
-
-def _import_key(key: str | bytes | Mapping[str, Any]) -> Key:
-    if isinstance(key, Mapping):
-        if "keys" in key:
-            return KeySet.import_key_set({"keys": list(key["keys"])})
-        return _KINDS[key["kty"]].import_key(dict(key))
-    text = key.decode() if isinstance(key, bytes) else key
-    if not text.startswith(_PEM):
-        return OctKey.import_key(text)
-    # A PEM block says "PUBLIC KEY", not of which kind: they are tried one after the other.
-    for kind in (RSAKey, ECKey, OKPKey):
-        try:
-            return kind.import_key(text)
-        except (JoseError, ValueError, TypeError):
-            continue
-    raise ValueError("the PEM key is neither RSA, EC nor Ed25519")
-
-
-def _algorithms(key: Key) -> Sequence[str]:
-    """What a key of this kind signs with: an RSA public key is never taken for an HMAC secret."""
-    match key:
-        case OctKey():
-            return ("HS256", "HS384", "HS512")
-        case RSAKey():
-            return ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
-        case ECKey():
-            return ("ES256", "ES384", "ES512")
-        case OKPKey():
-            return ("EdDSA", "Ed25519")
-        case _:  # a set, maybe of several kinds: none of the shared-secret algorithms, whatever is in it
-            return ("RS256", "PS256", "ES256", "EdDSA")

@@ -1,14 +1,14 @@
-"""The door: who comes in without credentials, and what everybody else must show.
+"""The door: what everybody must show who wants to go further.
 
-Rule: what is open is named exactly, method and path. There are no prefixes.
+Rule: the door knows no exceptions. What is open to all stands beside it: the routes say which, each by itself.
 """
 
 import logging
-from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from apcore_a2a.auth.authenticator import Authenticator, identify
+from apcore_a2a.auth.authenticator import Authenticator, identify, security_schemes
+from apcore_a2a.auth.credentials import challenge, credential_headers
 from apcore_a2a.errors import A2AError, OverloadedError, UnauthenticatedError, VersionNotSupportedError, wire
 from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, choose
@@ -17,57 +17,55 @@ logger = logging.getLogger(__name__)
 
 Headers = dict[str, str]
 
-INVALID: Final = b'Bearer error="invalid_token"'
-
 
 class AuthMiddleware:
     """Lets a request through with its caller in `scope["a2a.caller"]`, or answers 401."""
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator, *, exempt: frozenset[tuple[str, str]]) -> None:
+    def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
         self._app = app
         self._authenticator = authenticator
-        self._exempt = exempt
+        self._schemes = security_schemes(authenticator)
+        self._credential_headers = credential_headers(self._schemes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (scope["method"], _path(scope)) in self._exempt:
-            await self._app(scope, receive, send)
-            return
-        headers = _read_headers(scope)
+        headers = self._read_headers(scope)
         if headers is None:
-            await _refuse(scope, {}, send, challenge=INVALID)
+            shown = {"authorization": ""}  # something was shown, and it is not good
+            await _refuse(scope, {}, send, challenge=challenge(self._schemes, shown))
             return
         try:
             caller = await identify(self._authenticator, headers)
+        except OverloadedError as error:
+            logger.warning("authentication is not available", extra={"reason": error.message})
+            await _refuse_for_now(scope, headers, send)
+            return
         # Foreign code. SystemExit, too: whoever calls it means a program of theirs, not this server.
         except (Exception, SystemExit):
             logger.exception("the authenticator failed; the request was refused")
             await _refuse_for_now(scope, headers, send)
             return
         if caller is None:
-            # RFC 6750 §3.1: no error code for a request that showed nothing; and never why a token is invalid.
-            challenge = INVALID if "authorization" in headers else b"Bearer"
-            await _refuse(scope, headers, send, challenge=challenge)
+            await _refuse(scope, headers, send, challenge=challenge(self._schemes, headers))
             return
         # A new scope: the one that was handed in belongs to the server.
         await self._app({**scope, "a2a.caller": caller}, receive, send)
+
+    def _read_headers(self, scope: Scope) -> Headers | None:
+        """The headers by lower-case name; None when there are two sets of credentials."""
+        # Of two Authorization headers, a proxy in front of us may have checked the one that we would not look at.
+        headers: Headers = {}
+        for name, value in scope["headers"]:
+            name_text = name.decode("latin-1").lower()  # latin-1 decodes any byte: bad headers are no crash
+            if name_text in headers and name_text in self._credential_headers:
+                return None
+            headers[name_text] = value.decode("latin-1")
+        return headers
 
 
 def _path(scope: Scope) -> str:
     """The path as routes are named: mounted below another application, a request's has that one's prefix."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", "").rstrip("/"))
-
-
-def _read_headers(scope: Scope) -> Headers | None:
-    """The headers by lower-case name; None when there are two sets of credentials."""
-    # Of two Authorization headers, a proxy in front of us may have checked the one that we would not look at.
-    headers: Headers = {}
-    for name, value in scope["headers"]:
-        name_text = name.decode("latin-1").lower()  # latin-1 decodes any byte: bad headers are no crash
-        if name_text == "authorization" and name_text in headers:
-            return None
-        headers[name_text] = value.decode("latin-1")
-    return headers
 
 
 async def _refuse_for_now(scope: Scope, headers: Headers, send: Send) -> None:

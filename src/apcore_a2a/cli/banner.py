@@ -16,6 +16,8 @@ MAX_SKILLS: Final = 12
 ANY_ADDRESS: Final = ("0.0.0.0", "::")
 THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
 
+_KINDS: Final = {"bearer": "JWT bearer", "apiKey": "API key", "openIdConnect": "OpenID Connect"}
+
 
 def show(app: Application, listening: str, *, reload: bool = False) -> None:
     """Print the banner to standard error; `listening` is the address of the socket."""
@@ -33,9 +35,7 @@ def _facts(app: Application, listening: str, *, reload: bool) -> Table:
     card = app.cards.card
     address = _address(settings, listening)
     root = address.rstrip("/")
-    authentication = "none"
-    if card.security_schemes:
-        authentication = "JWT bearer"
+    authentication = ", ".join(_KINDS.get(name, name) for name in card.security_schemes or ()) or "none"
     facts = {
         "agent": f"{address}  (A2A 1.0 and 0.3, JSON-RPC and REST)",
         "card": f"{root}/.well-known/agent-card.json",

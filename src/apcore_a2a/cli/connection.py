@@ -133,13 +133,13 @@ async def open_client(common: CommonOptions, binding: BindingName | None = None)
 
 @asynccontextmanager
 async def open_recorded_client(
-    common: CommonOptions, binding: BindingName | None = None
+    common: CommonOptions, binding: BindingName | None = None, *, timeout: float | None = None
 ) -> AsyncIterator[tuple[A2AClient, RecordingTransport]]:
-    """A client of the agent, and what shows its last exchange as it was on the wire."""
+    """A client of the agent, whose calls have a time limit each, and what shows its last exchange as it was."""
     async with _open_route(common) as route:
         # Outermost: a card out of a file is recorded as well, so that it can be validated.
         recorder = RecordingTransport(route.transport)
-        async with _make_client(common, route._replace(transport=recorder), binding) as client:
+        async with _make_client(common, route._replace(transport=recorder), binding, timeout) as client:
             yield client, recorder
 
 
@@ -187,11 +187,13 @@ def _with_options(common: CommonOptions, transport: Transport) -> Transport:
     return transport
 
 
-def _make_client(common: CommonOptions, route: Route, binding: BindingName | None) -> A2AClient:
+def _make_client(
+    common: CommonOptions, route: Route, binding: BindingName | None, timeout: float | None = None
+) -> A2AClient:
     return A2AClient(
         route.url,
         auth=_choose_auth(common),
-        timeout=None,  # the command as a whole has a time limit, see run_to_exit_code
+        timeout=timeout,  # mostly none: the command as a whole has a time limit, see run_to_exit_code
         http=route.transport,
         binding=binding,
         version=common.version,

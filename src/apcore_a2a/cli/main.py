@@ -17,6 +17,7 @@ from apcore_a2a import __version__
 # list the commands, none of them must be imported. `serve` alone loads half a second of server.
 COMMANDS: Final = {
     "serve": ("serve:command", "Serve a directory of apcore modules as an A2A agent."),
+    "keys": ("keys:group", "Make API keys for the callers of your agent (keys new)."),
     "card": ("card:group", "Show an agent's card (card get)."),
     "skills": ("card:skills", "List what an agent can do."),
     "send": ("send:send", "Send a message and wait for the outcome."),

@@ -114,7 +114,7 @@ async def _send_until_rest(client: A2AClient, request: SendRequest, progress: ou
     if (await client.agent_card).capabilities.streaming:
         answer = await _send_over_stream(client, request, progress)
     else:
-        answer = await client.send_message(request.parts, **request.options)
+        answer = await client.send_message(request.parts, wait=False, **request.options)
     # An agent may answer before the task is at rest, and a stream may end early (a2a-cli §9.3: then poll).
     if isinstance(answer, Task) and answer.status.state not in AT_REST:
         progress.show_state(answer.status.state)
@@ -143,7 +143,7 @@ async def _send_over_stream(client: A2AClient, request: SendRequest, progress: o
         if task_id:
             raise
         # It does not stream, whatever its card says; and it has not taken the message.
-        return await client.send_message(request.parts, **request.options)
+        return await client.send_message(request.parts, wait=False, **request.options)
     except asyncio.CancelledError:
         output.print_task_goes_on(request.common, task_id)
         raise
@@ -168,7 +168,7 @@ def _send_and_follow(request: SendRequest) -> int:
             await output.print_events(request.common, events, request.save_to)
             return
         click.echo("Note: the agent does not stream; this is the outcome", err=True)
-        answer: Task | Message = await client.send_message(request.parts, **request.options)
+        answer: Task | Message = await client.send_message(request.parts, wait=False, **request.options)
         if isinstance(answer, Task):
             answer = await _wait_for_rest(client, request.common, answer)
         # A stream of one event: who asked for JSON Lines gets one line (a2a-cli §11.3).

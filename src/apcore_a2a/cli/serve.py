@@ -7,9 +7,10 @@ from typing import Any, Final, cast, get_args
 import click
 
 from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build, run
-from apcore_a2a.auth.jwt import LEEWAY, JWTAuthenticator
 from apcore_a2a.cli import banner, logs
+from apcore_a2a.cli.authentication import auth_options, choose_authenticators
 from apcore_a2a.cli.extensions import Reloader, open_extensions
+from apcore_a2a.cli.limit_options import limit_options
 from apcore_a2a.cli.options import example
 from apcore_a2a.settings import LOG_LEVELS, Settings
 
@@ -64,18 +65,7 @@ DEFAULT_LOG_LEVEL: Final = "info"  # Settings leaves it open
     type=int,
     help="Most tasks kept.  [default: 10,000 in memory, a million in SQLite]",
 )
-@click.option("--auth-type", type=click.Choice(["bearer"]), help="Ask callers for a bearer token (JWT).")
-@click.option("--auth-key", envvar="JWT_KEY", help="JWT key: a shared secret, or @FILE with a PEM public key.")
-@click.option("--auth-issuer", envvar="JWT_ISSUER", help="Issuer the token must name.")
-@click.option("--auth-audience", envvar="JWT_AUDIENCE", help="Audience the token must name.")
-@click.option(
-    "--auth-leeway",
-    envvar="JWT_LEEWAY",
-    type=click.IntRange(min=0),
-    default=LEEWAY,
-    show_default=True,
-    help="Seconds the issuer's clock may differ from ours; 0 takes a token by its word.",
-)
+@auth_options
 @click.option("--cors-origins", envvar="CORS_ORIGINS", help="Origins browsers may call from, separated by commas.")
 @click.option(
     "--push-notifications", envvar="PUSH_NOTIFICATIONS", is_flag=True, help="Offer webhooks (not available yet)."
@@ -126,38 +116,7 @@ DEFAULT_LOG_LEVEL: Final = "info"  # Settings leaves it open
     type=int,
     help="Most messages of a conversation that an agent is told.  [default: 100]",
 )
-@click.option(
-    "--max-active-tasks",
-    envvar="A2A_MAX_ACTIVE_TASKS",
-    type=int,
-    default=DEFAULTS.max_active_tasks,
-    show_default=True,
-    help="Most tasks running at once.",
-)
-@click.option(
-    "--max-connections",
-    envvar="A2A_MAX_CONNECTIONS",
-    type=int,
-    default=DEFAULTS.max_connections,
-    show_default=True,
-    help="Most connections open at once.",
-)
-@click.option(
-    "--max-body-bytes-in-flight",
-    envvar="A2A_MAX_BODY_BYTES_IN_FLIGHT",
-    type=int,
-    default=DEFAULTS.max_body_bytes_in_flight,
-    show_default=True,
-    help="Most bytes of request bodies that are not complete.",
-)
-@click.option(
-    "--max-answer-bytes-in-flight",
-    envvar="A2A_MAX_ANSWER_BYTES_IN_FLIGHT",
-    type=int,
-    default=DEFAULTS.max_answer_bytes_in_flight,
-    show_default=True,
-    help="Most bytes of answers that clients have yet to read.",
-)
+@limit_options
 @click.option("--reload", is_flag=True, help="Take in modules again when their files change.")
 @click.option(
     "--log-level",
@@ -183,7 +142,7 @@ def command(**given: Any) -> int:
 
 
 def _serve(given: dict[str, Any]) -> int:
-    auth = _authenticator(given)
+    auth = choose_authenticators(given)
     extensions = open_extensions(Path(given["extensions_dir"]))
     options = _app_options(given) | {"auth": auth}
     if given["reload"]:
@@ -213,27 +172,12 @@ def _app_options(given: dict[str, Any]) -> dict[str, Any]:  # Any: the values of
         # An option has the name of its setting. Where to bind is no option of an application.
         if name in given and name not in ("host", "port"):
             options[name] = given[name]
-    # An empty text, as an environment may hold, is no origin; nor is what follows a comma at the end.
-    origins = (given["cors_origins"] or "").split(",")
-    options["cors_origins"] = [origin.strip() for origin in origins if origin.strip()]
+    for name in ("cors_origins", "trusted_proxies"):
+        options[name] = _split(given[name])
     return options
 
 
-def _authenticator(given: dict[str, Any]) -> JWTAuthenticator | None:
-    key = given["auth_key"]
-    if key is None:
-        # Who asks for authentication must not get an open agent because a variable is not set.
-        if given["auth_type"] == "bearer":
-            raise click.ClickException("--auth-key is required when --auth-type is bearer")
-        return None
-    if key.startswith("@"):
-        try:
-            key = Path(key[1:]).read_text()
-        except OSError as error:
-            raise click.ClickException(f"JWT key file not readable: {key[1:]}") from error
-    try:
-        return JWTAuthenticator(
-            key, issuer=given["auth_issuer"], audience=given["auth_audience"], leeway=given["auth_leeway"]
-        )
-    except ValueError as error:
-        raise click.ClickException(f"JWT key not usable: {error}") from error
+def _split(text: str | None) -> list[str]:
+    """What stands between commas; an empty text, as an environment may hold, is nothing."""
+    words = (text or "").split(",")
+    return [word.strip() for word in words if word.strip()]

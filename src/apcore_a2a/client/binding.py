@@ -3,17 +3,24 @@
 Rule: a binding turns an operation into an HTTP request, and an answer into a value or an exception. It sends nothing.
 """
 
+import logging
 from collections.abc import Callable
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import InvalidAgentResponseError, InvalidParamsError, ParseError
 from apcore_a2a.protocol.dialect import VERSION_HEADER, Dialect
-from apcore_a2a.protocol.model import Event, Value
+from apcore_a2a.protocol.model import ArtifactUpdate, Event, Message, StatusUpdate, Task, Value
 from apcore_a2a.protocol.operations import Operation
 from apcore_a2a.protocol.sse import ServerSentEvent
+
+logger = logging.getLogger(__name__)
+
+LEFT_OUT: Final = "apcore.leftOut"  # in the metadata of an answer: what of it could not be read
+MAX_NAMED: Final = 20  # of what was left out; an agent may send thousands of parts that nobody knows
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,3 +72,29 @@ def decode_answer(decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
         return decode(*args, **kwargs)
     except (ParseError, InvalidParamsError) as error:
         raise InvalidAgentResponseError(f"The agent's answer cannot be read: {error}") from error
+
+
+def read_event(dialect: Dialect, data: bytes | Raw) -> Event:
+    """An event of a stream, or what a message was answered with."""
+    left_out: list[str] = []
+    event = decode_answer(dialect.decode_event, data, left_out)
+    return _note_left_out(event, left_out)
+
+
+def read_result(dialect: Dialect, operation: Operation, data: bytes | Raw) -> Any:
+    """What an operation answered."""
+    left_out: list[str] = []
+    result = decode_answer(dialect.decode_result, operation, data, left_out)
+    return _note_left_out(result, left_out)
+
+
+def _note_left_out(answer: T, left_out: list[str]) -> T:
+    """The answer, marked if something of it could not be read: nothing is lost silently (docs/decisions/0045)."""
+    if not left_out:
+        return answer
+    named = left_out[:MAX_NAMED]
+    logger.warning("part of the agent's answer cannot be read and is left out", extra={"left_out": named})
+    if not isinstance(answer, Task | Message | StatusUpdate | ArtifactUpdate):
+        return answer  # a page has no metadata
+    metadata = {**(answer.metadata or {}), LEFT_OUT: named}
+    return replace(answer, metadata=metadata)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import msgspec
 from msgspec.structs import replace
 
+from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client.address import check_url
 from apcore_a2a.client.auth import to_auth
 from apcore_a2a.client.channel import Channel
@@ -28,10 +29,11 @@ from apcore_a2a.client.options import (
 )
 from apcore_a2a.client.streaming import EventStream, wait_until_at_rest
 from apcore_a2a.client.transport import Transport
-from apcore_a2a.errors import InvalidAgentResponseError
+from apcore_a2a.errors import A2AConnectionError, InvalidAgentResponseError
 from apcore_a2a.protocol.card import AgentCard, AgentInterface
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import (
+    MAX_ID,
     CancelTask,
     Event,
     GetExtendedCard,
@@ -146,18 +148,46 @@ class A2AClient:
             discovery.use_extended_card(card)
         return card
 
-    async def send_message(self, message: Sendable, **options: Unpack[SendOptions]) -> Task | Message:
+    async def send_message(
+        self, message: Sendable, *, wait: bool = True, **options: Unpack[SendOptions]
+    ) -> Task | Message:
         """Send a message and wait for the answer: a `Task` that has ended or waits for input, or a bare `Message`.
 
-        With `configuration=SendConfiguration(return_immediately=True)` the task comes back as soon as it exists.
+        An agent may answer before its task is done; then the task is waited for, within the same `timeout`. With
+        `configuration=SendConfiguration(return_immediately=True)` it comes back as soon as it exists.
 
         Args:
             message: A text, a dict (data, or a whole message if it has `parts`), `Part`s, or a `Message`.
+            wait: False for the agent's first answer as it is, although its task may still be under way.
             options: See `SendOptions`.
+
+        Raises:
+            A2AConnectionError: no answer in time, or a task that is still under way; the error then names it.
         """
         request = _take_request(message, options)
-        answer: Task | Message = await self._call(Operation.SEND, request, options)
-        return answer
+        resolved = self._resolve(options)
+        started = asyncio.get_running_loop().time()
+        answer: Task | Message = await self._channel.call(Operation.SEND, request, resolved)
+        if not wait or request.configuration.return_immediately:
+            return answer
+        if isinstance(answer, Message) or answer.status.state in AT_REST:
+            return answer
+        return await self._wait_for_rest(answer, request.configuration, resolved, started)
+
+    async def _wait_for_rest(
+        self, task: Task, configuration: SendConfiguration, options: ResolvedOptions, started: float
+    ) -> Task:
+        """The task of a message, at rest, within the timeout of a call that has `started` on the loop's clock."""
+        deadline = None
+        if options.timeout is not None:
+            deadline = started + options.timeout
+        waiting = wait_until_at_rest(self._channel, task.id, options, history_length=configuration.history_length)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await waiting
+        except TimeoutError as error:
+            text = f"Task {clean_line(task.id, MAX_ID)} is still under way after {options.timeout:g} seconds"
+            raise A2AConnectionError(f"{text}; wait() waits for it, timeout= for longer") from error
 
     def stream_message(self, message: Sendable, **options: Unpack[SendOptions]) -> AsyncGenerator[Event]:
         """Send a message and follow what becomes of it, until the task ends or waits for input.

@@ -18,6 +18,7 @@ from apcore_a2a.errors import (
     AgentError,
     ExtensionSupportRequiredError,
     InvalidParamsError,
+    LimitExceededError,
     OverloadedError,
     TaskNotCancelableError,
     TaskNotFoundError,
@@ -99,8 +100,8 @@ def _make_error(kind: type[A2AError], remote: RemoteError, info: Mapping[str, st
     if kind is VersionNotSupportedError:
         supported = info.get("supportedVersions", "").split(", ")
         return VersionNotSupportedError(info.get("requestedVersion", ""), supported)
-    if kind is OverloadedError:
-        return OverloadedError(retry_after=retry_after)
+    if issubclass(kind, OverloadedError):
+        return kind(retry_after=retry_after)
     return kind()
 
 
@@ -112,8 +113,7 @@ def from_status(response: HttpResponse, url: str) -> A2AError:
             challenge = clean_line(response.headers.get("www-authenticate", ""), MAX_TEXT)
             return UnauthenticatedError(f"{url} asks for credentials ({challenge or 'HTTP 401'}); pass auth=")
         case 429 | 503:
-            text = f"{url} is overloaded (HTTP {response.status}); try again later"
-            error = OverloadedError(text, retry_after=read_retry_after(response))
+            error = _too_much(response, url)
             # Discovery turns this error into its own, which has the status as a field.
             error.metadata = {"status": str(response.status)}
             return error
@@ -121,6 +121,14 @@ def from_status(response: HttpResponse, url: str) -> A2AError:
             target = clean_line(response.headers.get("location", ""), MAX_TEXT)
             return A2AConnectionError(f"{url} redirects to {target or 'another place'}; redirects are not followed")
     return A2AServerError(f"{url} answered HTTP {response.status}", code=response.status)
+
+
+def _too_much(response: HttpResponse, url: str) -> OverloadedError:
+    retry_after = read_retry_after(response)
+    if response.status == 429:
+        text = f"{url} is overloaded by this caller (HTTP 429); try again later"
+        return LimitExceededError(text, retry_after=retry_after)
+    return OverloadedError(f"{url} is overloaded (HTTP {response.status}); try again later", retry_after=retry_after)
 
 
 def choose_error(response: HttpResponse, url: str, from_body: A2AError | None) -> A2AError:

@@ -5,7 +5,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from apcore_a2a.client.binding import ChosenInterface, decode_answer
+from apcore_a2a.client.binding import ChosenInterface, decode_answer, read_event, read_result
 from apcore_a2a.client.failures import RemoteError, choose_error, read_retry_after, to_error
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError
@@ -31,11 +31,11 @@ class JsonRpcExchange(Struct, frozen=True):
             raise choose_error(response, self.request.url, self._find_error(response))
         data = self._unwrap(response.body)
         if SHAPES[self.operation].streams:  # an agent with one thing to say may answer without a stream
-            return decode_answer(self.dialect.decode_event, data)
-        return decode_answer(self.dialect.decode_result, self.operation, data)
+            return read_event(self.dialect, data)
+        return read_result(self.dialect, self.operation, data)
 
     def event(self, event: ServerSentEvent) -> Event:
-        return decode_answer(self.dialect.decode_event, self._unwrap(event.data.encode()))
+        return read_event(self.dialect, self._unwrap(event.data.encode()))
 
     def _unwrap(self, body: bytes) -> Raw:
         response = decode_answer(parse_response, body)

@@ -1,12 +1,14 @@
 """The HTTP+JSON binding: a table of paths. 1.0 at the root with the tenant in front, 0.3 under its prefix."""
 
+import re
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from apcore_a2a.client.binding import ChosenInterface, decode_answer
+from apcore_a2a.client.binding import ChosenInterface, read_event, read_result
 from apcore_a2a.client.failures import RemoteError, choose_error, read_retry_after, to_error
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import (
@@ -21,7 +23,7 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.protocol.decoding import decode
 from apcore_a2a.protocol.dialect import Dialect
-from apcore_a2a.protocol.model import Event, Value
+from apcore_a2a.protocol.model import Event, TaskPage, Value
 from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.protocol.sse import ServerSentEvent
 from apcore_a2a.protocol.v03 import jsonrpc as v03
@@ -57,6 +59,8 @@ PATHS_OF_0_3: Final = {
 MEDIA: Final = {"1.0": "application/a2a+json", "0.3": "application/json"}
 IN_PATH: Final = frozenset({"id", "taskId", "pushNotificationConfigId", "tenant"})
 
+MAX_LINK: Final = 8192  # characters of a Link header that are looked at
+_NEXT: Final = re.compile(r'<([^<>]*)>\s*;\s*rel="?next"?')
 _ANY: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(Any)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 
@@ -73,8 +77,12 @@ class RestExchange(Struct, frozen=True):
             raise choose_error(response, self.request.url, from_body)
         # What SendMessage answers has the shape of an event here: {"task": …} or {"message": …}.
         if SHAPES[self.operation].streams or self.operation is Operation.SEND:
-            return decode_answer(self.dialect.decode_event, response.body)
-        return decode_answer(self.dialect.decode_result, self.operation, response.body)
+            return read_event(self.dialect, response.body)
+        result = read_result(self.dialect, self.operation, response.body)
+        if isinstance(result, TaskPage) and not result.next_page_token:
+            # 0.3 lists tasks as a bare array, with no place for it; ours say it in a header (docs/decisions/0046).
+            result = replace(result, next_page_token=_next_page_token(response))
+        return result
 
     def event(self, event: ServerSentEvent) -> Event:
         data = event.data.encode()
@@ -83,7 +91,7 @@ class RestExchange(Struct, frozen=True):
             error = self._find_error(data)
             if error is not None:
                 raise error
-        return decode_answer(self.dialect.decode_event, data)
+        return read_event(self.dialect, data)
 
     def _find_error(self, body: bytes, status: int = 0, retry_after: int = 1) -> A2AError | None:
         try:
@@ -109,6 +117,16 @@ class RestExchange(Struct, frozen=True):
         if code == 404 and self.task_id:
             return TaskNotFoundError
         return BY_STATUS.get(code, A2AServerError)
+
+
+def _next_page_token(response: HttpResponse) -> str:
+    """The token in the link to the next page (RFC 8288); empty if there is no such link."""
+    link = _NEXT.search(response.headers.get("link", "")[:MAX_LINK])
+    if link is None:
+        return ""
+    fields = parse_qs(urlsplit(link[1]).query)
+    tokens = fields.get("pageToken") or fields.get("cursor") or [""]
+    return tokens[0]
 
 
 def prepare_rest(interface: ChosenInterface, operation: Operation, request: Value) -> RestExchange:

@@ -255,20 +255,28 @@ async def poll_task(channel: Channel, task_id: str, options: ResolvedOptions) ->
         pause = min(pause * 2, retry.cap)
 
 
-async def wait_until_at_rest(channel: Channel, task_id: str, options: ResolvedOptions) -> Task:
+async def wait_until_at_rest(
+    channel: Channel, task_id: str, options: ResolvedOptions, *, history_length: int | None = None
+) -> Task:
     """The task once it has ended or waits for somebody."""
     try:
         async with aclosing(EventStream(channel, options, task_id).run(SubscribeToTask(id=task_id))) as events:
-            async for event in events:
-                if state_of(event) in AT_REST:
-                    break
-    except REFUSALS:  # it cannot subscribe, or the task has ended already: 1.0 refuses that (§3.1.6)
+            # Silence may be that of a task which ended before we came: agents of 0.3 need not send a snapshot.
+            async with asyncio.timeout(SNAPSHOT_WAIT):
+                event = await anext(events, None)
+            while event is not None and state_of(event) not in AT_REST:
+                event = await anext(events, None)
+    except A2AConnectionError:
+        raise  # it was looked for long enough
+    except (A2AError, TimeoutError):
+        # It cannot subscribe, whatever it calls that; or the task has ended already, which 1.0 refuses (§3.1.6).
         async with aclosing(poll_task(channel, task_id, options)) as tasks:
             async for task in tasks:
                 if task.status.state in AT_REST:
                     break
     # The stream said when, not what: its last event may be a mere status, without artifacts and history.
-    result: Task = await channel.call(Operation.GET, GetTask(id=task_id), options)
+    request = GetTask(id=task_id, history_length=history_length)
+    result: Task = await channel.call(Operation.GET, request, options)
     return result
 
 

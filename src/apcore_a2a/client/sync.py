@@ -146,8 +146,8 @@ class Client:
     def extended_card(self, **options: Unpack[CallOptions]) -> AgentCard:
         return self._thread.run(self._client.extended_card(**options))
 
-    def send_message(self, message: Sendable, **options: Unpack[SendOptions]) -> Task | Message:
-        return self._thread.run(self._client.send_message(message, **options))
+    def send_message(self, message: Sendable, *, wait: bool = True, **options: Unpack[SendOptions]) -> Task | Message:
+        return self._thread.run(self._client.send_message(message, wait=wait, **options))
 
     def stream_message(self, message: Sendable, **options: Unpack[SendOptions]) -> Generator[Event]:
         return self._thread.iterate(self._client.stream_message(message, **options))

@@ -1,6 +1,7 @@
 """What comes with a request besides the request, and who may have a say before and after it."""
 
 from collections.abc import Mapping
+from ipaddress import IPv6Address
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -33,12 +34,33 @@ class CallContext(Struct, frozen=True, kw_only=True):
     @property
     def allowance(self) -> str:
         """Whose share of what is limited this call takes: not the tenant's, for a client may make up any of those."""
-        if self.caller.is_authenticated:
-            return replace(self.caller, tenant="").owner
-        host = ""
-        if self.peer is not None:
-            host = self.peer[0]
-        return f"{ANONYMOUS}\n{host}"  # all who have no name share their tasks, but not one allowance
+        return allowance_of(self.caller, self.peer)
+
+
+def allowance_of(caller: Caller, peer: tuple[str, int] | None) -> str:
+    """Whose share of what is limited a caller takes; those without a name are told apart by their addresses."""
+    # All who have no name share their tasks, but not one allowance.
+    if caller.type == ANONYMOUS:
+        return f"{ANONYMOUS}\n{_network(peer)}"
+    if caller.tenant:
+        caller = replace(caller, tenant="")
+    return caller.owner
+
+
+def _network(peer: tuple[str, int] | None) -> str:
+    if peer is None:
+        return ""
+    host = peer[0]
+    if ":" not in host:
+        return host
+    # Whoever has an IPv6 address has 2**64 of them.
+    try:
+        address = IPv6Address(host)
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return f"{int(address) >> 64:x}::/64"
 
 
 def new_call(request: SendMessage, task: Task, context: CallContext) -> Call:

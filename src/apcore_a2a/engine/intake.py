@@ -91,7 +91,7 @@ class Intake:
             raise InvalidParamsError("Invalid message role", [Violation("message.role", "must be the user's")])
         if request.configuration.task_push_notification_config is not None:
             raise PushNotificationNotSupportedError
-        self._runs.check_room()
+        self._runs.check_room(context.allowance)
         task_id = message.task_id
         if not task_id and message.context_id and context.rules.resume_by_context:
             task_id = await self._find_waiting(message.context_id, context)
@@ -119,11 +119,12 @@ class Intake:
             await self._conversations.tell(call, context)
         admission = await self._ask_agent(call)
         key = self._repetition_key(call.request.message, context)
-        live = self._runs.add(call.task, context.owner)
+        allowance = context.allowance
+        live = self._runs.add(call.task, context.owner, allowance)
         self._keep_for_restart(live, call, retry_safe=admission.retry_safe)
         if self._agent.may_reply and not key:
-            return self._runs.launch(live, call, AgentDecides())
-        return self._runs.launch(live, call, NewTask(key))
+            return self._runs.launch(live, call, AgentDecides(), allowance=allowance)
+        return self._runs.launch(live, call, NewTask(key), allowance=allowance)
 
     async def _ask_agent(self, call: Call) -> Admission:
         try:
@@ -283,7 +284,7 @@ class Intake:
                 if queued is not None:
                     dequeue(live, queued)
                 self._keep_for_restart(live, admitted.call, retry_safe=admitted.retry_safe)
-                run = self._runs.launch(live, admitted.call, NextMessage())
+                run = self._runs.launch(live, admitted.call, NextMessage(), allowance=context.allowance)
         finally:
             if run is None:
                 live.turn.give()
@@ -403,7 +404,7 @@ class Intake:
         call.memo = stored.memo
         await live.turn.take()  # at once: nobody else knows of the task
         live.kept.set_run(replace(stored, attempt=stored.attempt + 1))
-        self._runs.launch(live, call, Rerun())
+        self._runs.launch(live, call, Rerun(), allowance=context.allowance)
 
     def _resume_queued(self, live: LiveTask, queued: QueuedMessage) -> None:
         """Have a message wait again that waited when its process died."""

@@ -11,8 +11,11 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     execution_timeout: float | None = 300
     shutdown_timeout: float = 30
     max_active_tasks: int = 10_000
+    max_active_tasks_per_caller: int = 5_000
     max_streams: int = 10_000
     max_streams_per_caller: int = 1_000
+    max_event_bytes: int = 64 * 1024 * 1024
+    max_output_bytes: int = 256 * 1024 * 1024
     context_messages: int = 100
     keep_alive_interval: float = 15
     cancel_on_disconnect: bool = True

@@ -20,6 +20,7 @@ from apcore_a2a.engine.kept_run import clear_run, hand_on, may_hand_on
 from apcore_a2a.engine.live_task import LiveTask, Saving
 from apcore_a2a.engine.next_message import add_message, start_over
 from apcore_a2a.engine.observer import Observer
+from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.phase import (
     ABANDONED,
     DECIDING,
@@ -44,6 +45,7 @@ from apcore_a2a.errors import (
     A2AError,
     AgentError,
     InternalError,
+    InvalidAgentResponseError,
     InvalidStateTransitionError,
     StaleWriteError,
     StoreUnavailableError,
@@ -129,7 +131,9 @@ class Run:
     `error`.
     """
 
-    def __init__(self, live: LiveTask, call: Call, start: Start, *, agent: Agent, observer: Observer) -> None:
+    def __init__(
+        self, live: LiveTask, call: Call, start: Start, *, agent: Agent, observer: Observer, options: EngineOptions
+    ) -> None:
         self.live = live
         self.call = call
         self.phase = OPENING
@@ -138,12 +142,15 @@ class Run:
         self.earlier: str | None = None
         self.reply: Message | None = None
         self.error: A2AError | None = None
+        self.allowance = ""  # whose share of runs it takes; set by `Runs`, which counts them
         self.driver: asyncio.Task[None]
         self.stopping: asyncio.Task[None] | None = None  # set by `Runs.stop`: a run is stopped once
         self.deadline: asyncio.TimerHandle | None = None  # set by `Runs` when the driver first waits
         self._start = start
         self._agent = agent
         self._observer = observer
+        self._max_event = options.max_event_bytes
+        self._room = options.max_output_bytes  # bytes that the agent may still yield
         self._batch: list[CheckedEvent] = []  # what the agent has yielded since the last save
         self._stop: Stop | None = None
         self._save_failure: BaseException | None = None  # of a save, while the agent had control
@@ -288,6 +295,10 @@ class Run:
         if isinstance(event, Message) and self._agent.may_reply:  # the end of its task
             event = StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=event))
         checked = check_event(event, self.live.task)
+        size = len(checked[1])
+        self._room -= size
+        if size > self._max_event or self._room < 0:
+            raise InvalidAgentResponseError("The agent's output is over its limit of bytes")
         if not isinstance(event, _WITH_STATUS):
             self._batch.append(checked)
             return True

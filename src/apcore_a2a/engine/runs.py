@@ -22,7 +22,7 @@ from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.phase import OVER, Start, Stop
 from apcore_a2a.engine.run import CANCEL_GRACE, Run, retry_pause, stopped_status
 from apcore_a2a.engine.waiting import tell_when_waiting
-from apcore_a2a.errors import A2AError, OverloadedError, StoreUnavailableError
+from apcore_a2a.errors import A2AError, LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import TERMINAL, copy
 from apcore_a2a.protocol.model import Message, Role, SendMessage, Task
 from apcore_a2a.storage.task_store import Record, SharedStore, Store, as_shared
@@ -42,10 +42,13 @@ class Runs:
         self._agent = agent
         self._store = store
         self._observer = observer
+        self._options = options
         self._timeout = options.execution_timeout
         self._limit = options.max_active_tasks
+        self._limit_per_caller = options.max_active_tasks_per_caller
         self._live: dict[str, LiveTask] = {}  # by task id; each LiveTask enters and leaves by itself
         self._active: dict[str, Run] = {}  # by task id
+        self._active_of: dict[str, int] = {}  # how many by allowance
         self._background = BackgroundWork()
 
     @property
@@ -65,11 +68,13 @@ class Runs:
         if self.draining:
             raise OverloadedError(SHUTTING_DOWN, retry_after=5)
 
-    def check_room(self) -> None:
-        """Refuse another run when there is no room for it."""
+    def check_room(self, allowance: str) -> None:
+        """Refuse another run when there is no room for it, or none for one more of this caller's."""
         self.check_draining()
         if len(self._active) >= self._limit:
             raise OverloadedError("The agent is at its limit of running tasks; try again later")
+        if self._active_of.get(allowance, 0) >= self._limit_per_caller:
+            raise LimitExceededError("You are at your limit of running tasks; wait for one to end")
 
     # ---- live tasks -----------------------------------------------------------------------------------------------
 
@@ -84,9 +89,9 @@ class Runs:
         """The live task of that id, whosever it is: not for what a caller asks for."""
         return self._live.get(task_id)
 
-    def add(self, task: Task, owner: str) -> LiveTask:
+    def add(self, task: Task, owner: str, allowance: str) -> LiveTask:
         """The live task of a new one, whose turn its first run has, if there is still room for that."""
-        self.check_room()
+        self.check_room(allowance)
         return LiveTask(task, self._live, owner=owner, store=self._store)
 
     def revive(self, record: Record) -> LiveTask:
@@ -102,12 +107,14 @@ class Runs:
     def running(self, task_id: str) -> Run | None:
         return self._active.get(task_id)
 
-    def launch(self, live: LiveTask, call: Call, start: Start) -> Run:
-        """Start a run of a live task, whose turn the caller has."""
+    def launch(self, live: LiveTask, call: Call, start: Start, *, allowance: str) -> Run:
+        """Start a run of a live task, whose turn the caller has; `allowance` is whose share of runs it takes."""
         if self._timeout is not None:
             call.deadline = time.monotonic() + self._timeout
-        run = Run(live, call, start, agent=self._agent, observer=self._observer)
+        run = Run(live, call, start, agent=self._agent, observer=self._observer, options=self._options)
+        run.allowance = allowance
         self._active[live.task.id] = run
+        self._active_of[allowance] = self._active_of.get(allowance, 0) + 1
         live.hold()  # until `end_run`
         run.driver = self._background.start(self._drive(run), name=f"run {live.task.id}")
         return run
@@ -131,6 +138,11 @@ class Runs:
 
     def _finish(self, run: Run) -> None:
         del self._active[run.live.task.id]
+        left = self._active_of[run.allowance] - 1
+        if left:
+            self._active_of[run.allowance] = left
+        else:
+            del self._active_of[run.allowance]
         run.live.end_run()
 
     def all_running(self) -> list[Run]:

@@ -17,7 +17,7 @@ from apcore_a2a.engine.live_task import LiveTask, StoredEvents
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import DEFAULTS, EngineOptions
 from apcore_a2a.engine.runs import Runs
-from apcore_a2a.errors import OverloadedError
+from apcore_a2a.errors import LimitExceededError, OverloadedError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Event, StatusUpdate, TaskState
@@ -157,14 +157,14 @@ class Streams:
         """Room for one stream, taken at once; what is put into it is given back when the stream closes.
 
         Raises:
-            OverloadedError: there is none.
+            OverloadedError: there is none; LimitExceededError if that is because of this caller's own.
         """
         self._runs.check_draining()
         if self._total >= self._limit:
             raise OverloadedError("The agent is at its limit of open streams; try again later")
         allowance = context.allowance
         if self._open[allowance] >= self._limit_per_caller:
-            raise OverloadedError("You are at your limit of open streams; close one or try again later")
+            raise LimitExceededError("You are at your limit of open streams; close one or try again later")
         self._count(allowance, 1)
         room = ExitStack()
         room.callback(self._count, allowance, -1)

@@ -27,7 +27,7 @@ from apcore_a2a.errors import (
     VersionNotSupportedError,
     wire,
 )
-from apcore_a2a.http.traffic import KEY, Traffic
+from apcore_a2a.http.traffic import KEY, MAX_BODY, Traffic
 from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, VERSION_HEADER, Dialect, choose
@@ -36,7 +36,6 @@ from apcore_a2a.protocol.sse import FRAME_END, KEEP_ALIVE, frame, frame_head, on
 
 logger = logging.getLogger(__name__)
 
-MAX_BODY: Final = 10 * 1024 * 1024
 BODY_DEADLINE: Final = 30.0
 # Of a refused body, what is read and thrown away so that its sender sees the answer. See `refuse`.
 READ_ON_BYTES: Final = 256 * 1024 * 1024
@@ -51,6 +50,7 @@ EVENT_STREAM: Final = b"text/event-stream"
 CLOSE: Final = ((b"connection", b"close"),)  # what is left of the request is not worth reading
 RETRY: Final = ((b"retry-after", b"1"),)
 TOO_MANY_BODIES: Final = "The agent is receiving too many large requests; try again later"
+CLIENT_KEY: Final = "a2a.client"  # in a scope: who is behind a trusted proxy, which is `client` itself
 TRACE: Final = ("traceparent", "tracestate")
 _STREAM_HEADERS: Final = (
     (b"content-type", EVENT_STREAM),
@@ -188,7 +188,14 @@ def inbound(scope: Scope) -> Inbound:
     """The request as the bindings see it; the caller is whom the authentication found, else anonymous."""
     caller = scope.get("a2a.caller", _ANYONE)
     traffic = scope.get(KEY, _ELSEWHERE)
-    return Inbound(dict(scope["headers"]), scope["query_string"], caller, traffic, scope.get("client"))
+    client = scope.get(CLIENT_KEY) or scope.get("client")
+    return Inbound(dict(scope["headers"]), scope["query_string"], caller, traffic, client)
+
+
+def client_of(scope: Scope) -> tuple[str, int] | None:
+    """The address that a request came from: that of the connection, or what a trusted proxy says."""
+    client: tuple[str, int] | None = scope.get(CLIENT_KEY) or scope.get("client")
+    return client
 
 
 def media_type(request: Inbound) -> bytes:

@@ -11,6 +11,7 @@ from apcore_a2a.errors import (
     MethodNotFoundError,
     OverloadedError,
     VersionNotSupportedError,
+    wire,
 )
 from apcore_a2a.http.asgi import (
     EVENT_STREAM,
@@ -29,6 +30,7 @@ from apcore_a2a.http.asgi import (
     send_stream,
     wrong_media_type,
 )
+from apcore_a2a.http.traffic import MAX_BODY
 from apcore_a2a.protocol import jsonrpc
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.decoding import MAX_VALUES
@@ -40,10 +42,13 @@ from apcore_a2a.protocol.sse import only
 class JSONRPCBinding:
     """Serves an engine over JSON-RPC 2.0."""
 
-    def __init__(self, engine: Engine, *, locate: Locate = as_it_is, max_values: int = MAX_VALUES) -> None:
+    def __init__(
+        self, engine: Engine, *, locate: Locate = as_it_is, max_values: int = MAX_VALUES, max_body: int = MAX_BODY
+    ) -> None:
         self._engine = engine
         self._locate = locate
         self._max_values = max_values
+        self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
@@ -52,7 +57,7 @@ class JSONRPCBinding:
         dialect = None
         operation = None
         try:
-            body = await _read_json(request, receive)
+            body = await _read_json(request, receive, self._max_body)
             try:
                 envelope = jsonrpc.parse(body, max_values=self._max_values)
             except InvalidRequestError:
@@ -93,15 +98,15 @@ class JSONRPCBinding:
         return result
 
 
-async def _read_json(request: Inbound, receive: Receive) -> bytes:
+async def _read_json(request: Inbound, receive: Receive, limit: int) -> bytes:
     if media_type(request) != JSON:
         raise wrong_media_type("Content-Type must be application/json")
-    return await read_body(request, receive)
+    return await read_body(request, receive, limit=limit)
 
 
 def _error_status(error: A2AError) -> int:
     """JSON-RPC tells its errors with 200; a server that is at its limit says so to balancers, too."""
-    return 503 if isinstance(error, OverloadedError) else 200
+    return wire(error).http if isinstance(error, OverloadedError) else 200
 
 
 def _is_told_as_event(request: Inbound, dialect: Dialect | None, operation: Operation | None) -> bool:

@@ -23,6 +23,7 @@ _HELP: Final = {
     "stuck_threads": ("gauge", "Threads of functions that went on after their run had ended"),
     "open_streams": ("gauge", "Event streams that are open"),
     "total_requests": ("counter", "HTTP requests"),
+    "limited_requests": ("counter", "Requests refused by a limit of requests per second"),
     "run_seconds": ("counter", "Seconds spent in runs"),
     "open_connections": ("gauge", "Connections that are open"),
     "body_bytes_in_flight": ("gauge", "Bytes of request bodies that are not complete"),
@@ -60,6 +61,9 @@ class Metrics:
 
     def request_received(self) -> None:
         self._counts["total_requests"] += 1
+
+    def request_limited(self) -> None:
+        self._counts["limited_requests"] += 1
 
     def run_started(self, task_id: str) -> None:
         self._counts["active_tasks"] += 1

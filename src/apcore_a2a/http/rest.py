@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from apcore_a2a.errors import A2AError, MethodNotFoundError, VersionNotSupported
 from apcore_a2a.http.asgi import (
     A2A_JSON,
     JSON,
+    Headers,
     HTTPError,
     Inbound,
     Locate,
@@ -28,10 +30,12 @@ from apcore_a2a.http.asgi import (
     send_stream,
     wrong_media_type,
 )
+from apcore_a2a.http.traffic import MAX_BODY
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.decoding import MAX_VALUES, camel, check, decode
 from apcore_a2a.protocol.dialect import REST_DIALECTS, VERSION_HEADER, Dialect
+from apcore_a2a.protocol.model import TaskPage
 from apcore_a2a.protocol.operations import SHAPES, Operation
 
 _ID: Final = r"(?P<id>[^/]+?)"
@@ -78,11 +82,13 @@ class RESTBinding:
         *,
         locate: Locate = as_it_is,
         max_values: int = MAX_VALUES,
+        max_body: int = MAX_BODY,
         old_statuses: bool = False,
     ) -> None:
         self._engine = engine
         self._locate = locate
         self._max_values = max_values
+        self._max_body = max_body
         self._old_statuses = old_statuses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,13 +115,14 @@ class RESTBinding:
                 return
             if isinstance(result, AgentCard):
                 result = self._locate(result, scope)
-            await respond(send, 200, dialect.encode_result(operation, result), media=media)
+            body = dialect.encode_result(operation, result)
+            await respond(send, 200, body, media=media, headers=_link_next(request, dialect, result))
 
     async def _read_body(self, request: Inbound, receive: Receive, method: str) -> bytes:
         """The body of a POST, if it is JSON that may be decoded."""
         if method != "POST":
             return b""
-        body = await read_body(request, receive)
+        body = await read_body(request, receive, limit=self._max_body)
         if body and media_type(request) not in (JSON, A2A_JSON):
             raise wrong_media_type("Content-Type must be application/json or application/a2a+json")
         check(body, max_values=self._max_values)
@@ -136,6 +143,17 @@ def _media(request: Inbound) -> bytes:
     if A2A_JSON in wanted:
         return A2A_JSON
     return JSON
+
+
+def _link_next(request: Inbound, dialect: Dialect, result: object) -> Headers:
+    """Where the next page of a listing is (RFC 8288), for a version that has no place for it in the body."""
+    if not isinstance(result, TaskPage) or not result.next_page_token or not dialect.RULES.page_is_array:
+        return ()
+    fields = dict(QueryParams(request.query))
+    for name in ("page_token", "pageToken", "cursor"):
+        fields.pop(name, None)
+    query = urlencode({**fields, "pageToken": result.next_page_token})
+    return ((b"link", f'<?{query}>; rel="next"'.encode()),)
 
 
 def _path(scope: Scope) -> str:

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 KEY: Final = "a2a.traffic"  # where a server's protocol finds it in the state of the lifespan
 MIB: Final = 1024 * 1024
+MAX_BODY: Final = 10 * MIB  # of one request
 
 
 class Reader(Protocol):

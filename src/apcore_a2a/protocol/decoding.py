@@ -12,7 +12,8 @@ import re
 from array import array
 from enum import Enum
 from itertools import accumulate, filterfalse
-from typing import Any, Final, Generic, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Final, Generic, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -161,8 +162,13 @@ class LooseDecoder(Generic[T]):
         self._decoder = msgspec.json.Decoder(kind)
         self._shape = inspect.type_info(kind)
 
-    def decode(self, body: bytes | msgspec.Raw) -> T:
-        """Decode checked bytes; raises what `decoding.decode` raises."""
+    def decode(self, body: bytes | msgspec.Raw, left_out: list[str] | None = None) -> T:
+        """Decode checked bytes; raises what `decoding.decode` raises.
+
+        Args:
+            left_out: For what an agent answered: what cannot be read and need not be there is left out of the value,
+                and said here, by its path. Without this list, as for requests, all has to be right.
+        """
         has_snake_key = _SNAKE_KEY.search(body) is not None
         if not has_snake_key:
             try:
@@ -177,7 +183,10 @@ class LooseDecoder(Generic[T]):
             return decode(body, self._decoder)  # which says where it stands
         if value is None:
             value = {}  # null for a whole message is a message with nothing in it
-        return convert(_loosen(value, self._shape), self.kind)
+        value = _loosen(value, self._shape)
+        if left_out is not None and _complaint(value, self.kind):
+            value = _leave_out_unreadable(value, self.kind, "", left_out)
+        return convert(value, self.kind)
 
     def convert(self, params: dict[str, Any]) -> T:
         """Make the value of path and query values, all of which may be texts."""
@@ -244,6 +253,64 @@ def _loosen_object(value: dict[str, Any], shape: inspect.StructType) -> dict[str
         if is_given and name in fields:
             loosened[name] = _loosen(item, fields[name])
     return loosened
+
+
+def _leave_out_unreadable(value: Any, kind: Any, path: str, left_out: list[str]) -> Any:
+    """The value without the items of its lists, and the fields that need not be there, that cannot be read.
+
+    From the inside out: a message without one of its parts is a message; without its only part it is none, and the task
+    goes without that message. What is required is left for the decoder to refuse.
+    """
+    kind = _bare(kind)
+    if isinstance(value, dict) and hasattr(kind, "__struct_fields__"):
+        return _leave_out_fields(value, kind, path, left_out)
+    if isinstance(value, list) and get_origin(kind) in (list, tuple):
+        item_kind = get_args(kind)[0]
+        items: list[Any] = []
+        for index, item in enumerate(value):
+            place = f"{path}[{index}]"
+            item = _leave_out_unreadable(item, item_kind, place, left_out)
+            if _is_readable(item, item_kind, place, left_out):
+                items.append(item)
+        return items
+    return value
+
+
+def _leave_out_fields(value: dict[str, Any], kind: Any, path: str, left_out: list[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        name = field.encode_name
+        if name not in value:
+            continue
+        place = f"{path}.{name}" if path else name
+        item = _leave_out_unreadable(value[name], field.type, place, left_out)
+        if field.required or _is_readable(item, field.type, place, left_out):
+            fields[name] = item
+    return fields
+
+
+def _is_readable(value: Any, kind: Any, path: str, left_out: list[str]) -> bool:
+    complaint = _complaint(value, kind)
+    if complaint:
+        left_out.append(f"{path}: {complaint}")
+    return not complaint
+
+
+def _complaint(value: Any, kind: Any) -> str:
+    """Why the value cannot be made into one of this kind; empty if it can."""
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        violation = invalid_params(error).violations[0]
+        return f"{violation.field} {violation.message}".strip()
+    return ""
+
+
+def _bare(kind: Any) -> Any:
+    """A type without its limits, and without what stands for "not given"."""
+    while get_origin(kind) in (Annotated, Union, UnionType):
+        kind = get_args(kind)[0]
+    return kind
 
 
 def camel(name: str) -> str:

@@ -33,6 +33,8 @@ class Rules(NamedTuple):
     """A stream may begin with missed events instead of a snapshot (`Last-Event-ID`)."""
     list_by_creation: bool = False
     """A listing shows the newest task first, not the one whose status changed last."""
+    page_is_array: bool = False
+    """Over REST, a page of a listing is a bare array of tasks; where the next one is stands in a header."""
     without_extended_card: type[A2AError] = UnsupportedOperationError
     """What GetExtendedAgentCard is refused with by an agent that has none."""
     stream_errors_as_events: bool = False

@@ -190,7 +190,6 @@ _RESULTS: Final[dict[Operation, LooseDecoder[Any]]] = {
     Operation.CREATE_PUSH: _PUSH_CONFIG,
     Operation.GET_PUSH: _PUSH_CONFIG,
     Operation.LIST_PUSH: LooseDecoder(PushConfigPage),
-    Operation.EXTENDED_CARD: _CARD,
 }
 
 
@@ -198,22 +197,26 @@ def encode_request(operation: Operation, request: Value) -> bytes:
     return encode(request)
 
 
-def decode_event(data: bytes | Raw) -> Event:
+def decode_event(data: bytes | Raw, left_out: list[str] | None = None) -> Event:
     """One event of a stream, or what SendMessage answered: both are a wrapper with one member."""
-    wrapper = _STREAM_RESPONSE.decode(data)
+    wrapper = _STREAM_RESPONSE.decode(data, left_out)
     event = wrapper.task or wrapper.message or wrapper.status_update or wrapper.artifact_update
+    if event is None and left_out:  # the member itself: without it there is nothing left
+        raise InvalidAgentResponseError(f"The agent's answer cannot be read: {left_out[-1]}")
     if event is None:
         raise InvalidAgentResponseError("The agent answered with none of task, message, statusUpdate, artifactUpdate")
     return event
 
 
-def decode_result(operation: Operation, data: bytes | Raw) -> Any:
+def decode_result(operation: Operation, data: bytes | Raw, left_out: list[str] | None = None) -> Any:
     """The typed answer of a remote agent."""
     if operation is Operation.SEND:
-        return decode_event(data)
+        return decode_event(data, left_out)
     if operation is Operation.DELETE_PUSH:
         return None  # whatever the agent says: 1.0 answers with an empty message
-    return _RESULTS[operation].decode(data)
+    if operation is Operation.EXTENDED_CARD:
+        return decode_card(bytes(data))
+    return _RESULTS[operation].decode(data, left_out)
 
 
 def decode_card(data: bytes) -> AgentCard:

@@ -201,7 +201,11 @@ def takes_dicts() -> bool:
 
     registry = apcore.Registry()
     registry.register("probe", Probe())
+    executor = apcore.Executor(registry)
     try:
-        return registry.get_definition("probe") is not None and apcore.Executor(registry).validate("probe", {}).valid
+        return registry.get_definition("probe") is not None and executor.validate("probe", {}).valid
     except AttributeError:
         return False
+    finally:
+        if hasattr(executor, "close"):  # newer ones keep an event loop
+            executor.close()

@@ -12,7 +12,7 @@ import msgspec
 from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
 from apcore_a2a.protocol.tables import inverted
 from apcore_a2a.protocol.v03.reading import STATES
-from apcore_a2a.storage.task_store import TaskListResult
+from apcore_a2a.storage.task_store import SavedPushConfig, TaskListResult
 
 Json = dict[str, Any]  # Any: what the protocol leaves free is in it
 
@@ -78,7 +78,7 @@ class DictTaskStore:
         found = await self._store.get_push_config(task_id)
         if found is None:
             return None
-        return msgspec.convert(found, PushConfig)
+        return msgspec.convert(found, SavedPushConfig)
 
     async def delete_push_config(self, task_id: str) -> bool:
         return await self._store.delete_push_config(task_id)

@@ -1,10 +1,12 @@
 """Tasks in memory: the default. Rule: but for listings, no operation costs more the more tasks there are.
 
 A task that is running is kept as the engine's live object; one at rest as its encoded bytes, which the garbage
-collector never scans. Events are not kept: a running task's are in its log, and a finished task supersedes them.
+collector never scans. Events are not kept: a running task's are in its log, and a finished task supersedes them. Only
+for webhooks they are, until these have got them (`webhook_table`).
 
 Ended tasks stand in a queue in the order of their ends, which is the order in which they expire or make room. A task
-that is removed before its turn stays in the queue as a *stale* entry: `_tasks` has no such task, or a newer one.
+that is removed before its turn stays in the queue as a *stale* entry: `_tasks` has no such task, or a newer one. A
+task that has ended comes into the queue when no webhook waits for its events any more.
 """
 
 import secrets
@@ -20,8 +22,10 @@ from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailable
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
 from apcore_a2a.storage.cursor import KEY_SIZE, PageTokens
+from apcore_a2a.storage.memory_webhooks import MemoryWebhooks
 from apcore_a2a.storage.owner_index import HeldBytes, OwnerIndex, StoredTask
 from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record, TaskListResult
+from apcore_a2a.storage.webhook_table import WebhookTable
 
 ANONYMOUS: Final = "anonymous"  # who owns what is put in by `save`
 MAX_EXPIRED: Final = 16  # tasks that one call lets go: however many have expired, nobody waits for all of them
@@ -90,7 +94,10 @@ class InMemoryTaskStore:
         # passes all that were removed before it, which took 93 µs for each `load` in a full store of 100,000.
         self._ended: deque[StoredTask] = deque()
         self._keys: dict[tuple[str, str], str] = {}  # (owner, idempotency key) → id of the task made with it
-        self._push_configs: dict[str, PushConfig] = {}
+        self._webhooks = WebhookTable(clock)
+        self._kept: dict[str, int] = {}  # by task: the bytes that are kept for its webhooks, as they were counted last
+        self.webhooks = MemoryWebhooks(self._webhooks, find=self._find_own, count_kept=self._count_kept)
+        self._push_configs: dict[str, PushConfig] = {}  # of the small contract
         self._created = 0  # tasks ever created: the number of the last one
 
     async def open(self) -> None:
@@ -131,6 +138,8 @@ class InMemoryTaskStore:
         index.add(stored)
         if key:
             self._keys[owner, key] = task.id
+        if change.webhook is not None:
+            self._webhooks.begin(task.id, owner, change.webhook)
         self._write(stored, change)
         return None
 
@@ -175,25 +184,56 @@ class InMemoryTaskStore:
         held_by_owner = index.held
         held.all += size - before
         held_by_owner.all += size - before
-        if status.state in TERMINAL:
-            stored.expires = self._clock() + self._ttl
-            self._ended.append(stored)
+        has_ended = status.state in TERMINAL
+        if has_ended:
             index.move_to_ended(stored)
-            held.ended += size
-            held_by_owner.ended += size
+        if stored.id in self._webhooks.tasks:
+            self._webhooks.add_events(stored.id, change.events, status.state)
+            self._count_kept(stored)
+        elif has_ended:
+            self._let_go(stored, index)
         if held.all > self._max_bytes or held_by_owner.all > self._max_bytes_per_owner:
             self._shrink(stored, index)
 
     # ---- what leaves -------------------------------------------------------------------------------------------------
+
+    def _let_go(self, stored: StoredTask, index: OwnerIndex) -> None:
+        """The task has ended, and nobody waits for its events: it may expire, or make room."""
+        stored.expires = self._clock() + self._ttl
+        self._ended.append(stored)
+        size = stored.growth + len(stored.body)
+        if self._kept:
+            size += self._kept.get(stored.id, 0)
+        self._held.ended += size
+        index.held.ended += size
+
+    def _count_kept(self, stored: StoredTask) -> None:
+        """What is kept for a task's webhooks has changed: count it, and see whether the task may go."""
+        before = self._kept.pop(stored.id, 0)
+        kept = 0
+        is_waiting = False
+        webhooks = self._webhooks.tasks.get(stored.id)
+        if webhooks is not None:
+            kept = self._kept[stored.id] = webhooks.size
+            is_waiting = webhooks.is_waiting
+        index = self._indexes[stored.owner]
+        if stored.expires < inf:  # until it is let go again; its entry in the queue is stale
+            stored.expires = inf
+            self._held.ended -= stored.size + before
+            index.held.ended -= stored.size + before
+        self._held.all += kept - before
+        index.held.all += kept - before
+        if stored.state in TERMINAL and not is_waiting:
+            self._let_go(stored, index)
 
     def _expire(self, limit: int = MAX_EXPIRED) -> None:
         """Let tasks go whose time is over, the first to have ended first."""
         ended = self._ended
         now = self._clock()
         for _ in range(limit):
-            if not ended or ended[0].expires > now:
+            if not ended or now < ended[0].expires < inf:  # for ever: of one that a webhook has called back
                 return
-            self._drop(ended.popleft())
+            self._drop_ended(ended.popleft())
 
     def _make_room(self, index: OwnerIndex, size: int) -> None:
         """Let ended tasks go until one more of this size, of the owner whose index it is, fits.
@@ -219,12 +259,12 @@ class InMemoryTaskStore:
         while index.held.all > self._max_bytes_per_owner and index.first_ended() not in (None, written):
             self._evict_of(index)
         while self._held.all > self._max_bytes and self._ended and self._ended[0] is not written:
-            self._drop(self._ended.popleft())
+            self._drop_ended(self._ended.popleft())
 
     def _evict(self) -> None:
         """Let the task go that ended first."""
         while self._ended:
-            if self._drop(self._ended.popleft()):
+            if self._drop_ended(self._ended.popleft()):
                 return
         raise OverloadedError(FULL, retry_after=5)
 
@@ -235,11 +275,15 @@ class InMemoryTaskStore:
         self._drop(first)
         self._mark_stale(first)
 
+    def _drop_ended(self, stored: StoredTask) -> bool:
+        """Let a task go that stood in the queue; false when the entry is stale."""
+        return stored.expires < inf and self._drop(stored)
+
     def _drop(self, stored: StoredTask) -> bool:
-        """Let a task go; false when the entry is stale."""
         if self._tasks.get(stored.id) is not stored:
             return False
         del self._tasks[stored.id]
+        self._webhooks.tasks.pop(stored.id, None)
         self._push_configs.pop(stored.id, None)
         self._keys.pop((stored.owner, stored.key), None)
         index = self._indexes[stored.owner]
@@ -251,10 +295,10 @@ class InMemoryTaskStore:
 
     def _release(self, stored: StoredTask, index: OwnerIndex) -> None:
         """What a task has held is free again."""
-        size = stored.size
+        size = stored.size + self._kept.pop(stored.id, 0)
         for held in (self._held, index.held):
             held.all -= size
-            if stored.state in TERMINAL:
+            if stored.expires < inf:
                 held.ended -= size
 
     def _mark_stale(self, stored: StoredTask) -> None:
@@ -281,14 +325,20 @@ class InMemoryTaskStore:
         self._drop(stored)
         return None
 
-    async def load(self, task_id: str, owner: str) -> Record | None:
+    def _find_own(self, task_id: str, owner: str) -> StoredTask | None:
         stored = self._find(task_id)
         if stored is None or stored.owner != owner:
+            return None
+        return stored
+
+    async def load(self, task_id: str, owner: str) -> Record | None:
+        stored = self._find_own(task_id, owner)
+        if stored is None:
             return None
         return _record(stored)
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
-        return None
+        return await self.webhooks.events(task_id, owner, after, limit)  # they are kept for webhooks alone
 
     async def page(self, query: Query) -> Page:
         start = self._tokens.parse(query)
@@ -303,8 +353,8 @@ class InMemoryTaskStore:
         return []  # what a process leaves behind here goes with it
 
     async def remove(self, task_id: str, owner: str) -> bool:
-        stored = self._find(task_id)
-        if stored is None or stored.owner != owner:
+        stored = self._find_own(task_id, owner)
+        if stored is None:
             return False
         self._drop(stored)
         self._mark_stale(stored)
@@ -348,7 +398,7 @@ class InMemoryTaskStore:
         stored = self._find(task_id)
         if stored is None:
             return None
-        return _document(stored).task()
+        return stored.document().task()
 
     async def list(self, context_id: str | None = None, cursor: str | None = None, limit: int = 50) -> TaskListResult:
         query = Query(owner=ANONYMOUS, limit=limit, cursor=cursor or "", context_id=context_id or "", by_creation=True)
@@ -363,6 +413,8 @@ class InMemoryTaskStore:
         self._push_configs[task_id] = config
 
     async def get_push_config(self, task_id: str) -> PushConfig | None:
+        for webhook in self._webhooks.listed(task_id):
+            return webhook.config
         return self._push_configs.get(task_id)
 
     async def delete_push_config(self, task_id: str) -> bool:
@@ -380,16 +432,9 @@ def _read_ttl(ttl_seconds: float, old: OldNames) -> float:
     return old["ttl"]
 
 
-def _document(stored: StoredTask) -> Document:
-    if stored.task is None:
-        return Document(stored.body)
-    # The live task moves on: what is answered is a picture of it.
-    return Document(encode(stored.task))
-
-
 def _record(stored: StoredTask) -> Record:
     return Record(
-        document=_document(stored),
+        document=stored.document(),
         owner=stored.owner,
         state=stored.state,
         version=stored.version,

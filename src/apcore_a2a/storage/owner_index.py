@@ -13,7 +13,7 @@ from math import inf
 from msgspec import Struct
 
 from apcore_a2a.protocol.lifecycle import TERMINAL
-from apcore_a2a.protocol.model import Task, TaskState
+from apcore_a2a.protocol.model import Document, Task, TaskState, encode
 from apcore_a2a.storage.cursor import Cursor, PageRoom, Place, newest
 from apcore_a2a.storage.task_store import Query
 
@@ -41,11 +41,18 @@ class StoredTask(Struct, gc=False, eq=False):
     growth: int = 0
     """Bytes beside `body`: of the memo, and of a live object as JSON (its last document, and the events since)."""
     expires: float = inf
+    """When it may go; for ever: it has not ended, or a webhook waits for its events."""
 
     @property
     def size(self) -> int:
         """The bytes that count against the limits."""
         return self.growth + len(self.body)
+
+    def document(self) -> Document:
+        if self.task is None:
+            return Document(self.body)
+        # The live task moves on: what is answered is a picture of it.
+        return Document(encode(self.task))
 
 
 class HeldBytes(Struct):
@@ -53,7 +60,7 @@ class HeldBytes(Struct):
 
     all: int = 0
     ended: int = 0
-    """Those of tasks that have ended, and can make room."""
+    """Those of tasks that have ended, and may go to make room."""
 
 
 class OwnerIndex:
@@ -102,8 +109,11 @@ class OwnerIndex:
             del self._by_context[stored.context_id]
 
     def first_ended(self) -> StoredTask | None:
-        """The task that ended first, of those that are left."""
-        return next(iter(self._ended.values()), None)
+        """The task that ended first, of those that are left and may go."""
+        for stored in self._ended.values():
+            if stored.expires < inf:  # a webhook keeps a task for less than a minute: there are not many to pass
+                return stored
+        return None
 
     # ---- listings ----------------------------------------------------------------------------------------------------
 

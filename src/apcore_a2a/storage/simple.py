@@ -11,93 +11,26 @@ they lead to: two saves of one task never overtake each other. That holds in one
 import asyncio
 import secrets
 import time
-from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import Any, Final, TypeVar
+from base64 import b64encode
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from apcore_a2a.errors import A2AError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
-from apcore_a2a.protocol.model import Document, Task, TaskState, encode
-from apcore_a2a.storage.cursor import KEY_SIZE, Cursor, PageRoom, PageTokens, Place, newest
+from apcore_a2a.protocol.model import Task, TaskState
+from apcore_a2a.storage.cursor import KEY_SIZE, Cursor, PageRoom, PageTokens, newest
 from apcore_a2a.storage.dict_store import DictTaskStore, takes_dicts
+from apcore_a2a.storage.saved_task import Bookkeeping, SavedTask, translated, unpack
+from apcore_a2a.storage.simple_webhooks import PendingWebhook, SimpleWebhooks
 from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record, TaskStore, missing_methods
+from apcore_a2a.storage.webhook_table import WebhookTable
 
-RESERVED: Final = "apcore-a2a"
 PAGE: Final = 200  # tasks asked for at a time
 MAX_KEYS: Final = 10_000  # idempotency keys remembered: `TaskStore` cannot be asked for one
 RUNNING: Final = (TaskState.SUBMITTED, TaskState.WORKING)
-
-T = TypeVar("T")
-
-
-class _Bookkeeping(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What travels in the metadata."""
-
-    owner: str
-    created: int
-    """Nanoseconds since 1970, made to differ: the order of creation."""
-    version: int
-    epoch: int
-    key: str = ""
-    memo: str = ""
-    run: str = ""
-
-
-class _SavedTask(Struct, frozen=True):
-    """A task as the engine knows it, and what travels with it."""
-
-    task: Task
-    bookkeeping: _Bookkeeping
-
-    @property
-    def state(self) -> TaskState:
-        return self.task.status.state
-
-    def matches(self, query: Query) -> bool:
-        status = self.task.status
-        return (
-            self.bookkeeping.owner == query.owner
-            and query.context_id in ("", self.task.context_id)
-            and query.state in (None, status.state)
-            and status.timestamp >= query.changed_since
-        )
-
-    def place(self, query: Query) -> Place:
-        if query.by_creation:
-            return "", self.bookkeeping.created
-        return self.task.status.timestamp, self.bookkeeping.created
-
-    def pack(self) -> Task:
-        """The task as your store keeps it."""
-        metadata = {**(self.task.metadata or {}), RESERVED: msgspec.to_builtins(self.bookkeeping)}
-        return replace(self.task, metadata=metadata)
-
-    def to_record(self) -> Record:
-        return Record(
-            document=Document(encode(self.task)),
-            owner=self.bookkeeping.owner,
-            state=self.state,
-            version=self.bookkeeping.version,
-            epoch=self.bookkeeping.epoch,
-            memo=b64decode(self.bookkeeping.memo),
-            run=b64decode(self.bookkeeping.run),
-        )
-
-
-def _unpack(task: Task | None) -> _SavedTask | None:
-    """A task and what travelled with it; None for one that the engine did not save, and that so has no owner."""
-    if task is None or not task.metadata or RESERVED not in task.metadata:
-        return None
-    metadata = dict(task.metadata)  # the task is yours: nothing is taken out of the original
-    try:
-        bookkeeping = msgspec.convert(metadata.pop(RESERVED), _Bookkeeping)
-    except msgspec.ValidationError:
-        return None
-    return _SavedTask(replace(task, metadata=metadata or None), bookkeeping)
 
 
 class _PendingSave(Struct):
@@ -109,7 +42,7 @@ class _PendingSave(Struct):
     """The idempotency key of a new task, perhaps empty; None for a change to a task that exists."""
     future: "asyncio.Future[None]"
 
-    def follows(self, saved: _SavedTask | None) -> bool:
+    def follows(self, saved: SavedTask | None) -> bool:
         """Whether the change may be made to the task as it was last saved; a new task follows none at all."""
         is_new = self.key is not None
         if saved is None:
@@ -140,6 +73,8 @@ class SimpleStore:
 
     `durable` is what your class says of itself: an attribute of that name.
 
+    The first webhook of a task is kept in your store, the others and what was delivered in memory.
+
     Example:
         >>> from apcore_a2a.storage.memory import InMemoryTaskStore
         >>> SimpleStore(InMemoryTaskStore()).durable
@@ -152,14 +87,16 @@ class SimpleStore:
             raise TypeError(f"{type(tasks).__name__} lacks methods of TaskStore: {', '.join(missing)}")
         self.durable = getattr(tasks, "durable", False) is True
         self._tasks: TaskStore = DictTaskStore(tasks) if takes_dicts(tasks) else tasks
-        self._last_saved: dict[str, _SavedTask] = {}  # of tasks that run here, so that a save need not read first
-        self._waiting: dict[str, list[_PendingSave]] = {}  # by task, in the order in which they came
+        self._last_saved: dict[str, SavedTask] = {}  # of tasks that run here, so that a save need not read first
+        self._waiting: dict[str, list[_PendingSave | PendingWebhook]] = {}  # by task, in the order in which they came
         self._saving: dict[str, asyncio.Task[None]] = {}  # the worker of each task that is being saved
         self._keys: dict[tuple[str, str], str] = {}  # (owner, idempotency key) → task id, the oldest first
         self._key_lock = asyncio.Lock()
         self._last_created = 0
         self._tokens = PageTokens(secrets.token_bytes(KEY_SIZE))  # those of an earlier process are not known here
         self._last_save_failed = False
+        self._webhooks = WebhookTable()
+        self.webhooks = SimpleWebhooks(self._tasks, self._webhooks, durable=self.durable, enqueue=self._enqueue)
 
     async def open(self) -> None:
         """The store is yours to open."""
@@ -171,7 +108,7 @@ class SimpleStore:
 
     async def check(self) -> None:
         """As near as the seven methods come: ask for a task that is not there."""
-        await _translated(self._tasks.get(""))
+        await translated(self._tasks.get(""))
 
     def trouble(self) -> str:
         if self._last_save_failed:
@@ -180,27 +117,32 @@ class SimpleStore:
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
         if not key:
-            await self._submit(change, key)
+            await self._create(change, key)
             return None
         async with self._key_lock:  # of two creations with one key, the second waits to see what becomes of the first
             earlier = self._keys.get((change.owner, key))
             if earlier is not None and await self.load(earlier, change.owner) is not None:
                 return earlier
-            await self._submit(change, key)
+            await self._create(change, key)
             self._remember(change.owner, key, change.task.id)
         return None
+
+    async def _create(self, change: Change, key: str) -> None:
+        await self._submit(change, key)
+        if change.webhook is not None:
+            await self.webhooks.keep_first(change.task.id)
 
     def append(self, change: Change) -> "asyncio.Future[None]":
         return self._submit(change, None)
 
     async def load(self, task_id: str, owner: str) -> Record | None:
-        saved = _unpack(await _translated(self._tasks.get(task_id)))
+        saved = unpack(await translated(self._tasks.get(task_id)))
         if saved is None or saved.bookkeeping.owner != owner:
             return None
         return saved.to_record()
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
-        return None
+        return await self.webhooks.events(task_id, owner, after, limit)
 
     async def page(self, query: Query) -> Page:
         start = self._tokens.parse(query)
@@ -221,7 +163,7 @@ class SimpleStore:
     async def orphans(self) -> list[Record]:
         if not self.durable:
             return []
-        orphans: list[_SavedTask] = []
+        orphans: list[SavedTask] = []
         async for saved in self._list(""):
             bookkeeping = saved.bookkeeping
             if bookkeeping.key:  # the one time that every task is read: keys of earlier processes count as well
@@ -229,11 +171,12 @@ class SimpleStore:
             # A run may go on while its task waits for authorization, and a message may wait for its turn.
             is_waiting_run = saved.state not in TERMINAL and bookkeeping.run != ""
             if saved.state in RUNNING or is_waiting_run:
-                claimed = _SavedTask(saved.task, replace(bookkeeping, epoch=bookkeeping.epoch + 1))
+                claimed = SavedTask(saved.task, replace(bookkeeping, epoch=bookkeeping.epoch + 1))
                 orphans.append(claimed)
         # After the listing, not within it: a store need not like to be written to while it lists.
         for claimed in orphans:
-            await _translated(self._tasks.save(claimed.pack()))
+            await translated(self._tasks.save(claimed.pack()))
+            await self.webhooks.adopt(claimed)
         return [claimed.to_record() for claimed in orphans]
 
     async def remove(self, task_id: str, owner: str) -> bool:
@@ -243,7 +186,9 @@ class SimpleStore:
         if await self.load(task_id, owner) is None:
             return False
         self._last_saved.pop(task_id, None)
-        return await _translated(self._tasks.delete(task_id))
+        if self._webhooks.tasks.pop(task_id, None) is not None:
+            await translated(self._tasks.delete_push_config(task_id))
+        return await translated(self._tasks.delete(task_id))
 
     def _remember(self, owner: str, key: str, task_id: str) -> None:
         self._keys.pop((owner, key), None)  # to stand at the end again: the one that was used longest ago goes first
@@ -251,12 +196,12 @@ class SimpleStore:
         if len(self._keys) > MAX_KEYS:
             del self._keys[next(iter(self._keys))]
 
-    async def _list(self, context_id: str) -> AsyncIterator[_SavedTask]:
+    async def _list(self, context_id: str) -> AsyncIterator[SavedTask]:
         cursor: str | None = None
         while True:
-            result = await _translated(self._tasks.list(context_id or None, cursor, PAGE))
+            result = await translated(self._tasks.list(context_id or None, cursor, PAGE))
             for task in result.tasks:
-                saved = _unpack(task)
+                saved = unpack(task)
                 if saved is not None:
                     yield saved
             if not result.next_cursor or result.next_cursor == cursor:  # one that does not move would never end
@@ -270,45 +215,74 @@ class SimpleStore:
         task_id = change.task.id
         # A copy: the task moves on while its save waits.
         save = _PendingSave(copy(change.task), change, key, loop.create_future())
-        self._waiting.setdefault(task_id, []).append(save)
-        if task_id not in self._saving:  # `close` awaits them all
-            self._saving[task_id] = loop.create_task(self._save_waiting(task_id))
+        self._enqueue(task_id, save)
         return save.future
+
+    def _enqueue(self, task_id: str, pending: _PendingSave | PendingWebhook) -> None:
+        self._waiting.setdefault(task_id, []).append(pending)
+        if task_id not in self._saving:  # `close` awaits them all
+            self._saving[task_id] = asyncio.get_running_loop().create_task(self._save_waiting(task_id))
 
     async def _save_waiting(self, task_id: str) -> None:
         try:
             while task_id in self._waiting:
-                await self._save(task_id, self._waiting.pop(task_id))
+                batch = self._waiting.pop(task_id)
+                saves = [pending for pending in batch if isinstance(pending, _PendingSave)]
+                webhooks = [pending for pending in batch if isinstance(pending, PendingWebhook)]
+                try:
+                    latest = await self._save(task_id, saves)
+                except StoreUnavailableError as error:
+                    for webhook in webhooks:
+                        if not webhook.future.done():
+                            webhook.future.set_exception(error)
+                    continue
+                for webhook in webhooks:
+                    self.webhooks.add(webhook, latest)
         finally:
             del self._saving[task_id]
 
-    async def _save(self, task_id: str, batch: list[_PendingSave]) -> None:
-        """Refuse the changes that follow nothing, and save what the others lead to."""
+    async def _save(self, task_id: str, batch: list[_PendingSave]) -> SavedTask | None:
+        """Refuse the changes that follow nothing, and save what the others lead to; the task as it is saved then."""
+        taken: list[_PendingSave] = []
         try:
             # Taken out, and put back only after a save that went well: after one that failed, the store is asked anew.
             before = self._last_saved.pop(task_id, None)
             if before is None:
-                before = _unpack(await _translated(self._tasks.get(task_id)))
+                before = unpack(await translated(self._tasks.get(task_id)))
             latest = before
             for save in batch:
                 if save.follows(latest):
                     latest = self._apply(save, latest)
+                    taken.append(save)
                 else:
                     save.resolve(StaleWriteError())
             if latest is not None and latest is not before:
-                await _translated(self._tasks.save(latest.pack()))
+                await translated(self._tasks.save(latest.pack()))
                 self._last_save_failed = False
         except StoreUnavailableError as error:
             self._last_save_failed = True
             for save in batch:
                 save.resolve(error)
-            return
+            raise
         if latest is not None and latest.state not in AT_REST:
             self._last_saved[task_id] = latest
+        for save in taken:
+            self._tell_webhooks(save)
         for save in batch:
             save.resolve(None)
+        return latest
 
-    def _apply(self, save: _PendingSave, latest: _SavedTask | None) -> _SavedTask:
+    def _tell_webhooks(self, saved: _PendingSave) -> None:
+        """There are events to be delivered, if the task has webhooks."""
+        change = saved.change
+        task_id = saved.task.id
+        if change.webhook is not None and saved.key is not None:
+            self._webhooks.begin(task_id, change.owner, change.webhook)
+        kept = self._webhooks.tasks.get(task_id)
+        if kept is not None:
+            self._webhooks.add_events(task_id, change.events, saved.task.status.state)
+
+    def _apply(self, save: _PendingSave, latest: SavedTask | None) -> SavedTask:
         """The task with a change made to it, or a new task."""
         change = save.change
         if latest is None:
@@ -319,7 +293,7 @@ class SimpleStore:
         else:
             created = latest.bookkeeping.created
             key = latest.bookkeeping.key
-        bookkeeping = _Bookkeeping(
+        bookkeeping = Bookkeeping(
             owner=change.owner,
             created=created,
             version=change.version,
@@ -329,12 +303,4 @@ class SimpleStore:
             memo=b64encode(change.memo).decode(),
             run=b64encode(change.run).decode(),
         )
-        return _SavedTask(save.task, bookkeeping)
-
-
-async def _translated(answer: Awaitable[T]) -> T:
-    """Whatever goes wrong in a store of yours, the engine sees a store that is not available."""
-    try:
-        return await answer
-    except Exception as error:
-        raise StoreUnavailableError from error
+        return SavedTask(save.task, bookkeeping)

@@ -36,6 +36,8 @@ class Change(Struct, kw_only=True, gc=False):
     """What is being run, for another process to run it again; opaque. Empty once the task is at rest."""
     hand_on: bool = False
     """Whether any other replica may go on with it from here, where several share a store."""
+    webhook: "Webhook | None" = None
+    """Of a new task, if the store has webhooks: stored with it, it gets its events from the first on."""
 
     @property
     def expected(self) -> int:
@@ -77,6 +79,74 @@ class Page(Struct, frozen=True):
 
 
 ALL: Final = 1_000_000_000  # more events than any task has
+MAX_WEBHOOKS: Final = 16  # of one task
+
+
+# ---- webhooks: readers of a task's log whose cursor is kept with the task --------------------------------------------
+
+
+class Webhook(Struct, frozen=True, kw_only=True):
+    """A push config as its owner set it, and how far the events of its task have got.
+
+    Nothing is copied for it: the log of the task is its outbox. An event that is stored while the webhook is there is
+    to be delivered because its number is above `delivered`; the write of the event is the write to the outbox.
+
+    Whoever saves one gives `config` and `a2a_version`; the rest is the store's to fill in.
+    """
+
+    config: PushConfig
+    """With its `id` and its `task_id`."""
+    a2a_version: str
+    """The version in which it was set, and in which its events are written."""
+    delivered: int = 0
+    """The sequence number of the last event that has arrived."""
+    latest: int = 0
+    """The sequence number of the task's last event."""
+    attempts: int = 0
+    """How often the next event was tried in vain."""
+    failed: bool = False
+    """Given up: the events above `delivered` are kept with the task as dead letters, until it is saved again."""
+    reason: str = ""
+    """Why the last attempt was in vain."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is something to deliver."""
+        return self.delivered < self.latest and not self.failed
+
+
+class Claim(Struct, frozen=True):
+    """A webhook that one worker may deliver to, until its lease ends or the webhook is saved anew."""
+
+    webhook: Webhook
+    owner: str
+    number: int
+    """Which claim on this webhook it is: an older one can settle nothing."""
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """What came of a claim. The webhook takes all of it over, and may be claimed again after `pause` seconds.
+
+    A worker that goes on with the next event reports `pause=lease`: nobody else may claim it meanwhile.
+    """
+
+    delivered: int
+    attempts: int = 0
+    failed: bool = False
+    reason: str = ""
+    pause: float = 0.0
+
+
+class Backlog(Struct, frozen=True, kw_only=True):
+    """How much is still to be delivered, of all owners."""
+
+    webhooks: int = 0
+    """Those that wait for an event to be delivered."""
+    events: int = 0
+    failed: int = 0
+    """Webhooks that were given up with events undelivered."""
+    oldest: float = 0.0
+    """Seconds for which the webhook that waits longest has had something undelivered."""
 
 
 class Store(Protocol):
@@ -126,6 +196,55 @@ class Store(Protocol):
         """Called once after `open`: the tasks that a dead process left running, each with its epoch raised by one."""
 
     async def remove(self, task_id: str, owner: str) -> bool: ...
+
+
+@runtime_checkable
+class WebhookStore(Protocol):
+    """The webhooks of a store's tasks: what delivery asks for. Each store of ours has it as its attribute `webhooks`.
+
+    A store without it serves an agent that has no push notifications. Webhooks go with their task. One that waits
+    keeps its task and its events: a task that has ended neither expires nor makes room while a webhook of it waits. One
+    that has failed keeps nobody. (A store that outlives the process may let such a task go after twice its TTL: perhaps
+    webhooks were switched off meanwhile.)
+    """
+
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+        """As in `Store`; those that a webhook waits for are kept."""
+
+    async def save(self, webhook: Webhook, owner: str) -> Webhook | None:
+        """Keep a webhook; the same as it is kept, or None if this owner has no such task.
+
+        A new one begins after the task's last event; on a task at rest with that event, so that nobody misses an end
+        that came first. One that is there (task and id) gets the new config, keeps its cursor, and is alive again:
+        `failed` and `attempts` are cleared, it is due now, and a claim on it is void.
+
+        Raises:
+            InvalidParamsError: the task has MAX_WEBHOOKS others.
+        """
+
+    async def of_task(self, task_id: str, owner: str) -> Sequence[Webhook] | None:
+        """Those of a task, in the order of their ids; None if this owner has no such task."""
+
+    async def remove(self, task_id: str, owner: str, config_id: str) -> bool:
+        """Forget one; a claim on it is void."""
+
+    async def failed(self, owner: str, limit: int) -> Sequence[Webhook]:
+        """Those of all tasks of an owner that were given up, at most `limit`."""
+
+    async def claim(self, limit: int, lease: float) -> Sequence[Claim]:
+        """At most `limit` webhooks that wait and are due, the longest due first, each for `lease` seconds.
+
+        By the store's own clock; of several processes, one gets each. What a process had claimed that is known to be
+        dead may be claimed at once.
+        """
+
+    async def settle(self, claim: Claim, report: Report) -> bool:
+        """Write down what came of a claim; false, and nothing is written, if the claim is void."""
+
+    async def task_at(self, task_id: str, owner: str, version: int) -> Document | None:
+        """The task as of an event that a webhook of it has not got yet, or just got; None if it is gone."""
+
+    async def backlog(self) -> Backlog: ...
 
 
 @runtime_checkable
@@ -274,6 +393,15 @@ class TaskListResult(Struct, frozen=True):
 
     tasks: Sequence[Task]
     next_cursor: str | None = None
+
+
+class SavedPushConfig(PushConfig, frozen=True):
+    """What `TaskStore.save_push_config` is given: the config, and the version of A2A in which it was set.
+
+    A store that gives back the config without it gets its events in 1.0 after a restart.
+    """
+
+    a2a_version: str = "1.0"
 
 
 @runtime_checkable

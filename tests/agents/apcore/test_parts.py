@@ -242,7 +242,9 @@ def circle() -> list[Any]:
     return inside
 
 
-@pytest.mark.parametrize("value", [object(), {"a": lambda: None}, circle(), {("a", "tuple"): 1}], ids=repr)
+@pytest.mark.parametrize(
+    "value", [object(), {"a": lambda: None}, circle(), {("a", "tuple"): 1}], ids=lambda value: type(value).__name__
+)
 def test_what_has_no_json_form_is_a_clear_failure(value: Any) -> None:
     with pytest.raises(InvalidAgentResponseError, match="no JSON form"):
         copy_output(value)

@@ -4,17 +4,21 @@ Rule: nothing is sent that an agent would work on, unless the caller gave a mess
 not there and sends what is not a request; `converse` sends the caller's message.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from apcore_a2a.cli.conformance.rules import Finding, Rule
 from apcore_a2a.cli.transports import RecordingTransport
 from apcore_a2a.client import A2AClient
+from apcore_a2a.client.transport import HttpRequest
 from apcore_a2a.errors import (
     A2AError,
+    InvalidAgentResponseError,
     InvalidParamsError,
     PushNotificationNotSupportedError,
     TaskNotCancelableError,
@@ -28,6 +32,8 @@ from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Event, Message, Role, StatusUpdate, Task
 
 MAX_ANSWER: Final = 1024 * 1024
+ANSWER_WAIT: Final = 5.0  # seconds, for a request that is refused at sight
+MAX_EVENTS: Final = 10_000  # of one stream; no message that is sent to try an agent needs more
 MAX_QUOTED: Final = 60  # characters of what an agent says, in a message of ours
 UNKNOWN_VERSION: Final = "99.0"
 
@@ -92,21 +98,22 @@ LIST: Final = Rule("list.fields", "3.1.4", "ListTasks answers with tasks, nextPa
 LIST_FIELDS: Final = {"tasks": list, "nextPageToken": str, "pageSize": int, "totalSize": int}
 
 
-async def probe(client: A2AClient, recorder: RecordingTransport) -> list[Finding]:
+async def probe(client: A2AClient, recorder: RecordingTransport) -> AsyncGenerator[Finding]:
     """Try what costs the agent nothing."""
-    findings: list[Finding] = []
     capabilities = (await client.agent_card).capabilities
     for expected in EXPECTATIONS:
         if expected.is_offered(capabilities):
-            findings.append(expected.rule.skip("the agent offers it"))
+            yield expected.rule.skip("the agent offers it")
             continue
-        findings += expected.rule.judge(await _expect_error(expected.attempt(client), expected.error))
+        for finding in expected.rule.judge(await _expect_error(expected.attempt(client), expected.error)):
+            yield finding
+    check = _check_rest
     if (await client.interface).protocol_binding == "JSONRPC":
-        findings += await _check_jsonrpc(client, recorder)
-    else:
-        findings += await _check_rest(client, recorder)
-    findings += LIST.judge(await _check_list(client, recorder))
-    return findings
+        check = _check_jsonrpc
+    for finding in await check(client, recorder):
+        yield finding
+    for finding in LIST.judge(await _check_list(client, recorder)):
+        yield finding
 
 
 async def _expect_error(attempt: Awaitable[object], expected: type[A2AError]) -> list[str]:
@@ -185,10 +192,20 @@ async def _check_jsonrpc(client: A2AClient, recorder: RecordingTransport) -> lis
         problems.append(f"Content-Type is {media_type[:MAX_QUOTED] or 'missing'}")
     findings = MEDIA_TYPE.judge(problems)
     for broken in BROKEN_REQUESTS:
-        # Past the client, which sends nothing that is not a request.
-        await recorder.request(replace(proper, body=broken.body), MAX_ANSWER)
-        findings += broken.rule.judge(_check_jsonrpc_error(recorder.last_json(), broken))
+        findings += broken.rule.judge(await _send_broken(broken, proper, recorder))
     return findings
+
+
+async def _send_broken(broken: BrokenRequest, proper: HttpRequest, recorder: RecordingTransport) -> list[str]:
+    try:
+        async with asyncio.timeout(ANSWER_WAIT):
+            # Past the client, which sends nothing that is not a request.
+            await recorder.request(replace(proper, body=broken.body), MAX_ANSWER)
+    except A2AError as error:
+        return [f"{type(error).__name__}: {error}"]
+    except TimeoutError:
+        return [f"no answer within {ANSWER_WAIT:g} seconds"]
+    return list(_check_jsonrpc_error(recorder.last_json(), broken))
 
 
 def _check_jsonrpc_error(answer: object, broken: BrokenRequest) -> Iterator[str]:
@@ -240,20 +257,32 @@ SSE: Final = Rule("stream.media-type", "9.4.2", "A stream is text/event-stream")
 SUBSCRIBE: Final = Rule("subscribe.ended-task", "3.1.6", "A task that has ended answers UnsupportedOperationError")
 
 
-async def converse(client: A2AClient, recorder: RecordingTransport, text: str, skill: str | None) -> list[Finding]:
+class Conversation(NamedTuple):
+    """What to send, and how long to wait for what comes back."""
+
+    text: str
+    skill: str | None
+    patience: float
+
+
+async def converse(client: A2AClient, recorder: RecordingTransport, given: Conversation) -> AsyncGenerator[Finding]:
     """Send the caller's message, plainly and over a stream, and look at what comes back."""
     try:
-        answer = await client.send_message(text, skill=skill)
+        answer = await client.send_message(given.text, wait=False, skill=given.skill, timeout=given.patience)
     except A2AError as error:
-        return SEND.judge([f"{type(error).__name__}: {error}"])
-    findings = SEND.judge(_check_answer(recorder.last_json()))
+        for finding in SEND.judge([f"{type(error).__name__}: {error}"]):
+            yield finding
+        return
+    for finding in SEND.judge(_check_answer(recorder.last_json())):
+        yield finding
     if isinstance(answer, Task):
-        findings += await _check_task(client, answer)
-    if (await client.agent_card).capabilities.streaming:
-        findings += await _check_stream(client, recorder, text, skill)
-    else:
-        findings.append(FIRST.skip("the agent does not stream"))
-    return findings
+        for finding in await _check_task(client, answer):
+            yield finding
+    if not (await client.agent_card).capabilities.streaming:
+        yield FIRST.skip("the agent does not stream")
+        return
+    for finding in await _check_stream(client, recorder, given):
+        yield finding
 
 
 def _check_answer(answer: object) -> Iterator[str]:
@@ -278,9 +307,12 @@ def _check_answer(answer: object) -> Iterator[str]:
 async def _check_task(client: A2AClient, task: Task) -> list[Finding]:
     """Look at a task that the agent made: it can be found again and, once it has ended, not be cancelled."""
     problems = []
-    same = await client.get_task(task.id)
-    if same.id != task.id:
-        problems.append(f"the id is {same.id[:MAX_QUOTED]!r}")
+    try:
+        same = await client.get_task(task.id)
+        if same.id != task.id:
+            problems.append(f"the id is {same.id[:MAX_QUOTED]!r}")
+    except A2AError as error:
+        problems.append(f"{type(error).__name__}: {error}")
     findings = GET.judge(problems)
     # A task that waits for input may be cancelled, so there is no rule to try.
     if task.status.state in TERMINAL:
@@ -288,36 +320,63 @@ async def _check_task(client: A2AClient, task: Task) -> list[Finding]:
     return findings
 
 
-async def _check_stream(client: A2AClient, recorder: RecordingTransport, text: str, skill: str | None) -> list[Finding]:
-    events: list[Event] = []
-    try:
-        async with aclosing(client.stream_message(text, skill=skill)) as stream:
-            events += [event async for event in stream]
-    except A2AError as error:
-        return FIRST.judge([f"{type(error).__name__}: {error}"])
+class Streamed(Struct):
+    """What is kept of a stream, however long it is."""
+
+    first: Event | None = None
+    last: Event | None = None
+    count: int = 0
+
+    def add(self, event: Event) -> None:
+        if self.first is None:
+            self.first = event
+        self.last = event
+        self.count += 1
+
+
+async def _check_stream(client: A2AClient, recorder: RecordingTransport, given: Conversation) -> list[Finding]:
+    seen = Streamed()
     problems = []
-    media_type = _last_media_type(recorder)
-    if media_type != "text/event-stream":
-        problems.append(f"it is {media_type[:MAX_QUOTED]}")
-    findings = SSE.judge(problems)
-    findings += FIRST.judge(_check_first_event(events))
-    findings += LAST.judge(_check_last_event(events))
-    last = events[-1]
-    if len(events) > 1 and isinstance(last, StatusUpdate) and last.status.state in TERMINAL:
+    try:
+        async with asyncio.timeout(given.patience):
+            await _read_stream(client, given, seen)
+    except TimeoutError:
+        problems.append(f"it has not ended after {given.patience:g} seconds and {seen.count} events")
+    except A2AError as error:
+        problems.append(f"{type(error).__name__}: {error}")
+    if seen.first is None or seen.last is None:
+        return FIRST.judge(problems or ["the stream has no events"])
+    findings = SSE.judge(_check_media_type(recorder))
+    findings += FIRST.judge(_check_first_event(seen.first, seen.count))
+    findings += LAST.judge(problems or _check_last_event(seen.last))
+    last = seen.last
+    if seen.count > 1 and isinstance(last, StatusUpdate) and last.status.state in TERMINAL:
         findings += SUBSCRIBE.judge(await _expect_error(_subscribe(client, last.task_id), UnsupportedOperationError))
     return findings
 
 
-def _check_first_event(events: list[Event]) -> Iterator[str]:
-    first = events[0]
-    is_reply = isinstance(first, Message) and len(events) == 1
+async def _read_stream(client: A2AClient, given: Conversation, seen: Streamed) -> None:
+    async with aclosing(client.stream_message(given.text, skill=given.skill)) as stream:
+        async for event in stream:
+            seen.add(event)
+            if seen.count == MAX_EVENTS:
+                raise InvalidAgentResponseError(f"the stream has more than {MAX_EVENTS} events")
+
+
+def _check_media_type(recorder: RecordingTransport) -> Iterator[str]:
+    media_type = _last_media_type(recorder)
+    if media_type != "text/event-stream":
+        yield f"it is {media_type[:MAX_QUOTED]}"
+
+
+def _check_first_event(first: Event, count: int) -> Iterator[str]:
+    is_reply = isinstance(first, Message) and count == 1
     if not isinstance(first, Task) and not is_reply:
         yield f"the first event is a {type(first).__name__}"
 
 
-def _check_last_event(events: list[Event]) -> Iterator[str]:
+def _check_last_event(last: Event) -> Iterator[str]:
     # Terminal states end a stream (3.1.2); after INPUT_REQUIRED an agent may close it, too: there is nothing to tell.
-    last = events[-1]
     if isinstance(last, Message):
         return
     if not isinstance(last, Task | StatusUpdate) or last.status.state not in AT_REST:
@@ -328,4 +387,4 @@ async def _subscribe(client: A2AClient, task_id: str) -> None:
     # A stream fails when it is read, not when it is made.
     async with aclosing(client.resubscribe(task_id)) as events:
         async for _ in events:
-            pass
+            return  # it was accepted: that is all there is to know, and the rest may be endless

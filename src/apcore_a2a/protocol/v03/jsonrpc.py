@@ -70,6 +70,7 @@ RULES: Final = Rules(
     subscribe_when_ended=True,
     replay=True,
     list_by_creation=True,
+    page_is_array=True,
     without_extended_card=ExtendedAgentCardNotConfiguredError,
     stream_errors_as_events=True,
 )
@@ -103,8 +104,8 @@ class _WireDecoder:
         self._decoder: decoding.LooseDecoder[Any] = decoding.LooseDecoder(shape)
         self._to_model = to_model
 
-    def decode(self, data: bytes | Raw) -> Any:
-        return self._to_model(self._decoder.decode(data))
+    def decode(self, data: bytes | Raw, left_out: list[str] | None = None) -> Any:
+        return self._to_model(self._decoder.decode(data, left_out))
 
     def convert(self, params: dict[str, Any]) -> Any:
         """Make the value of path and query values, all of which may be strings."""
@@ -272,25 +273,25 @@ def encode_request(operation: Operation, request: Value) -> bytes:
     return encode(writer(body))
 
 
-def decode_event(data: bytes | Raw) -> Event:
+def decode_event(data: bytes | Raw, left_out: list[str] | None = None) -> Event:
     """One event of a stream, or what message/send answered: `kind` says which."""
     kind = decoding.decode(data, _KIND).kind
     if kind not in _EVENTS:
         raise InvalidAgentResponseError("The agent answered with none of task, message, status-update, artifact-update")
-    event: Event = _EVENTS[kind].decode(data)
+    event: Event = _EVENTS[kind].decode(data, left_out)
     return event
 
 
-def decode_result(operation: Operation, data: bytes | Raw) -> Any:
+def decode_result(operation: Operation, data: bytes | Raw, left_out: list[str] | None = None) -> Any:
     """The typed answer of a remote agent."""
     match operation:
         case Operation.SEND:
-            return decode_event(data)
+            return decode_event(data, left_out)
         case Operation.EXTENDED_CARD:
             return decode_card(bytes(data))
         case Operation.DELETE_PUSH:
             return None  # whatever the agent says
-    return _RESULTS[operation].decode(data)
+    return _RESULTS[operation].decode(data, left_out)
 
 
 def decode_card(data: bytes) -> AgentCard:

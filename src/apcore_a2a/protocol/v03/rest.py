@@ -111,11 +111,9 @@ def encode_result(operation: Operation, result: Result) -> bytes:
             if operation is Operation.SEND:  # SendMessageResponse has the members of a StreamResponse
                 return encode_event(result)
             return encode(_WRITERS[type(result)].write(result))
-        case TaskPage():  # 0.3.0 §7 says [Task], which has no room for the token of the next page
+        case TaskPage():  # [Task], as 0.3.0 §7 says; the next page has its place in a header (docs/decisions/0046)
             page = writing.task_page(msgspec.to_builtins(result))
-            for task in page["tasks"]:
-                proto_json.write_task(task)
-            return encode(page)
+            return encode([proto_json.write_task(task) for task in page["tasks"]])
         case PushConfig():
             return encode(proto_json.write_push(writing.task_push(msgspec.to_builtins(result))))
         case PushConfigPage():
@@ -146,24 +144,24 @@ def encode_request(operation: Operation, request: Value) -> bytes:
     return encode(body)
 
 
-def decode_event(data: bytes | Raw) -> Event:
+def decode_event(data: bytes | Raw, left_out: list[str] | None = None) -> Event:
     """One event of a stream, or what SendMessage answered."""
     body = proto_json.with_camel_names(decode(data, _ANY))
     if isinstance(body, dict):
         if "kind" in body:  # the JSON-RPC form, which some agents also speak over REST
-            return v03.decode_event(data)
+            return v03.decode_event(data, left_out)
         for member, kind in _KINDS.items():
             if member in body:
-                return v03.decode_event(encode(proto_json.read_event(body[member], kind)))
+                return v03.decode_event(encode(proto_json.read_event(body[member], kind)), left_out)
     raise InvalidAgentResponseError("The agent answered with none of task, message, statusUpdate, artifactUpdate")
 
 
-def decode_result(operation: Operation, data: bytes | Raw) -> Any:
+def decode_result(operation: Operation, data: bytes | Raw, left_out: list[str] | None = None) -> Any:
     """The typed answer of a remote agent."""
     body = decode(data, _ANY)
     match operation:
         case Operation.SEND:
-            return decode_event(data)
+            return decode_event(data, left_out)
         case Operation.GET | Operation.CANCEL:
             body = proto_json.read_task(body)
         case Operation.LIST:
@@ -174,7 +172,7 @@ def decode_result(operation: Operation, data: bytes | Raw) -> Any:
             if isinstance(body, dict):
                 body = body.get("configs", [])
             body = proto_json.each(body, proto_json.read_push)
-    return v03.decode_result(operation, encode(body))
+    return v03.decode_result(operation, encode(body), left_out)
 
 
 def _read_task_page(body: Any) -> Any:

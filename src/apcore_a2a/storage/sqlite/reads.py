@@ -82,6 +82,19 @@ def events(database: sqlite3.Connection, task_id: str, owner: str, after: int, l
         return _events(database, number, after, limit)
 
 
+def task_at(database: sqlite3.Connection, task_id: str, owner: str, version: int) -> Document | None:
+    """The task as it was after one of its events."""
+    with ReadTransaction(database):
+        row = find(database, task_id, owner)
+        if row is None or version > row.version:
+            return None
+        if row.version == version:
+            return _complete(database, row).document
+        if row.document_version is None or row.document_version > version:
+            row = row._replace(document_version=None, body=None)  # of a later time
+        return _rebuild(database, row, version)
+
+
 def page(database: sqlite3.Connection, query: Query, tokens: PageTokens) -> Page:
     """One page of an owner's tasks, and how many there are.
 
@@ -157,9 +170,11 @@ def _size(database: sqlite3.Connection, row: TaskRow) -> int:
     return len(row.body or b"") + int(of_events)
 
 
-def _rebuild(database: sqlite3.Connection, row: TaskRow) -> Document:
-    """The task of today, made of an older document and the events since."""
-    events = _events(database, row.number, row.document_version or 0)
+def _rebuild(database: sqlite3.Connection, row: TaskRow, version: int | None = None) -> Document:
+    """The task of today, or as of a version, made of an older document and the events since."""
+    after = row.document_version or 0
+    limit = ALL if version is None else version - after
+    events = _events(database, row.number, after, limit)
     if row.body is None:
         first, _ = v1.decode_record(events.pop(0))
         assert isinstance(first, Task)  # the first event of each task is the task itself

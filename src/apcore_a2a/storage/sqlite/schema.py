@@ -17,8 +17,8 @@ CODES: Final = {state: code for code, state in enumerate(STATES)}
 
 # Two shapes follow from how SQLite stores a row. An UPDATE rewrites the whole row, so what grows (document, private) is
 # kept apart from the head that every event updates. And an event's key is (task number << 32 | sequence number) as one
-# integer: the events of a task lie side by side without an index of their own. Two rules are triggers, so that no
-# statement can forget them: an event for a webhook is in its outbox, and what belongs to a task goes with it.
+# integer: the events of a task lie side by side without an index of their own. That what belongs to a task goes with it
+# is a trigger, so that no statement can forget it.
 #
 # A step, once released, is never changed: files have taken it. A change of the tables is a new step at the end.
 MIGRATIONS: Final = (
@@ -77,6 +77,37 @@ MIGRATIONS: Final = (
     """
     CREATE TABLE page_key (key BLOB NOT NULL);
     INSERT INTO page_key VALUES (randomblob(32));
+    """,
+    # Webhooks as readers of the events, each with its cursor: there is no second list of what is to be delivered.
+    # Nothing was ever written to the tables that this replaces. `due` is on a clock of the process that has the file.
+    """
+    DROP TRIGGER event_pushed;
+    DROP TRIGGER task_removed;
+    DROP TABLE push_outbox;
+    DROP TABLE push_config;
+    CREATE TABLE webhook (
+        task INTEGER,
+        id TEXT,
+        config BLOB NOT NULL,
+        a2a_version TEXT NOT NULL,
+        delivered INTEGER NOT NULL,
+        latest INTEGER NOT NULL,
+        since REAL NOT NULL,
+        due REAL NOT NULL DEFAULT 0,
+        claim INTEGER NOT NULL DEFAULT 0,
+        attempts INTEGER NOT NULL DEFAULT 0,
+        failed INTEGER NOT NULL DEFAULT 0,
+        reason TEXT NOT NULL DEFAULT '',
+        PRIMARY KEY (task, id)
+    ) WITHOUT ROWID;
+    CREATE INDEX webhook_waiting ON webhook (due) WHERE failed = 0 AND delivered < latest;
+    CREATE INDEX webhook_failed ON webhook (task) WHERE failed = 1;
+    CREATE TRIGGER task_removed AFTER DELETE ON task BEGIN
+        DELETE FROM event WHERE key BETWEEN OLD.number << 32 AND OLD.number << 32 | 4294967295;
+        DELETE FROM document WHERE task = OLD.number;
+        DELETE FROM private WHERE task = OLD.number;
+        DELETE FROM webhook WHERE task = OLD.number;
+    END;
     """,
 )
 

@@ -1,8 +1,8 @@
 """The store itself: hands each write to the writer thread, and each read to a connection of its own.
 
 Rule: a write is answered when it is committed, and a read never waits for a write (WAL). The parts: `schema` the file,
-`tables` what is written, `writer` the thread that does it, `reads` what is read, `database_file` its lock, `condition`
-what is wrong with it; the package tells how they fit.
+`tables` what is written, `webhooks` what concerns them alone, `writer` the thread that writes, `reads` what is read,
+`database_file` its lock, `condition` what is wrong with it; the package tells how they fit.
 """
 
 import asyncio
@@ -17,14 +17,15 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.protocol.model import Document
 from apcore_a2a.storage.cursor import PageTokens
-from apcore_a2a.storage.sqlite import reads
+from apcore_a2a.storage.sqlite import reads, webhooks
 from apcore_a2a.storage.sqlite.condition import Condition
 from apcore_a2a.storage.sqlite.database_file import DatabaseFile
 from apcore_a2a.storage.sqlite.schema import connect_reader, connect_writer, read_page_key
 from apcore_a2a.storage.sqlite.tables import AgeClock, Tables, take_snapshot
 from apcore_a2a.storage.sqlite.writer import Writer
-from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record
+from apcore_a2a.storage.task_store import ALL, Backlog, Change, Claim, Page, Query, Record, Report, Webhook
 
 WEEK: Final = 7 * 24 * 3600
 READER_THREADS: Final = 4
@@ -72,6 +73,7 @@ class SQLiteStore:
         self._max_tasks = max_tasks
         self._clock = AgeClock(clock, monotonic)
         self._opened: _OpenDatabase | None = None
+        self.webhooks = SQLiteWebhooks(self, self._clock)
 
     @classmethod
     def from_url(cls, url: str) -> "SQLiteStore":
@@ -104,6 +106,7 @@ class SQLiteStore:
         connections = await asyncio.to_thread(_Connections, self.path, self._synchronous)
         tables = Tables(connections.writer, ttl=self._ttl, max_tasks=self._max_tasks, clock=self._clock)
         self._opened = _OpenDatabase(connections, tables)
+        await self._opened.submit(webhooks.release_all)
 
     async def close(self) -> None:
         """Write what is still to be written, and let go of the file."""
@@ -162,6 +165,48 @@ class SQLiteStore:
     async def page(self, query: Query) -> Page:
         database = self._database
         return await database.read(reads.page, query, database.connections.tokens)
+
+
+class SQLiteWebhooks:
+    """The webhooks of the tasks in a store's file: a `WebhookStore`."""
+
+    def __init__(self, store: SQLiteStore, clock: AgeClock) -> None:
+        self._store = store
+        self._clock = clock
+
+    @property
+    def _database(self) -> "_OpenDatabase":
+        return self._store._database
+
+    async def save(self, webhook: Webhook, owner: str) -> Webhook | None:
+        return await self._database.submit(webhooks.save, webhook, owner)
+
+    async def of_task(self, task_id: str, owner: str) -> Sequence[Webhook] | None:
+        return self._database.read_now(webhooks.of_task, task_id, owner)
+
+    async def remove(self, task_id: str, owner: str, config_id: str) -> bool:
+        return await self._database.submit(webhooks.remove, task_id, owner, config_id)
+
+    async def failed(self, owner: str, limit: int) -> Sequence[Webhook]:
+        return await self._database.read(webhooks.failed, owner, limit)
+
+    async def claim(self, limit: int, lease: float) -> Sequence[Claim]:
+        # A look first: most of the time there is nothing to claim, and a transaction is not free.
+        if not self._database.read_now(webhooks.is_due, self._clock.monotonic()):
+            return []
+        return await self._database.submit(webhooks.claim, limit, lease)
+
+    async def settle(self, claim: Claim, report: Report) -> bool:
+        return await self._database.submit(webhooks.settle, claim, report)
+
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+        return await self._store.events(task_id, owner, after, limit)
+
+    async def task_at(self, task_id: str, owner: str, version: int) -> Document | None:
+        return await self._database.read(reads.task_at, task_id, owner, version)
+
+    async def backlog(self) -> Backlog:
+        return await self._database.read(webhooks.backlog, self._clock.wall())
 
 
 class _Connections:

@@ -11,13 +11,15 @@ from msgspec import Struct
 
 from apcore_a2a.errors import OverloadedError, StaleWriteError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
-from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.protocol.model import TaskState, encode
 from apcore_a2a.storage.sqlite.schema import CODES, event_key
-from apcore_a2a.storage.task_store import Change
+from apcore_a2a.storage.task_store import Change, Webhook
 
 MAX_DOCUMENT: Final = 64 * 1024  # a larger document is not written again: readers rebuild it from the events
 PROBE_SIZE: Final = 1024 * 1024  # more than most writes: room for a few bytes is no room
 
+# Whether a webhook of the task still waits for an event: then the task stays, though it has ended.
+_OWES: Final = "EXISTS (SELECT 1 FROM webhook WHERE task = number AND failed = 0 AND delivered < latest)"
 _RUNNING: Final = (CODES[TaskState.SUBMITTED], CODES[TaskState.WORKING])
 _WAITING: Final = (CODES[TaskState.INPUT_REQUIRED], CODES[TaskState.AUTH_REQUIRED])
 
@@ -37,6 +39,7 @@ class ChangeSnapshot(Struct, frozen=True, kw_only=True, gc=False):
     document: bytes | None
     memo: bytes
     run: bytes
+    webhook: Webhook | None = None
 
 
 def take_snapshot(change: Change) -> ChangeSnapshot:
@@ -59,6 +62,7 @@ def take_snapshot(change: Change) -> ChangeSnapshot:
         document=body,
         memo=change.memo,
         run=change.run,
+        webhook=change.webhook,
     )
 
 
@@ -68,6 +72,7 @@ class _CachedRow(Struct, gc=False):
     number: int
     state: int
     status_time: str
+    has_webhooks: bool
     memo: bytes | None = None  # None: not known
     run: bytes | None = None
 
@@ -82,12 +87,12 @@ class AgeClock:
 
     def __init__(self, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self.wall = wall
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self._offset: float | None = None  # of the monotonic clock to what the wall clock said at first
 
     def now(self) -> float:
         wall = self.wall()
-        monotonic = self._monotonic()
+        monotonic = self.monotonic()
         if self._offset is None:
             self._offset = wall - monotonic
         return min(wall, monotonic + self._offset)
@@ -100,7 +105,7 @@ class Tables:
         self.database = database
         self._ttl = ttl
         self._max_tasks = max_tasks
-        self._clock = clock
+        self.clock = clock
         self._cache: dict[tuple[str, str], _CachedRow] = {}  # by id and owner: another owner finds nothing
         self._count: int | None = None  # of all tasks; None: not counted yet
         self._tally_changes: dict[tuple[str, int], int] = {}  # by owner and state: what the tally does not say yet
@@ -164,8 +169,26 @@ class Tables:
         assert number is not None  # an INSERT has one
         self._count = self._task_count() + 1
         self._change_tally(change.owner, code, 1)
-        self._write_contents(change, _CachedRow(number, code, change.status_time, b"", b""))
+        if change.webhook is not None:
+            self.add_webhook(number, change.webhook, delivered=0, latest=0)
+        has_webhooks = change.webhook is not None
+        self._write_contents(change, _CachedRow(number, code, change.status_time, has_webhooks, b"", b""))
         return None
+
+    def add_webhook(self, number: int, webhook: Webhook, *, delivered: int, latest: int) -> None:
+        config = webhook.config
+        now = self.clock.wall()
+        self.database.execute(
+            "INSERT INTO webhook (task, id, config, a2a_version, delivered, latest, since)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (number, config.id, encode(config), webhook.a2a_version, delivered, latest, now),
+        )
+
+    def expect_webhooks(self, task_id: str, owner: str) -> None:
+        """The task has got one, if it had none before: from now on its events are for it, too."""
+        cached = self._cache.get((task_id, owner))
+        if cached is not None:
+            cached.has_webhooks = True
 
     def append(self, change: ChangeSnapshot) -> None:
         cached = self._cache.get((change.id, change.owner)) or self._find(change)
@@ -197,6 +220,8 @@ class Tables:
         self.database.executemany(
             "INSERT INTO event (key, body) VALUES (?, ?)", list(zip(keys, change.events, strict=True))
         )
+        if cached.has_webhooks and change.events:
+            self._tell_webhooks(number, change.version)
         if change.document is not None:
             self.database.execute("REPLACE INTO document VALUES (?, ?, ?)", (number, change.version, change.document))
         if change.memo != cached.memo or change.run != cached.run:
@@ -205,6 +230,13 @@ class Tables:
             self._cache.pop((change.id, change.owner), None)  # nothing follows soon, if anything does
         else:
             self._cache[change.id, change.owner] = cached
+
+    def _tell_webhooks(self, number: int, version: int) -> None:
+        """There are events to be delivered: this is all that is written for that, in the transaction of the events."""
+        self.database.execute(
+            "UPDATE webhook SET latest = ?, since = iif(delivered < latest, since, ?) WHERE task = ?",
+            (version, self.clock.wall(), number),
+        )
 
     def _write_private(self, change: ChangeSnapshot, cached: _CachedRow) -> None:
         if not change.memo and not change.run:
@@ -227,15 +259,18 @@ class Tables:
 
     def _find(self, change: ChangeSnapshot) -> _CachedRow:
         found = self.database.execute(
-            "SELECT number, state, status_time FROM task WHERE id = ? AND owner = ?", (change.id, change.owner)
+            "SELECT number, state, status_time, EXISTS (SELECT 1 FROM webhook WHERE task = number)"
+            " FROM task WHERE id = ? AND owner = ?",
+            (change.id, change.owner),
         ).fetchone()
         if found is None:
             raise StaleWriteError
-        return _CachedRow(*found)
+        number, state, status_time, has_webhooks = found
+        return _CachedRow(number, state, status_time, bool(has_webhooks))
 
     def _time_of_end(self, change: ChangeSnapshot) -> float | None:
         if change.state in TERMINAL:
-            return self._clock.wall()
+            return self.clock.wall()
         return None
 
     # ---- what leaves -------------------------------------------------------------------------------------------------
@@ -254,15 +289,19 @@ class Tables:
         if self.database.execute("SELECT 1 FROM task WHERE id = ?", (task_id,)).fetchone() is not None:
             raise StaleWriteError
         # Two at most: a store that was opened with a lower limit comes down to it task by task, not in one long change.
-        oldest = "SELECT number, owner, state FROM task WHERE ended IS NOT NULL ORDER BY ended, number LIMIT ?"
-        if not self._remove_ended(oldest, min(excess, 2)):
+        oldest = f"SELECT number, owner, state FROM task WHERE ended IS NOT NULL AND NOT {_OWES} ORDER BY ended, number"
+        if not self._remove_ended(f"{oldest} LIMIT ?", min(excess, 2)):
             raise OverloadedError("The agent is at its limit of unfinished tasks; try again later", retry_after=5)
 
     def sweep(self, limit: int) -> bool:
         """Remove tasks that ended longer than the TTL ago, the oldest first; answer whether more may be left."""
+        now = self.clock.now()
+        # A webhook keeps its task as long again: were webhooks switched off, nobody would ever deliver.
         removed = self._remove_ended(
-            "SELECT number, owner, state FROM task WHERE ended <= ? ORDER BY ended, number LIMIT ?",
-            self._clock.now() - self._ttl,
+            "SELECT number, owner, state FROM task"
+            f" WHERE ended <= ? AND (ended <= ? OR NOT {_OWES}) ORDER BY ended, number LIMIT ?",
+            now - self._ttl,
+            now - 2 * self._ttl,
             limit,
         )
         return removed == limit

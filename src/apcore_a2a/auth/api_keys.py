@@ -1,0 +1,284 @@
+"""API keys: long random texts that callers show in a header, of which the server knows only the hashes.
+
+A key has 256 random bits, so that its hash can neither be guessed nor looked up, and one round of SHA-256 is enough:
+slow hashes are for what people choose.
+
+Rule: a key is shown once, when it is made. After that only its owner has it.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import os
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from apcore_a2a.agent import Caller
+from apcore_a2a.auth.authenticator import outside_type
+from apcore_a2a.auth.repeating import Repeating
+
+logger = logging.getLogger(__name__)
+
+HEADER: Final = "X-API-Key"
+PREFIX: Final = "apcore_"  # by which a scanner for lost secrets knows one
+MAX_KEY: Final = 512  # characters
+MAX_FILE: Final = 16 * 1024 * 1024  # bytes; a hundred thousand keys
+CHECK_FILE: Final = 2.0  # seconds between two looks at the file
+_HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_ID: Final = re.compile(r"[^\s#=]+")
+_LISTS: Final = ("roles", "scopes")
+
+
+class APIKey(Struct, frozen=True, kw_only=True):
+    """One key: whose it is, its hash, and what its owner may do with it.
+
+    Example:
+        >>> APIKey(id="ada", hash=hash_key("apcore_not-a-real-key"), roles=("ops",)).id
+        'ada'
+    """
+
+    id: str
+    hash: str
+    """As `hash_key` writes it."""
+    type: str = "service"
+    roles: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+
+
+def new_key() -> str:
+    """A new key: 256 random bits, in 50 characters that need no quotes anywhere.
+
+    Example:
+        >>> len(new_key())
+        50
+    """
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def hash_key(key: str) -> str:
+    """What the server keeps of a key.
+
+    Example:
+        >>> hash_key("apcore_not-a-real-key")[:15]
+        'sha256:12b781ef'
+    """
+    return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
+
+
+class APIKeyAuthenticator:
+    """Accepts requests that show a key in a header.
+
+    `keys` is a file, or hashes by the id of the caller (`{"ada": "sha256:…"}`; several for one id while the old key is
+    being replaced), or a list of `APIKey`. `apcore-a2a keys new` makes keys and writes such a file: a line for each
+    key, with the id, the hash and, if need be, `roles=a,b`, `scopes=x,y` and `type=user`. A file that changes is read
+    again within two seconds; one that cannot be read, or has a line that is wrong, changes nothing but the log.
+
+    Args:
+        keys: The hashes of the keys.
+        header: Where callers show their keys.
+
+    Raises:
+        ValueError: a hash is none, the file cannot be read, or there is no key at all.
+
+    Example:
+        >>> auth = APIKeyAuthenticator({"ada": hash_key("apcore_not-a-real-key")})
+        >>> auth.authenticate({"x-api-key": "apcore_not-a-real-key"}).id
+        'ada'
+        >>> auth.authenticate({"x-api-key": "another"}) is None
+        True
+    """
+
+    def __init__(
+        self,
+        keys: str | os.PathLike[str] | Mapping[str, str | Sequence[str]] | Iterable[APIKey],
+        *,
+        header: str = HEADER,
+        check_file: float = CHECK_FILE,
+    ) -> None:
+        self._header = header
+        self._file: Path | None = None
+        self._seen: object = None  # what tells this version of the file from the next
+        self._check_file = check_file
+        self._watching = Repeating(self._look_at_file, name="file of API keys", pause=check_file)
+        if isinstance(keys, str | os.PathLike):
+            self._file = Path(keys)
+            self._seen = _fingerprint(self._file)
+            found = read_key_file(self._file)
+        elif isinstance(keys, Mapping):
+            found = _from_mapping(keys)
+        else:
+            found = tuple(keys)
+        self._keys = _by_hash(found)
+
+    def authenticate(self, headers: Mapping[str, str]) -> Caller | None:
+        """Whose key the request shows; None if it is nobody's.
+
+        Example:
+            >>> auth = APIKeyAuthenticator({"ada": hash_key("apcore_not-a-real-key")}, header="X-Agent-Key")
+            >>> auth.authenticate({"x-agent-key": "apcore_not-a-real-key"}).id
+            'ada'
+        """
+        shown = headers.get(self._header.lower(), "").strip()
+        if not shown or len(shown) > MAX_KEY:
+            return None
+        hashed = hash_key(shown)
+        key = self._keys.get(hashed)
+        # Found by its hash, of which nobody can choose a part; compared in constant time all the same.
+        if key is None or not hmac.compare_digest(key.hash, hashed):
+            logger.info("API key refused")
+            return None
+        return Caller(id=key.id, type=outside_type(key.type), roles=key.roles, scopes=key.scopes)
+
+    def security_schemes(self) -> list[dict[str, Any]]:
+        """What the agent card says of these keys, in OpenAPI's words.
+
+        Example:
+            >>> APIKeyAuthenticator({"ada": hash_key("apcore_not-a-real-key")}).security_schemes()
+            [{'type': 'apiKey', 'in': 'header', 'name': 'X-API-Key'}]
+        """
+        return [{"type": "apiKey", "in": "header", "name": self._header}]
+
+    async def open(self) -> None:
+        """Begin to look whether the file changes. The application calls this when it starts.
+
+        Example:
+            >>> asyncio.run(APIKeyAuthenticator({"ada": hash_key("apcore_not-a-real-key")}).open())  # there is no file
+        """
+        if self._file is not None:
+            self._watching.start()
+
+    async def close(self) -> None:
+        """Look no more. The application calls this when it ends.
+
+        Example:
+            >>> asyncio.run(APIKeyAuthenticator({"ada": hash_key("apcore_not-a-real-key")}).close())
+        """
+        await self._watching.stop()
+
+    async def _look_at_file(self) -> float:
+        assert self._file is not None  # or nobody would look
+        try:
+            seen = await asyncio.to_thread(_fingerprint, self._file)
+            if seen != self._seen:
+                keys = _by_hash(await asyncio.to_thread(read_key_file, self._file))
+                self._seen = seen
+                self._keys = keys
+                logger.info("API keys read again", extra={"file": str(self._file), "keys": len(keys)})
+        except ValueError as error:
+            # The old keys stay: half of a file is not the wish to lock everybody out. Said once for each version.
+            self._seen = await asyncio.to_thread(_fingerprint_or_none, self._file)
+            logger.error("API keys not read again", extra={"reason": str(error)})
+        return self._check_file
+
+
+# ---- the file ------------------------------------------------------------------------------------------------------
+
+
+def read_key_file(path: Path) -> tuple[APIKey, ...]:
+    """The keys of a file.
+
+    Raises:
+        ValueError: it cannot be read, or a line is wrong; the text says which, and does not repeat it.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE + 1)
+    except OSError as error:
+        raise ValueError(f"the file of API keys {path} cannot be read: {error.strerror}") from error
+    if len(data) > MAX_FILE:
+        raise ValueError(f"the file of API keys {path} has more than {MAX_FILE} bytes")
+    keys: list[APIKey] = []
+    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+        text = line.partition("#")[0].strip()
+        if text:
+            try:
+                keys.append(_parse_line(text))
+            except ValueError as error:
+                raise ValueError(f"the file of API keys {path}, line {number}: {error}") from error
+    return tuple(keys)
+
+
+def format_line(key: APIKey) -> str:
+    """A key as a line of the file."""
+    words = [key.id, key.hash]
+    if key.roles:
+        words.append(f"roles={','.join(key.roles)}")
+    if key.scopes:
+        words.append(f"scopes={','.join(key.scopes)}")
+    if key.type != "service":
+        words.append(f"type={key.type}")
+    return " ".join(words) + "\n"
+
+
+def _parse_line(text: str) -> APIKey:
+    id, *words = text.split()
+    if not words:
+        raise ValueError("an id and a hash are needed, as `apcore-a2a keys new` prints them")
+    fields: dict[str, Any] = {}
+    for word in words[1:]:
+        name, _, value = word.partition("=")
+        if name in _LISTS:
+            fields[name] = tuple(filter(None, value.split(",")))
+        elif name == "type":
+            fields[name] = value
+        else:
+            raise ValueError("after the hash there may be roles=, scopes= and type=, and nothing else")
+    return check_key(APIKey(id=id, hash=words[0], **fields))
+
+
+def _fingerprint(path: Path) -> object:
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise ValueError(f"the file of API keys {path} cannot be read: {error.strerror}") from error
+    return (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+
+
+def _fingerprint_or_none(path: Path) -> object:
+    try:
+        return _fingerprint(path)
+    except ValueError:
+        return None
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+
+def check_key(key: APIKey) -> APIKey:
+    """The key, if it can be one.
+
+    Raises:
+        ValueError: the id or the hash is wrong. The hash is not repeated: it may be a key.
+    """
+    if not _ID.fullmatch(key.id):
+        raise ValueError(f"the id {key.id!r} must be one word without '=' and '#'")
+    if not _HASH.fullmatch(key.hash):
+        raise ValueError(f"what stands for the key of {key.id!r} is no hash: use hash_key(), or `apcore-a2a keys new`")
+    return key
+
+
+def _from_mapping(keys: Mapping[str, str | Sequence[str]]) -> tuple[APIKey, ...]:
+    found: list[APIKey] = []
+    for id, hashes in keys.items():
+        if isinstance(hashes, str):
+            hashes = [hashes]
+        found.extend(APIKey(id=id, hash=hash) for hash in hashes)
+    return tuple(found)
+
+
+def _by_hash(keys: Iterable[APIKey]) -> dict[str, APIKey]:
+    found: dict[str, APIKey] = {}
+    for key in keys:
+        check_key(key)
+        if key.hash in found:
+            raise ValueError(f"{key.id!r} and {found[key.hash].id!r} have the same key")
+        found[key.hash] = key
+    if not found:
+        raise ValueError("there are no API keys, so nobody could come in: make one with `apcore-a2a keys new`")
+    return found

@@ -1,0 +1,136 @@
+"""The flags of `apcore-a2a serve` that say whom the agent lets in.
+
+Rule: who asks for authentication never gets an open agent because a flag or a variable is missing.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from apcore_a2a.auth.api_keys import APIKeyAuthenticator
+from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.auth.claims import ClaimMapping
+from apcore_a2a.auth.jwt import LEEWAY, JWTAuthenticator
+from apcore_a2a.cli.options import combine
+
+BEARER: Final = "bearer"
+API_KEY: Final = "api-key"
+OIDC: Final = "oidc"
+
+auth_options: Final = combine(
+    click.option(
+        "--auth-type",
+        envvar="A2A_AUTH_TYPE",
+        type=click.Choice([BEARER, API_KEY, OIDC]),
+        multiple=True,
+        help="Ask callers for a JWT (bearer; oidc: of an OpenID Connect issuer) or for an API key. May be repeated.",
+    ),
+    click.option("--auth-key", envvar="JWT_KEY", help="JWT key: a shared secret, or @FILE with a PEM public key."),
+    click.option(
+        "--auth-key-file",
+        envvar="A2A_AUTH_KEY_FILE",
+        metavar="FILE",
+        help="File with the JWT key; for api-key, with the hashes of API keys ('apcore-a2a keys new' writes it).",
+    ),
+    click.option("--auth-issuer", envvar="JWT_ISSUER", help="Issuer of the tokens; without a key, its keys are found."),
+    click.option("--auth-audience", envvar="JWT_AUDIENCE", help="Audience the token must name."),
+    click.option(
+        "--auth-jwks-url", envvar="JWT_JWKS_URL", metavar="URL", help="Where the issuer's keys are published."
+    ),
+    click.option(
+        "--auth-roles-claim",
+        envvar="JWT_ROLES_CLAIM",
+        default="roles",
+        show_default=True,
+        help="Claim with the caller's roles; Keycloak: realm_access.roles.",
+    ),
+    click.option(
+        "--auth-leeway",
+        envvar="JWT_LEEWAY",
+        type=click.IntRange(min=0),
+        default=LEEWAY,
+        show_default=True,
+        help="Seconds the issuer's clock may differ from ours; 0 takes a token by its word.",
+    ),
+)
+
+
+def choose_authenticators(given: dict[str, Any]) -> list[Authenticator] | None:  # Any: the values of the flags
+    """Whom the flags let in; None if they let in everybody."""
+    kinds = given["auth_type"] or _guess_kind(given)
+    if not kinds:
+        return None
+    return [_MAKERS[kind](given) for kind in dict.fromkeys(kinds)]
+
+
+def _guess_kind(given: dict[str, Any]) -> tuple[str, ...]:
+    """What is meant by somebody who says with what tokens are checked, but not that they are asked for."""
+    if given["auth_key"] or given["auth_jwks_url"] or given["auth_issuer"]:
+        return (BEARER,)
+    for flag in ("auth_key_file", "auth_audience"):
+        if given[flag]:
+            name = flag.replace("_", "-")
+            raise click.ClickException(f"--{name} is given without --auth-type: say bearer, api-key or oidc")
+    return ()
+
+
+def _make_bearer(given: dict[str, Any]) -> Authenticator:
+    key = given["auth_key"]
+    if key is not None and key.startswith("@"):
+        key = _read_key(key[1:])
+    elif key is None and given["auth_key_file"] and API_KEY not in given["auth_type"]:
+        key = _read_key(given["auth_key_file"])
+    if not (key or given["auth_jwks_url"] or given["auth_issuer"]):
+        raise click.ClickException(
+            "--auth-key is required when --auth-type is bearer; or --auth-issuer, or --auth-jwks-url"
+        )
+    return _make_jwt(given, key)
+
+
+def _make_oidc(given: dict[str, Any]) -> Authenticator:
+    if not given["auth_issuer"]:
+        raise click.ClickException("--auth-issuer is required when --auth-type is oidc")
+    if given["auth_key"]:
+        raise click.ClickException("--auth-key is not for --auth-type oidc, whose keys the issuer publishes")
+    return _make_jwt(given, None)
+
+
+def _make_jwt(given: dict[str, Any], key: str | None) -> Authenticator:
+    try:
+        return JWTAuthenticator(
+            key,
+            jwks_url=given["auth_jwks_url"],
+            issuer=given["auth_issuer"],
+            audience=given["auth_audience"],
+            leeway=given["auth_leeway"],
+            claim_mapping=ClaimMapping(roles=given["auth_roles_claim"]),
+        )
+    except ValueError as error:
+        raise click.ClickException(f"JWT key not usable: {error}") from error
+
+
+def _make_api_keys(given: dict[str, Any]) -> Authenticator:
+    if not given["auth_key_file"]:
+        raise click.ClickException(
+            "--auth-key-file is required when --auth-type is api-key; 'apcore-a2a keys new' makes one"
+        )
+    try:
+        return APIKeyAuthenticator(Path(given["auth_key_file"]))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+
+
+_MAKERS: Final[dict[str, Callable[[dict[str, Any]], Authenticator]]] = {
+    BEARER: _make_bearer,
+    OIDC: _make_oidc,
+    API_KEY: _make_api_keys,
+}
+
+
+def _read_key(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"JWT key file not readable: {path}") from error

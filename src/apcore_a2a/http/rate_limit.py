@@ -1,0 +1,126 @@
+"""How many requests a second each caller may make, and all together.
+
+A bucket holds `burst` tokens and gains `rate` of them a second; a request takes one. Instead of a level and a time, the
+moment is kept at which the bucket will be full (the generic cell rate algorithm): one number for each caller, and a
+caller whose moment has passed is as good as unknown.
+
+Rule: memory is bounded. The caller who has not asked for longest is forgotten first, which can only be to their good.
+"""
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from msgspec import Struct
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from apcore_a2a.agent import Caller
+from apcore_a2a.engine.call_context import allowance_of
+from apcore_a2a.errors import LimitExceededError, OverloadedError, wire
+from apcore_a2a.http.asgi import client_of, error_headers, refuse_early
+
+MAX_CALLERS: Final = 100_000  # buckets kept; some 20 MB when all of them are in use
+TOO_MANY_OF_YOURS: Final = "You are over your limit of requests; try again later"
+TOO_MANY: Final = "The agent is over its limit of requests; try again later"
+_ANYONE: Final = Caller()
+_EVERYBODY: Final = ""  # the name of the bucket that all share
+
+
+class Rates(Struct, frozen=True, kw_only=True):
+    """Requests a second; None is without a limit. `burst`: how many at once, None for those of two seconds."""
+
+    per_caller: float | None = None
+    per_anonymous: float | None = None
+    total: float | None = None
+    burst: int | None = None
+
+    @property
+    def are_limited(self) -> bool:
+        return not (self.per_caller is None and self.per_anonymous is None and self.total is None)
+
+
+class TokenBuckets:
+    """A bucket for each name, of the same size and rate.
+
+    Example:
+        >>> buckets = TokenBuckets(rate=1, burst=2, clock=lambda: 0.0)
+        >>> [buckets.take("ada"), buckets.take("ada"), buckets.take("ada"), buckets.take("bob")]
+        [0.0, 0.0, 1.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        *,
+        rate: float,
+        burst: int | None = None,
+        most: int = MAX_CALLERS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if burst is None:
+            burst = max(1, math.ceil(2 * rate))
+        self._interval = 1 / rate  # seconds in which a bucket gains one token
+        self._tolerance = (burst - 1) * self._interval
+        self._most = most
+        self._clock = clock
+        self._full_at: OrderedDict[str, float] = OrderedDict()  # by name, the latest to ask last
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def take(self, name: str) -> float:
+        """Take a token: 0 if there was one; else nothing is taken, and the seconds until there is."""
+        now = self._clock()
+        full_at = max(self._full_at.get(name, now), now)
+        missing = full_at - now - self._tolerance
+        if missing > 1e-9:  # less than a nanosecond is how numbers are rounded
+            return missing
+        self._full_at[name] = full_at + self._interval
+        self._full_at.move_to_end(name)
+        if len(self._full_at) > self._most:
+            self._full_at.popitem(last=False)
+        return 0.0
+
+
+class RateLimit:
+    """Lets requests through to `app` as long as their caller, and all together, ask no more often than they may.
+
+    A caller over their own limit is answered 429 and takes nothing of what all share; over that, it is 503.
+    """
+
+    def __init__(self, rates: Rates, *, on_refused: Callable[[], None] | None = None) -> None:
+        self._callers = _buckets(rates.per_caller, rates.burst)
+        self._anonymous = _buckets(rates.per_anonymous, rates.burst)
+        self._total = _buckets(rates.total, rates.burst)
+        self._on_refused = on_refused
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        def limited(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+            refused = self._refused(scope)
+            if refused is None:
+                return app(scope, receive, send)
+            if self._on_refused is not None:
+                self._on_refused()
+            return refuse_early(scope, send, wire(refused).http, refused, error_headers(refused))
+
+        return limited
+
+    def _refused(self, scope: Scope) -> OverloadedError | None:
+        caller = scope.get("a2a.caller", _ANYONE)
+        buckets = self._callers if caller.is_authenticated else self._anonymous
+        if buckets is not None:
+            wait = buckets.take(allowance_of(caller, client_of(scope)))
+            if wait:
+                return LimitExceededError(TOO_MANY_OF_YOURS, retry_after=math.ceil(wait))
+        if self._total is not None:
+            wait = self._total.take(_EVERYBODY)
+            if wait:
+                return OverloadedError(TOO_MANY, retry_after=math.ceil(wait))
+        return None
+
+
+def _buckets(rate: float | None, burst: int | None) -> TokenBuckets | None:
+    if rate is None:
+        return None
+    return TokenBuckets(rate=rate, burst=burst)

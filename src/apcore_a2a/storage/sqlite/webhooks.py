@@ -1,0 +1,144 @@
+"""Webhooks in the database: what is written, by the writer thread in a transaction, and what is read.
+
+Rule: a webhook is a cursor on the events of its task. An owner sees those of their own tasks; only delivery, which acts
+for all of them, asks without one.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from apcore_a2a.errors import InvalidParamsError
+from apcore_a2a.protocol.lifecycle import AT_REST
+from apcore_a2a.protocol.model import PushConfig
+from apcore_a2a.storage.sqlite.schema import STATES
+from apcore_a2a.storage.sqlite.tables import Tables
+from apcore_a2a.storage.task_store import MAX_WEBHOOKS, Backlog, Claim, Report, Webhook
+
+_COLUMNS: Final = "config, a2a_version, delivered, latest, attempts, failed, reason"
+_WAITING: Final = "failed = 0 AND delivered < latest"
+_TASK: Final = "(SELECT number FROM task WHERE id = ? AND owner = ?)"
+_decode_config: Final = msgspec.json.Decoder(PushConfig).decode
+
+
+# ---- what is written -------------------------------------------------------------------------------------------------
+
+
+def release_all(tables: Tables) -> None:
+    """The process that claimed them is gone: the file is ours. Their times were on that process's clock."""
+    tables.database.execute(f"UPDATE webhook SET due = 0 WHERE {_WAITING}")
+
+
+def save(tables: Tables, webhook: Webhook, owner: str) -> Webhook | None:
+    config = webhook.config
+    database = tables.database
+    found = database.execute(
+        "SELECT number, state, version FROM task WHERE id = ? AND owner = ?", (config.task_id, owner)
+    ).fetchone()
+    if found is None:
+        return None
+    number, state, version = found
+    taken = "UPDATE webhook SET config = ?, a2a_version = ?, due = 0, claim = claim + 1"
+    updated = database.execute(
+        f"{taken}, attempts = 0, failed = 0, reason = '' WHERE task = ? AND id = ?",
+        (msgspec.json.encode(config), webhook.a2a_version, number, config.id),
+    )
+    if updated.rowcount == 0:
+        (others,) = database.execute("SELECT count(*) FROM webhook WHERE task = ?", (number,)).fetchone()
+        if others >= MAX_WEBHOOKS:
+            raise InvalidParamsError(f"A task has {MAX_WEBHOOKS} webhooks at most; delete one first")
+        delivered = version
+        if STATES[state] in AT_REST:
+            delivered = version - 1
+        tables.add_webhook(number, webhook, delivered=delivered, latest=version)
+        tables.expect_webhooks(config.task_id, owner)
+    row = database.execute(f"SELECT {_COLUMNS} FROM webhook WHERE task = ? AND id = ?", (number, config.id)).fetchone()
+    return _to_webhook(row)
+
+
+def remove(tables: Tables, task_id: str, owner: str, config_id: str) -> bool:
+    deleted = tables.database.execute(
+        f"DELETE FROM webhook WHERE task = {_TASK} AND id = ?", (task_id, owner, config_id)
+    )
+    return deleted.rowcount == 1
+
+
+def claim(tables: Tables, limit: int, lease: float) -> list[Claim]:
+    now = tables.clock.monotonic()
+    due = tables.database.execute(
+        f"SELECT webhook.task, webhook.id, owner, claim, {_COLUMNS} FROM webhook INDEXED BY webhook_waiting"
+        f" JOIN task ON number = webhook.task WHERE {_WAITING} AND due <= ? ORDER BY due LIMIT ?",
+        (now, limit),
+    ).fetchall()
+    claims: list[Claim] = []
+    for number, config_id, owner, last_claim, *columns in due:
+        tables.database.execute(
+            "UPDATE webhook SET due = ?, claim = ? WHERE task = ? AND id = ?",
+            (now + lease, last_claim + 1, number, config_id),
+        )
+        claims.append(Claim(_to_webhook(columns), owner, last_claim + 1))
+    return claims
+
+
+def settle(tables: Tables, claim: Claim, report: Report) -> bool:
+    config = claim.webhook.config
+    due = tables.clock.monotonic() + report.pause
+    what = (report.delivered, report.attempts, report.failed, report.reason, due)
+    updated = tables.database.execute(
+        "UPDATE webhook SET delivered = ?, attempts = ?, failed = ?, reason = ?, due = ?"
+        f" WHERE task = {_TASK} AND id = ? AND claim = ?",
+        (*what, config.task_id, claim.owner, config.id, claim.number),
+    )
+    return updated.rowcount == 1
+
+
+# ---- what is read ----------------------------------------------------------------------------------------------------
+
+
+def of_task(database: sqlite3.Connection, task_id: str, owner: str) -> list[Webhook] | None:
+    found = database.execute("SELECT number FROM task WHERE id = ? AND owner = ?", (task_id, owner)).fetchone()
+    if found is None:
+        return None
+    rows = database.execute(f"SELECT {_COLUMNS} FROM webhook WHERE task = ? ORDER BY id", found)
+    return [_to_webhook(row) for row in rows.fetchall()]
+
+
+def failed(database: sqlite3.Connection, owner: str, limit: int) -> list[Webhook]:
+    rows = database.execute(
+        f"SELECT {_COLUMNS} FROM webhook INDEXED BY webhook_failed JOIN task ON number = webhook.task"
+        " WHERE failed = 1 AND owner = ? ORDER BY number LIMIT ?",
+        (owner, limit),
+    )
+    return [_to_webhook(row) for row in rows.fetchall()]
+
+
+def is_due(database: sqlite3.Connection, now: float) -> bool:
+    due = f"SELECT 1 FROM webhook INDEXED BY webhook_waiting WHERE {_WAITING} AND due <= ? LIMIT 1"
+    return database.execute(due, (now,)).fetchone() is not None
+
+
+def backlog(database: sqlite3.Connection, now: float) -> Backlog:
+    waiting, events, since = database.execute(
+        "SELECT count(*), coalesce(sum(latest - delivered), 0), min(since)"
+        f" FROM webhook INDEXED BY webhook_waiting WHERE {_WAITING}"
+    ).fetchone()
+    (given_up,) = database.execute("SELECT count(*) FROM webhook INDEXED BY webhook_failed WHERE failed = 1").fetchone()
+    oldest = 0.0
+    if since is not None:
+        oldest = max(now - since, 0.0)
+    return Backlog(webhooks=waiting, events=events, failed=given_up, oldest=oldest)
+
+
+def _to_webhook(columns: Sequence[Any]) -> Webhook:  # Any: what SQLite answers
+    config, a2a_version, delivered, latest, attempts, failed, reason = columns
+    return Webhook(
+        config=_decode_config(config),
+        a2a_version=a2a_version,
+        delivered=delivered,
+        latest=latest,
+        attempts=attempts,
+        failed=bool(failed),
+        reason=reason,
+    )

@@ -1,0 +1,257 @@
+"""The webhooks of stores that keep no events: which there are, what they have got, and the events they wait for.
+
+Rule: a task has a row here only while it has a webhook. Its events are kept from the first that a webhook waits for;
+what all of them have got is let go.
+
+Which webhook is due next stands in a heap. An entry is never changed: when a webhook's time changes it gets another
+entry, and those that do not match it any more are passed over.
+"""
+
+import heapq
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from apcore_a2a.errors import InvalidParamsError
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
+from apcore_a2a.protocol.model import Document, Task, TaskState, decode_task, encode
+from apcore_a2a.storage.task_store import ALL, MAX_WEBHOOKS, Backlog, Claim, Report, Webhook
+
+STALE_ENTRIES: Final = 64  # in the heap, for each task
+TOO_MANY: Final = f"A task has {MAX_WEBHOOKS} webhooks at most; delete one first"
+
+
+class _Row(Struct):
+    """One webhook. `due` is when it may be claimed; `claim` the number of the last claim on it."""
+
+    webhook: Webhook
+    due: float
+    since: float
+    """When it got something to deliver, if it has."""
+    claim: int = 0
+
+
+class TaskWebhooks(Struct, kw_only=True):
+    """The webhooks of one task, and what they may still need of its past."""
+
+    owner: str
+    latest: int = 0
+    base: bytes = b""
+    """The task as it was before the first event in `events`; empty if that is the task itself."""
+    first: int = 1
+    """The sequence number of the first event in `events`."""
+    events: list[bytes] = []
+    rows: dict[str, _Row] = {}
+    size: int = 0
+    """The bytes that are kept for its webhooks: counted on the way, for a task may have many events."""
+    ended: bool = False
+
+    @property
+    def is_waiting(self) -> bool:
+        return any(row.webhook.is_waiting for row in self.rows.values())
+
+    def forget_delivered(self) -> None:
+        """When the task has ended and every webhook has got every event, none is needed any more."""
+        if self.ended and all(row.webhook.delivered >= self.latest for row in self.rows.values()):
+            self.size -= len(self.base) + sum(map(len, self.events))
+            self.base = b""
+            self.events = []
+            self.first = self.latest + 1
+
+    def add_outcome(self, document: bytes) -> None:
+        """The task at rest stands for its last event, which was not kept."""
+        self.events.insert(0, b'{"task":' + document + b"}")
+        self.size += len(self.events[0]) - len(self.base)
+        self.base = b""
+        self.first = self.latest
+
+    def task_at(self, version: int) -> Document | None:
+        if not self.first <= version <= self.latest:
+            return None
+        records = self.events[: version + 1 - self.first]
+        if self.base:
+            task = decode_task(self.base)
+        else:
+            first, _ = v1.decode_record(records.pop(0))
+            assert isinstance(first, Task)  # see `base`
+            task = first
+        v1.replay(task, records)
+        return Document(encode(task), task)
+
+    def read(self, after: int, limit: int) -> Sequence[bytes] | None:
+        if after < self.first - 1:
+            return None
+        start = after + 1 - self.first
+        return self.events[start : start + limit]
+
+
+class WebhookTable:
+    """All webhooks of a store. `tasks` is for looking up; only the methods change it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.tasks: dict[str, TaskWebhooks] = {}
+        self._clock = clock
+        self._due: list[tuple[float, int, str, str]] = []  # a heap: time, order of entry, task, webhook
+        self._entries = count()
+
+    def begin(self, task_id: str, owner: str, webhook: Webhook) -> None:
+        """The webhook of a task that is being created: its events come next."""
+        now = self._clock()
+        config = webhook.config
+        kept = TaskWebhooks(owner=owner, size=len(encode(config)))
+        kept.rows[config.id] = _Row(Webhook(config=config, a2a_version=webhook.a2a_version), now, now)
+        self.tasks[task_id] = kept
+
+    def save(self, webhook: Webhook, owner: str, *, document: bytes, state: TaskState, version: int) -> Webhook:
+        """A webhook of a task that exists, which is `document` now."""
+        config = webhook.config
+        now = self._clock()
+        kept = self.tasks.get(config.task_id)
+        if kept is None:
+            kept = TaskWebhooks(owner=owner, latest=version, base=document, first=version + 1, size=len(document))
+        row = kept.rows.get(config.id)
+        if row is not None:
+            kept.size -= len(encode(row.webhook.config))
+        elif len(kept.rows) >= MAX_WEBHOOKS:
+            raise InvalidParamsError(TOO_MANY)
+        else:
+            delivered = version
+            if state in AT_REST:
+                delivered = version - 1
+                if kept.first > version:
+                    kept.add_outcome(document)
+            row = _Row(replace(webhook, delivered=delivered), now, now)
+        fresh = Webhook(
+            config=config, a2a_version=webhook.a2a_version, delivered=row.webhook.delivered, latest=kept.latest
+        )
+        kept.rows[config.id] = _Row(fresh, now, row.since, row.claim + 1)
+        kept.size += len(encode(config))
+        kept.ended = state in TERMINAL
+        self.tasks[config.task_id] = kept
+        self._enter(config.task_id, kept.rows[config.id])
+        return fresh
+
+    def remove(self, task_id: str, config_id: str) -> bool:
+        kept = self.tasks.get(task_id)
+        row = kept.rows.pop(config_id, None) if kept is not None else None
+        if kept is None or row is None:
+            return False
+        kept.size -= len(encode(row.webhook.config))
+        kept.forget_delivered()
+        if not kept.rows:
+            del self.tasks[task_id]
+        return True
+
+    def drop_settled(self) -> None:
+        """Forget the webhooks of all tasks that have ended, but for those that wait or have failed."""
+        for task_id, kept in list(self.tasks.items()):
+            if kept.ended and not kept.events:
+                del self.tasks[task_id]
+
+    def add_events(self, task_id: str, events: Sequence[bytes], state: TaskState) -> None:
+        """What was just written to a task that has webhooks, and its state now."""
+        kept = self.tasks[task_id]
+        kept.ended = state in TERMINAL
+        now = self._clock()
+        kept.events += events
+        kept.size += sum(map(len, events))
+        kept.latest += len(events)
+        for row in kept.rows.values():
+            was_waiting = row.webhook.is_waiting
+            row.webhook = replace(row.webhook, latest=kept.latest)
+            if not was_waiting:
+                row.since = now
+                self._enter(task_id, row)
+
+    def _enter(self, task_id: str, row: _Row) -> None:
+        if len(self._due) > STALE_ENTRIES * (len(self.tasks) + 1):
+            self._sweep()
+        self._push(task_id, row)
+
+    def _push(self, task_id: str, row: _Row) -> None:
+        if row.webhook.is_waiting:
+            heapq.heappush(self._due, (row.due, next(self._entries), task_id, row.webhook.config.id))
+
+    def _sweep(self) -> None:
+        """Throw out the entries that no longer match, when they are many more than the webhooks."""
+        self._due = []
+        for task_id, kept in self.tasks.items():
+            for row in kept.rows.values():
+                self._push(task_id, row)
+
+    def claim(self, limit: int, lease: float) -> list[Claim]:
+        claimed: list[Claim] = []
+        now = self._clock()
+        while self._due and self._due[0][0] <= now and len(claimed) < limit:
+            due, _, task_id, config_id = heapq.heappop(self._due)
+            kept = self.tasks.get(task_id)
+            row = kept.rows.get(config_id) if kept is not None else None
+            if kept is None or row is None or row.due != due or not row.webhook.is_waiting:
+                continue  # of a webhook as it was
+            row.due = now + lease
+            row.claim += 1
+            self._enter(task_id, row)  # for when the lease is over
+            claimed.append(Claim(row.webhook, kept.owner, row.claim))
+        return claimed
+
+    def settle(self, claim: Claim, report: Report) -> bool:
+        config = claim.webhook.config
+        kept = self.tasks.get(config.task_id)
+        row = kept.rows.get(config.id) if kept is not None else None
+        if kept is None or row is None or row.claim != claim.number:
+            return False
+        row.webhook = replace(
+            row.webhook,
+            delivered=report.delivered,
+            attempts=report.attempts,
+            failed=report.failed,
+            reason=report.reason,
+        )
+        row.due = self._clock() + report.pause
+        self._enter(config.task_id, row)
+        kept.forget_delivered()
+        return True
+
+    def failed(self, owner: str, limit: int) -> list[Webhook]:
+        found: list[Webhook] = []
+        for kept in self.tasks.values():
+            if kept.owner != owner:
+                continue
+            found += [row.webhook for row in kept.rows.values() if row.webhook.failed]
+        return found[:limit]
+
+    def listed(self, task_id: str) -> list[Webhook]:
+        kept = self.tasks.get(task_id)
+        if kept is None:
+            return []
+        return [kept.rows[config_id].webhook for config_id in sorted(kept.rows)]
+
+    def read(self, task_id: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+        kept = self.tasks.get(task_id)
+        if kept is None:
+            return None
+        return kept.read(after, limit)
+
+    def task_at(self, task_id: str, version: int) -> Document | None:
+        kept = self.tasks.get(task_id)
+        if kept is None:
+            return None
+        return kept.task_at(version)
+
+    def backlog(self) -> Backlog:
+        webhooks = events = failed = 0
+        oldest = now = self._clock()
+        for kept in self.tasks.values():
+            for row in kept.rows.values():
+                if row.webhook.failed:
+                    failed += 1
+                elif row.webhook.is_waiting:
+                    webhooks += 1
+                    events += row.webhook.latest - row.webhook.delivered
+                    oldest = min(oldest, row.since)
+        return Backlog(webhooks=webhooks, events=events, failed=failed, oldest=now - oldest)

@@ -1,0 +1,149 @@
+"""An agent and an identity provider, each on its socket: discovery, rotation, and a provider that misbehaves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from apcore_a2a import JWTAuthenticator
+from apcore_a2a.auth import fetching
+from apcore_a2a.auth.claims import ClaimMapping
+from tests.auth.issuer import CERTS, Provider, provider
+from tests.fakes import COMPLETED, PATIENCE, ScriptedAgent
+from tests.interaction.serving import serving
+from tests.requirements import requirement
+
+SEND = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "SendMessage",
+    "params": {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}},
+}
+
+
+@pytest.fixture
+async def idp() -> AsyncIterator[Provider]:
+    async with provider() as running:
+        yield running
+
+
+class Agent:
+    """An agent that takes the tokens of a provider."""
+
+    def __init__(self, http: httpx.AsyncClient, agent: ScriptedAgent) -> None:
+        self.http = http
+        self.played = agent
+
+    async def status(self, credentials: dict[str, str]) -> int:
+        answer = await self.http.post("/", json=SEND, headers={"A2A-Version": "1.0", **credentials})
+        return answer.status_code
+
+
+@asynccontextmanager
+async def agent(auth: JWTAuthenticator) -> AsyncIterator[Agent]:
+    scripted = ScriptedAgent({"hi": (COMPLETED,)})
+    async with serving(scripted, auth=auth) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
+        yield Agent(http, scripted)
+
+
+@requirement("UC-006")
+async def test_an_issuer_is_all_that_an_agent_must_know(idp: Provider) -> None:
+    mapping = ClaimMapping(roles="realm_access.roles")
+    async with agent(JWTAuthenticator(issuer=idp.issuer, audience="agents", claim_mapping=mapping)) as served:
+        token = await idp.bearer(sub="ada", realm_access={"roles": ["ops"]}, scope="openid tasks")
+        assert await served.status(token) == 200
+        caller = served.played.calls[0].caller
+        assert (caller.id, caller.issuer, caller.roles, caller.scopes) == (
+            "ada",
+            idp.issuer,
+            ("ops",),
+            ("openid", "tasks"),
+        )
+        card = (await served.http.get("/.well-known/agent.json")).json()
+        assert card["securitySchemes"]["bearer"]["scheme"] == "bearer"
+        assert card["securitySchemes"]["openIdConnect"]["openIdConnectUrl"].startswith(idp.issuer)
+        for wrong in ({"aud": "others"}, {"iss": "https://evil.example"}, {"exp": 1}):
+            assert await served.status(await idp.bearer(**wrong)) == 401
+
+
+async def test_a_key_that_the_provider_rotates_in_is_found_with_its_first_token(idp: Provider) -> None:
+    async with agent(JWTAuthenticator(issuer=idp.issuer, audience="agents")) as served:
+        old = await idp.bearer()
+        assert await served.status(old) == 200
+        await idp.rotate()
+        asked = await idp.asked(CERTS)
+        new = await idp.bearer()
+        assert await asyncio.gather(*(served.status(new) for _ in range(20))) == [200] * 20
+        assert await served.status(old) == 200
+        assert await idp.asked(CERTS) == asked + 1
+
+
+async def test_a_key_that_is_gone_counts_no_more_for_tokens_that_were_seen(idp: Provider) -> None:
+    async with agent(JWTAuthenticator(jwks_url=idp.jwks_url, issuer=idp.issuer)) as served:
+        old = await idp.bearer()
+        assert await served.status(old) == 200
+        await idp.rotate()
+        await idp.drop()
+        assert await served.status(await idp.bearer()) == 200  # brings the new keys
+        assert await served.status(old) == 401
+
+
+@pytest.mark.parametrize("how", ["fails", "is garbage", "is empty", "is endless", "redirects"])
+async def test_a_provider_that_fails_locks_out_nobody_whose_key_is_known(idp: Provider, how: str) -> None:
+    async with agent(JWTAuthenticator(issuer=idp.issuer, audience="agents")) as served:
+        assert await served.status(await idp.bearer()) == 200
+        await idp.behave(how)
+        await idp.rotate()
+        assert await served.status(await idp.bearer()) == 401  # looked for, and not found
+        asked = await idp.asked(CERTS)
+        assert await served.status(await idp.bearer()) == 401  # not looked for again
+        assert await idp.asked(CERTS) == asked
+
+
+@pytest.mark.parametrize("how", ["fails", "is garbage"])
+async def test_without_any_key_nobody_comes_in_and_the_answer_says_later(idp: Provider, how: str) -> None:
+    await idp.behave(how)
+    async with agent(JWTAuthenticator(issuer=idp.issuer, audience="agents")) as served:
+        answer = await served.http.post("/", json=SEND, headers={"A2A-Version": "1.0", **await idp.bearer()})
+        assert answer.status_code == 503
+        assert answer.json()["error"]["message"] == "Authentication is not available; try again later"
+        assert int(answer.headers["retry-after"]) > 0
+        assert await served.status({}) == 401  # who shows nothing is asked for a token, keys or no keys
+
+
+async def test_a_provider_that_hangs_holds_up_nobody_whose_key_is_known(
+    idp: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "TIMEOUT", 0.2)
+    async with agent(JWTAuthenticator(issuer=idp.issuer, audience="agents")) as served:
+        old = await idp.bearer()
+        assert await served.status(old) == 200
+        await idp.behave("hangs")
+        await idp.rotate()
+        new = await idp.bearer()
+        waiting = asyncio.create_task(served.status(new))
+        known = await idp.bearer(sub="bob")  # signed with the new key, too: it waits with the other
+        others = [await served.status(old) for _ in range(3)]
+        assert others == [200, 200, 200]
+        async with asyncio.timeout(PATIENCE):
+            assert await waiting == 401
+        assert await served.status(known) == 401
+        await idp.behave("well")
+
+
+@requirement("FR-AUT-001")
+async def test_an_issuer_and_a_secret_do_not_mix() -> None:
+    arguments: list[dict[str, Any]] = [
+        {},
+        {"audience": "agents"},
+        {"key": "a secret of at least thirty-two characters", "jwks_url": "https://idp.example/certs"},
+        {"jwks_url": "http://idp.example/certs"},
+        {"issuer": "idp.example"},
+        {"issuer": "https://idp.example", "audience": []},
+    ]
+    for given in arguments:
+        with pytest.raises(ValueError):
+            JWTAuthenticator(**given)

@@ -1,0 +1,114 @@
+"""The flags that say whom an agent lets in, and the command that makes API keys: as processes."""
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.app.test_app import send
+from tests.app.test_serving import EXTENSIONS, address, command
+from tests.auth.issuer import provider
+from tests.auth.tokens import RSA, SECRET, bearer
+from tests.processes import PATIENCE, SOURCES
+from tests.requirements import requirement
+
+ASKED = send({"text": "a b"}, skill="text.stats")
+
+
+def keys_new(*arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "apcore_a2a", "keys", "new", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, env={"PYTHONPATH": str(SOURCES)})
+
+
+async def status(client: httpx.AsyncClient, headers: dict[str, str]) -> int:
+    return (await client.post("/", json=ASKED, headers=headers)).status_code
+
+
+@requirement("FR-CMD-001")
+async def test_an_issuer_is_enough_and_keys_may_be_asked_for_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    made = keys_new("bob", "--file", str(file), "--role", "ops", "--scope", "pay")
+    assert made.returncode == 0
+    key = made.stdout.strip()
+    assert key not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    async with provider() as idp:
+        flags = ["--auth-type", "oidc", "--auth-issuer", idp.issuer, "--auth-audience", "agents"]
+        keys = ["--auth-type", "api-key", "--auth-key-file", str(file)]
+        async with command("--extensions-dir", str(EXTENSIONS), *flags, *keys) as process:
+            async with httpx.AsyncClient(base_url=await address(process), timeout=PATIENCE) as client:
+                assert await status(client, {}) == 401
+                assert await status(client, await idp.bearer()) == 200
+                assert await status(client, await idp.bearer(aud="others")) == 401
+                assert await status(client, {"X-API-Key": key}) == 200
+                second = keys_new("bob", "--file", str(file)).stdout.strip()
+                await process.says("API keys read again")
+                assert await status(client, {"X-API-Key": second}) == 200
+    assert "auth    JWT bearer, OpenID Connect, API key" in process.said
+    assert key not in process.said and second not in process.said
+
+
+@requirement("FR-CMD-001")
+async def test_tokens_are_asked_for_when_the_environment_says_whose() -> None:
+    async with provider() as idp:
+        async with command("--extensions-dir", str(EXTENSIONS), JWT_ISSUER=idp.issuer) as process:
+            async with httpx.AsyncClient(base_url=await address(process), timeout=PATIENCE) as client:
+                assert await status(client, {}) == 401
+                assert await status(client, await idp.bearer()) == 200
+        await process.ends()
+        assert "set an audience" in process.said
+
+
+async def test_a_key_may_stand_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_bytes(RSA.as_pem(private=False))
+    flags = ["--auth-type", "bearer", "--auth-key-file", str(tmp_path / "key.pem")]
+    async with command("--extensions-dir", str(EXTENSIONS), *flags) as process:
+        async with httpx.AsyncClient(base_url=await address(process), timeout=PATIENCE) as client:
+            assert await status(client, bearer(key=RSA, alg="RS256")) == 200
+            assert await status(client, bearer()) == 401
+
+
+@requirement("FR-CMD-002")
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--auth-type", "oidc"], "--auth-issuer is required when --auth-type is oidc"),
+        (["--auth-type", "oidc", "--auth-issuer", "https://i.example", "--auth-key", SECRET], "--auth-key is not for"),
+        (["--auth-type", "api-key"], "--auth-key-file is required when --auth-type is api-key"),
+        (["--auth-type", "api-key", "--auth-key-file", "not/there"], "cannot be read"),
+        (["--auth-key-file", "keys"], "--auth-key-file is given without --auth-type"),
+        (["--auth-audience", "agents"], "--auth-audience is given without --auth-type"),
+        (["--auth-issuer", "http://idp.example"], "issuer must be an https address"),
+        (["--auth-jwks-url", "http://idp.example/certs"], "jwks_url must be an https address"),
+        (["--auth-key", "hunter2"], "use at least 32 random characters, such as those that `openssl rand -hex 32`"),
+        (["--auth-key", "a" * 64], "the shared secret is weak"),
+        (["--auth-type", "ldap"], "'ldap' is not one of 'bearer', 'api-key', 'oidc'"),
+    ],
+    ids=lambda flags: " ".join(flags)[:40] if isinstance(flags, list) else "",
+)
+async def test_what_cannot_keep_anybody_out_does_not_start(flags: list[str], said: str) -> None:
+    async with command("--extensions-dir", str(EXTENSIONS), *flags) as process:
+        assert await process.ends() == 1
+    assert said in " ".join(process.said.split())
+
+
+def test_keys_without_a_file_are_printed_with_their_line() -> None:
+    made = keys_new("ada")
+    key = made.stdout.strip()
+    assert len(key) == 50
+    assert "ada sha256:" in made.stderr and key not in made.stderr
+
+
+def test_a_key_for_nobody_is_refused(tmp_path: Path) -> None:
+    assert keys_new("two words").returncode == 2
+    assert keys_new("ada", "--file", str(tmp_path / "no" / "keys")).returncode == 1
+
+
+def test_a_line_that_an_editor_left_open_stays_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# mine")
+    keys_new("ada", "--file", str(file))
+    assert [line.split()[0] for line in file.read_text().splitlines()] == ["#", "ada"]

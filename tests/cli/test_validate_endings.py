@@ -1,0 +1,172 @@
+"""`validate` of agents that do what they want: it ends with a report, every time."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Ran, Terminal, scripted
+from tests.client.scripted import (
+    CARD,
+    STREAM_HEAD,
+    Answer,
+    Request,
+    ScriptedServer,
+    Writer,
+    card,
+    chunk,
+    event,
+    hang,
+    reset,
+    respond,
+    result,
+    status,
+    stream,
+    task,
+)
+
+QUICKLY = ("--json", "--timeout", "3")
+JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def close(request: Request, writer: asyncio.StreamWriter) -> None:
+    reset(writer)
+
+
+async def half(request: Request, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+
+
+async def endless_body(request: Request, writer: asyncio.StreamWriter) -> None:
+    writer.write(JSON_HEAD)
+    while True:
+        writer.write(chunk(b" " * 65536))
+        await writer.drain()
+
+
+async def trickle(request: Request, writer: asyncio.StreamWriter) -> None:
+    """An answer that goes on for ever, but hardly."""
+    writer.write(JSON_HEAD)
+    await hang(request, writer)
+
+
+def endless_stream(*values: Any) -> Writer:
+    async def write(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD)
+        for value in values:
+            writer.write(event(request, value))
+        while True:
+            writer.write(event(request, status("WORKING")))
+            await writer.drain()
+
+    return write
+
+
+ANSWERS: dict[str, Answer] = {
+    "hangs": hang,
+    "closes": close,
+    "half": half,
+    "not HTTP": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "page": respond(b"<html>hello</html>", headers={"Content-Type": "text/html"}),
+    "garbage": respond(b"\xff\x00{{{"),
+    "redirects": respond({}, 302, {"Location": "/elsewhere"}),
+    "fails": respond({}, 500),
+    "endless": endless_body,
+    "never done": trickle,
+    "nothing": respond(b"", 204),
+    "wrong JSON": respond([[[1]]]),
+}
+
+
+@pytest.fixture(params=ANSWERS)
+def answer(request: pytest.FixtureRequest) -> Answer:
+    return ANSWERS[request.param]
+
+
+def checks(ran: Ran) -> dict[str, str]:
+    """What was found, by rule."""
+    assert ran.json["agent"]
+    assert ran.json["summary"]["pass"] + ran.json["summary"]["fail"] > 0
+    return {check["id"]: check["result"] for check in ran.json["checks"]}
+
+
+def test_a_card_that_cannot_be_had_is_a_report(terminal: Terminal, answer: Answer) -> None:
+    with scripted() as server:
+        server.on(CARD, answer).on("/.well-known/agent.json", answer)
+        ran = terminal("validate", server.url, *QUICKLY)
+
+    assert ran.code != 0
+    assert ran.json["valid"] is False
+    assert {"card.found", "card.fields"} & {id for id, found in checks(ran).items() if found == "fail"}
+
+
+def test_nobody_at_the_address_is_a_report_with_the_exit_code_of_it(terminal: Terminal) -> None:
+    ran = terminal("validate", "http://127.0.0.1:1", *QUICKLY)
+
+    assert (ran.code, checks(ran)) == (3, {"card.found": "fail"})
+
+
+def test_a_card_for_others_is_a_report_that_says_what_to_pass(terminal: Terminal) -> None:
+    with scripted() as server:
+        server.on(CARD, respond({}, 401))
+        ran = terminal("validate", server.url)
+
+    assert ran.code == 4
+    assert "Pass --token" in ran.fields["Fail"]
+
+
+def test_an_agent_that_answers_calls_in_no_way_breaks_the_rules_that_were_tried(
+    terminal: Terminal, answer: Answer
+) -> None:
+    with scripted() as server:
+        server.on(CARD, respond(card(server.url))).on("/", answer)
+        ran = terminal("validate", server.url, *QUICKLY, "--message", "hi")
+
+    found = checks(ran)
+    assert ran.code == 1
+    assert found["card.fields"] == "pass"
+    assert found["jsonrpc:errors.unknown-task"] == "fail"
+
+
+def conversing(server: ScriptedServer, streaming: Writer) -> None:
+    """An agent that does its work, but for streams."""
+
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
+        method = json.loads(request.body)["method"] if request.body.endswith(b"}") else ""
+        match method:
+            case "SendMessage":
+                await result({"task": task("COMPLETED")})(request, writer)
+            case "GetTask":
+                await result(task("COMPLETED"))(request, writer)
+            case "SendStreamingMessage":
+                await streaming(request, writer)
+            case _:
+                await result({})(request, writer)
+
+    server.on(CARD, respond(card(server.url))).on("/", answer)
+
+
+@pytest.mark.parametrize(
+    ("streaming", "rule"),
+    [
+        (endless_stream({"task": task("WORKING")}), "stream.last-event"),
+        (endless_stream(), "stream.last-event"),
+        (hang, "stream.first-event"),
+        (stream(), "stream.first-event"),
+        (close, "stream.first-event"),
+        (endless_body, "stream.first-event"),
+    ],
+    ids=["endless", "endless without a task", "hangs", "is empty", "closes", "is no stream"],
+)
+def test_a_stream_that_does_not_end_as_it_should_breaks_its_rule(
+    terminal: Terminal, streaming: Writer, rule: str
+) -> None:
+    with scripted() as server:
+        conversing(server, streaming)
+        ran = terminal("validate", server.url, *QUICKLY, "--message", "hi")
+
+    found = checks(ran)
+    assert ran.code == 1
+    assert found["jsonrpc:send.answer"] == "pass"
+    assert found[f"jsonrpc:{rule}"] == "fail"

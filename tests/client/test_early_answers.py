@@ -1,0 +1,147 @@
+"""Agents that answer a message before its task is done: `send_message` waits for the task all the same."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from apcore_a2a.client import A2AClient, streaming
+from apcore_a2a.errors import A2AConnectionError
+from apcore_a2a.protocol.model import SendConfiguration, Task, TaskState
+from tests.client.conftest import Connect
+from tests.client.scripted import (
+    CARD,
+    STREAM_HEAD,
+    Answer,
+    Request,
+    ScriptedServer,
+    card,
+    card_03,
+    error,
+    event,
+    hang,
+    respond,
+    result,
+    status,
+    stream,
+    task,
+)
+
+EARLY = {"task": task("SUBMITTED")}
+DONE = task("COMPLETED", artifacts=[{"artifactId": "a-1", "parts": [{"text": "done"}]}])
+
+
+class EarlyAgent:
+    """Answers each message with a task that is under way; `looks` later, it is done."""
+
+    def __init__(self, subscribe: Answer, *, looks: int = 0) -> None:
+        self.methods: list[str] = []
+        self.last: dict[str, Any] = {}
+        self._subscribe = subscribe
+        self._looks = looks
+
+    async def __call__(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        method = request.json["method"]
+        self.methods.append(method)
+        self.last = request.json["params"]
+        match method:
+            case "SendMessage":
+                await result(EARLY)(request, writer)
+            case "SubscribeToTask":
+                assert not isinstance(self._subscribe, bytes)
+                await self._subscribe(request, writer)
+            case _:
+                self._looks -= 1
+                await result(DONE if self._looks < 0 else task("WORKING"))(request, writer)
+
+
+async def silence(request: Request, writer: asyncio.StreamWriter) -> None:
+    writer.write(STREAM_HEAD)
+    await hang(request, writer)
+
+
+async def working(request: Request, writer: asyncio.StreamWriter) -> None:
+    writer.write(STREAM_HEAD + event(request, {"task": task("WORKING")}))
+    await hang(request, writer)
+
+
+@pytest.mark.parametrize(
+    ("subscribe", "looks"),
+    [
+        (stream({"task": task("WORKING")}, status("COMPLETED")), 0),
+        (error(-32004), 3),
+        (error(-32601), 2),
+        (silence, 1),
+    ],
+    ids=["streams", "does not stream", "does not know how", "says nothing"],
+)
+async def test_a_message_is_answered_with_its_task_at_rest(
+    server: ScriptedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, subscribe: Answer, looks: int
+) -> None:
+    monkeypatch.setattr(streaming, "SNAPSHOT_WAIT", 0.05)
+    agent = EarlyAgent(subscribe, looks=looks)
+    server.on("/", agent)
+
+    answer = await connect().send_message("hi", configuration=SendConfiguration(history_length=3))
+
+    assert isinstance(answer, Task)
+    assert answer.status.state is TaskState.COMPLETED
+    assert answer.artifacts[0].parts[0].text == "done"
+    assert agent.methods[:2] == ["SendMessage", "SubscribeToTask"]
+    assert agent.last["historyLength"] == 3
+
+
+async def test_whoever_does_not_want_to_wait_does_not(server: ScriptedServer, connect: Connect) -> None:
+    agent = EarlyAgent(hang)
+    server.on("/", agent)
+
+    at_once = await connect().send_message("hi", configuration=SendConfiguration(return_immediately=True))
+    first = await connect().send_message("hi", wait=False)
+
+    assert isinstance(at_once, Task)
+    assert isinstance(first, Task)
+    assert at_once.status.state is first.status.state is TaskState.SUBMITTED
+    assert agent.methods == ["SendMessage", "SendMessage"]
+
+
+@pytest.mark.parametrize("subscribe", [working, hang, error(-32004)])
+async def test_waiting_is_bounded_by_the_timeout_and_the_error_names_the_task(
+    server: ScriptedServer, connect: Connect, subscribe: Answer
+) -> None:
+    server.on("/", EarlyAgent(subscribe, looks=10**9))
+
+    async with asyncio.timeout(5):
+        with pytest.raises(A2AConnectionError, match=r"Task t-1 is still under way after 0\.2 seconds"):
+            await connect(poll_interval=0.01).send_message("hi", timeout=0.2)
+
+
+@pytest.fixture
+async def old(connect: Connect) -> AsyncIterator[tuple[ScriptedServer, A2AClient]]:
+    """An agent of 0.3 that speaks REST, and a client of it."""
+    async with ScriptedServer() as server:
+        server.on(CARD, respond(card_03(server.url, preferredTransport="HTTP+JSON", capabilities={})))
+        yield server, connect(server.url)
+
+
+async def test_so_it_is_with_an_agent_of_0_3_over_rest(old: tuple[ScriptedServer, A2AClient]) -> None:
+    server, client = old
+    server.on("/v1/message:send", respond({"task": task("SUBMITTED")}))
+    server.on("/v1/tasks/t-1", respond(task("WORKING")), respond(task("WORKING")), respond(DONE))
+
+    answer = await client.send_message("hi")
+
+    assert isinstance(answer, Task)
+    assert answer.status.state is TaskState.COMPLETED
+
+
+async def test_so_it_is_over_rest_of_1_0(server: ScriptedServer, connect: Connect) -> None:
+    interface = {"url": server.url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+    server.on(CARD, respond(card(server.url, supportedInterfaces=[interface], capabilities={"streaming": False})))
+    server.on("/message:send", respond(EARLY))
+    server.on("/tasks/t-1", respond(task("WORKING")), respond(DONE))
+
+    answer = await connect().send_message("hi")
+
+    assert isinstance(answer, Task)
+    assert answer.status.state is TaskState.COMPLETED

@@ -1,0 +1,276 @@
+"""How often a caller may ask: what a bucket holds, whose it is, and what is answered when it is empty."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from apcore_a2a.agent import Caller
+from apcore_a2a.app.serve import ServeOptions, build
+from apcore_a2a.engine.call_context import allowance_of
+from apcore_a2a.http.rate_limit import TokenBuckets
+from tests.fakes import COMPLETED, ScriptedAgent
+from tests.interaction.serving import CARD
+
+V1 = {"A2A-Version": "1.0"}
+GET = {"jsonrpc": "2.0", "id": 7, "method": "GetTask", "params": {"id": "nobody"}}
+SLOW = 0.001  # requests a second: what is empty stays so for the time of a test
+
+
+class ByName:
+    """Believes whatever name a caller gives; who gives none is nobody, and may come in."""
+
+    def authenticate(self, headers: dict[str, str]) -> Caller:
+        if "x-name" in headers:
+            return Caller(id=headers["x-name"], type="user", issuer="test")
+        return Caller()
+
+
+def client(peer: str = "127.0.0.1", app: Any = None, **options: Any) -> httpx.AsyncClient:
+    given: ServeOptions = {"card": CARD, **options}  # type: ignore[typeddict-item]  # whatever a test gives
+    app = app or build(ScriptedAgent(default=(COMPLETED,)), given, host="127.0.0.1")
+    transport = httpx.ASGITransport(app=app, client=(peer, 4711))
+    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", headers=V1)
+
+
+def app(**options: Any) -> Any:
+    given: ServeOptions = {"card": CARD, **options}  # type: ignore[typeddict-item]  # whatever a test gives
+    return build(ScriptedAgent(default=(COMPLETED,)), given, host="127.0.0.1")
+
+
+# ---- buckets -----------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_bucket_gives_a_burst_then_its_rate() -> None:
+    clock = Clock()
+    buckets = TokenBuckets(rate=4, burst=3, clock=clock)
+    assert [buckets.take("ada") for _ in range(4)] == [0, 0, 0, 0.25]
+    assert buckets.take("bob") == 0
+    clock.now += 0.25
+    assert [buckets.take("ada") for _ in range(2)] == [0, 0.25]
+    clock.now += 60
+    assert [buckets.take("ada") for _ in range(4)] == [0, 0, 0, 0.25]  # it never holds more than its burst
+
+
+def test_over_a_long_time_nobody_gets_more_than_the_rate_and_one_burst() -> None:
+    clock = Clock()
+    buckets = TokenBuckets(rate=7, burst=5, clock=clock)
+    taken = 0
+    for _ in range(10_000):
+        clock.now += 0.01
+        taken += buckets.take("ada") == 0
+    assert 7 * 100 <= taken <= 7 * 100 + 5
+
+
+def test_asking_while_it_is_empty_does_not_make_it_worse() -> None:
+    clock = Clock()
+    buckets = TokenBuckets(rate=1, burst=1, clock=clock)
+    assert buckets.take("ada") == 0
+    for _ in range(1_000):
+        assert buckets.take("ada") == 1
+    clock.now += 1
+    assert buckets.take("ada") == 0
+
+
+def test_only_so_many_buckets_are_kept_and_the_longest_unused_go() -> None:
+    buckets = TokenBuckets(rate=SLOW, burst=1, most=100)
+    assert buckets.take("victim") == 0
+    for number in range(99):
+        buckets.take(f"one of many {number}")
+    assert buckets.take("victim") > 0
+    for number in range(100_000):
+        buckets.take(f"another {number}")
+    assert len(buckets) == 100
+
+
+# ---- whose bucket ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("2001:db8::1", "2001:db8::ffff:2", True),  # one network of a caller who has 2**64 addresses
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("a:b", "a:c", False),
+    ],
+)
+def test_callers_without_a_name_are_told_apart_by_network(one: str, other: str, same: bool) -> None:
+    first = allowance_of(Caller(), (one, 1))
+    second = allowance_of(Caller(tenant="made up"), (other, 2))
+    assert (first == second) is same
+
+
+def test_a_caller_with_a_name_has_one_allowance_wherever_they_are() -> None:
+    ada = Caller(id="ada", type="user", issuer="idp")
+    assert allowance_of(ada, ("10.0.0.1", 1)) == allowance_of(Caller(id="ada", type="user", issuer="idp"), None)
+    assert allowance_of(ada, None) != allowance_of(Caller(id="ada", type="user", issuer="other"), None)
+    assert allowance_of(ada, None) == allowance_of(Caller(id="ada", type="user", issuer="idp", tenant="t"), None)
+    # Nobody can be called so that they are taken for somebody without a name.
+    assert allowance_of(Caller(id="x", type="user"), None) != allowance_of(Caller(), None)
+
+
+# ---- over the wire -----------------------------------------------------------------------------------------------
+
+
+async def test_over_the_limit_json_rpc_says_429_with_a_typed_error_and_when_to_come_back() -> None:
+    async with client(max_requests_per_second=SLOW, request_burst=2) as http:
+        for _ in range(2):
+            assert (await http.post("/", json=GET)).status_code == 200
+        refused = await http.post("/", json=GET)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) in range(900, 1_001)
+        error = refused.json()["error"]
+        assert error["code"] == -32603
+        assert error["data"][0]["reason"] == "LIMIT_EXCEEDED"
+        assert error["data"][0]["metadata"]["type"] == "LimitExceededError"
+        # 0.3 says it in its own shape.
+        older = await http.post("/", json=GET | {"method": "tasks/get"}, headers={"A2A-Version": ""})
+        assert (older.status_code, older.json()["error"]["code"]) == (429, -32603)
+
+
+async def test_over_the_limit_rest_says_429_in_its_own_shape() -> None:
+    async with client(max_requests_per_second=SLOW, request_burst=1) as http:
+        assert (await http.get("/tasks")).status_code == 200
+        refused = await http.get("/tasks")
+        assert refused.status_code == 429
+        assert refused.json()["error"]["status"] == "RESOURCE_EXHAUSTED"
+        assert refused.json()["error"]["details"][0]["reason"] == "LIMIT_EXCEEDED"
+
+
+async def test_one_limit_over_every_binding_and_route() -> None:
+    async with client(max_requests_per_second=SLOW, request_burst=1) as http:
+        assert (await http.post("/", json=GET)).status_code == 200
+        for method, path in [
+            ("GET", "/tasks"),
+            ("POST", "/message:send"),
+            ("POST", "/message:stream"),
+            ("GET", "/some-tenant/tasks"),
+            ("GET", "/v1/tasks"),
+            ("POST", "/tasks/t:cancel"),
+            ("GET", "/agent/authenticatedExtendedCard"),
+            ("GET", "/extendedAgentCard"),
+            ("GET", "/nothing"),
+            ("POST", "//"),
+        ]:
+            assert (await http.request(method, path, json={})).status_code == 429, path
+
+
+async def test_what_is_open_to_everybody_has_no_limit() -> None:
+    async with client(max_requests_per_second=SLOW, request_burst=1, metrics=True) as http:
+        for _ in range(3):
+            for path in ("/.well-known/agent-card.json", "/health", "/health/live", "/metrics"):
+                assert (await http.get(path)).status_code == 200
+
+
+async def test_each_caller_has_a_bucket_of_their_own() -> None:
+    async with client(auth=ByName(), max_requests_per_second=SLOW, request_burst=1) as http:
+        assert (await http.get("/tasks", headers={"X-Name": "ada"})).status_code == 200
+        assert (await http.get("/tasks", headers={"X-Name": "ada"})).status_code == 429
+        assert (await http.get("/made-up-tenant/tasks", headers={"X-Name": "ada"})).status_code == 429
+        assert (await http.get("/tasks", headers={"X-Name": "bob"})).status_code == 200
+
+
+async def test_with_authentication_those_without_a_name_get_a_tenth() -> None:
+    served = app(auth=ByName(), max_requests_per_second=10)
+    ada = {"X-Name": "ada"}
+    async with client(app=served) as http:
+        nameless = [(await http.get("/tasks")).status_code for _ in range(4)]
+        named = [(await http.get("/tasks", headers=ada)).status_code for _ in range(20)]
+    assert nameless == [200, 200, 429, 429]
+    assert named == [200] * 20
+
+
+async def test_without_authentication_everybody_gets_the_whole() -> None:
+    async with client(max_requests_per_second=10) as http:
+        assert [(await http.get("/tasks")).status_code for _ in range(20)] == [200] * 20
+
+
+async def test_callers_without_a_name_are_limited_by_their_own_setting() -> None:
+    served = app(auth=ByName(), max_anonymous_requests_per_second=SLOW, request_burst=1)
+    async with client("10.0.0.1", served) as one, client("10.0.0.2", served) as other:
+        assert (await one.get("/tasks")).status_code == 200
+        assert (await one.get("/tasks")).status_code == 429
+        assert (await other.get("/tasks")).status_code == 200
+        for _ in range(5):
+            assert (await one.get("/tasks", headers={"X-Name": "ada"})).status_code == 200
+
+
+async def test_the_limit_of_all_together_is_503_and_who_is_over_their_own_takes_nothing_of_it() -> None:
+    served = app(auth=ByName(), max_requests_per_second=SLOW, max_total_requests_per_second=SLOW, request_burst=3)
+    async with client(app=served) as http:
+        ada = {"X-Name": "ada"}
+        statuses = [(await http.get("/tasks", headers=ada)).status_code for _ in range(10)]
+        assert statuses == [200] * 3 + [429] * 7
+        refused = await http.get("/tasks", headers={"X-Name": "bob"})
+        assert refused.status_code == 503
+        assert refused.json()["error"]["details"][0]["reason"] == "OVERLOADED"
+        assert refused.headers["retry-after"]
+
+
+async def test_refused_requests_are_counted() -> None:
+    async with client(max_requests_per_second=SLOW, request_burst=1, metrics=True) as http:
+        for _ in range(4):
+            await http.get("/tasks")
+        assert (await http.get("/metrics")).json()["limited_requests"] == 3
+        text = (await http.get("/metrics", headers={"Accept": "text/plain"})).text
+        assert "apcore_a2a_limited_requests_total 3" in text
+
+
+@pytest.mark.parametrize("name", ["max_requests_per_second", "max_total_requests_per_second", "request_burst"])
+def test_a_limit_that_lets_nobody_in_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be positive"):
+        app(**{name: 0})
+
+
+# ---- behind a proxy ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "same_as"),
+    [
+        ("203.0.113.1", "203.0.113.1"),
+        ("203.0.113.1:4711", "203.0.113.1"),
+        ("[2001:db8::1]:4711", "2001:db8::1"),
+        ("198.51.100.9, 203.0.113.1", "203.0.113.1"),  # what stands before is the client's own word
+        ("203.0.113.1, 10.0.0.9", "203.0.113.1"),  # 10.0.0.9 is a trusted proxy as well
+        ("nonsense, 203.0.113.1", "203.0.113.1"),
+        ("203.0.113.1, nonsense", "10.0.0.8"),  # then it is the proxy's
+        ("", "10.0.0.8"),
+    ],
+)
+async def test_behind_a_trusted_proxy_the_client_counts(said: str, same_as: str) -> None:
+    served = app(max_requests_per_second=SLOW, request_burst=1, trusted_proxies=["10.0.0.8", "10.0.0.9"])
+    async with client("10.0.0.8", served) as behind, client(same_as, served) as direct:
+        assert (await behind.get("/tasks", headers={"X-Forwarded-For": said})).status_code == 200
+        assert (await direct.get("/tasks", headers={"Host": "localhost"})).status_code == 429
+
+
+async def test_a_list_of_forwarders_in_two_headers_is_one_list() -> None:
+    served = app(max_requests_per_second=SLOW, request_burst=1, trusted_proxies=["10.0.0.8"])
+    async with client("10.0.0.8", served) as http:
+        lists = [("X-Forwarded-For", "198.51.100.1"), ("X-Forwarded-For", "203.0.113.1")]
+        assert (await http.get("/tasks", headers=lists)).status_code == 200
+        lists = [("X-Forwarded-For", "198.51.100.2"), ("X-Forwarded-For", "203.0.113.1")]
+        assert (await http.get("/tasks", headers=lists)).status_code == 429
+
+
+async def test_nobody_else_can_say_who_they_are() -> None:
+    served = app(max_requests_per_second=SLOW, request_burst=1, trusted_proxies=["10.0.0.8"])
+    async with client("127.0.0.1", served) as http:
+        statuses = []
+        for number in range(3):
+            answer = await http.get("/tasks", headers={"X-Forwarded-For": f"203.0.113.{number}"})
+            statuses.append(answer.status_code)
+        assert statuses == [200, 429, 429]

@@ -2,7 +2,7 @@
 
 import re
 
-from apcore_a2a.engine import conversations, event_log, intake, live_task, phase, run, runs, stored_run, streams
+from apcore_a2a.engine import conversations, event_log, live_task, phase, recovery, run, runs, stored_run, streams
 from apcore_a2a.engine.options import DEFAULTS
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, TRANSITIONS
@@ -42,7 +42,7 @@ def test_the_page_has_every_way_a_run_is_stopped() -> None:
         state = run.stopped_status(reason).status.state
         stops.add((state.removeprefix("TASK_STATE_"), reason.value))
     assert stops <= told
-    assert ("FAILED", intake.LOST) in told
+    assert ("FAILED", recovery.LOST) in told
     assert ("FAILED", StoreUnavailableError.text) in told
 
 

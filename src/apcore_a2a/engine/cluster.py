@@ -22,6 +22,7 @@ from apcore_a2a.engine.followers import POLL, Followers
 from apcore_a2a.engine.intake import Intake
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.phase import Stop
+from apcore_a2a.engine.recovery import Recovery
 from apcore_a2a.engine.run import CANCEL_GRACE, retry_pause
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.errors import A2AError, StaleWriteError, StoreUnavailableError, TaskNotFoundError
@@ -40,10 +41,11 @@ CLAIMED_AT_ONCE: Final = 100  # tasks of dead replicas; others may want some, to
 class Cluster:
     """This engine as a replica."""
 
-    def __init__(self, followers: Followers, runs: Runs, intake: Intake) -> None:
+    def __init__(self, followers: Followers, runs: Runs, intake: Intake, recovery: Recovery) -> None:
         self._followers = followers
         self._runs = runs
         self._intake = intake
+        self._recovery = recovery
         self._background = BackgroundWork()
         self._has_strays = False  # whether a task may have been claimed here without our knowing
         self._has_queue = False  # whether more may wait for a replica with room
@@ -161,7 +163,7 @@ class Cluster:
         while True:
             try:
                 await self._stop_here(task_id)
-                await self._intake.take_over(record)
+                await self._recovery.take_over(record)
                 return
             except (StaleWriteError, TaskNotFoundError):
                 return  # somebody else was quicker

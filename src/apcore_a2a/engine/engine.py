@@ -21,7 +21,9 @@ from apcore_a2a.engine.followers import Followers
 from apcore_a2a.engine.intake import Intake
 from apcore_a2a.engine.observer import Observer, Silent
 from apcore_a2a.engine.options import DEFAULTS, EngineOptions
-from apcore_a2a.engine.run import CANCEL_GRACE, RESTED, Run
+from apcore_a2a.engine.progress import RESTED
+from apcore_a2a.engine.recovery import Recovery
+from apcore_a2a.engine.run import CANCEL_GRACE, Run
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.streams import (
     UNTIL_ENDED,
@@ -71,9 +73,10 @@ class Engine:
         if shared is not None:
             self._followers = Followers(shared, self._runs)
         self._intake = Intake(agent, store, self._runs, options, self._followers)
+        self._recovery = Recovery(store, self._runs, self._intake)
         self._cluster = None
         if self._followers is not None:
-            self._cluster = Cluster(self._followers, self._runs, self._intake)
+            self._cluster = Cluster(self._followers, self._runs, self._intake, self._recovery)
         self._streams = Streams(self._runs, observer=observer, options=options)
         self._drain = BackgroundWork()
         self._operations: dict[Operation, Perform] = {
@@ -121,7 +124,7 @@ class Engine:
 
     async def recover(self) -> None:
         """Go on with what a dead process left; its runs have begun when this returns."""
-        await self._intake.recover()
+        await self._recovery.recover()
         if self._cluster is not None:
             self._cluster.start()
 

@@ -12,7 +12,6 @@ from msgspec import Struct, json
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, Agent, Call
-from apcore_a2a.engine.agent_output import failed_status
 from apcore_a2a.engine.call_context import CallContext, new_call
 from apcore_a2a.engine.conversations import Conversations
 from apcore_a2a.engine.errands import send_on
@@ -22,14 +21,14 @@ from apcore_a2a.engine.kept_run import dequeue, enqueue
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.next_message import refuse_message
 from apcore_a2a.engine.options import EngineOptions
-from apcore_a2a.engine.phase import AgentDecides, NewTask, NextMessage, Rerun
-from apcore_a2a.engine.run import OPENED, Run, retry_pause
+from apcore_a2a.engine.phase import AgentDecides, NewTask, NextMessage
+from apcore_a2a.engine.progress import OPENED
+from apcore_a2a.engine.run import Run, retry_pause
 from apcore_a2a.engine.runs import Runs
-from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun, decode_stored_run
+from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun
 from apcore_a2a.engine.turn import Place
 from apcore_a2a.errors import (
     A2AError,
-    AgentError,
     InvalidParamsError,
     OverloadedError,
     PushNotificationNotSupportedError,
@@ -40,13 +39,12 @@ from apcore_a2a.errors import (
     Violation,
 )
 from apcore_a2a.ids_and_time import new_id, utc_now
-from apcore_a2a.protocol.lifecycle import AT_REST, STATE_TRANSITIONS
+from apcore_a2a.protocol.lifecycle import STATE_TRANSITIONS
 from apcore_a2a.protocol.model import Message, Metadata, Role, SendMessage, Task, TaskState, TaskStatus
 from apcore_a2a.storage.task_store import Query, Record, Store
 
 MAX_RACES: Final = 5  # looks at a task that other replicas keep writing to
 EXITED: Final = "the agent's admit tried to exit"
-LOST: Final = "Worker lost: the process running this task ended"
 
 
 class Admitted(Struct, frozen=True):
@@ -68,7 +66,7 @@ class Intake:
         self._store = store
         self._runs = runs
         self._options = options
-        self._conversations = Conversations(store, options.context_messages)
+        self.conversations = Conversations(store, options.context_messages)
         self._followers = followers  # where several replicas share the store
 
     async def begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot:
@@ -116,7 +114,7 @@ class Intake:
         message = request.message
         call = self._new_task(request, context)
         if message.context_id or message.reference_task_ids:
-            await self._conversations.tell(call, context)
+            await self.conversations.tell(call, context)
         admission = await self._ask_agent(call)
         key = self._repetition_key(call.request.message, context)
         allowance = context.allowance
@@ -254,7 +252,7 @@ class Intake:
     async def _admit(self, live: LiveTask, request: SendMessage, context: CallContext) -> Admitted:
         version = live.version
         call = new_call(request, live.task, context)
-        await self._conversations.tell(call, context)
+        await self.conversations.tell(call, context)
         call.resumed = True
         if live.memo:
             call.memo = json.decode(live.memo)
@@ -303,6 +301,14 @@ class Intake:
             raise
 
     # ---- messages that were acknowledged before their turn --------------------------------------------------------
+
+    def resume_queued(self, live: LiveTask, queued: QueuedMessage) -> None:
+        """Have a message wait again that waited when its process died."""
+        context = CallContext(caller=queued.caller)
+        call = new_call(queued.request, live.task, context)
+        never_admitted = Admitted(call, retry_safe=False, version=-1)
+        place = live.join_queue(acknowledged=True)
+        self._runs.in_background(self._run_queued(live, place, queued, never_admitted), live)
 
     async def _run_queued(self, live: LiveTask, place: Place, queued: QueuedMessage, admitted: Admitted) -> None:
         """Run a message when its turn comes; if the store is away then, when it is back.
@@ -366,53 +372,6 @@ class Intake:
             live = self._runs.find(task_id, context.owner) or self._runs.revive(await self.load(task_id, context))
         with live.held():
             yield live
-
-    # ---- after a crash --------------------------------------------------------------------------------------------
-
-    async def recover(self) -> None:
-        """Run again what a dead process left, if its agent allows that, and what waited; end the rest."""
-        for record in await self._store.orphans():
-            await self.take_over(record)
-
-    async def take_over(self, record: Record) -> None:
-        """Go on with a task that was claimed from another process."""
-        live = self._runs.revive(record)
-        stored = decode_stored_run(record.run)
-        with live.held():
-            if self._followers is not None:
-                live.follow(record)
-                live.runner = None
-            if stored is not None:
-                live.kept.set_queue(stored.queue)
-            request = stored.request if stored is not None else None
-            if stored is not None and request is not None and stored.may_run_again():
-                await self._rerun(live, stored, request)
-            elif request is not None or live.state not in AT_REST:
-                await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
-            # What waited waits again; if the task has just ended, it was refused, and nothing does.
-            for queued in live.kept.queue:
-                self._resume_queued(live, queued)
-
-    async def _rerun(self, live: LiveTask, stored: StoredRun, request: SendMessage) -> None:
-        """Run again from the start what a dead process left; what it had made by then is made anew."""
-        context = CallContext(caller=stored.caller)
-        call = new_call(request, live.task, context)
-        await self._conversations.tell(call, context)
-        # The message that is being answered is in the stored task already; it is not part of what was said before.
-        call.history = tuple(said for said in call.history if said.message_id != call.message.message_id)
-        call.resumed = stored.resumed
-        call.memo = stored.memo
-        await live.turn.take()  # at once: nobody else knows of the task
-        live.kept.set_run(replace(stored, attempt=stored.attempt + 1))
-        self._runs.launch(live, call, Rerun(), allowance=context.allowance)
-
-    def _resume_queued(self, live: LiveTask, queued: QueuedMessage) -> None:
-        """Have a message wait again that waited when its process died."""
-        context = CallContext(caller=queued.caller)
-        call = new_call(queued.request, live.task, context)
-        never_admitted = Admitted(call, retry_safe=False, version=-1)
-        place = live.join_queue(acknowledged=True)
-        self._runs.in_background(self._run_queued(live, place, queued, never_admitted), live)
 
 
 def _is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:

@@ -11,7 +11,6 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator
-from enum import IntEnum
 from typing import Final, assert_never
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Remember
@@ -40,6 +39,7 @@ from apcore_a2a.engine.phase import (
     Start,
     Stop,
 )
+from apcore_a2a.engine.progress import OPENED, RESTED, Progress
 from apcore_a2a.engine.waiting import tell_when_waiting
 from apcore_a2a.errors import (
     A2AError,
@@ -72,54 +72,6 @@ def stopped_status(stop: Stop) -> StatusUpdate:
     if stop in FAILING_STOPS:
         return failed_status(AgentError(stop.value, kind=FAILING_STOPS[stop]))
     return status_with_text(TaskState.CANCELED, stop.value)
-
-
-# ---- what a sender waits for --------------------------------------------------------------------------------------
-
-
-class Stage(IntEnum):
-    """How far a run has come, for those who wait for its answer."""
-
-    BEGUN = 0
-    OPENED = 1
-    """The sender can be told: there is a task, an earlier one, a reply instead of one, or an error."""
-    RESTED = 2
-    """The task has come to rest, stored and published; or that could not be stored in time, which is an error."""
-
-
-OPENED: Final = Stage.OPENED
-RESTED: Final = Stage.RESTED
-
-
-class Progress:
-    """The stage that a run has reached, and those who wait for a later one. It is mostly there when somebody asks."""
-
-    __slots__ = ("_waiters", "stage")
-
-    def __init__(self) -> None:
-        self.stage = Stage.BEGUN
-        self._waiters: dict[asyncio.Future[None], Stage] = {}
-
-    def reach(self, stage: Stage) -> None:
-        if stage <= self.stage:
-            return
-        self.stage = stage
-        for waiter, wanted in self._waiters.items():
-            if wanted <= stage and not waiter.done():
-                waiter.set_result(None)
-
-    async def until(self, stage: Stage) -> None:
-        if self.stage >= stage:
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters[waiter] = stage
-        try:
-            await waiter
-        finally:
-            del self._waiters[waiter]
-
-
-# ---- the run ------------------------------------------------------------------------------------------------------
 
 
 class Run:

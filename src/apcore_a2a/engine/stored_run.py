@@ -35,7 +35,10 @@ class StoredRun(Struct, frozen=True, omit_defaults=True, kw_only=True):
     queue: tuple[QueuedMessage, ...] = ()
 
     def may_run_again(self) -> bool:
-        return self.request is not None and self.retry_safe and self.attempt < MAX_ATTEMPTS
+        if self.request is None:
+            return False
+        # The attempt 0 is one that waits for a replica with room: nobody has begun with it.
+        return self.attempt == 0 or (self.retry_safe and self.attempt < MAX_ATTEMPTS)
 
 
 _STORED_RUN: Final = json.Decoder(StoredRun)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from apcore_a2a.engine.agent_output import UNANSWERED_KEY
-from apcore_a2a.engine.intake import MAX_ATTEMPTS
+from apcore_a2a.engine.stored_run import MAX_ATTEMPTS
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Task, TaskState

@@ -2,7 +2,7 @@
 
 import re
 
-from apcore_a2a.engine import event_log, intake, live_task, phase, run, runs, streams
+from apcore_a2a.engine import conversations, event_log, live_task, phase, recovery, run, runs, stored_run, streams
 from apcore_a2a.engine.options import DEFAULTS
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, TRANSITIONS
@@ -42,7 +42,7 @@ def test_the_page_has_every_way_a_run_is_stopped() -> None:
         state = run.stopped_status(reason).status.state
         stops.add((state.removeprefix("TASK_STATE_"), reason.value))
     assert stops <= told
-    assert ("FAILED", intake.LOST) in told
+    assert ("FAILED", recovery.LOST) in told
     assert ("FAILED", StoreUnavailableError.text) in told
 
 
@@ -73,8 +73,8 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
         (bounds["writes of one task on their way to the store"], str(live_task.MAX_UNSAVED)),
         (bounds["events taken from an agent at once"], str(run.BATCH)),
         (bounds["messages of a conversation an agent is told"], str(DEFAULTS.context_messages)),
-        (bounds["tasks a message may refer to"], str(intake.MAX_REFERENCES)),
-        (bounds["attempts at a task whose process died"], str(intake.MAX_ATTEMPTS)),
+        (bounds["tasks a message may refer to"], str(conversations.MAX_REFERENCES)),
+        (bounds["attempts at a task whose process died"], str(stored_run.MAX_ATTEMPTS)),
     ]
     assert [(said, number) for said, number in expected if number not in said] == []
     assert f"after {run.CANCEL_GRACE:g} seconds its task ends without it" in " ".join(LIFECYCLE.split())

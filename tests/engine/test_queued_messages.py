@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Remember
-from apcore_a2a.engine import intake
+from apcore_a2a.engine import recovery
 from apcore_a2a.engine.agent_output import UNANSWERED_KEY
 from apcore_a2a.errors import InvalidParamsError, StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState
@@ -60,7 +60,7 @@ async def test_after_a_crash_what_waited_beside_a_lost_run_is_refused_in_the_tas
         task = await queue_two(User(engine), gate)
     async with serving(agent, left[0]) as engine:
         lost = await at_rest(User(engine), task)
-    assert (lost.status.state, text_of(lost)) == (S.FAILED, intake.LOST)
+    assert (lost.status.state, text_of(lost)) == (S.FAILED, recovery.LOST)
     assert (words(lost), unanswered(lost)) == (["first", "second", "third"], ["second", "third"])
     assert len(agent.calls) == 1
 

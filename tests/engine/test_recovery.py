@@ -8,7 +8,7 @@ import pytest
 
 from apcore_a2a.agent import Remember
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.engine.intake import MAX_ATTEMPTS
+from apcore_a2a.engine.stored_run import MAX_ATTEMPTS
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState
 from tests.engine.driving import User, chunks_of, metadata_of, serving, settle, soon, text_of, until, words

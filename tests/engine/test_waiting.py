@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from apcore_a2a.engine.run import Progress, Stage
+from apcore_a2a.engine.progress import Progress, Stage
 from apcore_a2a.engine.turn import Turn
 from apcore_a2a.engine.waiting import within
 from tests.engine.driving import settle, soon

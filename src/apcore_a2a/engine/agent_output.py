@@ -109,6 +109,12 @@ def _is_one_text(task: Task) -> bool:
     return type(said.parts[0].text) is str and said.parts[0].metadata is None
 
 
+def address_message(said: Message, task: Task) -> Message:
+    """A user's message as one of this task."""
+    message_id = said.message_id or new_id()
+    return replace(said, task_id=task.id, context_id=task.context_id, message_id=message_id)
+
+
 def address_reply(reply: Message, task: Task) -> Message:
     """A reply that makes no task of it belongs to the conversation only."""
     message_id = reply.message_id or new_id()

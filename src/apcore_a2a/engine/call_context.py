@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from apcore_a2a.agent import ANONYMOUS, Caller
-from apcore_a2a.protocol.model import Value
+from apcore_a2a.agent import ANONYMOUS, Call, Caller, CancelToken
+from apcore_a2a.protocol.model import SendMessage, Task, Value
 from apcore_a2a.protocol.operations import Operation, Rules
 
 
@@ -61,6 +61,19 @@ def _network(peer: tuple[str, int] | None) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return f"{int(address) >> 64:x}::/64"
+
+
+def new_call(request: SendMessage, task: Task, context: CallContext) -> Call:
+    """A call of the agent on behalf of whoever asks."""
+    return Call(
+        request=request,
+        task=task,
+        caller=context.caller,
+        headers=context.headers,
+        raw_headers=context.raw_headers,
+        extensions=context.extensions,
+        cancel=CancelToken(),
+    )
 
 
 class Interceptor(Protocol):

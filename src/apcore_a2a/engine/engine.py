@@ -17,11 +17,15 @@ from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.engine import task_log
 from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.call_context import CallContext, Interceptor
+from apcore_a2a.engine.cluster import Cluster
 from apcore_a2a.engine.event_log import LogEntry, Snapshot, snapshot_entry
+from apcore_a2a.engine.followers import Followers
 from apcore_a2a.engine.intake import Intake
 from apcore_a2a.engine.observer import Observer, Silent
 from apcore_a2a.engine.options import DEFAULTS, EngineOptions
-from apcore_a2a.engine.run import CANCEL_GRACE, RESTED, Run
+from apcore_a2a.engine.progress import RESTED
+from apcore_a2a.engine.recovery import Recovery
+from apcore_a2a.engine.run import CANCEL_GRACE, Run
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.streams import (
     UNTIL_ENDED,
@@ -37,7 +41,7 @@ from apcore_a2a.protocol import model
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Document, Message, SendMessage, Task, TaskState, Value
 from apcore_a2a.protocol.operations import SHAPES, Operation
-from apcore_a2a.storage.task_store import Query, Record, Store, trouble_of
+from apcore_a2a.storage.task_store import Query, Record, Store, as_shared, trouble_of
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +72,15 @@ class Engine:
         self._interceptors = interceptors
         self._extended_card = extended_card
         self._runs = Runs(agent, store, observer=observer, options=options)
-        self._intake = Intake(agent, store, self._runs, options)
+        shared = as_shared(store)
+        self._followers = None
+        if shared is not None:
+            self._followers = Followers(shared, self._runs)
+        self._intake = Intake(agent, store, self._runs, options, self._followers)
+        self._recovery = Recovery(store, self._runs, self._intake)
+        self._cluster = None
+        if self._followers is not None:
+            self._cluster = Cluster(self._followers, self._runs, self._intake, self._recovery)
         self._streams = Streams(self._runs, observer=observer, options=options)
         self._drain = BackgroundWork()
         self._operations: dict[Operation, Perform] = {
@@ -116,7 +128,9 @@ class Engine:
 
     async def recover(self) -> None:
         """Go on with what a dead process left; its runs have begun when this returns."""
-        await self._intake.recover()
+        await self._recovery.recover()
+        if self._cluster is not None:
+            self._cluster.start()
 
     def begin_drain(self) -> None:
         """Take no more work, and let what runs end; `close` waits for that."""
@@ -128,6 +142,8 @@ class Engine:
         """End every run and stream, in bounded time, then close the store."""
         self.begin_drain()
         await self._drain.join(self.options.shutdown_timeout + 15)
+        if self._cluster is not None:  # until now, or the others would take over what is still ending here
+            await self._cluster.close()
         await self.store.close()
 
     async def handle(self, operation: Operation, request: Value, context: CallContext) -> Any:
@@ -198,7 +214,7 @@ class Engine:
 
     async def get_task(self, request: model.GetTask, context: CallContext) -> Task | Document:
         live = self._runs.find(request.id, context.owner)
-        if live is not None:
+        if live is not None and (self._followers is None or self._followers.runs_here(live)):
             snapshot = await live.latest()
             return _trim_history(snapshot.document, request.history_length)
         record = await self._intake.load(request.id, context)
@@ -225,9 +241,12 @@ class Engine:
         )
 
     async def cancel_task(self, request: model.CancelTask, context: CallContext) -> Document:
-        async with self._intake.live(request.id, context) as live:
+        async with self._intake.live(request.id, context, follow=True) as live:
             if not live.has_ended():
-                await asyncio.wait({self._runs.cancel(live, context.caller)}, timeout=CANCEL_GRACE + 1)
+                if self._cluster is not None and live.runner is not None:
+                    await self._cluster.cancel(live, context.caller)
+                else:
+                    await asyncio.wait({self._runs.cancel(live, context.caller)}, timeout=CANCEL_GRACE + 1)
                 if not live.has_ended():
                     raise errors.StoreUnavailableError
                 if live.state is TaskState.CANCELED:
@@ -236,7 +255,7 @@ class Engine:
 
     async def subscribe(self, request: model.SubscribeToTask, context: CallContext) -> Events:
         with self._streams.reserve(context) as room:
-            async with self._intake.live(request.id, context) as live:
+            async with self._intake.live(request.id, context, follow=True) as live:
                 if not live.has_ended():
                     start = context.last_event_id if context.rules.replay else None
                     return await self._streams.follow(live, context, room, until=UNTIL_ENDED, start=start)

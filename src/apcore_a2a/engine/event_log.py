@@ -9,13 +9,15 @@ socket costs more than an event, so events that come faster leave together.
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.dialect import Dialect
-from apcore_a2a.protocol.model import Document, Event, TaskState
+from apcore_a2a.protocol.lifecycle import fold
+from apcore_a2a.protocol.model import Document, Event, Task, TaskState
 from apcore_a2a.protocol.sse import one_line
 
 WINDOW_EVENTS: Final = 20_000
@@ -88,6 +90,20 @@ def snapshot_entry(snapshot: Snapshot) -> LogEntry:
     """The task itself as an event, with the sequence number of the last event in it."""
     document = snapshot.document
     return LogEntry(snapshot.version, document.task().status.state, b'{"task":' + document.body + b"}")
+
+
+def fold_records(task: Task, records: Sequence[bytes], *, after: int) -> list[LogEntry]:
+    """Fold kept events into the task that they followed; the same as entries of its log."""
+    entries: list[LogEntry] = []
+    for seq, record in enumerate(records, after + 1):
+        event, said = v1.decode_record(record)
+        fold(task, event)
+        body = record
+        if said is not None:  # the message that caused the event is kept with it, and not told with it
+            fold(task, said)
+            body = v1.encode_event(event)
+        entries.append(LogEntry(seq, task.status.state, body))
+    return entries
 
 
 class EventLog:

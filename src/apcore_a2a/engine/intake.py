@@ -11,37 +11,40 @@ from typing import Final
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from apcore_a2a.agent import Agent, Call, CancelToken
-from apcore_a2a.engine import task_log
-from apcore_a2a.engine.agent_output import failed_status
-from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.agent import Admission, Agent, Call
+from apcore_a2a.engine.call_context import CallContext, new_call
+from apcore_a2a.engine.conversations import Conversations
+from apcore_a2a.engine.errands import send_on
 from apcore_a2a.engine.event_log import Snapshot
+from apcore_a2a.engine.followers import Followers, is_at_rest, is_free
+from apcore_a2a.engine.kept_run import dequeue, enqueue
 from apcore_a2a.engine.live_task import LiveTask
+from apcore_a2a.engine.next_message import refuse_message
 from apcore_a2a.engine.options import EngineOptions
-from apcore_a2a.engine.phase import AgentDecides, NewTask, NextMessage, Rerun
-from apcore_a2a.engine.run import OPENED, Run, retry_pause
+from apcore_a2a.engine.phase import AgentDecides, NewTask, NextMessage
+from apcore_a2a.engine.progress import OPENED
+from apcore_a2a.engine.run import Run, retry_pause
 from apcore_a2a.engine.runs import Runs
-from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun, decode_stored_run
+from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun
 from apcore_a2a.engine.turn import Place
 from apcore_a2a.errors import (
     A2AError,
-    AgentError,
     InvalidParamsError,
+    OverloadedError,
     PushNotificationNotSupportedError,
+    StaleWriteError,
     StoreUnavailableError,
     TaskNotFoundError,
     UnsupportedOperationError,
     Violation,
 )
 from apcore_a2a.ids_and_time import new_id, utc_now
-from apcore_a2a.protocol.lifecycle import AT_REST, STATE_TRANSITIONS
+from apcore_a2a.protocol.lifecycle import STATE_TRANSITIONS
 from apcore_a2a.protocol.model import Message, Metadata, Role, SendMessage, Task, TaskState, TaskStatus
 from apcore_a2a.storage.task_store import Query, Record, Store
 
-MAX_REFERENCES: Final = 10
-MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task whose process died
+MAX_RACES: Final = 5  # looks at a task that other replicas keep writing to
 EXITED: Final = "the agent's admit tried to exit"
-LOST: Final = "Worker lost: the process running this task ended"
 
 
 class Admitted(Struct, frozen=True):
@@ -56,17 +59,31 @@ class Admitted(Struct, frozen=True):
 class Intake:
     """Takes messages in for an engine."""
 
-    def __init__(self, agent: Agent, store: Store, runs: Runs, options: EngineOptions) -> None:
+    def __init__(
+        self, agent: Agent, store: Store, runs: Runs, options: EngineOptions, followers: Followers | None = None
+    ) -> None:
         self._agent = agent
         self._store = store
         self._runs = runs
         self._options = options
+        self.conversations = Conversations(store, options.context_messages)
+        self._followers = followers  # where several replicas share the store
 
     async def begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot:
         """Start the run a message asks for, up to where its sender can be answered.
 
         A Snapshot when there is no run to wait for: it ended before, or it is not yet its turn and `wait` is false.
         """
+        if self._followers is None:
+            return await self._begin(request, context, wait=wait)
+        for _ in range(MAX_RACES):
+            try:
+                return await self._begin(request, context, wait=wait)
+            except StaleWriteError:
+                continue  # another replica took the task's turn between our look and our write
+        raise OverloadedError("Too many messages to this task at once; try again later")
+
+    async def _begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot:
         message = request.message
         if message.role is not Role.USER:
             raise InvalidParamsError("Invalid message role", [Violation("message.role", "must be the user's")])
@@ -88,7 +105,7 @@ class Intake:
         if begun.error is not None:
             raise begun.error
         if begun.earlier is not None:
-            return await self._earlier(begun.earlier, context)
+            return await self._earlier(begun.earlier, context, wait=wait)
         return begun
 
     # ---- a new task -----------------------------------------------------------------------------------------------
@@ -97,13 +114,8 @@ class Intake:
         message = request.message
         call = self._new_task(request, context)
         if message.context_id or message.reference_task_ids:
-            await self._inform(call, context)
-        try:
-            admission = await self._agent.admit(call)
-        except BaseException as error:
-            if _is_exit(error):  # an agent does not end the server, nor the connection
-                raise RuntimeError(EXITED) from error
-            raise
+            await self.conversations.tell(call, context)
+        admission = await self._ask_agent(call)
         key = self._repetition_key(call.request.message, context)
         allowance = context.allowance
         live = self._runs.add(call.task, context.owner, allowance)
@@ -111,6 +123,14 @@ class Intake:
         if self._agent.may_reply and not key:
             return self._runs.launch(live, call, AgentDecides(), allowance=allowance)
         return self._runs.launch(live, call, NewTask(key), allowance=allowance)
+
+    async def _ask_agent(self, call: Call) -> Admission:
+        try:
+            return await self._agent.admit(call)
+        except BaseException as error:
+            if _is_exit(error):  # an agent does not end the server, nor the connection
+                raise RuntimeError(EXITED) from error
+            raise
 
     def _new_task(self, request: SendMessage, context: CallContext) -> Call:
         message = request.message
@@ -126,7 +146,7 @@ class Intake:
         message_id = message.message_id or new_id()
         said = replace(message, message_id=message_id, task_id=task.id, context_id=task.context_id)
         task.history = [said]
-        return _new_call(replace(request, message=said), task, context)
+        return new_call(replace(request, message=said), task, context)
 
     def _first_metadata(self, given: Metadata) -> Metadata:
         """The request's, but for the place of the recorded states, which is not the client's to write."""
@@ -142,11 +162,16 @@ class Intake:
             return message.message_id
         return context.idempotency_key
 
-    async def _earlier(self, task_id: str, context: CallContext) -> Run | Snapshot:
+    async def _earlier(self, task_id: str, context: CallContext, *, wait: bool) -> Run | Snapshot:
         """What came of a send that is the same as this one."""
         run = self._runs.running(task_id)
         if run is not None:
             return run
+        if self._followers is not None and wait:
+            live = await self._followers.look(task_id, context.owner, follow=True)
+            with live.held():
+                await self._followers.until(live, is_at_rest)
+                return await live.latest()
         record = await self.load(task_id, context)
         return Snapshot(record.document, record.version)
 
@@ -183,13 +208,41 @@ class Intake:
         if live.has_ended():
             raise _ended(live)
         admitted = await self._admit(live, request, context)
+        if self._followers is not None and live.runner is not None:
+            if not wait:
+                return await self._send_on(live, request, context, self._followers)
+            await self._wait_elsewhere(live, self._followers)
         place = live.join_queue()
         if wait or place is None:
             return await self._take_turn(live, place, admitted, context)
         queued = QueuedMessage(request, context.caller)
         self._runs.in_background(self._run_queued(live, place, queued, admitted), live)
-        await live.enqueue(queued)
+        await enqueue(live, queued)
         return await live.latest()
+
+    async def _wait_elsewhere(self, live: LiveTask, followers: Followers) -> None:
+        """Wait until no other replica has the task; then its turn is to be had here."""
+        await followers.look(live.task.id, live.owner, follow=True)
+        await followers.until(live, is_free)
+
+    async def _send_on(
+        self, live: LiveTask, request: SendMessage, context: CallContext, followers: Followers
+    ) -> Run | Snapshot:
+        """Have a message wait where its task runs."""
+        await followers.look(live.task.id, live.owner, follow=True)
+        if live.runner is None or not await send_on(followers, live, request, context.caller):
+            raise StaleWriteError  # the task has moved on: look again
+        record = await self.load(live.task.id, context)
+        return Snapshot(record.document, record.version)
+
+    async def queue_here(self, live: LiveTask, request: SendMessage, context: CallContext) -> None:
+        """Take a message that another replica was sent, to a task that runs here; done when it is stored."""
+        with live.held():
+            begun = await self._continue(live, request, context, wait=False)
+            if isinstance(begun, Run):  # its turn has come at once
+                await begun.progress.until(OPENED)
+                if begun.error is not None:
+                    raise begun.error
 
     def _is_repeated(self, live: LiveTask, message: Message, context: CallContext) -> bool:
         if not self._repetition_key(message, context):
@@ -198,17 +251,12 @@ class Intake:
 
     async def _admit(self, live: LiveTask, request: SendMessage, context: CallContext) -> Admitted:
         version = live.version
-        call = _new_call(request, live.task, context)
-        await self._inform(call, context)
+        call = new_call(request, live.task, context)
+        await self.conversations.tell(call, context)
         call.resumed = True
         if live.memo:
             call.memo = json.decode(live.memo)
-        try:
-            admission = await self._agent.admit(call)
-        except BaseException as error:
-            if _is_exit(error):  # an agent does not end the server, nor the connection
-                raise RuntimeError(EXITED) from error
-            raise
+        admission = await self._ask_agent(call)
         return Admitted(call, admission.retry_safe, version)
 
     async def _take_turn(
@@ -220,7 +268,7 @@ class Intake:
         queued: QueuedMessage | None = None,
     ) -> Run | Snapshot:
         """Wait for the turn, then run the message, if it may still be said."""
-        await live.wait_turn(place)
+        await live.turn.wait(place)
         run = None
         try:
             await live.resync()
@@ -232,7 +280,7 @@ class Intake:
                     admitted = await self._admit_again(live, request, context, queued)
                     self._check_takes_messages(live)
                 if queued is not None:
-                    live.dequeue(queued)
+                    dequeue(live, queued)
                 self._keep_for_restart(live, admitted.call, retry_safe=admitted.retry_safe)
                 run = self._runs.launch(live, admitted.call, NextMessage(), allowance=context.allowance)
         finally:
@@ -253,6 +301,14 @@ class Intake:
             raise
 
     # ---- messages that were acknowledged before their turn --------------------------------------------------------
+
+    def resume_queued(self, live: LiveTask, queued: QueuedMessage) -> None:
+        """Have a message wait again that waited when its process died."""
+        context = CallContext(caller=queued.caller)
+        call = new_call(queued.request, live.task, context)
+        never_admitted = Admitted(call, retry_safe=False, version=-1)
+        place = live.join_queue(acknowledged=True)
+        self._runs.in_background(self._run_queued(live, place, queued, never_admitted), live)
 
     async def _run_queued(self, live: LiveTask, place: Place, queued: QueuedMessage, admitted: Admitted) -> None:
         """Run a message when its turn comes; if the store is away then, when it is back.
@@ -286,9 +342,9 @@ class Intake:
 
     async def _refuse_queued(self, live: LiveTask, queued: QueuedMessage, error: A2AError) -> None:
         """The agent does not take the message, now that it knows what happened meanwhile: say so in the task."""
-        live.dequeue(queued)
+        dequeue(live, queued)
         try:
-            await live.refuse_message(queued.request.message, f"The message was not taken: {error.message}")
+            await refuse_message(live, queued.request.message, f"The message was not taken: {error.message}")
         except StoreUnavailableError:
             live.kept.set_queue((queued, *live.kept.queue))
             raise
@@ -299,38 +355,6 @@ class Intake:
         if not live.takes_messages():
             raise _ended(live)
 
-    # ---- what the agent may know ----------------------------------------------------------------------------------
-
-    async def _inform(self, call: Call, context: CallContext) -> None:
-        """Tell the agent what was said before in the context, and of the tasks that the message refers to."""
-        if self._options.context_messages:
-            call.history = await self._conversation(call.task.context_id, context)
-        found: list[Task] = []
-        for task_id in call.message.reference_task_ids[:MAX_REFERENCES]:
-            record = await self._store.load(task_id, context.owner)
-            if record is not None:  # what is another's is not there
-                found.append(record.document.task())
-        call.references = tuple(found)
-
-    async def _conversation(self, context_id: str, context: CallContext) -> tuple[Message, ...]:
-        """The latest messages of the caller's tasks in a context: what was said, and what the agent last answered."""
-        limit = self._options.context_messages
-        query = Query(owner=context.owner, limit=limit, context_id=context_id, by_creation=True)
-        said: list[Message] = []
-        while True:  # a page ends early when its tasks are large
-            page = await self._store.page(query)
-            for record in page.records:  # the newest task first
-                task = record.document.task()
-                of_this_task = [*task.history]
-                if task.status.message is not None:
-                    of_this_task.append(task.status.message)
-                said = of_this_task + said
-                if len(said) >= limit:
-                    return tuple(said[-limit:])
-            if not page.next_cursor:
-                return tuple(said)
-            query = replace(query, cursor=page.next_cursor)
-
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
     async def load(self, task_id: str, context: CallContext) -> Record:
@@ -340,55 +364,14 @@ class Intake:
         return record
 
     @asynccontextmanager
-    async def live(self, task_id: str, context: CallContext) -> AsyncIterator[LiveTask]:
+    async def live(self, task_id: str, context: CallContext, *, follow: bool = False) -> AsyncIterator[LiveTask]:
         """A task of the caller's, live for as long as it is needed here."""
-        live = self._runs.find(task_id, context.owner)
-        if live is None:
-            live = self._runs.revive(await self.load(task_id, context))
+        if self._followers is not None:
+            live = await self._followers.look(task_id, context.owner, follow=follow)
+        else:
+            live = self._runs.find(task_id, context.owner) or self._runs.revive(await self.load(task_id, context))
         with live.held():
             yield live
-
-    # ---- after a crash --------------------------------------------------------------------------------------------
-
-    async def recover(self) -> None:
-        """Run again what a dead process left, if its agent allows that, and what waited; end the rest."""
-        for record in await self._store.orphans():
-            live = self._runs.revive(record)
-            stored = decode_stored_run(record.run)
-            with live.held():
-                if stored is not None:
-                    live.kept.set_queue(stored.queue)
-                request = stored.request if stored is not None else None
-                if stored is not None and request is not None and _may_run_again(stored):
-                    await self._rerun(live, stored, request)
-                    task_log.log_recovered(live.task, "run again")
-                elif request is not None or live.state not in AT_REST:
-                    await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
-                    task_log.log_recovered(live.task, "failed: its worker is lost")
-                # What waited waits again; if the task has just ended, it was refused, and nothing does.
-                for queued in live.kept.queue:
-                    self._resume_queued(live, queued)
-
-    async def _rerun(self, live: LiveTask, stored: StoredRun, request: SendMessage) -> None:
-        """Run again from the start what a dead process left; what it had made by then is made anew."""
-        context = CallContext(caller=stored.caller)
-        call = _new_call(request, live.task, context)
-        await self._inform(call, context)
-        # The message that is being answered is in the stored task already; it is not part of what was said before.
-        call.history = tuple(said for said in call.history if said.message_id != call.message.message_id)
-        call.resumed = stored.resumed
-        call.memo = stored.memo
-        await live.turn.take()  # at once: nobody else knows of the task
-        live.kept.set_run(replace(stored, attempt=stored.attempt + 1))
-        self._runs.launch(live, call, Rerun(), allowance=context.allowance)
-
-    def _resume_queued(self, live: LiveTask, queued: QueuedMessage) -> None:
-        """Have a message wait again that waited when its process died."""
-        context = CallContext(caller=queued.caller)
-        call = _new_call(queued.request, live.task, context)
-        never_admitted = Admitted(call, retry_safe=False, version=-1)
-        place = live.join_queue(acknowledged=True)
-        self._runs.in_background(self._run_queued(live, place, queued, never_admitted), live)
 
 
 def _is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
@@ -397,22 +380,6 @@ def _is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
         return False
     message_id = queued.request.message.message_id
     return queued not in live.kept.queue or any(said.message_id == message_id for said in live.task.history)
-
-
-def _may_run_again(stored: StoredRun) -> bool:
-    return stored.retry_safe and stored.attempt < MAX_ATTEMPTS
-
-
-def _new_call(request: SendMessage, task: Task, context: CallContext) -> Call:
-    return Call(
-        request=request,
-        task=task,
-        caller=context.caller,
-        headers=context.headers,
-        raw_headers=context.raw_headers,
-        extensions=context.extensions,
-        cancel=CancelToken(),
-    )
 
 
 def _is_exit(error: BaseException) -> bool:

@@ -15,20 +15,20 @@ from msgspec.structs import replace
 from apcore_a2a.agent import AgentEvent, Remember
 from apcore_a2a.engine.agent_output import (
     CheckedEvent,
+    address_message,
     bare_status,
     check_event,
     complete_status,
     detach,
     detach_task,
     repeats_state,
-    status_with_text,
     with_unanswered,
 )
-from apcore_a2a.engine.event_log import EventLog, LogEntry, Snapshot, snapshot_entry
-from apcore_a2a.engine.stored_run import QueuedMessage, RunKeeper
+from apcore_a2a.engine.event_log import EventLog, LogEntry, Snapshot, fold_records, snapshot_entry
+from apcore_a2a.engine.stored_run import RunKeeper
 from apcore_a2a.engine.turn import Place, Turn
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, OverloadedError, TaskNotFoundError
-from apcore_a2a.ids_and_time import new_id, utc_now
+from apcore_a2a.ids_and_time import utc_now
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, keep_transitions, skips_working
 from apcore_a2a.protocol.model import (
@@ -41,7 +41,7 @@ from apcore_a2a.protocol.model import (
     TaskStatus,
     encode,
 )
-from apcore_a2a.storage.task_store import Change, Record, Store
+from apcore_a2a.storage.task_store import Change, Record, Store, as_shared
 
 MAX_QUEUED: Final = 32  # messages that may wait for one running task
 MAX_UNSAVED: Final = 64  # writes an agent may be ahead of a durable store
@@ -91,12 +91,12 @@ class LiveTask:
         self.kept = RunKeeper(durable=store.durable)  # what another process would need to go on
         self.is_stored = record is not None  # else there is no task yet, or the store has not said so
         self.rested = False  # whether the run that has the turn has brought the task to rest, if only for a moment
+        self.runner: str | None = None  # which other replica has it, as of the last look; "" is any, None is nobody
         self.unsaved: deque[asyncio.Future[None]] = deque()  # writes on their way, in order
         self._epoch = record.epoch if record else 1  # of the lease; a durable store refuses writes with an older one
         self._store = store
         self._registry = registry
         self._holders = 0
-        self._queued = 0
         self._cancels = 0
         self._unwatched_timer: asyncio.TimerHandle | None = None
         self._out_of_step = False
@@ -110,6 +110,11 @@ class LiveTask:
     @property
     def state(self) -> TaskState:
         return self.task.status.state
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other replicas may write the task, too."""
+        return as_shared(self._store) is not None
 
     def has_ended(self) -> bool:
         """Whether the task is over, as a restart would find it, too."""
@@ -182,17 +187,10 @@ class LiveTask:
     # ---- whose turn it is -----------------------------------------------------------------------------------------
 
     def join_queue(self, *, acknowledged: bool = False) -> Place:
-        """A place for a message, to be waited for with `wait_turn`; one that was acknowledged is not refused."""
-        if self._queued >= MAX_QUEUED and not acknowledged:
+        """A place for a message, to be waited for with `turn.wait`; one that was acknowledged is not refused."""
+        if self.turn.waiting >= MAX_QUEUED and not acknowledged:
             raise OverloadedError("Too many messages wait for this task; try again later")
-        self._queued += 1
         return self.turn.join()
-
-    async def wait_turn(self, place: Place) -> None:
-        try:
-            await self.turn.wait(place)
-        finally:
-            self._queued -= 1
 
     @contextmanager
     def canceling(self) -> Iterator[None]:
@@ -208,36 +206,18 @@ class LiveTask:
 
     # ---- what another process would need -------------------------------------------------------------------------
 
-    async def enqueue(self, queued: QueuedMessage) -> None:
-        """Keep a message until its turn comes; done when a restart would find it.
+    def lose(self) -> None:
+        """Another process writes the task now: whoever watches it reads the store again."""
+        self._out_of_step = True
+        self.runner = ""
+        if not self.is_shared:  # else it is followed from now on
+            self.log.close()
 
-        Raises:
-            StoreUnavailableError: it could not be stored, and is not kept.
-        """
-        self.kept.set_queue((*self.kept.queue, queued))
-        try:
-            await self._save_run()
-        except A2AError:
-            self.dequeue(queued)
-            raise
-
-    def dequeue(self, queued: QueuedMessage) -> None:
-        """Its turn has come: the run that it begins is stored in its place."""
-        self.kept.set_queue(tuple(other for other in self.kept.queue if other is not queued))
-
-    async def clear_run(self) -> None:
-        """Nothing is run any more, though the task has not ended."""
-        run = self.kept.run
-        self.kept.set_run(None)
-        try:
-            await self._save_run()
-        except A2AError:
-            self.kept.set_run(run)
-            raise
-
-    async def _save_run(self) -> None:
+    async def save_run(self, *, hand_on: bool = False) -> None:
         """Store what is run and what waits, with no event."""
-        saving = self._store.append(self._change([]))
+        change = self._change([])
+        change.hand_on = hand_on
+        saving = self._store.append(change)
         if saving is not None:
             await asyncio.wait({saving})  # `wait`, because cancelling it does not cancel the write
             saving.result()
@@ -273,27 +253,40 @@ class LiveTask:
             self._publish(entries, change)
         return earlier
 
-    async def add_message(self, said: Message) -> None:
-        """Take the user's next message, with which the task works again."""
-        self.begin_save([bare_status(TaskState.WORKING, self.task)], said=self._address(said))
-        await self.flush()
+    # ---- what another replica writes --------------------------------------------------------------------------------
 
-    async def refuse_message(self, said: Message, text: str) -> None:
-        """Keep a message that is not answered, and say why; the task waits on. One write, or it could stop half-way."""
-        working = bare_status(TaskState.WORKING, self.task)
-        waiting = check_event(status_with_text(self.state, text), self.task)
-        self.begin_save([working, waiting], said=self._address(said))
-        await self.flush()
+    def follow(self, record: Record) -> None:
+        """Go on from what the store has, which another replica may have written, or this one under an older claim."""
+        if record.version < self.version and not self._out_of_step:
+            return  # an older look
+        self.memo = record.memo
+        self._epoch = record.epoch
+        self.save_error = None
+        self._out_of_step = False
+        if record.version == self.version == self.log.version:
+            return
+        self.task = copy(record.document.task())
+        self.version = record.version
+        self.is_stored = True
+        self._document = None
+        self._snapshot_entry = None
+        if record.version != self.log.version:
+            self.log.restart(record.version)
+        if self.state in TERMINAL:
+            self.log.close()
 
-    def _address(self, said: Message) -> Message:
-        """A user's message as one of this task."""
-        message_id = said.message_id or new_id()
-        return replace(said, task_id=self.task.id, context_id=self.task.context_id, message_id=message_id)
-
-    async def start_over(self) -> None:
-        """Forget what an earlier attempt has made."""
-        working = TaskStatus(state=TaskState.WORKING, timestamp=utc_now())
-        await self.write(replace(self.task, artifacts=[], status=working))
+    def follow_events(self, records: Sequence[bytes], *, epoch: int, memo: bytes) -> None:
+        """Fold events that another replica has saved, the next after `version`, and publish them."""
+        self.memo = memo
+        self._epoch = epoch
+        entries = fold_records(self.task, records, after=self.version)
+        self.version += len(entries)
+        if entries:
+            self._document = None
+            self._snapshot_entry = None
+            self.log.append(entries, sum(map(len, records)))
+            if self.state in TERMINAL:
+                self.log.close()
 
     # ---- fold, save, publish --------------------------------------------------------------------------------------
 
@@ -363,7 +356,7 @@ class LiveTask:
 
     def _refuse_queue(self, end: StatusUpdate | Task, folded: "_Folded") -> tuple[StatusUpdate | Task, bytes]:
         """The task ends while messages wait: they go into its history, and its last status names them."""
-        refused = [self._address(queued.request.message) for queued in self.kept.queue]
+        refused = [address_message(queued.request.message, self.task) for queued in self.kept.queue]
         self.kept.set_queue(())
         message_ids = [said.message_id for said in refused]
         if isinstance(end, Task):  # it brings a history of its own

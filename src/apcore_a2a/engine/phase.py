@@ -78,11 +78,18 @@ class Stop(Enum):
     DISCONNECT = "Canceled: the client disconnected"
     TIMEOUT = "Execution timed out"
     SHUTDOWN = "Server shutdown"
+    LOST = "Worker lost: the process running this task lost its lease"
 
 
 # Those of a stop that make the task a failed one, each with the type that its metadata names; the others cancel it.
 # The requirements have one type for what took too long (FR-ERR-005), whoever looked at the clock.
-FAILING_STOPS: Final = {Stop.TIMEOUT: "ModuleTimeoutError", Stop.SHUTDOWN: "ServerShutdownError"}
+FAILING_STOPS: Final = {
+    Stop.TIMEOUT: "ModuleTimeoutError",
+    Stop.SHUTDOWN: "ServerShutdownError",
+    Stop.LOST: "WorkerLostError",
+}
+NOT_OF_THE_TASK: Final = frozenset({Stop.SHUTDOWN, Stop.LOST})
+"""What stops a run because of where it runs: another replica may run it again, if there is one."""
 
 
 # ---- how a run starts ---------------------------------------------------------------------------------------------

@@ -11,12 +11,13 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator
-from enum import IntEnum
 from typing import Final, assert_never
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Remember
 from apcore_a2a.engine.agent_output import CheckedEvent, address_reply, check_event, failed_status, status_with_text
+from apcore_a2a.engine.kept_run import clear_run, hand_on, may_hand_on
 from apcore_a2a.engine.live_task import LiveTask, Saving
+from apcore_a2a.engine.next_message import add_message, start_over
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.phase import (
@@ -26,6 +27,7 @@ from apcore_a2a.engine.phase import (
     FAILING_STOPS,
     IN_AGENT,
     LEAVING,
+    NOT_OF_THE_TASK,
     OPENING,
     OVER,
     RUNNING,
@@ -37,6 +39,7 @@ from apcore_a2a.engine.phase import (
     Start,
     Stop,
 )
+from apcore_a2a.engine.progress import OPENED, RESTED, Progress
 from apcore_a2a.engine.waiting import tell_when_waiting
 from apcore_a2a.errors import (
     A2AError,
@@ -69,54 +72,6 @@ def stopped_status(stop: Stop) -> StatusUpdate:
     if stop in FAILING_STOPS:
         return failed_status(AgentError(stop.value, kind=FAILING_STOPS[stop]))
     return status_with_text(TaskState.CANCELED, stop.value)
-
-
-# ---- what a sender waits for --------------------------------------------------------------------------------------
-
-
-class Stage(IntEnum):
-    """How far a run has come, for those who wait for its answer."""
-
-    BEGUN = 0
-    OPENED = 1
-    """The sender can be told: there is a task, an earlier one, a reply instead of one, or an error."""
-    RESTED = 2
-    """The task has come to rest, stored and published; or that could not be stored in time, which is an error."""
-
-
-OPENED: Final = Stage.OPENED
-RESTED: Final = Stage.RESTED
-
-
-class Progress:
-    """The stage that a run has reached, and those who wait for a later one. It is mostly there when somebody asks."""
-
-    __slots__ = ("_waiters", "stage")
-
-    def __init__(self) -> None:
-        self.stage = Stage.BEGUN
-        self._waiters: dict[asyncio.Future[None], Stage] = {}
-
-    def reach(self, stage: Stage) -> None:
-        if stage <= self.stage:
-            return
-        self.stage = stage
-        for waiter, wanted in self._waiters.items():
-            if wanted <= stage and not waiter.done():
-                waiter.set_result(None)
-
-    async def until(self, stage: Stage) -> None:
-        if self.stage >= stage:
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters[waiter] = stage
-        try:
-            await waiter
-        finally:
-            del self._waiters[waiter]
-
-
-# ---- the run ------------------------------------------------------------------------------------------------------
 
 
 class Run:
@@ -181,9 +136,9 @@ class Run:
                 case AgentDecides():
                     await live.create()
                 case NextMessage():
-                    await live.add_message(self.call.message)
+                    await add_message(live, self.call.message)
                 case Rerun():
-                    await live.start_over()
+                    await start_over(live)
                 case _:
                     assert_never(start)
         except A2AError as error:
@@ -300,7 +255,7 @@ class Run:
             self._batch.append(checked)
             return True
         state = event.status.state
-        if state is TaskState.CANCELED and self._stop in (Stop.TIMEOUT, Stop.SHUTDOWN):
+        if state is TaskState.CANCELED and self._stop in FAILING_STOPS:
             return False  # it was stopped, but not by its client
         self._batch.append(checked)
         return state not in TERMINAL
@@ -386,17 +341,20 @@ class Run:
                 await asyncio.sleep(retry_pause(attempt))
                 attempt += 1
         self.error = StoreUnavailableError()
-        self.live.log.close()  # whoever watches reads the store again
+        self.live.lose()
 
     async def _write_end(self, end: StatusUpdate, resting: frozenset[TaskState]) -> None:
         live = self.live
         await live.resync()
+        if self._stop in NOT_OF_THE_TASK and live.state not in resting and may_hand_on(live):
+            await hand_on(live)
+            return
         if live.state not in resting:
             await live.write(end)
         await live.flush()
         if live.state is TaskState.AUTH_REQUIRED and live.kept.run is not None:
             # Its agent has returned instead of waiting for the login: a restart has nothing to run.
-            await live.clear_run()
+            await clear_run(live)
 
     def _outcome(self, failure: BaseException | None) -> StatusUpdate:
         """What the task ends with, if it has not ended by itself."""

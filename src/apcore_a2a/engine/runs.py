@@ -27,7 +27,7 @@ from apcore_a2a.engine.waiting import tell_when_waiting
 from apcore_a2a.errors import A2AError, LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import TERMINAL, copy
 from apcore_a2a.protocol.model import Message, Role, SendMessage, Task
-from apcore_a2a.storage.task_store import Record, Store
+from apcore_a2a.storage.task_store import Record, SharedStore, Store, as_shared
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,11 @@ class Runs:
     def live(self) -> int:
         return len(self._live)
 
+    @property
+    def room(self) -> int:
+        """How many more runs there may be."""
+        return self._limit - len(self._active)
+
     def check_draining(self) -> None:
         if self.draining:
             raise OverloadedError(SHUTTING_DOWN, retry_after=5)
@@ -81,6 +86,10 @@ class Runs:
         if live is None or live.owner != owner:
             return None
         return live
+
+    def get(self, task_id: str) -> LiveTask | None:
+        """The live task of that id, whosever it is: not for what a caller asks for."""
+        return self._live.get(task_id)
 
     def add(self, task: Task, owner: str, allowance: str) -> LiveTask:
         """The live task of a new one, whose turn its first run has, if there is still room for that."""
@@ -146,6 +155,9 @@ class Runs:
         elif run.live.is_stored:  # else there is no task, and its sender was told why
             task_log.log_rest(run.call, run.live.task, seconds)
 
+    def all_running(self) -> list[Run]:
+        return list(self._active.values())
+
     def in_background(self, work: Coroutine[Any, Any, object], live: LiveTask) -> None:
         """Have a message wait for its turn without its sender."""
         live.hold()  # now, not when the work begins: nobody else may hold it by then
@@ -179,7 +191,24 @@ class Runs:
         """End a run after a while, unless somebody takes an interest in its task again."""
         run = self.running(live.task.id)
         if run is not None:
-            live.when_unwatched(seconds, partial(self.stop, run, Stop.DISCONNECT))
+            live.when_unwatched(seconds, partial(self._stop_unwatched, run))
+
+    def _stop_unwatched(self, run: Run) -> None:
+        shared = as_shared(self._store)
+        if shared is None:
+            self.stop(run, Stop.DISCONNECT)
+        else:
+            self._background.start(self._stop_unless_watched_elsewhere(run, shared), name="look for watchers")
+
+    async def _stop_unless_watched_elsewhere(self, run: Run, store: SharedStore) -> None:
+        """A client that has lost its stream may have found another replica."""
+        live = run.live
+        try:
+            is_watched = await store.replicas.is_watched(live.task.id, live.owner)
+        except StoreUnavailableError:
+            return  # nobody can tell: the task goes on
+        if not is_watched and self.running(live.task.id) is run:
+            self.stop(run, Stop.DISCONNECT)
 
     def cancel(self, live: LiveTask, caller: Caller) -> "asyncio.Task[None]":
         """End a task for its client. Never raises: whether it came to that is the task's state."""

@@ -13,6 +13,8 @@ from apcore_a2a.agent import Caller
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import SendMessage, TaskState, encode
 
+MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task whose process died
+
 
 class QueuedMessage(Struct, frozen=True):
     """A message that was acknowledged, and waits for the run before it to end."""
@@ -31,6 +33,12 @@ class StoredRun(Struct, frozen=True, omit_defaults=True, kw_only=True):
     memo: Any = None
     attempt: int = 1
     queue: tuple[QueuedMessage, ...] = ()
+
+    def may_run_again(self) -> bool:
+        if self.request is None:
+            return False
+        # The attempt 0 is one that waits for a replica with room: nobody has begun with it.
+        return self.attempt == 0 or (self.retry_safe and self.attempt < MAX_ATTEMPTS)
 
 
 _STORED_RUN: Final = json.Decoder(StoredRun)

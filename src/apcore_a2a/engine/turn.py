@@ -15,6 +15,11 @@ class Turn:
         self.is_taken = is_taken
         self._queue: dict[asyncio.Future[None], None] = {}
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for it."""
+        return len(self._queue)
+
     def join(self) -> Place:
         """A place in the queue, taken at once, to be waited for with `wait`."""
         if not self.is_taken:

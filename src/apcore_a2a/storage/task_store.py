@@ -7,7 +7,7 @@ read without its owner; a task that has not ended is never evicted; the cost of 
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -291,6 +291,7 @@ class Hint(Struct, frozen=True):
 
     everything: bool
     commands: bool
+    queue: bool
     tasks: frozenset[int] = frozenset()
 
 
@@ -334,6 +335,9 @@ class Replicas(Protocol):
     async def claim(self, task_id: str, owner: str) -> Record | None:
         """Claim one task, whoever runs it; as it is now, if it has ended meanwhile."""
 
+    async def own_tasks(self) -> list[tuple[str, str]]:
+        """Id and owner of every task that is this replica's to go on with."""
+
     async def follow(self, task_id: str, owner: str) -> Record | None:
         """One task; whoever writes it from now on wakes this replica."""
 
@@ -356,18 +360,32 @@ class Replicas(Protocol):
     async def take(self) -> list[Command]:
         """What others ask of this one. Each is to be finished."""
 
-    async def finish(self, number: int) -> None: ...
+    async def finish(self, number: int, refusal: str = "") -> None:
+        """It was done, or why it was not."""
 
-    async def is_open(self, number: int) -> bool:
-        """Whether a command that was posted is not finished."""
+    async def answer(self, number: int) -> str | None:
+        """What came of a command that was posted: "" when it was done, else why not; None while it is not finished."""
 
     async def withdraw(self, number: int) -> bool:
         """Take a command back; false when it was taken before."""
 
 
-def replicas_of(store: object) -> Replicas | None:
-    """What a store that several processes share has beside; None for one of a single process."""
-    return getattr(store, "replicas", None)
+class SharedStore(Store, Protocol):
+    """A store that several processes may have open at once."""
+
+    shared: Literal[True]
+
+    @property
+    def replicas(self) -> Replicas:
+        """While it is open."""
+
+
+def as_shared(store: Store) -> SharedStore | None:
+    """The store, if several processes may share it."""
+    if getattr(store, "shared", False):
+        shared: SharedStore = store  # type: ignore[assignment]  # a store that says so has what it takes
+        return shared
+    return None
 
 
 class TaskListResult(Struct, frozen=True):

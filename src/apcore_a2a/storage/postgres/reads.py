@@ -27,6 +27,14 @@ _EVENTS_SINCE: Final = """
 """
 LOAD: Final = f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE id = $1 AND owner = $2"
 _LOAD_NUMBER: Final = f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE number = $1 AND owner = $2"
+_TASK_AT: Final = """
+    SELECT version, document, document_version, document_version <= $3 AS is_older, (
+        SELECT array_agg(body ORDER BY sequence) FROM event
+        WHERE event.task = number AND sequence <= $3
+            AND sequence > CASE WHEN document_version <= $3 THEN document_version ELSE 0 END
+    ) AS events
+    FROM task WHERE id = $1 AND owner = $2 AND version >= $3
+"""
 _EVENTS: Final = """
     SELECT body FROM task LEFT JOIN LATERAL (
         SELECT sequence, body FROM event WHERE event.task = number AND sequence > $3 ORDER BY sequence LIMIT $4
@@ -50,10 +58,13 @@ def to_record(row: asyncpg.Record) -> Record:
 
 
 def _document(row: asyncpg.Record) -> Document:
-    body = row["document"]
     if row["document_version"] == row["version"]:
-        return Document(body)
-    events: list[bytes] = row["events"] or []
+        return Document(row["document"])
+    return _rebuild(row["document"], row["events"] or [])
+
+
+def _rebuild(body: bytes | None, events: list[bytes]) -> Document:
+    """A task made of an older document, or of its first event, and the events since."""
     if body is None:
         first, _ = v1.decode_record(events[0])
         assert isinstance(first, Task)  # the first event of each task is the task itself
@@ -77,6 +88,17 @@ async def events(connection: Connection, task_id: str, owner: str, after: int, l
     if not rows:
         return None
     return [row["body"] for row in rows if row["body"] is not None]  # NULL: the task has none
+
+
+async def task_at(connection: Connection, task_id: str, owner: str, version: int) -> Document | None:
+    """The task as it was after one of its events."""
+    row = await connection.fetchrow(_TASK_AT, to_bytes(task_id), to_bytes(owner), version)
+    if row is None:
+        return None
+    if row["version"] == row["document_version"] == version:
+        return Document(row["document"])
+    body = row["document"] if row["is_older"] else None  # not one of a later time
+    return _rebuild(body, row["events"] or [])
 
 
 async def page(connection: Connection, query: Query, tokens: PageTokens) -> Page:

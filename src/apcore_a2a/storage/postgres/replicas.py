@@ -17,7 +17,7 @@ from apcore_a2a.storage.postgres.connecting import FAILURES, Address, Condition,
 from apcore_a2a.storage.postgres.database import Database
 from apcore_a2a.storage.postgres.reads import load
 from apcore_a2a.storage.postgres.statements import to_bytes, to_text
-from apcore_a2a.storage.postgres.writer import Writer
+from apcore_a2a.storage.postgres.writer import EVERYBODY, Writer
 from apcore_a2a.storage.task_store import Command, Followed, Hint, News, Record
 
 logger = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 RECONNECT_PAUSE: Final = 1.0  # seconds between attempts to listen again
 WORDS_AT_ONCE: Final = 350  # numbers of tasks in one NOTIFY: the server takes 7,999 characters
 COMMAND: Final = "command"
+QUEUED: Final = "queued"
 READ_AT_ONCE: Final = 2_000  # events of one look at what others wrote
 KEPT_DEAD: Final = 60.0  # seconds for which the row of a dead replica is kept, when no task is its any more
 
@@ -90,8 +91,8 @@ TAKE: Final = """
         SELECT number FROM command WHERE replica = $1 AND NOT is_taken ORDER BY number LIMIT 100
     ) RETURNING number, task, owner, body
 """
-FINISH: Final = "DELETE FROM command WHERE number = $1 RETURNING sender"
-IS_OPEN: Final = "SELECT TRUE FROM command WHERE number = $1"
+FINISH: Final = "UPDATE command SET refusal = $2 WHERE number = $1 RETURNING sender"
+ANSWER: Final = "SELECT refusal FROM command WHERE number = $1"
 WITHDRAW: Final = "DELETE FROM command WHERE number = $1 AND NOT is_taken RETURNING TRUE"
 NOTIFY: Final = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS told (channel, payload)"
 
@@ -117,7 +118,7 @@ class Signals:
 
     def open(self, name: str) -> None:
         """Listen under a name, from now on."""
-        self._channel = _channel(name)
+        self._channel = self._channel_of(name)
         if self._work is None:
             self._work = asyncio.get_running_loop().create_task(self._run(), name="postgres signals")
         elif self._connection is not None:
@@ -135,7 +136,8 @@ class Signals:
 
     def wake_watchers(self, watched: Mapping[str, Iterable[int]]) -> None:
         for replica, numbers in watched.items():
-            self._outbox.setdefault(replica, set()).update(map(str, numbers))
+            words = {QUEUED} if replica == EVERYBODY else set(map(str, numbers))
+            self._outbox.setdefault(replica, set()).update(words)
         self._to_send.set()
 
     async def until_woken(self, seconds: float) -> Hint:
@@ -144,15 +146,16 @@ class Signals:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
         except TimeoutError:
-            return Hint(everything=True, commands=True)
+            return Hint(everything=True, commands=True, queue=True)
         self._woken.clear()
         heard = self._heard
         missed = self._missed
         self._heard = set()
         self._missed = False
-        commands = COMMAND in heard
-        heard.discard(COMMAND)
-        return Hint(everything=missed, commands=commands or missed, tasks=frozenset(map(int, heard)))
+        numbers = frozenset(int(word) for word in heard if word.isdecimal())
+        return Hint(
+            everything=missed, commands=missed or COMMAND in heard, queue=missed or QUEUED in heard, tasks=numbers
+        )
 
     def wake_here(self) -> None:
         """As if everybody had said something."""
@@ -177,8 +180,13 @@ class Signals:
         self._connection = connection
         connection.add_termination_listener(self._lost)
         await connection.add_listener(self._channel, self._hear)
+        await connection.add_listener(self._channel_of(EVERYBODY), self._hear)
         self.wake_here()
         return connection
+
+    def _channel_of(self, replica: str) -> str:
+        # Names are nobody's twice, but "everybody" is those of one schema.
+        return f"a2a_{replica}" if replica else f"a2a_all_{self._address.schema}"[:63]
 
     def _hear(self, connection: object, pid: int, channel: str, payload: object) -> None:
         self._heard.update(str(payload).split())
@@ -195,7 +203,7 @@ class Signals:
         for replica, words in outbox.items():
             told = sorted(words)
             for start in range(0, len(told), WORDS_AT_ONCE):
-                channels.append(_channel(replica))
+                channels.append(self._channel_of(replica))
                 payloads.append(" ".join(told[start : start + WORDS_AT_ONCE]))
         if channels:
             await connection.execute(NOTIFY, channels, payloads)
@@ -257,6 +265,10 @@ class PostgresReplicas:
         record = await self._database.ask(load, task_id, owner)
         return record
 
+    async def own_tasks(self) -> list[tuple[str, str]]:
+        rows = await self._database.ask(_fetch, "SELECT id, owner FROM task WHERE runner = $1", self.name)
+        return [(to_text(row["id"]), to_text(row["owner"])) for row in rows]
+
     # ---- watching ----------------------------------------------------------------------------------------------------
 
     async def follow(self, task_id: str, owner: str) -> Record | None:
@@ -314,20 +326,17 @@ class PostgresReplicas:
         rows = await self._database.ask(_fetch, TAKE, self.name)
         return [Command(row["number"], to_text(row["task"]), to_text(row["owner"]), row["body"]) for row in rows]
 
-    async def finish(self, number: int) -> None:
-        sender = await self._database.ask(_fetch_value, FINISH, number)
+    async def finish(self, number: int, refusal: str = "") -> None:
+        sender = await self._database.ask(_fetch_value, FINISH, number, refusal)
         if sender is not None:
             self._signals.wake(sender, COMMAND)
 
-    async def is_open(self, number: int) -> bool:
-        return await self._database.ask(_fetch_value, IS_OPEN, number) is not None
+    async def answer(self, number: int) -> str | None:
+        found: str | None = await self._database.ask(_fetch_value, ANSWER, number)
+        return found
 
     async def withdraw(self, number: int) -> bool:
         return await self._database.ask(_fetch_value, WITHDRAW, number) is not None
-
-
-def _channel(replica: str) -> str:
-    return f"a2a_{replica}"
 
 
 async def _execute(connection: Connection, statement: str, *values: object) -> None:

@@ -23,6 +23,10 @@ LOCK: Final = 0x41324154  # "A2AT": whoever takes a step holds this advisory loc
 # lies elsewhere (TOAST); so memo, run and document can stay in it. And an update that changes nothing that is indexed,
 # as most events do, touches no index if there is room on the page: that is what `fillfactor` leaves.
 #
+# Two rules are triggers, so that no statement can forget them: what belongs to a task goes with it, and an event is
+# owed to the webhooks of its task. A statement sees the webhooks that were there when it began; a trigger those that
+# are there when it is called, also one that was saved while the statement waited for the row.
+#
 # A step, once released, is never changed: databases have taken it. A change of the tables is a new step at the end.
 MIGRATIONS: Final = (
     """
@@ -39,6 +43,7 @@ MIGRATIONS: Final = (
         ended double precision,
         runner text,
         watchers text[] NOT NULL DEFAULT '{}',
+        webhooks integer NOT NULL DEFAULT 0,
         memo bytea NOT NULL,
         run bytea NOT NULL,
         document bytea,
@@ -58,9 +63,38 @@ MIGRATIONS: Final = (
     CREATE FUNCTION forget_task() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
         DELETE FROM event WHERE task = OLD.number;
+        IF OLD.webhooks > 0 THEN
+            DELETE FROM webhook WHERE task = OLD.number;
+        END IF;
         RETURN NULL;
     END $$;
     CREATE TRIGGER task_removed AFTER DELETE ON task FOR EACH ROW EXECUTE FUNCTION forget_task();
+    CREATE TABLE webhook (
+        task bigint NOT NULL,
+        id bytea NOT NULL,
+        config bytea NOT NULL,
+        a2a_version text NOT NULL,
+        delivered integer NOT NULL,
+        latest integer NOT NULL,
+        since double precision NOT NULL,
+        due double precision NOT NULL DEFAULT 0,
+        claim integer NOT NULL DEFAULT 0,
+        attempts integer NOT NULL DEFAULT 0,
+        failed boolean NOT NULL DEFAULT FALSE,
+        reason text NOT NULL DEFAULT '',
+        PRIMARY KEY (task, id)
+    );
+    CREATE INDEX webhook_waiting ON webhook (due) WHERE NOT failed AND delivered < latest;
+    CREATE INDEX webhook_failed ON webhook (task) WHERE failed;
+    CREATE FUNCTION tell_webhooks() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        UPDATE webhook SET latest = NEW.version,
+            since = CASE WHEN delivered < latest THEN since ELSE extract(epoch FROM clock_timestamp()) END
+        WHERE task = NEW.number;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER task_moved AFTER UPDATE OF version ON task FOR EACH ROW
+        WHEN (NEW.webhooks > 0 AND NEW.version <> OLD.version) EXECUTE FUNCTION tell_webhooks();
     CREATE TABLE replica (name text PRIMARY KEY, until timestamptz NOT NULL, place text NOT NULL);
     CREATE TABLE command (
         number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -70,6 +104,7 @@ MIGRATIONS: Final = (
         owner bytea NOT NULL,
         body bytea NOT NULL,
         is_taken boolean NOT NULL DEFAULT false,
+        refusal text,
         since timestamptz NOT NULL DEFAULT clock_timestamp()
     );
     CREATE INDEX command_replica ON command (replica);

@@ -11,9 +11,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
-from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.protocol.model import TaskState, encode
 from apcore_a2a.storage.postgres.schema import CODES
-from apcore_a2a.storage.task_store import Change
+from apcore_a2a.storage.task_store import Change, Webhook
 
 MAX_DOCUMENT: Final = 64 * 1024  # a larger document is not written again: readers rebuild it from the events
 _RUNNING: Final = frozenset({TaskState.SUBMITTED, TaskState.WORKING})
@@ -34,10 +34,11 @@ WRITE: Final = """
         )
     ), created AS (
         INSERT INTO task (id, owner, context_id, key, state, status_time, version, epoch, ended,
-                          runner, memo, run, document, document_version)
+                          runner, memo, run, document, document_version, webhooks)
         SELECT id, owner, context_id, key, state, status_time, version, epoch,
                CASE WHEN is_end THEN coalesce($19, extract(epoch FROM clock_timestamp())) END,
-               runner, memo, run, document, CASE WHEN document IS NOT NULL THEN version END
+               runner, memo, run, document, CASE WHEN document IS NOT NULL THEN version END,
+               CASE WHEN place = ANY($21::bigint[]) THEN 1 ELSE 0 END
         FROM given WHERE is_new ORDER BY place
         ON CONFLICT DO NOTHING
         RETURNING number, id
@@ -61,6 +62,12 @@ WRITE: Final = """
         SELECT place, number, '{}'::text[] AS watchers FROM created JOIN given USING (id) WHERE is_new
         UNION ALL
         SELECT place, number, watchers FROM updated
+    ), hooked AS (
+        INSERT INTO webhook (task, id, config, a2a_version, delivered, latest, since)
+        SELECT number, hooks.id, config, a2a_version, 0, version,
+               coalesce($19, extract(epoch FROM clock_timestamp()))
+        FROM unnest($21::bigint[], $22::bytea[], $23::bytea[], $24::text[]) AS hooks (place, id, config, a2a_version)
+        JOIN done USING (place) JOIN given USING (place)
     ), logged AS (
         INSERT INTO event (task, sequence, body)
         SELECT number, sequence, body
@@ -76,16 +83,23 @@ FIND_WRITTEN: Final = """
     WHERE id = $1 AND owner = $2
 """
 FIND_KEY: Final = "SELECT id FROM task WHERE owner = $1 AND key = $2"
+# Whether a webhook of the task still waits for an event: then the task stays, though it has ended; for twice its time,
+# should nobody deliver any more.
+_OWES: Final = """(webhooks > 0 AND EXISTS (
+    SELECT 1 FROM webhook WHERE webhook.task = number AND NOT failed AND delivered < latest
+))"""
 # SKIP LOCKED: what another replica is removing is not waited for.
-REMOVE_EXPIRED: Final = """
+REMOVE_EXPIRED: Final = f"""
     DELETE FROM task WHERE number IN (
-        SELECT number FROM task WHERE ended <= coalesce($1, extract(epoch FROM clock_timestamp())) - $2
-        ORDER BY ended, number LIMIT $3 FOR UPDATE SKIP LOCKED
+        SELECT number FROM task, coalesce($1, extract(epoch FROM clock_timestamp())) AS now
+        WHERE ended <= now - $2 AND (ended <= now - 2 * $2 OR NOT {_OWES})
+        ORDER BY ended, number LIMIT $3 FOR UPDATE OF task SKIP LOCKED
     )
 """
-REMOVE_OLDEST: Final = """
+REMOVE_OLDEST: Final = f"""
     DELETE FROM task WHERE number IN (
-        SELECT number FROM task WHERE ended IS NOT NULL ORDER BY ended, number LIMIT $1 FOR UPDATE SKIP LOCKED
+        SELECT number FROM task WHERE ended IS NOT NULL AND NOT {_OWES}
+        ORDER BY ended, number LIMIT $1 FOR UPDATE SKIP LOCKED
     )
 """
 
@@ -116,6 +130,7 @@ class Write(Struct, kw_only=True, gc=False):
     run: bytes
     hand_on: bool
     document: bytes | None
+    webhook: Webhook | None
     events: list[bytes]
     futures: "list[asyncio.Future[Any]]"  # Any: a creation is answered with the id of an earlier task, or None
 
@@ -174,6 +189,7 @@ def make_write(change: Change, future: "asyncio.Future[Any]", *, is_new: bool, k
         run=change.run,
         hand_on=change.hand_on,
         document=document,
+        webhook=change.webhook,
         events=list(change.events),
         futures=[future],
     )
@@ -218,4 +234,16 @@ def arguments(writes: Sequence[Write], known: dict[bytes, Known], replica: str, 
         columns[15] += [place] * len(write.events)
         columns[16] += range(write.version - len(write.events) + 1, write.version + 1)
         columns[17] += write.events
-    return [*columns, now, replica]
+    return [*columns, now, replica, *_webhook_columns(writes)]
+
+
+def _webhook_columns(writes: Sequence[Write]) -> list[list[Any]]:
+    """Any: a list for each column of the webhooks that come with new tasks; most have none."""
+    columns: list[list[Any]] = [[], [], [], []]
+    for place, write in enumerate(writes, 1):
+        if write.webhook is not None:
+            config = write.webhook.config
+            row = (place, to_bytes(config.id), encode(config), write.webhook.a2a_version)
+            for column, value in zip(columns, row, strict=True):
+                column.append(value)
+    return columns

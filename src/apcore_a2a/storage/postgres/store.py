@@ -7,7 +7,7 @@ processes need, `connecting` the connections and their errors; the package tells
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
@@ -27,6 +27,7 @@ from apcore_a2a.storage.postgres.database import POOL, Database
 from apcore_a2a.storage.postgres.replicas import PostgresReplicas, Signals
 from apcore_a2a.storage.postgres.schema import check_name, prepare
 from apcore_a2a.storage.postgres.statements import make_write, to_bytes
+from apcore_a2a.storage.postgres.webhooks import PostgresWebhooks
 from apcore_a2a.storage.postgres.writer import Retention, Writer
 from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record
 
@@ -53,6 +54,7 @@ class PostgresStore:
     """
 
     durable = True
+    shared: Literal[True] = True
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class PostgresStore:
         self.lease = lease
         self.retention = Retention(ttl=ttl, max_tasks=max_tasks, clock=clock)
         self._opened: _Parts | None = None
+        self.webhooks = PostgresWebhooks(self)
 
     @classmethod
     def from_url(cls, url: str) -> "PostgresStore":
@@ -119,7 +122,8 @@ class PostgresStore:
             self._opened = None
 
     @property
-    def _database(self) -> Database:
+    def database(self) -> Database:
+        """The connections, while it is open."""
         return self._parts.database
 
     @property
@@ -134,7 +138,7 @@ class PostgresStore:
         return self._parts.replicas
 
     async def check(self) -> None:
-        await self._database.ask(_ask_nothing)
+        await self.database.ask(_ask_nothing)
 
     def trouble(self) -> str:
         if self._opened is None:
@@ -168,10 +172,10 @@ class PostgresStore:
         return await self._parts.replicas.claim_dead(ORPHANS_AT_ONCE)
 
     async def load(self, task_id: str, owner: str) -> Record | None:
-        return await self._database.ask(reads.load, task_id, owner)
+        return await self.database.ask(reads.load, task_id, owner)
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
-        return await self._database.ask(reads.events, task_id, owner, after, limit)
+        return await self.database.ask(reads.events, task_id, owner, after, limit)
 
     async def page(self, query: Query) -> Page:
         parts = self._parts

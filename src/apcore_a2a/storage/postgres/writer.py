@@ -50,6 +50,8 @@ PLANNING: Final = {
     "enable_mergejoin": "off",
 }
 
+EVERYBODY: Final = ""  # as the name of a replica: all of them
+
 Wake = Callable[[dict[str, list[int]]], None]
 """Called after a commit: which tasks were written, by their numbers, for each replica that watches them."""
 
@@ -212,6 +214,8 @@ class Writer:
                 await self._answer_refused(connection, write, is_repeated=is_repeated)
                 continue
             self._remember(write)
+            if write.runner(self.replica) == "":
+                watched[EVERYBODY] = []
             for watcher in row["watchers"]:
                 if watcher != self.replica:
                     watched.setdefault(watcher, []).append(row["number"])

@@ -1,0 +1,71 @@
+"""What a dead process left: run again where the agent allows it, ended where it does not; and what waited, waits again.
+
+Rule: a task is gone on with by whoever has claimed it from the store, and by nobody else.
+"""
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from apcore_a2a.engine import task_log
+from apcore_a2a.engine.agent_output import failed_status
+from apcore_a2a.engine.call_context import CallContext, new_call
+from apcore_a2a.engine.intake import Intake
+from apcore_a2a.engine.live_task import LiveTask
+from apcore_a2a.engine.phase import Rerun
+from apcore_a2a.engine.runs import Runs
+from apcore_a2a.engine.stored_run import StoredRun, decode_stored_run
+from apcore_a2a.errors import AgentError
+from apcore_a2a.protocol.lifecycle import AT_REST
+from apcore_a2a.protocol.model import SendMessage
+from apcore_a2a.storage.task_store import Record, Store
+
+LOST: Final = "Worker lost: the process running this task ended"
+
+
+class Recovery:
+    """Goes on with tasks that were claimed from dead processes."""
+
+    def __init__(self, store: Store, runs: Runs, intake: Intake) -> None:
+        self._store = store
+        self._runs = runs
+        self._intake = intake
+
+    async def recover(self) -> None:
+        """Run again what a dead process left, if its agent allows that, and what waited; end the rest."""
+        for record in await self._store.orphans():
+            await self.take_over(record)
+
+    async def take_over(self, record: Record) -> None:
+        """Go on with a task that was claimed from another process."""
+        live = self._runs.revive(record)
+        stored = decode_stored_run(record.run)
+        with live.held():
+            if live.is_shared:
+                live.follow(record)
+                live.runner = None
+            if stored is not None:
+                live.kept.set_queue(stored.queue)
+            request = stored.request if stored is not None else None
+            if stored is not None and request is not None and stored.may_run_again():
+                await self._rerun(live, stored, request)
+                task_log.log_recovered(live.task, "run again")
+            elif request is not None or live.state not in AT_REST:
+                await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
+                task_log.log_recovered(live.task, "failed: its worker is lost")
+            # What waited waits again; if the task has just ended, it was refused, and nothing does.
+            for queued in live.kept.queue:
+                self._intake.resume_queued(live, queued)
+
+    async def _rerun(self, live: LiveTask, stored: StoredRun, request: SendMessage) -> None:
+        """Run again from the start what a dead process left; what it had made by then is made anew."""
+        context = CallContext(caller=stored.caller)
+        call = new_call(request, live.task, context)
+        await self._intake.conversations.tell(call, context)
+        # The message that is being answered is in the stored task already; it is not part of what was said before.
+        call.history = tuple(said for said in call.history if said.message_id != call.message.message_id)
+        call.resumed = stored.resumed
+        call.memo = stored.memo
+        await live.turn.take()  # at once: nobody else knows of the task
+        live.kept.set_run(replace(stored, attempt=stored.attempt + 1))
+        self._runs.launch(live, call, Rerun(), allowance=context.allowance)

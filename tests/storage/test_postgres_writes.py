@@ -1,0 +1,225 @@
+"""What a PostgreSQL store does when writes meet: each other, another replica's, a connection that breaks."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import pytest
+
+from apcore_a2a.errors import StaleWriteError, StoreUnavailableError
+from apcore_a2a.protocol.model import PushConfig, TaskState
+from apcore_a2a.storage.postgres import connecting, writer
+from apcore_a2a.storage.postgres.store import PostgresStore
+from apcore_a2a.storage.task_store import Query, Webhook
+from tests.postgres_server import PostgresServer, shared_server
+from tests.storage.contract import ALICE, Author, append, assert_holds, tell
+
+
+@pytest.fixture
+def url() -> str:
+    return shared_server().url()
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def other(url: str) -> AsyncIterator[PostgresStore]:
+    """Another replica."""
+    store = PostgresStore(url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def admin(store: PostgresStore) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """A connection that can hold rows of the store's, and end its other connections."""
+    settings = {"search_path": store.address.schema, "application_name": "admin"}
+    connection = await asyncpg.connect(shared_server().dsn, server_settings=settings)
+    yield connection
+    await connection.close()
+
+
+async def until_blocked(admin: "asyncpg.Connection[asyncpg.Record]", count: int = 1) -> int:
+    """Wait until so many statements wait for a row; the process id of the server of one of them."""
+    blocked = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'apcore-a2a'"
+    async with asyncio.timeout(5):
+        while True:
+            found = await admin.fetch(blocked)
+            if len(found) >= count:
+                return int(found[0]["pid"])
+            await asyncio.sleep(0.005)
+
+
+async def test_a_replica_writes_nothing_to_a_task_that_another_one_runs(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    rival = author.rival()
+    with pytest.raises(StaleWriteError):
+        await append(other, rival.chunk("stale"))
+    await assert_holds(store, author)
+    await append(store, author.status(TaskState.INPUT_REQUIRED))  # it waits for its user, and is anybody's
+    rival = author.rival()
+    await append(other, rival.work())
+    await assert_holds(store, rival)
+    with pytest.raises(StaleWriteError):
+        await append(store, author.work())
+
+
+async def test_of_two_replicas_that_go_on_with_a_task_one_does(store: PostgresStore, other: PostgresStore) -> None:
+    for number in range(10):
+        author = await tell(store, Author(f"t{number}"), TaskState.WORKING, TaskState.INPUT_REQUIRED)
+        rival = author.rival()
+        rival.memo = author.memo = b""
+        attempts = [append(store, author.work()), append(other, rival.work())]
+        results = await asyncio.gather(*attempts, return_exceptions=True)
+        assert sorted(map(type, results), key=str) == [type(None), StaleWriteError] or results.count(None) == 1
+
+
+async def test_a_webhook_that_is_saved_while_an_event_waits_for_the_row_gets_that_event(
+    store: PostgresStore, admin: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    config = PushConfig(url="https://example.com", id="w", task_id="t")
+    async with admin.transaction():
+        await admin.execute("SELECT 1 FROM task FOR UPDATE")
+        saving = asyncio.create_task(store.webhooks.save(Webhook(config=config, a2a_version="1.0"), ALICE))
+        await until_blocked(admin)
+        future = store.append(author.chunk("x"))  # it begins before there is a webhook
+        await until_blocked(admin, 2)
+    saved = await saving
+    await future
+    assert saved is not None and saved.delivered == 2
+    claims = await store.webhooks.claim(10, 30)
+    assert [claim.webhook.latest for claim in claims] == [3]
+
+
+async def test_two_replicas_never_claim_the_same_webhook(store: PostgresStore, other: PostgresStore) -> None:
+    for number in range(40):
+        author = Author(f"t{number}")
+        change = author.create()
+        config = PushConfig(url="https://example.com", id="w", task_id=author.task.id)
+        change.webhook = Webhook(config=config, a2a_version="1.0")
+        await store.create(change)
+    claimed: list[str] = []
+
+    async def claim(replica: PostgresStore) -> None:
+        while claims := await replica.webhooks.claim(3, 30):
+            claimed.extend(each.webhook.config.task_id for each in claims)
+
+    async with asyncio.TaskGroup() as group:
+        for replica in (store, other, store, other):
+            group.create_task(claim(replica))
+    assert sorted(claimed) == sorted(f"t{number}" for number in range(40))
+
+
+# ---- connections that break ----------------------------------------------------------------------------------------
+
+
+async def test_a_write_whose_connection_breaks_is_made_once(
+    store: PostgresStore, admin: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    async with admin.transaction():
+        await admin.execute("SELECT 1 FROM task FOR UPDATE")
+        future = store.append(author.chunk("x"))
+        await admin.execute("SELECT pg_terminate_backend($1)", await until_blocked(admin))
+    await asyncio.wait_for(future, 5)
+    await assert_holds(store, author)
+
+
+async def test_a_write_that_was_made_though_its_answer_was_lost_is_not_made_twice(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    answer = writer.Writer._answer
+    lost: list[object] = []
+
+    async def lose(self: writer.Writer, *arguments: object, **options: object) -> None:
+        if not lost:
+            lost.append(arguments)
+            raise ConnectionResetError
+        await answer(self, *arguments, **options)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr(writer.Writer, "_answer", lose)
+    new = Author("new")
+    await asyncio.gather(store.create(new.create()), store.append(author.chunk("x")))
+    assert lost
+    await assert_holds(store, author)
+    await assert_holds(store, new)
+    events = await store.events("t", ALICE, 0)
+    assert events is not None and len(events) == author.version
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    """A server that may be stopped."""
+    server = PostgresServer()
+    server.start()
+    yield server
+    server.remove()
+
+
+async def test_a_server_that_is_restarted_is_missed_for_a_while_and_nothing_is_lost_or_doubled(
+    own_server: PostgresServer,
+) -> None:
+    store = PostgresStore(own_server.url())
+    await store.open()
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    await asyncio.to_thread(own_server.stop, signal.SIGQUIT)  # a crash, as far as the data is concerned
+    futures = [store.append(author.chunk(str(number))) for number in range(10)]
+    with pytest.raises(StoreUnavailableError):
+        await store.load("t", ALICE)
+    assert store.trouble()
+    await asyncio.to_thread(own_server.start)
+    for future in futures:
+        await asyncio.wait_for(future, 15)
+    await assert_holds(store, author)
+    assert store.trouble() == ""
+    await store.close()
+
+
+async def test_while_the_server_is_away_new_tasks_are_refused_at_once(
+    own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "PATIENCE", 0.5)
+    store = PostgresStore(own_server.url())
+    await store.open()
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    await asyncio.to_thread(own_server.stop)
+    with pytest.raises(StoreUnavailableError):
+        await asyncio.wait_for(store.append(author.chunk("x")), 5)
+    monkeypatch.setattr("apcore_a2a.storage.postgres.store.AWAY", 0)
+    with pytest.raises(StoreUnavailableError) as refused:
+        await store.create(Author("new").create())
+    assert refused.value.retry_after > 0
+    with pytest.raises(StoreUnavailableError):
+        await store.check()
+    await store.close()
+
+
+async def test_a_server_that_says_nothing_is_not_waited_for(
+    store: PostgresStore, admin: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "LIMITS", {**connecting.LIMITS, "statement_timeout": "200", "lock_timeout": "200"})
+    quick = PostgresStore(
+        f"postgresql://postgres@/postgres?host={shared_server().folder}&schema={store.address.schema}"
+    )
+    await quick.open()
+    author = await tell(quick, Author("t"), TaskState.WORKING)
+    async with admin.transaction():
+        await admin.execute("LOCK TABLE task IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(StoreUnavailableError):
+            await quick.page(Query(owner=ALICE, limit=1))
+        with pytest.raises(StoreUnavailableError):
+            await asyncio.wait_for(quick.append(author.chunk("x")), 5)
+    assert (await quick.page(Query(owner=ALICE, limit=1))).total == 1
+    await quick.close()

@@ -146,9 +146,24 @@ class Agent(Protocol):
     may_reply: bool
 
     async def admit(self, call: Call) -> Admission:
-        """Refuse a message before a task exists, by raising an A2AError; or accept it."""
+        """Refuse a message before a task exists, by raising an A2AError; or accept it.
+
+        Example:
+            >>> from apcore_a2a.errors import InvalidParamsError
+            >>> async def admit(self, call: Call) -> Admission:
+            ...     if len(call.message.parts) > 1:
+            ...         raise InvalidParamsError("One part, please")
+            ...     return Admission(retry_safe=True)
+        """
         ...
 
     def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
-        """Do the work. An A2AError raised here fails the task with its text; anything else with "Internal error"."""
+        """Do the work. An A2AError raised here fails the task with its text; anything else with "Internal error".
+
+        Example:
+            >>> from apcore_a2a.protocol.model import Artifact, Part, TaskState, TaskStatus
+            >>> async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+            ...     yield ArtifactUpdate(artifact=Artifact(artifact_id="answer", parts=[Part(text="42")]))
+            ...     yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
+        """
         ...

@@ -89,7 +89,7 @@ async def _answer(scope: Scope, headers: Headers, send: Send, error: A2AError, h
     if (scope["method"], _path(scope)) == ("POST", "/"):
         body = jsonrpc.format_error(jsonrpc.NULL, DIALECTS[known].encode_error(error, typed=bool(version)))
     else:
-        body = REST_DIALECTS[known].encode_rest_error(error, status)
+        body = REST_DIALECTS[known].encode_rest_error(error, status, typed=bool(version))
     start = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), header]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})

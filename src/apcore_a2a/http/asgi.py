@@ -132,6 +132,10 @@ class Inbound(Struct, gc=False):
         # The header is 1.0's. Whoever sends it, be it to say 0.3, reads what 1.0 says of errors (docs/decisions/0043).
         return dialect.encode_error(error, typed=bool(self.version()))
 
+    def encode_rest_error(self, error: A2AError, dialect: Dialect, status: int) -> bytes:
+        """The body of a REST error, in the form that this client can read."""
+        return dialect.encode_rest_error(error, status, typed=bool(self.version()))
+
     def context(self, dialect: Dialect, tenant: str) -> CallContext:
         """What the engine may know of this request."""
         caller = self.caller
@@ -296,7 +300,7 @@ async def refuse_early(scope: Scope, send: Send, status: int, error: A2AError, h
     if scope["method"] == "POST" and scope["path"] == scope.get("root_path", "").rstrip("/") + "/":
         body = jsonrpc.format_error(jsonrpc.NULL, request.encode_error(error, dialect))
     else:
-        body = REST_DIALECTS[dialect.VERSION].encode_rest_error(error, status)
+        body = request.encode_rest_error(error, REST_DIALECTS[dialect.VERSION], status)
     await respond(send, status, body, headers=headers)
 
 

@@ -118,17 +118,32 @@ class RemoteAgent:
 
     @property
     def module_ids(self) -> tuple[str, ...]:
-        """The modules that the registry has from this agent."""
+        """The modules that the registry has from this agent.
+
+        Example:
+            >>> def show(agent: RemoteAgent) -> None:
+            ...     print(agent.module_ids)
+        """
         return tuple(self._mounted)
 
     def refresh(self) -> None:
-        """Look at the card now, and bring the registry in step with it."""
+        """Look at the card now, and bring the registry in step with it.
+
+        Example:
+            >>> def look_again(agent: RemoteAgent) -> None:
+            ...     agent.refresh()
+        """
         card = self._thread.run(self._client.refresh_card())
         # The first time an id that is taken is an error, for somebody who can choose another prefix. Later nobody can.
         self._update_registry(card, strict=not self._mounted)
 
     def keep_fresh(self, interval: float | None) -> None:
-        """Look at the card every so many seconds, until the agent is closed."""
+        """Look at the card every so many seconds, until the agent is closed.
+
+        Example:
+            >>> def look_every_minute(agent: RemoteAgent) -> None:
+            ...     agent.keep_fresh(60.0)
+        """
         if interval is not None:
             self._submit(self._refresh_for_ever(interval))
 
@@ -173,7 +188,13 @@ class RemoteAgent:
         return False
 
     async def events(self, skill: RemoteSkill, call: RemoteCall) -> AsyncGenerator[Event]:
-        """What becomes of a call, in the caller's event loop."""
+        """What becomes of a call, in the caller's event loop.
+
+        Example:
+            >>> async def show(agent: RemoteAgent, skill: RemoteSkill, call: RemoteCall) -> None:
+            ...     async for event in agent.events(skill, call):
+            ...         print(event)
+        """
         steps = Steps(follow(self._client, call))
         try:
             while True:
@@ -217,7 +238,12 @@ class RemoteAgent:
         return AgentError(UNREACHABLE)
 
     def close(self) -> None:
-        """Take the modules out of the registry, end what is under way, and close the connections."""
+        """Take the modules out of the registry, end what is under way, and close the connections.
+
+        Example:
+            >>> def unmount(agent: RemoteAgent) -> None:
+            ...     agent.close()
+        """
         with self._registry_lock:
             if self._is_closed:
                 return

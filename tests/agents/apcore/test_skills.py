@@ -7,8 +7,8 @@ import apcore
 import pytest
 from pydantic import BaseModel
 
-from apcore_a2a.agents.apcore.schema import ROOT, Schema, file_field, inline, text_field
 from apcore_a2a.agents.apcore.skills import modes, to_params, to_skill
+from apcore_a2a.agents.schema import ROOT, Schema, file_field, inline, text_field
 from apcore_a2a.protocol.card import AgentSkill
 from apcore_a2a.protocol.model import encode
 from tests.agents.apcore.running import Add, Counts, Returns, modules_of

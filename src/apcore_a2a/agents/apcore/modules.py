@@ -21,8 +21,8 @@ from apcore_a2a.agents.apcore.checks import (
     is_denied,
     refuses,
 )
-from apcore_a2a.agents.apcore.integers import IntegerSchema
-from apcore_a2a.agents.apcore.schema import Schema, inline
+from apcore_a2a.agents.integers import IntegerSchema
+from apcore_a2a.agents.schema import Schema, inline
 
 logger = logging.getLogger(__name__)
 

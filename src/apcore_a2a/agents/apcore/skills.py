@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from apcore_a2a.agents.apcore.modules import ModuleInfo
-from apcore_a2a.agents.apcore.schema import Schema, text_field
+from apcore_a2a.agents.schema import Schema, text_field
 from apcore_a2a.protocol.card import AgentSkill
 from apcore_a2a.protocol.model import encode
 

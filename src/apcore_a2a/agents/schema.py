@@ -1,4 +1,4 @@
-"""JSON Schemas of modules: made self-contained, and asked where text and files go. Rule: a schema is never changed."""
+"""JSON Schemas of skills: made self-contained, and asked where text and files go. Rule: a schema is never changed."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

@@ -12,18 +12,10 @@ from pydantic import BaseModel, TypeAdapter
 from apcore_a2a import errors
 from apcore_a2a.agents.apcore.approvals import TOKEN
 from apcore_a2a.agents.apcore.modules import ModuleInfo
+from apcore_a2a.agents.content import media_type_of
 from apcore_a2a.agents.inputs import read_inputs
 from apcore_a2a.protocol.model import Part, check_finite
 
-# What a file is, by its first bytes.
-MAGIC: Final = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF8": "image/gif",
-    b"%PDF-": "application/pdf",
-    b"PK\x03\x04": "application/zip",
-    b"\x1f\x8b": "application/gzip",
-}
 _dump_any: Final = TypeAdapter(Any).dump_python
 
 
@@ -84,14 +76,7 @@ def output_parts(output: Any) -> list[Part]:
 
 
 def _file(name: str, content: bytes) -> Part:
-    return Part(raw=content, filename=name, media_type=_media_type(content))
-
-
-def _media_type(content: bytes) -> str:
-    for magic, media_type in MAGIC.items():
-        if content.startswith(magic):
-            return media_type
-    return "application/octet-stream"
+    return Part(raw=content, filename=name, media_type=media_type_of(content))
 
 
 def _data(output: Any) -> Part:

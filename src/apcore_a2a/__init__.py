@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from apcore_a2a.agent import Agent as Agent
+    from apcore_a2a.agent import Call as Call
     from apcore_a2a.agents.as_agent import as_agent as as_agent
     from apcore_a2a.agents.executors import AgentExecutor as AgentExecutor
+    from apcore_a2a.agents.functions import ask as ask
+    from apcore_a2a.agents.skills import skill as skill
     from apcore_a2a.app.serve import async_serve as async_serve
     from apcore_a2a.app.serve import serve as serve
     from apcore_a2a.auth.api_keys import APIKeyAuthenticator as APIKeyAuthenticator
     from apcore_a2a.auth.authenticator import Authenticator as Authenticator
-    from apcore_a2a.auth.claims import ClaimMapping as ClaimMapping
+    from apcore_a2a.auth.jwt import ClaimMapping as ClaimMapping
     from apcore_a2a.auth.jwt import JWTAuthenticator as JWTAuthenticator
     from apcore_a2a.client.client import A2AClient as A2AClient
     from apcore_a2a.client.sync import Client as Client
@@ -60,7 +63,8 @@ _EXPORTS: Final = {
     "AgentError": "apcore_a2a.errors",
     "AgentExecutor": "apcore_a2a.agents.executors",
     "Authenticator": "apcore_a2a.auth.authenticator",
-    "ClaimMapping": "apcore_a2a.auth.claims",
+    "Call": "apcore_a2a.agent",
+    "ClaimMapping": "apcore_a2a.auth.jwt",
     "Client": "apcore_a2a.client.sync",
     "ContentTypeNotSupportedError": "apcore_a2a.errors",
     "ExtendedAgentCardNotConfiguredError": "apcore_a2a.errors",
@@ -85,9 +89,11 @@ _EXPORTS: Final = {
     "UnsupportedOperationError": "apcore_a2a.errors",
     "VersionNotSupportedError": "apcore_a2a.errors",
     "as_agent": "apcore_a2a.agents.as_agent",
+    "ask": "apcore_a2a.agents.functions",
     "async_serve": "apcore_a2a.app.serve",
     "mount_remote": "apcore_a2a.remote.mount",
     "serve": "apcore_a2a.app.serve",
+    "skill": "apcore_a2a.agents.skills",
 }
 
 __all__ = [
@@ -101,6 +107,7 @@ __all__ = [
     "AgentError",
     "AgentExecutor",
     "Authenticator",
+    "Call",
     "ClaimMapping",
     "Client",
     "ContentTypeNotSupportedError",
@@ -127,9 +134,11 @@ __all__ = [
     "VersionNotSupportedError",
     "__version__",
     "as_agent",
+    "ask",
     "async_serve",
     "mount_remote",
     "serve",
+    "skill",
 ]
 
 

@@ -4,6 +4,7 @@ Rule: values cross as they are: integers exact, those that came as floats includ
 what is stored.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -11,7 +12,7 @@ from msgspec import UNSET
 
 from apcore_a2a import errors
 from apcore_a2a.agents.integers import IntegerSchema
-from apcore_a2a.agents.schema import ROOT, Schema, file_field, text_field
+from apcore_a2a.agents.schema import ROOT, Schema, file_field, is_base64, text_field
 from apcore_a2a.protocol.decoding import check_tree, decode
 from apcore_a2a.protocol.model import Part
 
@@ -69,20 +70,25 @@ def _read(part: Part, skill: TakesInputs) -> Any:
     if isinstance(part.text, str):
         if not schema:
             return _read_text(part.text, "text", any_object=True)
-        return _read_text(part.text, text_field(schema), any_object=False)
+        field = text_field(schema)
+        inputs = _read_text(part.text, field, any_object=field is None)
+        if inputs is None:
+            names = ", ".join(schema.get("properties", {}))
+            raise _unreadable("Invalid JSON in TextPart", f"Skill {skill.id} takes a JSON object with {names}")
+        return inputs
     return _read_file(part, skill)
 
 
 def _read_text(text: str, field: str | None, *, any_object: bool) -> Any:
-    """Text as the inputs themselves if it is JSON, else as the value of `field`."""
+    """Text as the inputs themselves if it is JSON, else as the value of `field`; None if it can be neither."""
     if field == ROOT:
         return text
     value = _parse_json(text)
-    # An object without the only property there is would be refused. The text of a question may well be JSON.
-    if isinstance(value, dict) and (any_object or field is None or field in value):
+    # An object without the field that text goes to would be refused. The text of a question may well be JSON.
+    if isinstance(value, dict) and (any_object or field in value):
         return value
     if field is None:
-        raise _unreadable("Invalid JSON in TextPart")
+        return None
     return {field: text}
 
 
@@ -102,17 +108,53 @@ def _read_file(part: Part, skill: TakesInputs) -> Any:
         field = file_field(skill.input_schema)
     if field is None:
         raise errors.ContentTypeNotSupportedError(f"Skill {skill.id} takes no files")
-    file: dict[str, Any] = {}
-    if part.raw is UNSET:
-        file["uri"] = part.url
+    if is_base64(skill.input_schema, field):
+        file = _read_content(part, skill)
     else:
-        file["bytes"] = msgspec.to_builtins(part.raw)  # base64
-    file["name"] = part.filename
-    file["mimeType"] = part.media_type
+        file = _describe_file(part)
     if field == ROOT:
         return file
     return {field: file}
 
 
-def _unreadable(text: str) -> errors.A2AError:
-    return errors.InvalidParamsError(text, [errors.Violation("message.parts", text)])
+def _read_content(part: Part, skill: TakesInputs) -> Any:
+    if part.raw is UNSET:
+        raise errors.ContentTypeNotSupportedError(f"Skill {skill.id} takes the content of files, and no addresses")
+    return msgspec.to_builtins(part.raw)  # base64
+
+
+def _describe_file(part: Part) -> dict[str, Any]:
+    file: dict[str, Any] = {}
+    if part.raw is UNSET:
+        file["uri"] = part.url
+    else:
+        file["bytes"] = msgspec.to_builtins(part.raw)
+    file["name"] = part.filename
+    file["mimeType"] = part.media_type
+    return file
+
+
+def fill_in(inputs: dict[str, Any], rest: tuple[Part, ...], skill: TakesInputs) -> None:
+    """Put the first text and the first file of the parts that are left where nothing was given."""
+    for part in rest:
+        if isinstance(part.text, str):
+            field = text_field(skill.input_schema)
+            if field and field not in inputs:
+                inputs[field] = part.text
+        elif part.data is UNSET:
+            field = file_field(skill.input_schema)
+            if field and field not in inputs:
+                inputs |= _read_file(part, skill)
+
+
+def refuse_inputs(violations: Sequence[errors.Violation]) -> errors.InvalidParamsError:
+    """The error that names each wrong field."""
+    texts: list[str] = []
+    for field, message, _ in violations:
+        texts.append(f"{field}: {message}" if field else message)
+    text = f"Invalid parameters: {'; '.join(texts[:3])}"  # the text is for people; the violations name them all
+    return errors.InvalidParamsError(text, violations, kind="SchemaValidationError")
+
+
+def _unreadable(text: str, hint: str = "") -> errors.A2AError:
+    return errors.InvalidParamsError(text, [errors.Violation("message.parts", hint or text)])

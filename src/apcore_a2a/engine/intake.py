@@ -15,6 +15,7 @@ from apcore_a2a.agent import Agent, Call, CancelToken
 from apcore_a2a.engine import task_log
 from apcore_a2a.engine.agent_output import failed_status
 from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.conversation import read_conversation
 from apcore_a2a.engine.event_log import Snapshot
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.options import EngineOptions
@@ -303,33 +304,15 @@ class Intake:
 
     async def _inform(self, call: Call, context: CallContext) -> None:
         """Tell the agent what was said before in the context, and of the tasks that the message refers to."""
-        if self._options.context_messages:
-            call.history = await self._conversation(call.task.context_id, context)
+        limit = self._options.context_messages
+        if limit:
+            call.history = await read_conversation(self._store, context.owner, call.task.context_id, limit=limit)
         found: list[Task] = []
         for task_id in call.message.reference_task_ids[:MAX_REFERENCES]:
             record = await self._store.load(task_id, context.owner)
             if record is not None:  # what is another's is not there
                 found.append(record.document.task())
         call.references = tuple(found)
-
-    async def _conversation(self, context_id: str, context: CallContext) -> tuple[Message, ...]:
-        """The latest messages of the caller's tasks in a context: what was said, and what the agent last answered."""
-        limit = self._options.context_messages
-        query = Query(owner=context.owner, limit=limit, context_id=context_id, by_creation=True)
-        said: list[Message] = []
-        while True:  # a page ends early when its tasks are large
-            page = await self._store.page(query)
-            for record in page.records:  # the newest task first
-                task = record.document.task()
-                of_this_task = [*task.history]
-                if task.status.message is not None:
-                    of_this_task.append(task.status.message)
-                said = of_this_task + said
-                if len(said) >= limit:
-                    return tuple(said[-limit:])
-            if not page.next_cursor:
-                return tuple(said)
-            query = replace(query, cursor=page.next_cursor)
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
@@ -374,8 +357,10 @@ class Intake:
         context = CallContext(caller=stored.caller)
         call = _new_call(request, live.task, context)
         await self._inform(call, context)
-        # The message that is being answered is in the stored task already; it is not part of what was said before.
-        call.history = tuple(said for said in call.history if said.message_id != call.message.message_id)
+        # The message that is being answered is in the stored task already, and so is what there was of the answer:
+        # neither is part of what was said before.
+        of_this_run = {call.message.message_id, *(artifact.artifact_id for artifact in live.task.artifacts)}
+        call.history = tuple(said for said in call.history if said.message_id not in of_this_run)
         call.resumed = stored.resumed
         call.memo = stored.memo
         await live.turn.take()  # at once: nobody else knows of the task

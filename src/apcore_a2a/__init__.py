@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from apcore_a2a.app.serve import serve as serve
     from apcore_a2a.auth.api_keys import APIKeyAuthenticator as APIKeyAuthenticator
     from apcore_a2a.auth.authenticator import Authenticator as Authenticator
-    from apcore_a2a.auth.jwt import ClaimMapping as ClaimMapping
+    from apcore_a2a.auth.claims import ClaimMapping as ClaimMapping
     from apcore_a2a.auth.jwt import JWTAuthenticator as JWTAuthenticator
     from apcore_a2a.client.client import A2AClient as A2AClient
     from apcore_a2a.client.sync import Client as Client
@@ -64,7 +64,7 @@ _EXPORTS: Final = {
     "AgentExecutor": "apcore_a2a.agents.executors",
     "Authenticator": "apcore_a2a.auth.authenticator",
     "Call": "apcore_a2a.agent",
-    "ClaimMapping": "apcore_a2a.auth.jwt",
+    "ClaimMapping": "apcore_a2a.auth.claims",
     "Client": "apcore_a2a.client.sync",
     "ContentTypeNotSupportedError": "apcore_a2a.errors",
     "ExtendedAgentCardNotConfiguredError": "apcore_a2a.errors",

@@ -111,7 +111,10 @@ class InvalidParamsError(A2AError):
 
 
 class SkillNotFoundError(InvalidParamsError):
-    """No skill has the id that the message asks for; `known` are the ids that the caller may be told of.
+    """No skill has the id that the message asks for.
+
+    Args:
+        known: The ids that the caller may be told of.
 
     Example:
         >>> print(SkillNotFoundError("ad", ["add", "translate"]))

@@ -6,8 +6,9 @@ pydantic are known by their methods: who uses one has it installed, and nobody e
 Rule: strict. A text is no number and a number no text, whatever Python would make of them.
 """
 
+import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -40,7 +41,38 @@ def to_value(data: Any, annotation: Any) -> Any:
     Raises:
         msgspec.ValidationError: it stands for none.
     """
-    return msgspec.convert(data, annotation, strict=True, str_keys=True, dec_hook=_read_model)
+    value = msgspec.convert(data, annotation, strict=True, str_keys=True, dec_hook=_read_model)
+    if isinstance(data, dict | list):
+        _complete(value)
+    return value
+
+
+def _complete(value: Any) -> None:
+    """Give dataclasses the defaults that msgspec leaves to their classes: it would not write them back as JSON."""
+    match value:
+        case dict():
+            inside: Iterable[Any] = value.values()
+        case list() | tuple() | set() | frozenset():
+            inside = value
+        case msgspec.Struct():
+            inside = [getattr(value, name) for name in value.__struct_fields__]
+        case _ if dataclasses.is_dataclass(value):
+            inside = _completed_fields(value)
+        case _:
+            return
+    for each in inside:
+        _complete(each)
+
+
+def _completed_fields(value: Any) -> list[Any]:
+    own = getattr(value, "__dict__", None)  # with slots there is none, and no default of a class either
+    found: list[Any] = []
+    for field in dataclasses.fields(value):
+        held = getattr(value, field.name)
+        if own is not None:
+            own.setdefault(field.name, held)  # past a class that is frozen
+        found.append(held)
+    return found
 
 
 def to_violations(name: str, error: msgspec.ValidationError) -> list[Violation]:

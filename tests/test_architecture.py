@@ -53,7 +53,7 @@ RULES: Final = {
     "client": may("protocol errors ids_and_time clean_text", "aiohttp httpx joserfc msgspec"),
     "settings": may("engine http http.traffic protocol errors", "msgspec"),
     # Remote agents as modules: the client on one side, apcore on the other.
-    "remote": may("agents.apcore client protocol errors clean_text", "apcore msgspec pydantic"),
+    "remote": may("agents agents.apcore client protocol errors clean_text", "apcore msgspec pydantic"),
     # Composition: the only packages that may import everything.
     "app": may(ANYTHING, ANYTHING),
     "cli": may(ANYTHING, ANYTHING),

@@ -101,7 +101,8 @@ def serve(
 
     Args:
         registry_or_executor: What to serve: an apcore Registry, Executor or APCore client; an `AgentExecutor`; an
-            `Agent`; or a plain function.
+            `Agent`; a plain function; or several functions: a list, a dict by the ids of their skills, a module, an
+            object with public methods.
         host: The address to bind.
         port: The port to bind.
         **options: See `ServeOptions`.
@@ -226,7 +227,7 @@ _NOT_SETTINGS: Final = (  # but objects
 )
 
 
-_OF_MODULES: Final = ("default_skill", "approvals_by_caller")
+_OF_MODULES: Final = ("approvals_by_caller",)
 """Options that only apcore's modules know how to keep."""
 
 

@@ -62,8 +62,10 @@ class Recovery:
         context = CallContext(caller=stored.caller)
         call = new_call(request, live.task, context)
         await self._intake.conversations.tell(call, context)
-        # The message that is being answered is in the stored task already; it is not part of what was said before.
-        call.history = tuple(said for said in call.history if said.message_id != call.message.message_id)
+        # The message that is being answered is in the stored task already, and so is what there was of the answer:
+        # neither is part of what was said before.
+        of_this_run = {call.message.message_id, *(artifact.artifact_id for artifact in live.task.artifacts)}
+        call.history = tuple(said for said in call.history if said.message_id not in of_this_run)
         call.resumed = stored.resumed
         call.memo = stored.memo
         await live.turn.take()  # at once: nobody else knows of the task

@@ -16,6 +16,7 @@ from apcore_a2a import errors
 from apcore_a2a.agent import Caller
 from apcore_a2a.agents.apcore.checks import ACCESS, SCHEMA, FailedChecks
 from apcore_a2a.agents.apcore.modules import ModuleInfo
+from apcore_a2a.agents.inputs import refuse_inputs
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.errors import A2AError, AgentError
 
@@ -93,14 +94,10 @@ def _invalid_input(error: Mapping[str, Any], module: ModuleInfo, inputs: Any) ->
         is_strict = any("path" in item for item in items)  # so names 0.32 what it found, and it is strict
         items = validate(module.source.input_schema, inputs, strict=is_strict) or items
     violations: list[errors.Violation] = []
-    texts: list[str] = []
     for item in items:
-        field = _field(item)
         message = make_public(item["message"])
-        violations.append(errors.Violation(field, message, item.get("code") or "invalid"))
-        texts.append(f"{field}: {message}" if field else message)
-    text = f"Invalid parameters: {'; '.join(texts[:3])}"  # the text is for people; the violations name them all
-    return errors.InvalidParamsError(text, violations, kind="SchemaValidationError")
+        violations.append(errors.Violation(_field(item), message, item.get("code") or "invalid"))
+    return refuse_inputs(violations)
 
 
 def _field(item: Mapping[str, Any]) -> str:

@@ -16,6 +16,8 @@ from apcore_a2a.agents.apcore.approvals import Approval, Asking, PendingCall
 from apcore_a2a.agents.apcore.context import make_context
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
 from apcore_a2a.agents.apcore.parts import copy_output, output_parts, to_inputs
+from apcore_a2a.agents.approvals import read_answer
+from apcore_a2a.agents.routing import named_skill
 from apcore_a2a.errors import A2AError, InvalidParamsError, SkillNotFoundError, Violation
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
 
@@ -107,12 +109,9 @@ class ModuleAgent:
 
     def _route(self, call: Call) -> str:
         """The id of the skill that a message is for."""
-        for metadata in (call.message.metadata, call.request.metadata):
-            skill = (metadata or {}).get("skillId")
-            if isinstance(skill, str) and skill:
-                return skill
-        if self._default_skill:
-            return self._default_skill
+        named = named_skill(call) or self._default_skill
+        if named:
+            return named
         skills: list[str] = []
         for module in self._modules:
             if module.is_skill:
@@ -134,7 +133,7 @@ class ModuleAgent:
         inputs = dict(pending.inputs)
         if pending.approval_id and self._has_gate(module):
             inputs[approvals.TOKEN] = pending.approval_id
-        approval = Approval(pending.approval_id, approvals.read_answer(call.message), call.caller.id)
+        approval = Approval(pending.approval_id, read_answer(call.message), call.caller.id)
         return ModuleCall(module, inputs, approval=approval)
 
     def _has_gate(self, module: ModuleInfo) -> bool:

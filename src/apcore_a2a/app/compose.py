@@ -5,8 +5,9 @@ Rule: apcore is recognised by its methods, never by its types, so that any versi
 
 from apcore_a2a.agent import Agent
 from apcore_a2a.app.application import Parts
-from apcore_a2a.app.card import complete, plain_card
+from apcore_a2a.app.card import complete, plain_card, visible_to, warn_of_unused
 from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.auth.scopes import SkillScopes
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 
@@ -41,4 +42,9 @@ def compose(
 
         agent = as_agent(target, request_context_builder=request_context_builder)
     shown = complete(card or plain_card(target, settings), settings, auth)
-    return Parts(agent=agent, card=shown, auth=auth, extended_card=None if auth is None else lambda caller: shown)
+    parts = Parts(agent=agent, card=shown, auth=auth)
+    if auth is not None:
+        scopes = SkillScopes(settings.skill_scopes)
+        warn_of_unused(scopes, [skill.id for skill in shown.skills])
+        parts.extended_card = lambda caller: visible_to(shown, caller, scopes)
+    return parts

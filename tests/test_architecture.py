@@ -41,7 +41,7 @@ RULES: Final = {
     "agents.a2a_sdk": may("agents agent protocol errors", "a2a google.protobuf msgspec"),
     "agents.as_agent": may("agents agents.a2a_sdk agent", ""),
     # aiohttp fetches the keys that an issuer publishes.
-    "auth": may("agent protocol errors clean_text", "aiohttp joserfc msgspec starlette.types"),
+    "auth": may("agent protocol errors clean_text ids_and_time", "aiohttp joserfc msgspec starlette.types"),
     "engine": may("agent protocol errors ids_and_time clean_text storage.task_store", "msgspec"),
     "http": may("http.traffic engine agent protocol errors clean_text", "msgspec starlette"),
     "http.traffic": may("", ""),

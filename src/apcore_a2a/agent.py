@@ -185,7 +185,8 @@ class Agent(Protocol):
     other event. Otherwise the task exists, and its stream begins, before the agent runs.
 
     A run is canceled as asyncio cancels. An agent that also wants to know when a task is canceled that waits for its
-    user may have a method `cancel(call)`, which yields events as `run` does.
+    user may have a method `cancel(call)`, which yields events as `run` does. One that does several things may have a
+    method `skill_of(call)`, which answers the id of the skill that a message is for.
 
     Example:
         >>> from apcore_a2a.protocol.model import StatusUpdate, TaskState, TaskStatus

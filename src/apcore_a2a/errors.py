@@ -4,6 +4,7 @@
     ├── ParseError · InvalidRequestError · MethodNotFoundError · InvalidParamsError   the request itself is wrong
     │       └── SkillNotFoundError                                                    (under InvalidParamsError)
     ├── TaskNotFoundError · TaskNotCancelableError                                    about one task
+    │       └── AccessDeniedError                                                         (under TaskNotFoundError)
     ├── UnsupportedOperationError · PushNotificationNotSupportedError
     ├── ContentTypeNotSupportedError · InvalidAgentResponseError
     ├── ExtendedAgentCardNotConfiguredError · ExtensionSupportRequiredError
@@ -143,6 +144,15 @@ class TaskNotFoundError(A2AError):
         text = "Task not found" if task_id is None else f"Task not found: {task_id}"
         super().__init__(text, taskId=task_id)
         self.task_id = task_id
+
+
+class AccessDeniedError(TaskNotFoundError):
+    """The caller may not do this. To them it is a task that is not there, to the letter; `reason` is for logs."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.kind = TaskNotFoundError.__name__
+        self.reason = reason
 
 
 class TaskNotCancelableError(A2AError):

@@ -61,6 +61,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Seconds that a finished task is kept; None is the store's own: 3,600 in memory, a week in SQLite."""
     task_store_max: int | None = None
     """Most tasks kept; None is the store's own: 10,000 in memory, a million in SQLite."""
+    skill_scopes: dict[str, tuple[str, ...]] = {}
+    """The scopes that a caller's credentials must have, by patterns of skill ids."""
+    audit_log: str | None = None
+    """Where the audit log goes: a file, or "-" for the logger `apcore_a2a.audit`."""
     cors_origins: tuple[str, ...] = ()
     push_notifications: bool = False
     explorer: bool = False

@@ -1,17 +1,19 @@
 """The card of an agent that brought none, and what this server adds to every card."""
 
+import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from apcore_a2a import __version__
-from apcore_a2a.agent import Agent
+from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.agents.function_skill import to_card_skill, to_params
 from apcore_a2a.agents.skill_agent import SkillAgent
 from apcore_a2a.agents.skill_card import JSON, TEXT, describe_skills
 from apcore_a2a.auth.authenticator import Authenticator, security_schemes
+from apcore_a2a.auth.scopes import SkillScopes
 from apcore_a2a.errors import list_names
 from apcore_a2a.protocol.card import (
     STATE_HISTORY,
@@ -24,6 +26,8 @@ from apcore_a2a.protocol.card import (
 )
 from apcore_a2a.protocol.lifecycle import STATE_TRANSITIONS
 from apcore_a2a.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 _NAMELESS: Final = (list, tuple, set, frozenset, Mapping)  # what functions may be collected in
 IDEMPOTENCY: Final = AgentExtension(
@@ -123,13 +127,42 @@ def complete(card: AgentCard, settings: Settings, auth: Authenticator | None) ->
     if auth is None:
         return card
     schemes: dict[str, SecurityScheme] = {}
-    requirements: list[SecurityRequirement] = []
     for scheme in security_schemes(auth):
-        name = _new_name(scheme, schemes)
-        schemes[name] = _to_scheme(scheme)
-        # One requirement each: any of the schemes will do (1.0 §4.4.1). An empty list asks for no scope.
-        requirements.append({"schemes": {name: {"list": []}}})
-    return replace(card, security_schemes=schemes, security_requirements=tuple(requirements))
+        schemes[_new_name(scheme, schemes)] = _to_scheme(scheme)
+    return replace(
+        card,
+        security_schemes=schemes,
+        security_requirements=_requirements(schemes),
+        skills=_with_scopes(card.skills, schemes, SkillScopes(settings.skill_scopes)),
+    )
+
+
+def _requirements(schemes: Iterable[str], scopes: Iterable[str] = ()) -> tuple[SecurityRequirement, ...]:
+    """One requirement for each scheme: any of them will do (1.0 §4.4.1). An empty list asks for no scope."""
+    listed = sorted(scopes)
+    return tuple({"schemes": {name: {"list": listed}}} for name in schemes)
+
+
+def _with_scopes(skills: Iterable[AgentSkill], schemes: Iterable[str], scopes: SkillScopes) -> tuple[AgentSkill, ...]:
+    """The skills, each with the scopes that it asks for."""
+    shown: list[AgentSkill] = []
+    for skill in skills:
+        required = scopes.required(skill.id)
+        if required:
+            skill = replace(skill, security_requirements=_requirements(schemes, required))
+        shown.append(skill)
+    return tuple(shown)
+
+
+def visible_to(card: AgentCard, caller: Caller, scopes: SkillScopes) -> AgentCard:
+    """The card without the skills for which the caller lacks a scope."""
+    return replace(card, skills=tuple(skill for skill in card.skills if scopes.permits(caller, skill.id)))
+
+
+def warn_of_unused(scopes: SkillScopes, skills: Iterable[str]) -> None:
+    """A pattern that fits no skill protects none: say so, for it may be misspelt."""
+    for pattern in scopes.unused(skills):
+        logger.warning("skill_scopes fits no skill", extra={"pattern": pattern})
 
 
 _MEMBERS: Final = {

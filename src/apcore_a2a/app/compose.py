@@ -6,8 +6,9 @@ Rule: apcore is recognised by its methods, never by its types, so that any versi
 from apcore_a2a.agent import Agent
 from apcore_a2a.agents.skill_agent import SkillAgent
 from apcore_a2a.app.application import Parts
-from apcore_a2a.app.card import complete, describe_agent
+from apcore_a2a.app.card import complete, describe_agent, visible_to, warn_of_unused
 from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.auth.scopes import SkillScopes
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 
@@ -50,4 +51,11 @@ def compose(
     if auth is None:  # there is no extended card, so everything is on this one
         return Parts(agent=agent, card=build(extended=True))
     for_callers = build(extended=True)
-    return Parts(agent=agent, card=build(extended=False), auth=auth, extended_card=lambda caller: for_callers)
+    scopes = SkillScopes(settings.skill_scopes)
+    warn_of_unused(scopes, [skill.id for skill in for_callers.skills])
+    return Parts(
+        agent=agent,
+        card=build(extended=False),
+        auth=auth,
+        extended_card=lambda caller: visible_to(for_callers, caller, scopes),
+    )

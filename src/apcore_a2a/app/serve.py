@@ -5,7 +5,7 @@ Rule: only composition knows everybody; it hands each its part and keeps nothing
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 import uvicorn
@@ -14,11 +14,12 @@ from uvicorn.config import LOGGING_CONFIG
 
 from apcore_a2a.agent import Agent
 from apcore_a2a.app import logs
-from apcore_a2a.app.application import Application, Hook
+from apcore_a2a.app.application import Application, Hook, Parts
 from apcore_a2a.app.compose import compose, is_apcore
 from apcore_a2a.app.stores import Retention, choose_store
 from apcore_a2a.auth.any_of import as_authenticator
 from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.auth.scopes import ScopedAgent, SkillScopes
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.http.guard import GuardedProtocol
 from apcore_a2a.http.server import Server
@@ -60,6 +61,8 @@ class ServeOptions(TypedDict, total=False):
     request_context_builder: Any
     on_startup: Sequence[Hook]
     on_shutdown: Sequence[Hook]
+    skill_scopes: Mapping[str, Sequence[str]]
+    audit_log: str | None
     cors_origins: str | Sequence[str] | None
     trusted_proxies: str | Sequence[str] | None
     push_notifications: bool
@@ -244,11 +247,22 @@ def build(target: object, options: ServeOptions, **address: Any) -> Application:
     retention = Retention(settings.task_store_ttl, settings.task_store_max)
     builder = options.get("request_context_builder")
     parts = compose(target, options.get("card"), settings, auth, request_context_builder=builder)
+    _require_scopes(parts, settings)
     parts.store = choose_store(settings.store, options.get("task_store"), retention)
     parts.interceptors = tuple(options.get("interceptors", ()))
     parts.on_startup = tuple(options.get("on_startup", ()))
     parts.on_shutdown = tuple(options.get("on_shutdown", ()))
     return Application(parts, settings)
+
+
+def _require_scopes(parts: Parts, settings: Settings) -> None:
+    """Have the agent ask for the scopes that the settings name, if they name any."""
+    scopes = SkillScopes(settings.skill_scopes)
+    if not scopes:
+        return
+    if parts.auth is None:
+        raise ValueError("skill_scopes needs auth: without it nobody has scopes, and nobody could call these skills")
+    parts.agent = ScopedAgent(parts.agent, scopes, [skill.id for skill in parts.card.skills])
 
 
 def _read_settings(options: dict[str, Any]) -> Settings:  # Any: as the user gave them
@@ -265,6 +279,10 @@ def _read_settings(options: dict[str, Any]) -> Settings:  # Any: as the user gav
         raise TypeError(f"there is no option {', '.join(unknown)}")
     for name in ("cors_origins", "trusted_proxies"):
         options[name] = _to_names(options.get(name))
+    scopes: dict[str, tuple[str, ...]] = {}
+    for pattern, names in (options.get("skill_scopes") or {}).items():
+        scopes[pattern] = _to_names(names)
+    options["skill_scopes"] = scopes
     return Settings(**options).check()
 
 

@@ -12,7 +12,7 @@ from apcore_a2a.app import banner, logs
 from apcore_a2a.app.application import Application
 from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build, run_at
 from apcore_a2a.auth.authenticator import Authenticator
-from apcore_a2a.cli.authentication import auth_options, choose_authenticators
+from apcore_a2a.cli.authentication import auth_options, choose_authenticators, read_skill_scopes
 from apcore_a2a.cli.extensions import Extensions, Reloader, open_extensions
 from apcore_a2a.cli.limit_options import limit_options
 from apcore_a2a.cli.options import example
@@ -278,6 +278,7 @@ def _app_options(given: dict[str, Any]) -> dict[str, Any]:  # Any: the values of
         options[name] = _split(given[name])
     if not options["default_skill"]:
         del options["default_skill"]  # what has no modules refuses it, even if it says nothing
+    options["skill_scopes"] = read_skill_scopes(given["skill_scopes"])
     return options
 
 

@@ -94,7 +94,7 @@ class Runs:
     def add(self, task: Task, owner: str, allowance: str) -> LiveTask:
         """The live task of a new one, whose turn its first run has, if there is still room for that."""
         self.check_room(allowance)
-        return LiveTask(task, self._live, owner=owner, store=self._store)
+        return LiveTask(task, self._live, owner=owner, store=self._store, observer=self._observer)
 
     def revive(self, record: Record) -> LiveTask:
         """The live task of a record, with nobody running it yet; to be held before the next await."""
@@ -102,7 +102,7 @@ class Runs:
         live = self._live.get(task.id)
         if live is not None:
             return live
-        return LiveTask(task, self._live, owner=record.owner, store=self._store, record=record)
+        return LiveTask(task, self._live, owner=record.owner, store=self._store, observer=self._observer, record=record)
 
     # ---- starting -------------------------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ def mask(skill: str, caller: Caller, reason: object) -> A2AError:
     for name, value in details.items():  # a client chose most of it
         details[name] = clean_line(value, MAX_TEXT)
     logger.warning("call denied by ACL", extra=details)
-    return errors.TaskNotFoundError()
+    return errors.AccessDeniedError(str(reason))
 
 
 def _invalid_input(error: Mapping[str, Any], module: ModuleInfo, inputs: Any) -> A2AError:

@@ -85,6 +85,12 @@ class ModuleAgent:
             else:
                 raise failures.explain(error, skill, call.caller, task_id=call.task.id) from error
 
+    def skill_of(self, call: Call) -> str:
+        """The id of the skill that a message is for, whether there is such a skill or not."""
+        if call.memo is not None:
+            return msgspec.convert(call.memo, PendingCall).skill
+        return self._route(call)
+
     # ---- what a message asks for -------------------------------------------------------------------------------------
 
     def _read(self, call: Call) -> ModuleCall:

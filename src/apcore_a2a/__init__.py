@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from apcore_a2a.auth.api_keys import APIKeyAuthenticator as APIKeyAuthenticator
     from apcore_a2a.auth.authenticator import Authenticator as Authenticator
     from apcore_a2a.auth.claims import ClaimMapping as ClaimMapping
+    from apcore_a2a.auth.client_certificates import ClientCertificateAuthenticator as ClientCertificateAuthenticator
     from apcore_a2a.auth.jwt import JWTAuthenticator as JWTAuthenticator
     from apcore_a2a.client.client import A2AClient as A2AClient
     from apcore_a2a.client.sync import Client as Client
@@ -38,6 +39,7 @@ _EXPORTS: Final = {
     "Authenticator": "apcore_a2a.auth.authenticator",
     "ClaimMapping": "apcore_a2a.auth.claims",
     "Client": "apcore_a2a.client.sync",
+    "ClientCertificateAuthenticator": "apcore_a2a.auth.client_certificates",
     "InMemoryTaskStore": "apcore_a2a.storage.memory",
     "JWTAuthenticator": "apcore_a2a.auth.jwt",
     "RemoteAgent": "apcore_a2a.remote.mount",
@@ -59,6 +61,7 @@ __all__ = [
     "Authenticator",
     "ClaimMapping",
     "Client",
+    "ClientCertificateAuthenticator",
     "InMemoryTaskStore",
     "JWTAuthenticator",
     "RemoteAgent",

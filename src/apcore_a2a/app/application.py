@@ -29,6 +29,7 @@ from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.errors import A2AError
 from apcore_a2a.explorer import ExplorerPage
+from apcore_a2a.http.client_certificate import ClientCertificate
 from apcore_a2a.http.discovery import (
     CARD_PATH,
     EXTENDED_CARD_PATH,
@@ -288,6 +289,8 @@ def _pipeline(application: Application, parts: Parts, metrics: Metrics | None) -
             routes[route] = AuthMiddleware(endpoint, parts.auth)
         rest = AuthMiddleware(rest, parts.auth)
     app: ASGIApp = _Dispatch({**_public_routes(application, metrics), **routes}, rest, metrics)
+    if _asks_for_certificates(parts.auth):
+        app = ClientCertificate(app, proxies=settings.trusted_proxies)
     if settings.cors_origins:
         app = _with_cors(app, settings.cors_origins, parts.auth)
     app = OriginGate(
@@ -296,6 +299,12 @@ def _pipeline(application: Application, parts: Parts, metrics: Metrics | None) -
     if settings.trusted_proxies:
         app = ForwardedClient(app, proxies=settings.trusted_proxies)
     return app
+
+
+def _asks_for_certificates(auth: Authenticator | None) -> bool:
+    if auth is None:
+        return False
+    return any(scheme.get("type") == "mutualTLS" for scheme in security_schemes(auth))
 
 
 def _rate_limit(settings: Settings, parts: Parts, metrics: Metrics | None) -> Callable[[ASGIApp], ASGIApp]:

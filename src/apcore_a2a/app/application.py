@@ -288,13 +288,23 @@ def _pipeline(application: Application, parts: Parts, metrics: Metrics | None) -
         for route, endpoint in routes.items():
             routes[route] = AuthMiddleware(endpoint, parts.auth)
         rest = AuthMiddleware(rest, parts.auth)
-    app: ASGIApp = _Dispatch({**_public_routes(application, metrics), **routes}, rest, metrics)
-    if _asks_for_certificates(parts.auth):
+    dispatch = _Dispatch({**_public_routes(application, metrics), **routes}, rest, metrics)
+    return _behind_gates(dispatch, settings, parts.auth)
+
+
+def _behind_gates(app: ASGIApp, settings: Settings, auth: Authenticator | None) -> ASGIApp:
+    """What looks at every request, the last one here first."""
+    if _asks_for_certificates(auth):
         app = ClientCertificate(app, proxies=settings.trusted_proxies)
     if settings.cors_origins:
-        app = _with_cors(app, settings.cors_origins, parts.auth)
+        app = _with_cors(app, settings.cors_origins, auth)
     app = OriginGate(
-        app, host=settings.host, url=settings.url, origins=settings.cors_origins, proxies=settings.trusted_proxies
+        app,
+        host=settings.host,
+        url=settings.url,
+        origins=settings.cors_origins,
+        proxies=settings.trusted_proxies,
+        is_open=auth is None,
     )
     if settings.trusted_proxies:
         app = ForwardedClient(app, proxies=settings.trusted_proxies)

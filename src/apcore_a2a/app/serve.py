@@ -22,6 +22,7 @@ from apcore_a2a.auth.any_of import as_authenticator
 from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.http.guard import GuardedProtocol
+from apcore_a2a.http.origins import is_loopback
 from apcore_a2a.http.server import Server
 from apcore_a2a.http.tls import BadTLSFiles, ClientCertificates, TLSFiles, server_context
 from apcore_a2a.protocol.card import AgentCard, CardMode
@@ -173,8 +174,10 @@ def run_at(
 ) -> str:
     """The same for any ASGI application, at the address and with the times of these settings."""
     lifespan: Literal["on", "auto"] = "auto"
+    ws: Literal["none", "auto"] = "auto"
     if isinstance(app, Application):
         lifespan = "on"
+        ws = "none"  # what asks for a WebSocket is answered as any other request
     try:
         tls = _tls_context(settings)
     except BadTLSFiles as error:
@@ -184,7 +187,8 @@ def run_at(
         host=settings.host,
         port=settings.port,
         http=GuardedProtocol,
-        ws="none",  # what asks for a WebSocket is answered as any other request
+        headers=_server_headers(settings),
+        ws=ws,
         lifespan=lifespan,
         access_log=False,
         proxy_headers=False,
@@ -194,6 +198,14 @@ def run_at(
         timeout_graceful_shutdown=int(settings.shutdown_timeout) + 15,
     )
     return Server(config, drain_delay=settings.drain_delay, tls=tls, on_started=on_started).run_to_end()
+
+
+def _server_headers(settings: Settings) -> list[tuple[str, str]]:
+    """What the server adds to every answer: with TLS, that browsers come back by https only (RFC 6797)."""
+    # Not on the loopback interface: it would hold for every other server that a developer runs there.
+    if settings.ssl_certfile is None or is_loopback(settings.host):
+        return []
+    return [("strict-transport-security", "max-age=31536000")]
 
 
 def _tls_context(settings: Settings) -> SSLContext | None:

@@ -23,10 +23,11 @@ _FULL_BODY: Final = (
     b'try again later","details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"OVERLOADED",'
     b'"domain":"a2a-protocol.org","metadata":{"type":"OverloadedError"}}]}}'
 )
-FULL: Final = (
+_FULL_HEAD: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
-    b"content-length: %d\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
+    b"x-content-type-options: nosniff\r\ncache-control: no-store\r\ncontent-length: "
 )
+FULL: Final = _FULL_HEAD + b"%d\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
 
 
 class GuardedProtocol(HttpToolsProtocol):

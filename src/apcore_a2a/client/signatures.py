@@ -15,9 +15,9 @@ from joserfc.jwk import JWKRegistry, Key
 from msgspec import Struct
 from msgspec.structs import replace
 
-from apcore_a2a.client.jcs import canonicalize
 from apcore_a2a.errors import A2ADiscoveryError
 from apcore_a2a.protocol.card import AgentCard, AgentCardSignature
+from apcore_a2a.protocol.jcs import canonicalize
 from apcore_a2a.protocol.model import encode
 
 ALGORITHMS: Final = [

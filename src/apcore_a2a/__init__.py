@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from apcore_a2a.auth.api_keys import APIKeyAuthenticator as APIKeyAuthenticator
     from apcore_a2a.auth.authenticator import Authenticator as Authenticator
     from apcore_a2a.auth.claims import ClaimMapping as ClaimMapping
+    from apcore_a2a.auth.client_certificates import ClientCertificateAuthenticator as ClientCertificateAuthenticator
     from apcore_a2a.auth.jwt import JWTAuthenticator as JWTAuthenticator
     from apcore_a2a.client.client import A2AClient as A2AClient
     from apcore_a2a.client.sync import Client as Client
@@ -66,6 +67,7 @@ _EXPORTS: Final = {
     "Call": "apcore_a2a.agent",
     "ClaimMapping": "apcore_a2a.auth.claims",
     "Client": "apcore_a2a.client.sync",
+    "ClientCertificateAuthenticator": "apcore_a2a.auth.client_certificates",
     "ContentTypeNotSupportedError": "apcore_a2a.errors",
     "ExtendedAgentCardNotConfiguredError": "apcore_a2a.errors",
     "ExtensionSupportRequiredError": "apcore_a2a.errors",
@@ -110,6 +112,7 @@ __all__ = [
     "Call",
     "ClaimMapping",
     "Client",
+    "ClientCertificateAuthenticator",
     "ContentTypeNotSupportedError",
     "ExtendedAgentCardNotConfiguredError",
     "ExtensionSupportRequiredError",

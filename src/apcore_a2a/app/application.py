@@ -32,6 +32,7 @@ from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.errors import A2AError
 from apcore_a2a.explorer import ExplorerPage
+from apcore_a2a.http.client_certificate import ClientCertificate
 from apcore_a2a.http.discovery import (
     CARD_PATH,
     EXTENDED_CARD_PATH,
@@ -307,15 +308,33 @@ def _pipeline(application: Application, parts: Parts, metrics: Metrics | None, a
         for route, endpoint in routes.items():
             routes[route] = AuthMiddleware(endpoint, parts.auth, audit=audit)
         rest = AuthMiddleware(rest, parts.auth, audit=audit)
-    app: ASGIApp = _Dispatch({**_public_routes(application, metrics), **routes}, rest, metrics)
+    dispatch = _Dispatch({**_public_routes(application, metrics), **routes}, rest, metrics)
+    return _behind_gates(dispatch, settings, parts.auth)
+
+
+def _behind_gates(app: ASGIApp, settings: Settings, auth: Authenticator | None) -> ASGIApp:
+    """What looks at every request, the last one here first."""
+    if _asks_for_certificates(auth):
+        app = ClientCertificate(app, proxies=settings.trusted_proxies)
     if settings.cors_origins:
-        app = _with_cors(app, settings.cors_origins, parts.auth)
+        app = _with_cors(app, settings.cors_origins, auth)
     app = OriginGate(
-        app, host=settings.host, url=settings.url, origins=settings.cors_origins, proxies=settings.trusted_proxies
+        app,
+        host=settings.host,
+        url=settings.url,
+        origins=settings.cors_origins,
+        proxies=settings.trusted_proxies,
+        is_open=auth is None,
     )
     if settings.trusted_proxies:
         app = ForwardedClient(app, proxies=settings.trusted_proxies)
     return app
+
+
+def _asks_for_certificates(auth: Authenticator | None) -> bool:
+    if auth is None:
+        return False
+    return any(scheme.get("type") == "mutualTLS" for scheme in security_schemes(auth))
 
 
 def _rate_limit(settings: Settings, parts: Parts, metrics: Metrics | None) -> Callable[[ASGIApp], ASGIApp]:

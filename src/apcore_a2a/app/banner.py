@@ -18,7 +18,12 @@ MAX_SKILLS: Final = 12
 ANY_ADDRESS: Final = ("0.0.0.0", "::")
 THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
 
-_KINDS: Final = {"bearer": "JWT bearer", "apiKey": "API key", "openIdConnect": "OpenID Connect"}
+_KINDS: Final = {
+    "bearer": "JWT bearer",
+    "apiKey": "API key",
+    "openIdConnect": "OpenID Connect",
+    "mutualTLS": "certificate",
+}
 
 
 def show(app: Application, listening: str, *, settings: Settings | None = None, reload: str = "") -> None:
@@ -99,8 +104,8 @@ def _address(settings: Settings, listening: str) -> str:
         host = "localhost"  # one can listen at 0.0.0.0, but not call it
     if ":" in host:
         host = f"[{host}]"
-    port = urlsplit(listening).port  # that of the settings may be 0
-    return f"http://{host}:{port}/"
+    socket = urlsplit(listening)  # the port of the settings may be 0
+    return f"{socket.scheme}://{host}:{socket.port}/"
 
 
 def _skills(ids: list[str]) -> str:

@@ -6,6 +6,7 @@ Rule: only composition knows everybody; it hands each its part and keeps nothing
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from ssl import SSLContext
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 import uvicorn
@@ -22,7 +23,9 @@ from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.auth.scopes import ScopedAgent, SkillScopes
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.http.guard import GuardedProtocol
+from apcore_a2a.http.origins import is_loopback
 from apcore_a2a.http.server import Server
+from apcore_a2a.http.tls import BadTLSFiles, ClientCertificates, TLSFiles, server_context
 from apcore_a2a.protocol.card import AgentCard, CardMode
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.task_store import Store, TaskStore
@@ -65,6 +68,11 @@ class ServeOptions(TypedDict, total=False):
     audit_log: str | None
     cors_origins: str | Sequence[str] | None
     trusted_proxies: str | Sequence[str] | None
+    ssl_certfile: str | None
+    ssl_keyfile: str | None
+    ssl_keyfile_password: str | None
+    ssl_ca_certs: str | None
+    ssl_client_certs: ClientCertificates
     push_notifications: bool
     explorer: bool
     explorer_prefix: str
@@ -170,13 +178,21 @@ def run_at(
 ) -> str:
     """The same for any ASGI application, at the address and with the times of these settings."""
     lifespan: Literal["on", "auto"] = "auto"
+    ws: Literal["none", "auto"] = "auto"
     if isinstance(app, Application):
         lifespan = "on"
+        ws = "none"  # what asks for a WebSocket is answered as any other request
+    try:
+        tls = _tls_context(settings)
+    except BadTLSFiles as error:
+        return str(error)
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
         http=GuardedProtocol,
+        headers=_server_headers(settings),
+        ws=ws,
         lifespan=lifespan,
         access_log=False,
         proxy_headers=False,
@@ -185,7 +201,28 @@ def run_at(
         log_config=log_config,
         timeout_graceful_shutdown=int(settings.shutdown_timeout) + 15,
     )
-    return Server(config, drain_delay=settings.drain_delay, on_started=on_started).run_to_end()
+    return Server(config, drain_delay=settings.drain_delay, tls=tls, on_started=on_started).run_to_end()
+
+
+def _server_headers(settings: Settings) -> list[tuple[str, str]]:
+    """What the server adds to every answer: with TLS, that browsers come back by https only (RFC 6797)."""
+    # Not on the loopback interface: it would hold for every other server that a developer runs there.
+    if settings.ssl_certfile is None or is_loopback(settings.host):
+        return []
+    return [("strict-transport-security", "max-age=31536000")]
+
+
+def _tls_context(settings: Settings) -> SSLContext | None:
+    if settings.ssl_certfile is None:
+        return None
+    files = TLSFiles(
+        certfile=settings.ssl_certfile,
+        keyfile=settings.ssl_keyfile,
+        keyfile_password=settings.ssl_keyfile_password,
+        ca_certs=settings.ssl_ca_certs,
+        client_certs=settings.ssl_client_certs,
+    )
+    return server_context(files)
 
 
 async def async_serve(registry_or_executor: object, **options: Unpack[ServeOptions]) -> Application:
@@ -200,8 +237,8 @@ async def async_serve(registry_or_executor: object, **options: Unpack[ServeOptio
         >>> app.cards.card.name
         'echo'
     """
-    for name in ("host", "port"):
-        if name in options:
+    for name in options:
+        if name in ("host", "port") or name.startswith("ssl_"):
             raise TypeError(f"async_serve binds nothing: give {name} to the server that runs the application")
     return build(registry_or_executor, options)
 

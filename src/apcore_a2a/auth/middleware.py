@@ -13,6 +13,7 @@ from apcore_a2a.auth.credentials import challenge, credential_headers
 from apcore_a2a.errors import A2AError, OverloadedError, UnauthenticatedError, VersionNotSupportedError, wire
 from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, choose
+from apcore_a2a.safe_headers import NO_STORE, SAFE
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +106,6 @@ async def _answer(scope: Scope, headers: Headers, send: Send, error: A2AError, h
         body = jsonrpc.format_error(jsonrpc.NULL, DIALECTS[known].encode_error(error, typed=bool(version)))
     else:
         body = REST_DIALECTS[known].encode_rest_error(error, status, typed=bool(version))
-    start = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), header]
+    start = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), header, *SAFE, *NO_STORE]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})

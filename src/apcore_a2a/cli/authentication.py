@@ -12,20 +12,23 @@ import click
 from apcore_a2a.auth.api_keys import APIKeyAuthenticator
 from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.auth.claims import ClaimMapping
+from apcore_a2a.auth.client_certificates import ClientCertificateAuthenticator
 from apcore_a2a.auth.jwt import LEEWAY, JWTAuthenticator
 from apcore_a2a.cli.options import combine
 
 BEARER: Final = "bearer"
 API_KEY: Final = "api-key"
 OIDC: Final = "oidc"
+MTLS: Final = "mtls"
 
 auth_options: Final = combine(
     click.option(
         "--auth-type",
         envvar="A2A_AUTH_TYPE",
-        type=click.Choice([BEARER, API_KEY, OIDC]),
+        type=click.Choice([BEARER, API_KEY, OIDC, MTLS]),
         multiple=True,
-        help="Ask callers for a JWT (bearer; oidc: of an OpenID Connect issuer) or for an API key. May be repeated.",
+        help="Ask callers for a JWT (bearer; oidc: of an OpenID Connect issuer), for an API key, or for a certificate "
+        "(mtls). May be repeated.",
     ),
     click.option("--auth-key", envvar="JWT_KEY", help="JWT key: a shared secret, or @FILE with a PEM public key."),
     click.option(
@@ -147,10 +150,20 @@ def _make_api_keys(given: dict[str, Any]) -> Authenticator:
         raise click.ClickException(str(error)) from error
 
 
+def _make_mtls(given: dict[str, Any]) -> Authenticator:
+    if not given["ssl_ca_certs"] and not given["trusted_proxies"]:
+        raise click.ClickException(
+            "--auth-type mtls needs --ssl-ca-certs, the authorities whose certificates callers must show; "
+            "or --trusted-proxies, if a proxy asks for them"
+        )
+    return ClientCertificateAuthenticator()
+
+
 _MAKERS: Final[dict[str, Callable[[dict[str, Any]], Authenticator]]] = {
     BEARER: _make_bearer,
     OIDC: _make_oidc,
     API_KEY: _make_api_keys,
+    MTLS: _make_mtls,
 }
 
 

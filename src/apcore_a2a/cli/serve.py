@@ -18,6 +18,7 @@ from apcore_a2a.cli.limit_options import limit_options
 from apcore_a2a.cli.options import example
 from apcore_a2a.cli.reload import run_with_reload
 from apcore_a2a.cli.targets import FORMS, DirectoryTarget, ObjectTarget, is_asgi, load_target, parse_target
+from apcore_a2a.cli.tls_options import TLS_SETTINGS, tls_options
 from apcore_a2a.settings import LOG_LEVELS, Settings
 
 # A default is written once, in Settings: `serve(...)` and `apcore-a2a serve` do the same unless told otherwise.
@@ -30,6 +31,7 @@ DEVELOPMENT: Final = {"host": "127.0.0.1", "explorer": True, "reload": True, "lo
 _OF_ANY_APPLICATION: Final = frozenset(
     {"target", "extensions_dir", "factory", "host", "port", "reload", "supervised", "log_level", "log_format"}
     | {"shutdown_timeout", "drain_delay"}
+    | TLS_SETTINGS
 )
 
 
@@ -82,6 +84,7 @@ _OF_ANY_APPLICATION: Final = frozenset(
     help="Most tasks kept.  [default: 10,000 in memory, a million in SQLite]",
 )
 @auth_options
+@tls_options
 @click.option("--cors-origins", envvar="CORS_ORIGINS", help="Origins browsers may call from, separated by commas.")
 @click.option(
     "--push-notifications", envvar="PUSH_NOTIFICATIONS", is_flag=True, help="Offer webhooks (not available yet)."
@@ -237,7 +240,7 @@ def _run(app: Application, given: dict[str, Any], changes: str) -> int:
         banner.show(app, address, settings=settings, reload=changes)
 
     # Where to bind is said by the command, also for an application that was made without knowing.
-    settings = replace(app.settings, host=given["host"], port=given["port"])
+    settings = replace(app.settings, **_where_to_bind(given))
     # No log configuration of uvicorn's: ours is set up, and has its loggers, too.
     return _exit_code(run_at(app, settings, log_level=given["log_level"], log_config=None, on_started=show_banner))
 
@@ -251,12 +254,16 @@ def _serve_application(app: Any, name: str, given: dict[str, Any], changes: str)
     if isinstance(app, Application):
         return _run(app, given, changes)
     times = {"shutdown_timeout": given["shutdown_timeout"], "drain_delay": given["drain_delay"]}
-    settings = Settings(host=given["host"], port=given["port"], **times)
+    settings = Settings(**_where_to_bind(given), **times)
 
     def show_banner(address: str) -> None:
         banner.show_other(name, address, settings, reload=changes)
 
     return _exit_code(run_at(app, settings, log_level=given["log_level"], log_config=None, on_started=show_banner))
+
+
+def _where_to_bind(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in ("host", "port", *TLS_SETTINGS)}
 
 
 def _exit_code(why_not: str) -> int:

@@ -115,6 +115,8 @@ class Call(Struct, kw_only=True):
     """The skill that answers, once the agent has chosen one; for logs."""
     memo: Any = None
     """What this agent last kept with `Remember`: JSON, private, stored with the task."""
+    prepared: Any = None
+    """What the agent made of the message when it admitted it, for its run; None if another process did."""
     controls: Controls | None = None
     """What `progress` and `ask` go to, where the agent is a function."""
 

@@ -3,6 +3,7 @@
 import inspect
 import types
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -193,6 +194,11 @@ async def test_a_default_skill_or_the_only_one_needs_no_name() -> None:
         assert await answer(user, said('{"a": 1}', "math.add")) == [[1]]
 
 
+async def test_a_default_skill_of_an_agent_is_said_where_the_agent_is_made() -> None:
+    with pytest.raises(ValueError, match="default_skill is for what has several skills, and this SkillAgent has not"):
+        await async_serve(as_agent([add, shout]), default_skill="shout")
+
+
 def test_a_default_skill_must_be_there() -> None:
     with pytest.raises(ValueError, match=r"default_skill 'x' is none of the skills: math\.add, shout"):
         as_agent([add, shout], default_skill="x")
@@ -240,6 +246,7 @@ async def test_the_card_says_what_the_functions_say() -> None:
     assert (first.input_modes, first.output_modes) == (("application/json",), ("application/json",))
     assert (second.id, second.name, second.description) == ("shout", "Shout", "Says it louder.")
     assert (second.input_modes, third.input_modes) == (("text/plain",), ("application/json", "text/plain"))
+    assert (second.output_modes, third.output_modes) == (("text/plain",), ("text/plain",))
     extension = next(each for each in card.capabilities.extensions if each.uri == EXTENSION)
     assert extension.params is not None
     described = extension.params["skills"]
@@ -274,6 +281,8 @@ async def test_the_card_says_what_the_functions_say() -> None:
         ([shout], "shout", "The agent shout"),
         (skills_module, "skills_module", "Sums and products."),
         (Calculator(), "Calculator", "Calculates."),
+        (partial(add, b=2), "add", "Adds two numbers."),
+        (as_agent([add, shout]), "agent", "Agent with 2 skills: math.add, shout"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

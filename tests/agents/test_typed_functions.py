@@ -188,9 +188,16 @@ async def test_a_long_wrong_value_is_not_said_back() -> None:
     assert len(str(error)) < 500
 
 
+async def test_of_very_many_wrong_fields_some_are_named() -> None:
+    many = {f"{'x' * 1000}{number}": 1 for number in range(10_000)}
+    error = await refusal_of(add, Part(data=many))
+    assert len(error.violations) == 50
+    assert sum(len(each.field) + len(each.message) for each in error.violations) < 20_000
+
+
 async def test_text_that_is_no_json_is_refused_with_what_the_function_takes() -> None:
     error = await refusal_of(add, Part(text="two and three"))
-    assert str(error) == "Invalid JSON in TextPart"
+    assert str(error) == "Skill add takes a JSON object with a, b"
     assert [each.message for each in error.violations] == ["Skill add takes a JSON object with a, b"]
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from apcore_a2a.agent import Call, Remember
 from apcore_a2a.agents.content import text_of
@@ -42,6 +43,8 @@ class Input(Struct, frozen=True):
     name: str
     type: Any
     default: Any = inspect.Parameter.empty
+    is_composed: bool = False
+    """Whether there are classes of the user's in it."""
 
     @property
     def is_required(self) -> bool:
@@ -75,9 +78,7 @@ def read_signature(function: Callable[..., Any]) -> Signature:
         raise TypeError(f"{name} cannot be served: its parameters are unknown") from error
     hints = _read_hints(function)
     parameters = [each for each in signature.parameters.values() if each.kind not in _VARIADIC]
-    inputs = _find_inputs(parameters, hints)
-    if inputs:
-        _check_inputs(name, inputs)
+    inputs = tuple(_check_input(name, each) for each in _find_inputs(parameters, hints))
     given = _find_given(name, parameters, hints, inputs)
     return Signature(
         given=given,
@@ -138,13 +139,13 @@ def _find_given(
     return given
 
 
-def _check_inputs(name: str, inputs: tuple[Input, ...]) -> None:
-    for each in inputs:
-        try:
-            schemas_of([each.type])
-        except TypeError as error:
-            reason = str(error).splitlines()[-1]  # before it stands what one could do in a schema
-            raise TypeError(f"{name} cannot be served: JSON has no form for {each.name}: {reason}") from error
+def _check_input(name: str, each: Input) -> Input:
+    try:
+        _, definitions = schemas_of([each.type])
+    except TypeError as error:
+        reason = str(error).splitlines()[-1]  # before it stands what one could do in a schema
+        raise TypeError(f"{name} cannot be served: JSON has no form for {each.name}: {reason}") from error
+    return replace(each, is_composed=bool(definitions))
 
 
 def _read_hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -170,7 +171,17 @@ def _read_hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def name_of(function: Any) -> str:
+    if isinstance(function, partial):
+        return name_of(function.func)
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+def docstring_of(function: Any) -> str | None:
+    if isinstance(function, partial):  # which has a docstring about partials
+        return docstring_of(function.func)
+    if inspect.isroutine(function):
+        return inspect.getdoc(function)
+    return inspect.getdoc(type(function).__call__) or inspect.getdoc(type(function))
 
 
 # ---- schemas ---------------------------------------------------------------------------------------------------------

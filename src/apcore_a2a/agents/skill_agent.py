@@ -52,11 +52,15 @@ class SkillAgent:
     async def admit(self, call: Call) -> Admission:
         return await self._find(call).admit(call)
 
-    async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+    def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         agent = self._find(call)
         if self.may_reply and not agent.may_reply:
-            # Its task is there from the start, though another function's may never be.
-            yield StatusUpdate(status=TaskStatus(state=TaskState.WORKING))
+            return self._run_with_task(agent, call)
+        return agent.run(call)
+
+    async def _run_with_task(self, agent: FunctionAgent, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        """Have the task from the start, though that of another function may never be."""
+        yield StatusUpdate(status=TaskStatus(state=TaskState.WORKING))
         async with aclosing(agent.run(call)) as events:
             async for event in events:
                 yield event

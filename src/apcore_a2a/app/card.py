@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from apcore_a2a import __version__
 from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.agents.function_skill import to_card_skill, to_params
+from apcore_a2a.agents.signatures import docstring_of, name_of
 from apcore_a2a.agents.skill_agent import SkillAgent
 from apcore_a2a.agents.skill_card import JSON, TEXT, describe_skills
 from apcore_a2a.auth.authenticator import Authenticator, security_schemes
@@ -29,7 +30,7 @@ from apcore_a2a.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_NAMELESS: Final = (list, tuple, set, frozenset, Mapping)  # what functions may be collected in
+_NAMELESS: Final = (list, tuple, set, frozenset, Mapping, SkillAgent)  # what functions may be collected in
 IDEMPOTENCY: Final = AgentExtension(
     uri="urn:apcore:a2a:idempotency-key:1",
     description="A send repeated with the same Idempotency-Key header answers with the same task",
@@ -73,8 +74,7 @@ def describe_agent(agent: Agent, target: Any, settings: Settings, *, extended: b
 
 def _name_of(target: Any, skills: tuple[AgentSkill, ...]) -> str:
     if not isinstance(target, _NAMELESS):
-        name = str(getattr(target, "__name__", type(target).__name__))
-        return name.rpartition(".")[2]  # of a module in a package, its own
+        return name_of(target).rpartition(".")[2]  # of a module in a package, its own
     if len(skills) == 1:
         return skills[0].id
     return "agent"
@@ -83,8 +83,10 @@ def _name_of(target: Any, skills: tuple[AgentSkill, ...]) -> str:
 def _first_line(target: Any) -> str:
     if isinstance(target, _NAMELESS):  # the docstring of `list` says nothing about what is in it
         return ""
-    docstring = getattr(target, "__doc__", None) or ""
-    return str(docstring).strip().partition("\n")[0]
+    docstring = getattr(target, "__doc__", None)
+    if callable(target):
+        docstring = docstring_of(target)
+    return str(docstring or "").strip().partition("\n")[0]
 
 
 def _summary(name: str, skills: tuple[AgentSkill, ...]) -> str:

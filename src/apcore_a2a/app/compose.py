@@ -42,8 +42,8 @@ def compose(
         from apcore_a2a.agents.as_agent import as_agent
 
         agent = as_agent(target, request_context_builder=request_context_builder, default_skill=settings.default_skill)
-    if settings.default_skill and not isinstance(agent, SkillAgent):
-        raise ValueError(f"default_skill is an option for skills, and {type(target).__name__} has none to choose from")
+    if settings.default_skill and (agent is target or not isinstance(agent, SkillAgent)):
+        raise ValueError(f"default_skill is for what has several skills, and this {type(target).__name__} has not")
 
     def build(*, extended: bool) -> AgentCard:
         return complete(card or describe_agent(agent, target, settings, extended=extended), settings, auth)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a import A2AClient
+from apcore_a2a import A2AClient, as_agent
 from apcore_a2a.protocol.model import Task
 from examples.skills import SKILLS
 from tests.interaction.conftest import Serve
@@ -25,7 +25,7 @@ def sdk03() -> Iterator[Process]:
 async def client(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Client]:
     version, binding = request.param
     mode = "0.3" if version == "1.x as 0.3" else "auto"  # it speaks the version that the card offers
-    url = await serve(SKILLS, card=None, card_mode=mode)
+    url = await serve(as_agent(SKILLS), card=None, card_mode=mode)
     made: Client
     if version == "0.3.x":
         made = Sdk03(request.getfixturevalue("sdk03"), url, binding)
@@ -44,7 +44,7 @@ async def test_an_official_client_calls_a_function(client: Client) -> None:
 
 
 async def test_the_example_asks_and_waits_for_approval(serve: Serve) -> None:
-    async with A2AClient(await serve(SKILLS, card=None)) as client:
+    async with A2AClient(await serve(as_agent(SKILLS), card=None)) as client:
 
         async def say(content: Any, **options: Any) -> Task:
             answer = await client.send_message(content, **options)

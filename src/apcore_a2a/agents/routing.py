@@ -25,5 +25,8 @@ def first_skill_id(*metadata: Mapping[str, Any] | None) -> str:
 
 def missing_skill(known: Iterable[str]) -> InvalidParamsError:
     """The error for a message that could be for any of several skills."""
-    text = f"{MISSING}; the skills are {list_names(known)}"
+    text = MISSING
+    listed = list_names(known)
+    if listed:
+        text += f"; the skills are {listed}"
     return InvalidParamsError(text, [Violation("metadata.skillId", text, "required")])

@@ -12,6 +12,7 @@ from apcore_a2a.agents.functions import FunctionAgent
 from apcore_a2a.agents.routing import first_skill_id, missing_skill, named_skill
 from apcore_a2a.errors import SkillNotFoundError, list_names
 from apcore_a2a.protocol.model import StatusUpdate, TaskState, TaskStatus
+from apcore_a2a.protocol.skill_names import advise
 
 
 class SkillAgent:
@@ -71,5 +72,5 @@ class SkillAgent:
             raise missing_skill(self._agents)
         agent = self._agents.get(skill_id)
         if agent is None:
-            raise SkillNotFoundError(skill_id, self._agents)
+            raise SkillNotFoundError(skill_id, advise(self._agents, skill_id))
         return agent

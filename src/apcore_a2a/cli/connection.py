@@ -76,8 +76,13 @@ def run_to_exit_code(
             code = await work()
             return code or 0
 
+    return report_failures(common, lambda: asyncio.run(limited_work()), limit=limit)
+
+
+def report_failures(common: CommonOptions, run: Callable[[], int], *, limit: float | None = None) -> int:
+    """The exit code of a command, whatever it raises; what fails is said once, here."""
     try:
-        return asyncio.run(limited_work())
+        return run()
     except KeyboardInterrupt:
         return failures.EXIT_INTERRUPTED
     except TimeoutError:

@@ -86,7 +86,7 @@ wire-on-3.%:
 	.venvs/py3$*/bin/python $(PYTEST) -p no:cacheprovider $(WIRE)
 
 run: .venv/.stamp  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/
-	.venv/bin/apcore-a2a serve --extensions-dir examples/extensions --host 127.0.0.1 --name demo \
+	.venv/bin/apcore-a2a serve examples/extensions --host 127.0.0.1 --name demo --default-skill text.stats \
 		--description "A demo agent: text, units, files, jobs, approvals" --explorer --metrics --reload
 
 chaos: setup  ## kill -9 in the middle of 200 running tasks on SQLite, twenty times, and random histories

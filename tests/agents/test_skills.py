@@ -180,10 +180,12 @@ async def test_without_a_name_the_error_lists_the_skills() -> None:
     async with talk_to([add, shout]) as user:
         with pytest.raises(InvalidParamsError) as refusal:
             await user.task(said("hi"))
-        assert str(refusal.value) == "Missing required parameter: metadata.skillId; the skills are math.add, shout"
+        assert str(refusal.value) == "Missing required parameter: metadata.skillId"
+        assert refusal.value.violations[0].message.endswith("; the skills are: math.add, shout")
         with pytest.raises(SkillNotFoundError) as unknown:
             await user.task(said("hi", "shuot"))
-        assert str(unknown.value) == "Skill not found: shuot; the skills are math.add, shout"
+        assert str(unknown.value) == "Skill not found: shuot"
+        assert unknown.value.violations[0].message.endswith("; did you mean shout? The skills are: math.add, shout")
 
 
 async def test_a_default_skill_or_the_only_one_needs_no_name() -> None:

@@ -3,6 +3,9 @@
 import asyncio
 import io
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
@@ -63,6 +66,23 @@ def terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return run
 
 
+@contextmanager
+def interruptible(*args: str, **options: Any) -> Iterator["subprocess.Popen[str]"]:
+    """A command in a process that hears SIGINT, also if this one was started in the background, where it is ignored."""
+    command = [sys.executable, "-m", "apcore_a2a", *args]
+
+    def hear() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the interpreter then sets up its own
+
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear, **options
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def produce(*parts: Part, name: str = "") -> ArtifactUpdate:
     return ArtifactUpdate(artifact=Artifact(artifact_id="made", name=name, parts=list(parts)), last_chunk=True)
 
@@ -74,6 +94,7 @@ def scripts() -> dict[str, Any]:
         "login": (status(TaskState.WORKING), status(TaskState.AUTH_REQUIRED, "go there"), Gate()),
         "fail": (status(TaskState.FAILED, "not today"),),
         "hang": (WORKING, Gate()),
+        "think": (status(TaskState.WORKING, "thinking"), Gate()),
         "evil": (produce(Part(text=EVIL), Part(data={"x": EVIL}), name=EVIL), COMPLETED),
         "files": (
             produce(

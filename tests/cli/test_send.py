@@ -1,8 +1,6 @@
 """`send` and `stream`: what is sent, what is printed, where it goes, and how it exits."""
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.protocol.card import AgentCapabilities
 from apcore_a2a.protocol.model import TaskState
-from tests.cli.conftest import Terminal, hosted, scripted
+from tests.cli.conftest import Terminal, hosted, interruptible, scripted
 from tests.client import scripted as peer
 from tests.fakes import ScriptedAgent
 from tests.interaction.serving import CARD
@@ -138,8 +136,7 @@ def test_time_runs_out_with_an_exit_code_of_its_own_and_the_task_goes_on(termina
 
 
 def test_ctrl_c_leaves_the_task_and_says_how_to_find_it(url: str) -> None:
-    command = [sys.executable, "-m", "apcore_a2a", "stream", url, "hang"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with interruptible("stream", url, "hang") as process:
         assert process.stdout is not None
         while not process.stdout.readline().startswith("State: WORKING"):
             pass

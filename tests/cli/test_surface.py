@@ -93,7 +93,7 @@ def test_every_example_of_the_page_works(
     said = [real.get(word, word) for word in words[1:]]
     stdin = b""
     if piped:
-        stdin = b"hello\n"  # what its echo would say
+        stdin = f"{shlex.split(piped)[1]}\n".encode()  # what its echo would say
     ran = terminal(*said, stdin=stdin)
 
     assert words[0] == "apcore-a2a"

@@ -12,6 +12,7 @@ from apcore_a2a.agents.functions import FunctionAgent
 from apcore_a2a.agents.routing import first_skill_id, missing_skill, named_skill
 from apcore_a2a.errors import SkillNotFoundError, list_names
 from apcore_a2a.protocol.model import StatusUpdate, TaskState, TaskStatus
+from apcore_a2a.protocol.skill_names import advise
 
 MayKnow = Callable[[Caller, FunctionSkill], bool]
 
@@ -90,7 +91,7 @@ class SkillAgent:
         skill_id = self.skill_of(call)
         agent = self._agents.get(skill_id)
         if agent is None:
-            raise SkillNotFoundError(skill_id, self._known_to(call.caller))
+            raise SkillNotFoundError(skill_id, advise(self._known_to(call.caller), skill_id))
         return agent
 
     def _known_to(self, caller: Caller) -> list[str]:

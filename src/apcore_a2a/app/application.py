@@ -41,6 +41,7 @@ from apcore_a2a.http.discovery import (
     ExtendedCardEndpoint,
 )
 from apcore_a2a.http.forwarded import ForwardedClient
+from apcore_a2a.http.front_page import FrontPage
 from apcore_a2a.http.health import HEALTH, LIVE, READY, HealthEndpoint, is_health
 from apcore_a2a.http.jsonrpc import JSONRPCBinding
 from apcore_a2a.http.metrics import Metrics
@@ -308,7 +309,10 @@ def _pipeline(application: Application, parts: Parts, metrics: Metrics | None, a
         for route, endpoint in routes.items():
             routes[route] = AuthMiddleware(endpoint, parts.auth, audit=audit)
         rest = AuthMiddleware(rest, parts.auth, audit=audit)
-    dispatch = _Dispatch({**_public_routes(application, metrics), **routes}, rest, metrics)
+    public = _public_routes(application, metrics)
+    explorer = settings.explorer_prefix if settings.explorer else ""
+    public["GET", "/"] = FrontPage(cards, explorer=explorer, otherwise=rest)
+    dispatch = _Dispatch({**public, **routes}, rest, metrics)
     return _behind_gates(dispatch, settings, parts.auth)
 
 

@@ -13,9 +13,11 @@ from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from apcore_a2a.cli import failures
 from apcore_a2a.cli.options import CommonOptions
+from apcore_a2a.cli.skills import is_about_skill, remember_skills, skill_hint
 from apcore_a2a.cli.transports import DebugTransport, FileCardTransport, HeaderTransport, LocalCard, RecordingTransport
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.address import origin
@@ -50,7 +52,15 @@ def run_with_client(
         async with open_preferred_client(common) as client:
             if calls_agent and common.version is None:
                 await _note_old_version(client)
-            return await work(client)
+            remember_skills(common.agent, await client.agent_card)
+            try:
+                return await work(client)
+            except A2AError as error:
+                if not is_about_skill(error):
+                    raise
+                hint = skill_hint(error, await client.agent_card)
+                failure = failures.explain(error, with_credentials=common.has_credentials)
+                return failures.report(replace(failure, hint=hint), json=common.json)
 
     return run_to_exit_code(common, connect_and_work, time_limit=time_limit)
 
@@ -66,8 +76,13 @@ def run_to_exit_code(
             code = await work()
             return code or 0
 
+    return report_failures(common, lambda: asyncio.run(limited_work()), limit=limit)
+
+
+def report_failures(common: CommonOptions, run: Callable[[], int], *, limit: float | None = None) -> int:
+    """The exit code of a command, whatever it raises; what fails is said once, here."""
     try:
-        return asyncio.run(limited_work())
+        return run()
     except KeyboardInterrupt:
         return failures.EXIT_INTERRUPTED
     except TimeoutError:

@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "skills": ("card:skills", "List what an agent can do."),
     "send": ("send:send", "Send a message and wait for the outcome."),
     "stream": ("send:stream", "Send a message and follow what happens (send --stream)."),
+    "chat": ("chat:command", "Talk with an agent, a line at a time."),
     "task": ("task:group", "Get, list, cancel, subscribe to, download a task (task get)."),
     "tasks": ("task:list_tasks", "List tasks (task list)."),
     "cancel": ("task:cancel", "Cancel a task (task cancel)."),

@@ -67,12 +67,12 @@ def parts_lines(parts: Iterable[Part]) -> Iterator[str]:
         if texts:
             yield block("Text", "".join(texts))
             texts = []
-        yield _file_or_data(part)
+        yield file_or_data(part)
     if texts:
         yield block("Text", "".join(texts))
 
 
-def _file_or_data(part: Part) -> str:
+def file_or_data(part: Part) -> str:
     name = part.filename or "(no name)"
     media_type = part.media_type or "unknown type"
     if part.raw is not UNSET:

@@ -155,9 +155,9 @@ _OF_ANY_APPLICATION: Final = frozenset(
 def command(**given: Any) -> int:
     """Serve TARGET as an A2A agent.
 
-    TARGET is a directory of apcore modules, or the name of an object: file.py:name or package.module:name. The object
-    can be a function, an apcore Registry or Executor, an AgentExecutor, or an application that is ready. Without a
-    TARGET, the modules of --extensions-dir are served.
+    TARGET is a directory of apcore modules; a file, whose functions are the skills; or the name of an object:
+    file.py:name or package.module:name. The object can be a function or several, an apcore Registry or Executor, an
+    AgentExecutor, or an application that is ready. Without a TARGET, the modules of --extensions-dir are served.
 
     Every option can also be set in the environment, under the name beside it; an option given here wins.
     """

@@ -35,7 +35,7 @@ async def queue_task(followers: Followers, runs: Runs, call: Call, *, key: str, 
         earlier = await live.create(key=key, hand_on=True)
         live.runner = ""
         if earlier is None:
-            await followers.look(live.task.id, live.owner, follow=True)
+            followers.watch(live)  # the store has noted the interest with the task
     except BaseException:
         live.release()
         raise

@@ -17,9 +17,10 @@ from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.call_context import CallContext, Interceptor
 from apcore_a2a.engine.cluster import Cluster
+from apcore_a2a.engine.elsewhere import Elsewhere
 from apcore_a2a.engine.event_log import LogEntry, Snapshot, snapshot_entry
 from apcore_a2a.engine.followers import Followers, is_at_rest
-from apcore_a2a.engine.intake import Elsewhere, Intake
+from apcore_a2a.engine.intake import Intake
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.observer import Observer, Silent
 from apcore_a2a.engine.options import DEFAULTS, EngineOptions

@@ -128,6 +128,11 @@ class Followers:
             self._changed.set_result(None)
         self._changed = None
 
+    def watch(self, live: LiveTask) -> None:
+        """Follow a task from where it is; whoever writes it knows that this replica wants to be told."""
+        self._followed.setdefault(live.task.id, None)
+        self.replicas.wake_here()  # somebody may have written it already
+
     # ---- following ---------------------------------------------------------------------------------------------------
 
     async def refresh(self, hint: Hint) -> None:

@@ -27,6 +27,7 @@ from apcore_a2a.app.serve import build_app
 from apcore_a2a.engine.agent_output import check_event
 from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.live_task import LiveTask
+from apcore_a2a.engine.observer import Silent
 from apcore_a2a.http.guard import GuardedProtocol
 from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.model import Document
@@ -131,7 +132,7 @@ class Parts:
 
     async def create(self) -> LiveTask:
         task = self.engine._intake._new_task(self.asked, self.context).task
-        live = LiveTask(task, {}, owner="anonymous", store=self.engine.store)
+        live = LiveTask(task, {}, owner="anonymous", store=self.engine.store, observer=Silent())
         await live.create(working=True)
         return live
 

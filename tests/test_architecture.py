@@ -33,6 +33,7 @@ RULES: Final = {
     "errors": may("clean_text", ""),
     "ids_and_time": may("", ""),
     "clean_text": may("", ""),
+    "safe_headers": may("", ""),
     "protocol": may("errors", "msgspec"),
     "agent": may("protocol errors", "msgspec"),
     # Whatever becomes an Agent.
@@ -41,19 +42,23 @@ RULES: Final = {
     "agents.a2a_sdk": may("agents agent protocol errors", "a2a google.protobuf msgspec"),
     "agents.as_agent": may("agents agents.a2a_sdk agent", ""),
     # aiohttp fetches the keys that an issuer publishes.
-    "auth": may("agent protocol errors clean_text", "aiohttp joserfc msgspec starlette.types"),
+    "auth": may(
+        "agent protocol errors clean_text ids_and_time safe_headers",
+        "aiohttp cryptography joserfc msgspec starlette.types",
+    ),
     "engine": may("agent protocol errors ids_and_time clean_text storage.task_store", "msgspec"),
-    "http": may("http.traffic engine agent protocol errors clean_text", "msgspec starlette"),
+    "http": may("http.traffic engine agent protocol errors clean_text safe_headers", "msgspec starlette"),
     "http.traffic": may("", ""),
+    "http.tls": may("", "msgspec"),
     "http.guard": may("http.traffic", "uvicorn"),
     "http.server": may("", "uvicorn"),
     "storage.task_store": may("protocol errors", "msgspec"),
     "storage": may("storage.task_store protocol errors", "msgspec"),
     "storage.postgres": may("storage storage.task_store protocol errors", "asyncpg msgspec"),
     "client": may("protocol errors ids_and_time clean_text", "aiohttp httpx joserfc msgspec"),
-    "settings": may("engine http http.traffic protocol errors", "msgspec"),
+    "settings": may("engine http http.tls http.traffic protocol errors", "msgspec"),
     # Remote agents as modules: the client on one side, apcore on the other.
-    "remote": may("agents.apcore client protocol errors clean_text", "apcore msgspec pydantic"),
+    "remote": may("agents agents.apcore client protocol errors clean_text", "apcore msgspec pydantic"),
     # Composition: the only packages that may import everything.
     "app": may(ANYTHING, ANYTHING),
     "cli": may(ANYTHING, ANYTHING),

@@ -8,17 +8,41 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from apcore_a2a.agent import Agent as Agent
+    from apcore_a2a.agent import Call as Call
     from apcore_a2a.agents.as_agent import as_agent as as_agent
     from apcore_a2a.agents.executors import AgentExecutor as AgentExecutor
+    from apcore_a2a.agents.functions import ask as ask
+    from apcore_a2a.agents.skills import skill as skill
     from apcore_a2a.app.serve import async_serve as async_serve
     from apcore_a2a.app.serve import serve as serve
     from apcore_a2a.auth.api_keys import APIKeyAuthenticator as APIKeyAuthenticator
     from apcore_a2a.auth.authenticator import Authenticator as Authenticator
     from apcore_a2a.auth.claims import ClaimMapping as ClaimMapping
+    from apcore_a2a.auth.client_certificates import ClientCertificateAuthenticator as ClientCertificateAuthenticator
     from apcore_a2a.auth.jwt import JWTAuthenticator as JWTAuthenticator
     from apcore_a2a.client.client import A2AClient as A2AClient
     from apcore_a2a.client.sync import Client as Client
+    from apcore_a2a.errors import A2AConnectionError as A2AConnectionError
+    from apcore_a2a.errors import A2ADiscoveryError as A2ADiscoveryError
     from apcore_a2a.errors import A2AError as A2AError
+    from apcore_a2a.errors import A2AServerError as A2AServerError
+    from apcore_a2a.errors import AgentError as AgentError
+    from apcore_a2a.errors import ContentTypeNotSupportedError as ContentTypeNotSupportedError
+    from apcore_a2a.errors import ExtendedAgentCardNotConfiguredError as ExtendedAgentCardNotConfiguredError
+    from apcore_a2a.errors import ExtensionSupportRequiredError as ExtensionSupportRequiredError
+    from apcore_a2a.errors import InvalidAgentResponseError as InvalidAgentResponseError
+    from apcore_a2a.errors import InvalidParamsError as InvalidParamsError
+    from apcore_a2a.errors import InvalidRequestError as InvalidRequestError
+    from apcore_a2a.errors import MethodNotFoundError as MethodNotFoundError
+    from apcore_a2a.errors import OverloadedError as OverloadedError
+    from apcore_a2a.errors import ParseError as ParseError
+    from apcore_a2a.errors import PushNotificationNotSupportedError as PushNotificationNotSupportedError
+    from apcore_a2a.errors import SkillNotFoundError as SkillNotFoundError
+    from apcore_a2a.errors import TaskNotCancelableError as TaskNotCancelableError
+    from apcore_a2a.errors import TaskNotFoundError as TaskNotFoundError
+    from apcore_a2a.errors import UnauthenticatedError as UnauthenticatedError
+    from apcore_a2a.errors import UnsupportedOperationError as UnsupportedOperationError
+    from apcore_a2a.errors import VersionNotSupportedError as VersionNotSupportedError
     from apcore_a2a.remote.mount import RemoteAgent as RemoteAgent
     from apcore_a2a.remote.mount import mount_remote as mount_remote
     from apcore_a2a.settings import Settings as Settings
@@ -31,45 +55,93 @@ __version__ = "0.9.0"
 # The public API: name → module that defines it. A line here, its twin under TYPE_CHECKING, and nothing else.
 _EXPORTS: Final = {
     "A2AClient": "apcore_a2a.client.client",
+    "A2AConnectionError": "apcore_a2a.errors",
+    "A2ADiscoveryError": "apcore_a2a.errors",
     "A2AError": "apcore_a2a.errors",
+    "A2AServerError": "apcore_a2a.errors",
     "APIKeyAuthenticator": "apcore_a2a.auth.api_keys",
     "Agent": "apcore_a2a.agent",
+    "AgentError": "apcore_a2a.errors",
     "AgentExecutor": "apcore_a2a.agents.executors",
     "Authenticator": "apcore_a2a.auth.authenticator",
+    "Call": "apcore_a2a.agent",
     "ClaimMapping": "apcore_a2a.auth.claims",
     "Client": "apcore_a2a.client.sync",
+    "ClientCertificateAuthenticator": "apcore_a2a.auth.client_certificates",
+    "ContentTypeNotSupportedError": "apcore_a2a.errors",
+    "ExtendedAgentCardNotConfiguredError": "apcore_a2a.errors",
+    "ExtensionSupportRequiredError": "apcore_a2a.errors",
     "InMemoryTaskStore": "apcore_a2a.storage.memory",
+    "InvalidAgentResponseError": "apcore_a2a.errors",
+    "InvalidParamsError": "apcore_a2a.errors",
+    "InvalidRequestError": "apcore_a2a.errors",
     "JWTAuthenticator": "apcore_a2a.auth.jwt",
+    "MethodNotFoundError": "apcore_a2a.errors",
+    "OverloadedError": "apcore_a2a.errors",
+    "ParseError": "apcore_a2a.errors",
+    "PushNotificationNotSupportedError": "apcore_a2a.errors",
     "RemoteAgent": "apcore_a2a.remote.mount",
     "SQLiteStore": "apcore_a2a.storage.sqlite.store",
     "Settings": "apcore_a2a.settings",
+    "SkillNotFoundError": "apcore_a2a.errors",
+    "TaskNotCancelableError": "apcore_a2a.errors",
+    "TaskNotFoundError": "apcore_a2a.errors",
     "TaskStore": "apcore_a2a.storage.task_store",
+    "UnauthenticatedError": "apcore_a2a.errors",
+    "UnsupportedOperationError": "apcore_a2a.errors",
+    "VersionNotSupportedError": "apcore_a2a.errors",
     "as_agent": "apcore_a2a.agents.as_agent",
+    "ask": "apcore_a2a.agents.functions",
     "async_serve": "apcore_a2a.app.serve",
     "mount_remote": "apcore_a2a.remote.mount",
     "serve": "apcore_a2a.app.serve",
+    "skill": "apcore_a2a.agents.skills",
 }
 
 __all__ = [
     "A2AClient",
+    "A2AConnectionError",
+    "A2ADiscoveryError",
     "A2AError",
+    "A2AServerError",
     "APIKeyAuthenticator",
     "Agent",
+    "AgentError",
     "AgentExecutor",
     "Authenticator",
+    "Call",
     "ClaimMapping",
     "Client",
+    "ClientCertificateAuthenticator",
+    "ContentTypeNotSupportedError",
+    "ExtendedAgentCardNotConfiguredError",
+    "ExtensionSupportRequiredError",
     "InMemoryTaskStore",
+    "InvalidAgentResponseError",
+    "InvalidParamsError",
+    "InvalidRequestError",
     "JWTAuthenticator",
+    "MethodNotFoundError",
+    "OverloadedError",
+    "ParseError",
+    "PushNotificationNotSupportedError",
     "RemoteAgent",
     "SQLiteStore",
     "Settings",
+    "SkillNotFoundError",
+    "TaskNotCancelableError",
+    "TaskNotFoundError",
     "TaskStore",
+    "UnauthenticatedError",
+    "UnsupportedOperationError",
+    "VersionNotSupportedError",
     "__version__",
     "as_agent",
+    "ask",
     "async_serve",
     "mount_remote",
     "serve",
+    "skill",
 ]
 
 

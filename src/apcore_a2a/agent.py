@@ -5,15 +5,16 @@ Rule: the engine knows nothing of what runs; an agent knows nothing of stores, s
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from apcore_a2a.protocol.model import ArtifactUpdate, Message, SendMessage, StatusUpdate, Task
+from apcore_a2a.protocol.model import ArtifactUpdate, Message, Part, SendMessage, StatusUpdate, Task
 
 logger = logging.getLogger(__name__)
 
 ANONYMOUS = "anonymous"
+NO_CONTROLS: Final = "progress() and ask() are for functions while they run; other agents yield events"
 
 
 class Caller(Struct, frozen=True, kw_only=True):
@@ -70,8 +71,25 @@ class CancelToken:
         self.was_ignored = True
 
 
+class Controls(Protocol):
+    """What a function can do to its task while it runs."""
+
+    def progress(self, done: float | None, text: str) -> None: ...
+
+    def ask(self, question: Any) -> Message: ...
+
+
 class Call(Struct, kw_only=True):
-    """One message to an agent, with all that the agent may know about it."""
+    """One message to an agent, with all that the agent may know about it.
+
+    A function gets it by asking for it: a parameter with this annotation.
+
+    Example:
+        >>> async def report(pages: int, call: Call) -> str:
+        ...     for page in range(pages):
+        ...         call.progress(page / pages, f"Reading page {page}")
+        ...     return f"Read for {call.caller.id}"
+    """
 
     request: SendMessage
     task: Task
@@ -93,12 +111,54 @@ class Call(Struct, kw_only=True):
     cancel: CancelToken
     deadline: float | None = None
     """On `time.monotonic`'s clock; the engine ends the run then, with or without the agent."""
+    skill: str = ""
+    """The skill that answers, once the agent has chosen one; for logs."""
     memo: Any = None
     """What this agent last kept with `Remember`: JSON, private, stored with the task."""
+    controls: Controls | None = None
+    """What `progress` and `ask` go to, where the agent is a function."""
 
     @property
     def message(self) -> Message:
         return self.request.message
+
+    @property
+    def text(self) -> str:
+        """The text of the message: all its text parts, in lines."""
+        return self.message.text
+
+    @property
+    def files(self) -> list[Part]:
+        """The parts of the message that are files, by value (`raw`) or by address (`url`)."""
+        return self.message.files
+
+    def progress(self, done: float | None = None, text: str = "") -> None:
+        """Tell the client how far the task is; from any thread, as often as you like.
+
+        It is shown as the status message of the working task. Of several that come faster than they can be told, the
+        latest counts.
+
+        Args:
+            done: The share that is done, from 0 to 1; None if that is not known.
+            text: What is being done.
+        """
+        if self.controls is None:
+            raise RuntimeError(NO_CONTROLS)
+        self.controls.progress(done, text)
+
+    def ask(self, question: Any) -> Message:
+        """The user's answer to a question; if there is none yet, the run ends here, and the task waits for it.
+
+        It does not wait: when the answer comes, the function is called again from its start, with what it was first
+        called with, and each `ask` gives the answer that it got. So nothing is lost if the server is restarted in
+        between; but what the function does before it asks, it does again.
+
+        Args:
+            question: What to ask: a text, data, parts or a Message.
+        """
+        if self.controls is None:
+            raise RuntimeError(NO_CONTROLS)
+        return self.controls.ask(question)
 
 
 class Remember(Struct, frozen=True):
@@ -125,7 +185,8 @@ class Agent(Protocol):
     other event. Otherwise the task exists, and its stream begins, before the agent runs.
 
     A run is canceled as asyncio cancels. An agent that also wants to know when a task is canceled that waits for its
-    user may have a method `cancel(call)`, which yields events as `run` does.
+    user may have a method `cancel(call)`, which yields events as `run` does. One that does several things may have a
+    method `skill_of(call)`, which answers the id of the skill that a message is for.
 
     Example:
         >>> from apcore_a2a.protocol.model import StatusUpdate, TaskState, TaskStatus
@@ -144,9 +205,24 @@ class Agent(Protocol):
     may_reply: bool
 
     async def admit(self, call: Call) -> Admission:
-        """Refuse a message before a task exists, by raising an A2AError; or accept it."""
+        """Refuse a message before a task exists, by raising an A2AError; or accept it.
+
+        Example:
+            >>> from apcore_a2a.errors import InvalidParamsError
+            >>> async def admit(self, call: Call) -> Admission:
+            ...     if len(call.message.parts) > 1:
+            ...         raise InvalidParamsError("One part, please")
+            ...     return Admission(retry_safe=True)
+        """
         ...
 
     def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
-        """Do the work. An A2AError raised here fails the task with its text; anything else with "Internal error"."""
+        """Do the work. An A2AError raised here fails the task with its text; anything else with "Internal error".
+
+        Example:
+            >>> from apcore_a2a.protocol.model import Artifact, Part, TaskState, TaskStatus
+            >>> async def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+            ...     yield ArtifactUpdate(artifact=Artifact(artifact_id="answer", parts=[Part(text="42")]))
+            ...     yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
+        """
         ...

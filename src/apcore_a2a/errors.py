@@ -4,6 +4,7 @@
     ├── ParseError · InvalidRequestError · MethodNotFoundError · InvalidParamsError   the request itself is wrong
     │       └── SkillNotFoundError                                                    (under InvalidParamsError)
     ├── TaskNotFoundError · TaskNotCancelableError                                    about one task
+    │       └── AccessDeniedError                                                         (under TaskNotFoundError)
     ├── UnsupportedOperationError · PushNotificationNotSupportedError
     ├── ContentTypeNotSupportedError · InvalidAgentResponseError
     ├── ExtendedAgentCardNotConfiguredError · ExtensionSupportRequiredError
@@ -21,12 +22,27 @@ Rule: errors carry values; codes live in `WIRE` alone. The text of an A2AError i
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 from apcore_a2a.clean_text import clean_text
 
 DOMAIN: Final = "a2a-protocol.org"  # google.rpc.ErrorInfo.domain, A2A 1.0 §11.6
 MAX_SHOWN: Final = 256  # characters of a client's own text that an error says back
+MAX_LISTED: Final = 20  # skills that an error names
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Names in one line, as many as one reads.
+
+    Example:
+        >>> list_names(["add", "translate"])
+        'add, translate'
+    """
+    listed = list(islice(names, MAX_LISTED + 1))
+    if len(listed) > MAX_LISTED:
+        listed[MAX_LISTED] = "…"
+    return ", ".join(listed)
 
 
 class Violation(NamedTuple):
@@ -76,7 +92,13 @@ class MethodNotFoundError(A2AError):
 
 
 class InvalidParamsError(A2AError):
-    """The parameters are wrong; `violations` says which fields, and why."""
+    """The parameters are wrong; `violations` says which fields, and why.
+
+    Example:
+        >>> error = InvalidParamsError("Wrong", [Violation("city", "There is no such city")])
+        >>> error.violations[0].field
+        'city'
+    """
 
     text = "Invalid parameters"
 
@@ -90,17 +112,33 @@ class InvalidParamsError(A2AError):
 
 
 class SkillNotFoundError(InvalidParamsError):
-    """No skill has the id that the message asks for."""
+    """No skill has the id that the message asks for.
 
-    def __init__(self, skill_id: str) -> None:
+    Args:
+        known: The ids that the caller may be told of.
+
+    Example:
+        >>> print(SkillNotFoundError("ad", ["add", "translate"]))
+        Skill not found: ad; the skills are add, translate
+    """
+
+    def __init__(self, skill_id: str, known: Iterable[str] = ()) -> None:
         text = f"Skill not found: {skill_id[:MAX_SHOWN]}"
+        listed = list_names(known)
+        if listed:
+            text += f"; the skills are {listed}"
         # FR-ERR-001: clients see the name of apcore's exception.
         super().__init__(text, [Violation("message.metadata.skillId", text, "unknown")], kind="ModuleNotFoundError")
         self.skill_id = skill_id
 
 
 class TaskNotFoundError(A2AError):
-    """No such task for this caller; also the answer for a task that belongs to somebody else."""
+    """No such task for this caller; also the answer for a task that belongs to somebody else.
+
+    Example:
+        >>> TaskNotFoundError("t-1").task_id
+        't-1'
+    """
 
     def __init__(self, task_id: str | None = None) -> None:
         text = "Task not found" if task_id is None else f"Task not found: {task_id}"
@@ -108,8 +146,22 @@ class TaskNotFoundError(A2AError):
         self.task_id = task_id
 
 
+class AccessDeniedError(TaskNotFoundError):
+    """The caller may not do this. To them it is a task that is not there, to the letter; `reason` is for logs."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.kind = TaskNotFoundError.__name__
+        self.reason = reason
+
+
 class TaskNotCancelableError(A2AError):
-    """The task has ended already, so there is nothing to cancel."""
+    """The task has ended already, so there is nothing to cancel.
+
+    Example:
+        >>> print(TaskNotCancelableError("t-1", "completed"))
+        Task is not cancelable: current state is completed
+    """
 
     def __init__(self, task_id: str | None = None, state: str = "terminal") -> None:
         super().__init__(f"Task is not cancelable: current state is {state}", taskId=task_id, state=state)
@@ -138,7 +190,12 @@ class ExtendedAgentCardNotConfiguredError(A2AError):
 
 
 class ExtensionSupportRequiredError(A2AError):
-    """The agent requires an extension that the client did not declare."""
+    """The agent requires an extension that the client did not declare.
+
+    Example:
+        >>> ExtensionSupportRequiredError("urn:example:1").uri
+        'urn:example:1'
+    """
 
     def __init__(self, uri: str) -> None:
         super().__init__(f"Extension support required: {uri}", extension=uri)
@@ -146,7 +203,12 @@ class ExtensionSupportRequiredError(A2AError):
 
 
 class VersionNotSupportedError(A2AError):
-    """The agent does not speak the A2A version that was asked for; `supported` names those it does."""
+    """The agent does not speak the A2A version that was asked for; `supported` names those it does.
+
+    Example:
+        >>> print(VersionNotSupportedError("0.1", ["1.0", "0.3"]))
+        A2A version 0.1 is not supported; supported versions: 1.0, 0.3
+    """
 
     def __init__(self, version: str, supported: Iterable[str], message: str | None = None) -> None:
         self.version = version
@@ -163,7 +225,12 @@ class UnauthenticatedError(A2AError):
 
 
 class OverloadedError(A2AError):
-    """Not now: a limit is reached. `retry_after` is in seconds."""
+    """Not now: a limit is reached. `retry_after` is in seconds.
+
+    Example:
+        >>> OverloadedError(retry_after=30).retry_after
+        30
+    """
 
     text = "The agent is overloaded; try again later"
 
@@ -183,7 +250,12 @@ class LimitExceededError(OverloadedError):
 
 
 class AgentError(A2AError):
-    """Raised by an agent to fail its task with a text that the client may read."""
+    """Raised by an agent to fail its task with a text that the client may read.
+
+    Example:
+        >>> AgentError("No such city", kind="NoSuchCity").kind
+        'NoSuchCity'
+    """
 
     text = "The agent failed"
 
@@ -210,7 +282,12 @@ class StaleWriteError(InternalError):
 
 
 class A2AServerError(A2AError):
-    """A remote agent answered with an error that has no class of its own; `code` is its code."""
+    """A remote agent answered with an error that has no class of its own; `code` is its code.
+
+    Example:
+        >>> A2AServerError("Out of order", code=-32050).code
+        -32050
+    """
 
     text = "The remote agent failed"
 
@@ -221,7 +298,12 @@ class A2AServerError(A2AError):
 
 
 class A2AConnectionError(A2AError):
-    """A remote agent could not be reached, or the connection broke; `sent` is false when the request never left."""
+    """A remote agent could not be reached, or the connection broke; `sent` is false when the request never left.
+
+    Example:
+        >>> A2AConnectionError("Connection refused", sent=False).sent
+        False
+    """
 
     text = "The remote agent could not be reached"
 
@@ -231,7 +313,12 @@ class A2AConnectionError(A2AError):
 
 
 class A2ADiscoveryError(A2AConnectionError):
-    """A remote agent's card could not be fetched, read or trusted; `status` is the HTTP status, if there was one."""
+    """A remote agent's card could not be fetched, read or trusted; `status` is the HTTP status, if there was one.
+
+    Example:
+        >>> A2ADiscoveryError("There is no card", url="https://agent.example.com", status=404).status
+        404
+    """
 
     text = "The agent card could not be fetched"
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from apcore_a2a.engine.options import EngineOptions
+from apcore_a2a.http.tls import ClientCertificates
 from apcore_a2a.http.traffic import MAX_BODY, MIB
 from apcore_a2a.protocol.card import CardMode
 from apcore_a2a.protocol.decoding import MAX_VALUES
@@ -61,6 +62,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Seconds that a finished task is kept; None is the store's own: 3,600 in memory, a week in SQLite."""
     task_store_max: int | None = None
     """Most tasks kept; None is the store's own: 10,000 in memory, a million in SQLite."""
+    skill_scopes: dict[str, tuple[str, ...]] = {}
+    """The scopes that a caller's credentials must have, by patterns of skill ids."""
+    audit_log: str | None = None
+    """Where the audit log goes: a file, or "-" for the logger `apcore_a2a.audit`."""
     cors_origins: tuple[str, ...] = ()
     push_notifications: bool = False
     explorer: bool = False
@@ -100,6 +105,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_output_bytes: int = 256 * MIB
     """Bytes of all events of one run: of the artifacts that it makes, piece by piece."""
     trusted_proxies: tuple[str, ...] = ()
+    ssl_certfile: str | None = None
+    """The server's certificate, PEM, and those between it and its authority; None serves without TLS."""
+    ssl_keyfile: str | None = None
+    """Its key; None if that is in the same file."""
+    ssl_keyfile_password: str | None = None
+    ssl_ca_certs: str | None = None
+    """The authorities whose certificates callers must show, PEM; None asks for none."""
+    ssl_client_certs: ClientCertificates = "required"
+    """Whether a caller without one is refused by TLS, or gets to where authentication decides."""
     card_mode: CardMode = "auto"
     old_statuses: bool = False
     log_level: str | None = None
@@ -131,9 +145,18 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"url must be an http or https address, not {self.url!r}")
         if not self.explorer_prefix.startswith("/") or self.explorer_prefix.endswith("/"):
             raise ValueError(f"explorer_prefix must look like '/explorer', not {self.explorer_prefix!r}")
+        self._check_tls()
         if self.log_level is not None and self.log_level.lower() not in LOG_LEVELS:
             raise ValueError(f"log_level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}")
         return self
+
+    def _check_tls(self) -> None:
+        if self.ssl_certfile is None:
+            for name in ("ssl_keyfile", "ssl_keyfile_password", "ssl_ca_certs"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} is of no use without ssl_certfile")
+        if self.ssl_client_certs not in ("required", "optional"):
+            raise ValueError(f"ssl_client_certs must be 'required' or 'optional', not {self.ssl_client_certs!r}")
 
     def engine_options(self) -> EngineOptions:
         """The engine's share.

@@ -80,27 +80,40 @@ async def test_a_text_parameter_gets_all_text_of_the_message() -> None:
         assert contents(await user.task(message)) == [["a\nb"]]
 
 
-async def too_many(message: Message, call: Call, more: str) -> None: ...
+async def too_many(message, call, more):  # type: ignore[no-untyped-def]  # the point: no annotations
+    ...
 
 
-async def keyword_only(message: Message, *, call: Call) -> None: ...
+async def half_typed(message, number: int) -> None:  # type: ignore[no-untyped-def]  # the point: one without a type
+    ...
 
 
-async def wrong_type(number: int) -> None: ...
+async def wrong_type(number: complex) -> None: ...
 
 
 @pytest.mark.parametrize(
     ("function", "complaint"),
     [
-        (too_many, "too_many cannot be served: it may ask for (message), (message, call) or (call), and no more"),
         (
-            keyword_only,
-            "keyword_only cannot be served: it may ask for (message), (message, call) or (call), and no more",
+            too_many,
+            "too_many cannot be served: without types it may ask for (message), (message, call) or (call), and no more",
         ),
-        (wrong_type, "wrong_type cannot be served: number may be a Message, a Call or a str, nothing else"),
+        (
+            half_typed,
+            "half_typed cannot be served: number has a type and another parameter has none;"
+            " give all of them types, or ask for (message), (message, call) or (call)",
+        ),
+        (
+            wrong_type,
+            "wrong_type cannot be served: JSON has no form for number: type <class 'complex'> is not supported",
+        ),
         (type, "type is a class: serve an instance of it"),
         (min, "min cannot be served: its parameters are unknown"),
-        (3, "a int cannot be served: expected an Agent, an AgentExecutor (with execute and cancel) or a function"),
+        (
+            3,
+            "a int cannot be served: expected an Agent, an AgentExecutor (with execute and cancel),"
+            " a function or several",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_refused_with_the_reason(function: Any, complaint: str) -> None:

@@ -36,7 +36,12 @@ async def test_version_and_help_are_printed_by_the_script_and_by_the_module(entr
     code, said = await output_of(*entry, "serve", "--help")
     assert code == 0
     told = " ".join(said.split())
-    assert "[default: 0.0.0.0]" in told and "[default: 8000;" in told and "[default: info]" in told
+    for option in (
+        "env var: HOST; default: 0.0.0.0",
+        "env var: PORT; default: 8000;",
+        "env var: LOG_LEVEL; default: info",
+    ):
+        assert f"[{option}" in told
 
 
 @requirement("FR-CMD-001")

@@ -1,6 +1,7 @@
 """`serve` and `apcore-a2a serve` as processes: how they start, what they say, how they end."""
 
 import json
+import re
 import signal
 import socket
 import time
@@ -240,11 +241,43 @@ async def test_logs_can_be_json_and_no_client_can_break_a_line() -> None:
         assert {"time", "level", "logger", "message"} <= json.loads(lines[0]).keys()
 
 
-async def test_the_function_serves_as_the_command_does() -> None:
-    script = "from apcore_a2a import serve\nasync def echo(text: str) -> str: return text\nserve(echo, port=0)"
-    async with running("-c", script) as process:
+async def test_the_function_serves_as_the_command_does_with_the_same_banner_and_warning() -> None:
+    script = "from apcore_a2a import serve\nasync def echo(text: str) -> str: return text\n"
+    async with running("-c", f"{script}serve(echo, port=0, log_level='debug')") as process:
         async with A2AClient(await address(process)) as client:
             task: Any = await client.send_message("hello")
             assert task.artifacts[0].parts[0].text == "hello"
         process.signal(signal.SIGINT)
         assert await process.ends() == 0
+    for fact in ("skills  1: echo", "auth    none", "store   memory", "warning anybody who can reach 0.0.0.0"):
+        assert fact in process.said
+    assert "debug request dispatched operation=" in process.said
+    assert re.search(r"info task ended task_id=\S+ state=completed caller=anonymous skill=echo seconds=", process.said)
+
+
+@requirement("FR-CMD-002")
+async def test_nothing_is_announced_by_a_server_that_does_not_start(tmp_path: Path) -> None:
+    script = "from apcore_a2a import serve\nserve(lambda text: text, port={port}, store='{store}')"
+    missing = f"sqlite:///{tmp_path / 'missing' / 'tasks.db'}"
+    (tmp_path / "text.db").write_text("this is no database, but a text " * 100)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for port, store, said in [
+            (taken.getsockname()[1], "memory://", "address already in use"),
+            (0, missing, "missing"),
+            (0, f"sqlite:///{tmp_path / 'text.db'}", "not a database"),
+        ]:
+            async with running("-c", script.format(port=port, store=store)) as process:
+                assert await process.ends() == 2
+            errors = [line for line in process.said.splitlines() if line.startswith("Error: ")]
+            assert len(errors) == 1 and said in errors[0]
+            assert "skills" not in process.said and "Traceback" not in process.said
+
+
+async def test_a_program_that_has_set_up_its_log_keeps_it() -> None:
+    script = (
+        "import logging\nlogging.basicConfig(format='MINE %(message)s')\nfrom apcore_a2a import serve\n"
+        "serve(lambda text: text, port=0, host='127.0.0.1', log_level='debug', cors_origins='*')"
+    )
+    async with running("-c", script) as process:
+        await address(process)
+    assert "MINE CORS is open to every origin" in process.said

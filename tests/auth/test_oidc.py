@@ -11,6 +11,8 @@ import pytest
 from apcore_a2a import JWTAuthenticator
 from apcore_a2a.auth import fetching
 from apcore_a2a.auth.claims import ClaimMapping
+from tests.app.test_app import send
+from tests.app.test_options import banking
 from tests.auth.issuer import CERTS, Provider, provider
 from tests.fakes import COMPLETED, PATIENCE, ScriptedAgent
 from tests.interaction.serving import serving
@@ -47,6 +49,31 @@ async def agent(auth: JWTAuthenticator) -> AsyncIterator[Agent]:
     scripted = ScriptedAgent({"hi": (COMPLETED,)})
     async with serving(scripted, auth=auth) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
         yield Agent(http, scripted)
+
+
+@requirement("UC-006", "FR-AUT-002", "FR-EXE-003", "FR-AGC-004")
+async def test_an_orchestrator_gets_a_token_finds_its_skill_and_runs_it(idp: Provider) -> None:
+    auth = JWTAuthenticator(issuer=idp.issuer, audience="agents")
+    async with serving(banking(), card=None, auth=auth) as url, httpx.AsyncClient(base_url=url) as http:
+        public = (await http.get("/.well-known/agent.json")).json()
+        assert [skill["id"] for skill in public["skills"]] == ["math.add"]
+        assert public["securitySchemes"]["bearer"]["scheme"] == "bearer"
+        teller = await idp.bearer(roles=["teller"])
+        extended = (await http.get("/agent/authenticatedExtendedCard", headers=teller)).json()
+        assert [skill["id"] for skill in extended["skills"]] == ["bank.pay", "math.add"]
+        asked = send(skill="bank.pay")
+        waiting = (await http.post("/", json=asked, headers=teller)).json()["result"]
+        assert waiting["status"]["state"] == "input-required"  # bank.pay asks first; the ACL let it come so far
+        # A1: the token expires; A2: the ACL says no; E1: there is no token; E2: it is none.
+        expired = await http.post("/", json=asked, headers=await idp.bearer(roles=["teller"], exp=1))
+        assert (expired.status_code, expired.headers["www-authenticate"]) == (401, 'Bearer error="invalid_token"')
+        denied = (await http.post("/", json=asked, headers=await idp.bearer(roles=["guest"]))).json()["error"]
+        assert (denied["code"], denied["message"]) == (-32001, "Task not found")
+        missing = await http.post("/", json=asked)
+        assert (missing.status_code, missing.headers["www-authenticate"]) == (401, "Bearer")
+        malformed = await http.post("/", json=asked, headers={"Authorization": "Bearer secret-nonsense"})
+        assert malformed.status_code == 401
+        assert "secret-nonsense" not in malformed.text
 
 
 @requirement("UC-006")

@@ -1,5 +1,7 @@
 """The flags that say whom an agent lets in, and the command that makes API keys: as processes."""
 
+import json
+import signal
 import stat
 import subprocess
 import sys
@@ -85,6 +87,9 @@ async def test_a_key_may_stand_in_a_file(tmp_path: Path) -> None:
         (["--auth-jwks-url", "http://idp.example/certs"], "jwks_url must be an https address"),
         (["--auth-key", "hunter2"], "use at least 32 random characters, such as those that `openssl rand -hex 32`"),
         (["--auth-key", "a" * 64], "the shared secret is weak"),
+        (["--auth-key", SECRET, "--skill-scope", "text.*"], "--skill-scope must look like"),
+        (["--skill-scope", "text.*=read"], "skill_scopes needs auth"),
+        (["--audit-log", "/no/such/dir/log"], "the audit log /no/such/dir/log cannot be written"),
         (["--auth-type", "ldap"], "'ldap' is not one of 'bearer', 'api-key', 'oidc'"),
     ],
     ids=lambda flags: " ".join(flags)[:40] if isinstance(flags, list) else "",
@@ -93,6 +98,21 @@ async def test_what_cannot_keep_anybody_out_does_not_start(flags: list[str], sai
     async with command("--extensions-dir", str(EXTENSIONS), *flags) as process:
         assert await process.ends() == 1
     assert said in " ".join(process.said.split())
+
+
+async def test_scopes_and_the_audit_log_are_flags_too(tmp_path: Path) -> None:
+    log = tmp_path / "audit.jsonl"
+    flags = ["--auth-key", SECRET, "--skill-scope", "text.*=read,text", "--audit-log", str(log)]
+    async with command("--extensions-dir", str(EXTENSIONS), *flags) as process:
+        async with httpx.AsyncClient(base_url=await address(process), timeout=PATIENCE) as client:
+            refused = await client.post("/", json=ASKED, headers=bearer(scope="read"))
+            assert refused.json()["error"]["code"] == -32001
+            done = await client.post("/", json=ASKED, headers=bearer(scope="read text"))
+            assert done.json()["result"]["status"]["state"] == "completed"
+        process.signal(signal.SIGTERM)
+        assert await process.ends() == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["outcome"] for line in lines] == ["denied", "completed", "allowed"]
 
 
 def test_keys_without_a_file_are_printed_with_their_line() -> None:

@@ -331,3 +331,23 @@ async def test_an_array_of_tasks_is_a_page(
     page = await connect().list_tasks()
 
     assert ([one.id for one in page.tasks], page.next_page_token) == (["t-1"], token)
+
+
+@pytest.mark.parametrize(("limit", "page_size"), [(2, 2), (100, 100), (200, 100)])
+async def test_a_list_has_as_many_tasks_as_the_caller_wants_at_most(
+    server: ScriptedServer, connect: Connect, limit: int, page_size: int
+) -> None:
+    server.on("/", result(PAGE))
+
+    await connect().list_tasks("c-1", limit)
+
+    assert server.asked("/")[0].json["params"] == {"contextId": "c-1", "pageSize": page_size}
+    with pytest.raises(TypeError, match="limit and page_size"):
+        await connect().list_tasks(limit=1, page_size=1)
+
+
+async def test_discovering_an_agent_gives_its_card(server: ScriptedServer, connect: Connect) -> None:
+    client = connect()
+
+    assert await client.discover() is await client.agent_card
+    assert len(server.asked(CARD)) == 1

@@ -41,7 +41,7 @@ async def test_a_conversation_of_two_turns_and_a_cancel(store: Store) -> None:
         page = await alice.list(context_id="talk")
         assert ({task.id for task in page.tasks}, page.total_size) == ({asked.id, slow.id}, 2)
         assert (await User(engine, BOB).list()).total_size == 0
-    assert [message.parts[0].text for message in agent.calls[2].history] == ["ask", "What next?", "answer"]
+    assert [message.text for message in agent.calls[2].history] == ["ask", "What next?", "answer", "b"]
 
 
 async def test_fifty_tasks_at_once_with_readers_and_cancels(store: Store) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from apcore_a2a.agent import Admission, Call
-from apcore_a2a.engine.conversations import MAX_REFERENCES
+from apcore_a2a.engine.conversation import MAX_REFERENCES
 from apcore_a2a.errors import (
     InvalidParamsError,
     PushNotificationNotSupportedError,

@@ -109,7 +109,7 @@ async def test_a_context_that_is_not_theirs_is_an_empty_one(name: str, store: St
         assert (await alice.get(asked)).status.state is S.INPUT_REQUIRED
         await alice.send("answer", context_id=asked.context_id)
     assert agent.calls[1].history == ()
-    assert [str(message.parts[0].text) for message in agent.calls[2].history] == ["ask", "What next?"]
+    assert [str(message.parts[0].text) for message in agent.calls[2].history] == ["ask", "secret", "What next?"]
 
 
 async def test_a_tasks_next_message_runs_as_whoever_sent_it(store: Store) -> None:

@@ -2,7 +2,7 @@
 
 import re
 
-from apcore_a2a.engine import conversations, event_log, live_task, phase, recovery, run, runs, stored_run, streams
+from apcore_a2a.engine import conversation, event_log, live_task, phase, recovery, run, runs, stored_run, streams
 from apcore_a2a.engine.options import DEFAULTS
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, TRANSITIONS
@@ -73,7 +73,7 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
         (bounds["writes of one task on their way to the store"], str(live_task.MAX_UNSAVED)),
         (bounds["events taken from an agent at once"], str(run.BATCH)),
         (bounds["messages of a conversation an agent is told"], str(DEFAULTS.context_messages)),
-        (bounds["tasks a message may refer to"], str(conversations.MAX_REFERENCES)),
+        (bounds["tasks a message may refer to"], str(conversation.MAX_REFERENCES)),
         (bounds["attempts at a task whose process died"], str(stored_run.MAX_ATTEMPTS)),
     ]
     assert [(said, number) for said, number in expected if number not in said] == []

@@ -51,6 +51,18 @@ async def test_what_may_not_be_repeated_has_lost_its_worker() -> None:
     assert len(agent.calls) == 4  # the lost one was not run again
 
 
+async def test_what_became_of_each_task_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (chunk("half"), gate, COMPLETED)})
+    async with dying(agent, FakeDisk()) as (engine, left):
+        running = await User(engine).start("slow")
+        await gate.reached()
+    caplog.set_level("INFO", "apcore_a2a")
+    async with serving(agent, left[0]):
+        said = [vars(record) for record in caplog.records if record.getMessage() == "task recovered"]
+    assert [(line["task_id"], line["outcome"]) for line in said] == [(running.id, "failed: its worker is lost")]
+
+
 async def test_a_task_that_was_only_just_stored_is_not_forgotten() -> None:
     disk, agent = FakeDisk(), ScriptedAgent()
     disk.hold()

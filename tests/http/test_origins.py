@@ -15,6 +15,11 @@ HERE = "http://127.0.0.1:8000"
 THERE = "https://evil.example"
 
 
+class Nobody:
+    def authenticate(self, headers: dict[str, str]) -> None:
+        return None
+
+
 def client(host: str = "127.0.0.1", **options: Any) -> httpx.AsyncClient:
     given: ServeOptions = {"card": CARD, **options}  # type: ignore[typeddict-item]  # whatever a test gives
     app = build(ScriptedAgent({"hi": (COMPLETED,)}), given, host=host)
@@ -49,9 +54,42 @@ async def test_the_name_in_the_url_and_what_a_proxy_hands_on_are_right() -> None
         assert (await http.get("/tasks", headers={"Host": "other.example"})).status_code == 200
 
 
+REBOUND = ["evil.example:8000", "127.0.0.1.evil.example", "", "[", "localhost.evil.example", "evil.example."]
+
+
+@requirement("NFR-SEC-003")
+@pytest.mark.parametrize("host", REBOUND)
+async def test_on_every_interface_another_name_is_refused_where_it_comes_in_by_the_loopback(host: str) -> None:
+    async with client("0.0.0.0") as http:
+        for _ in range(2):
+            answer = await http.post("/message:send", headers={"Host": host}, json={})
+            assert answer.status_code == 421
+            assert (await http.get("/tasks", headers={"Host": host})).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "mybox", "mybox:8000", "[::1]:8000"])
+async def test_on_every_interface_this_machine_s_own_names_are_right(host: str) -> None:
+    async with client("0.0.0.0") as http:
+        assert (await http.get("/tasks", headers={"Host": host})).status_code == 200
+
+
+async def test_on_every_interface_the_name_in_the_url_and_what_a_proxy_hands_on_are_right() -> None:
+    async with client("0.0.0.0", url="https://agent.example/") as http:
+        assert (await http.get("/tasks", headers={"Host": "agent.example"})).status_code == 200
+        assert (await http.get("/tasks", headers={"Host": "other.example"})).status_code == 421
+    async with client("0.0.0.0", trusted_proxies=["127.0.0.1"]) as http:
+        assert (await http.get("/tasks", headers={"Host": "other.example"})).status_code == 200
+
+
 async def test_elsewhere_any_name_is_right() -> None:
     async with client("0.0.0.0") as http:
+        http.base_url = httpx.URL("http://192.0.2.7:8000")  # where the connection came in
         assert (await http.get("/tasks", headers={"Host": "agent.example"})).status_code == 200
+
+
+async def test_who_must_prove_who_they_are_may_use_any_name() -> None:
+    async with client("0.0.0.0", auth=Nobody()) as http:
+        assert (await http.get("/tasks", headers={"Host": "agent.example"})).status_code == 401
 
 
 @requirement("NFR-SEC-003")

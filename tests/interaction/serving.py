@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from ssl import SSLContext
 from typing import Any
 
 import uvicorn
@@ -61,16 +62,22 @@ def listen() -> socket.socket:
 
 
 @asynccontextmanager
-async def serving(agent: Any, *, card: AgentCard | None = CARD, **options: Any) -> AsyncIterator[str]:
+async def serving(
+    agent: Any, *, card: AgentCard | None = CARD, tls: SSLContext | None = None, **options: Any
+) -> AsyncIterator[str]:
     """Serve what can be an agent as `serve` does; the address to reach it at. Ends what still runs, without grace."""
     app = build_app(agent, card=card, **{"shutdown_timeout": 0.1} | options)
-    server = _Server(uvicorn.Config(app, http=GuardedProtocol, lifespan="on", log_config=None))
+    config = uvicorn.Config(app, http=GuardedProtocol, lifespan="on", log_config=None)
+    config.load()
+    config.ssl = tls
+    server = _Server(config)
+    scheme = "http" if tls is None else "https"
     with listen() as listener:
         running = asyncio.create_task(server.serve([listener]))
         try:
             async with asyncio.timeout(PATIENCE):
                 await server.listens.wait()
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.ends.set()
             await running

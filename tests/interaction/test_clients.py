@@ -206,3 +206,13 @@ async def test_a_list_page_by_page(serve: Serve, binding: str) -> None:
     assert first + second == ids[::-1]
     assert end == ""
     await peer.close()
+
+
+async def test_a_failure_of_one_test_is_not_that_of_the_next(sdk03: Process) -> None:
+    """The client of a2a-sdk 0.3 is one process for many tests: what it fails at, or dies of, is said once."""
+    with pytest.raises(AssertionError, match="no attribute 'dance'"):
+        await sdk03.ask(do="dance")
+    with pytest.raises(AssertionError, match="has died"):
+        await sdk03.ask(do="exit")
+    with pytest.raises(AssertionError, match="no attribute 'dance'"):
+        await sdk03.ask(do="dance")

@@ -98,4 +98,6 @@ def test_a_rest_error_has_its_official_name_and_message(error: A2AError, name: s
     body = msgspec.json.decode(v03.encode_rest_error(error, 400))
     assert (body["type"], body["message"], body["code"]) == (name, error.message, code)
     assert body["data"]["type"] == error.kind
-    assert body["error"] == msgspec.json.decode(v1.encode_rest_error(error, 400))["error"]
+    assert body["error"] == name
+    typed = msgspec.json.decode(v03.encode_rest_error(error, 400, typed=True))
+    assert typed == body | {"error": msgspec.json.decode(v1.encode_rest_error(error, 400))["error"]}

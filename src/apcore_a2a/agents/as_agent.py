@@ -5,21 +5,28 @@ from typing import Any
 from apcore_a2a.agent import Agent
 from apcore_a2a.agents.executor_agent import ExecutorAgent
 from apcore_a2a.agents.executors import AgentExecutor, RequestContextBuilder
-from apcore_a2a.agents.functions import FunctionAgent
+from apcore_a2a.agents.functions import FunctionAgent, make_threads
+from apcore_a2a.agents.skill_agent import SkillAgent
+from apcore_a2a.agents.skills import collect, is_collection, mark_of
 
 
-def as_agent(thing: Any, *, retry_safe: bool | None = None, request_context_builder: Any = None) -> Agent:
+def as_agent(
+    thing: Any, *, retry_safe: bool | None = None, request_context_builder: Any = None, default_skill: str = ""
+) -> Agent:
     """An Agent that does what `thing` does.
 
     Args:
-        thing: an Agent; an AgentExecutor, ours or a2a-sdk's; or a function, coroutine function or generator function.
+        thing: an Agent; an AgentExecutor, ours or a2a-sdk's; a function, coroutine function or generator function; or
+            several of them: a list, a dict by the ids of their skills, a module, an object with public methods.
         retry_safe: whether a run may be repeated from the start after a crash; else `thing.retry_safe` says so, if it
             is there. An Agent says it itself, for each message.
         request_context_builder: makes what an executor gets to see: a `RequestContextBuilder`, or a2a-sdk's for an
             executor of a2a-sdk's. Nothing else has such a context.
+        default_skill: the id of the function that a message is for which names none.
 
     Raises:
         TypeError: it is none of these; the text says why.
+        ValueError: there is no function in it, two have the same id, or none is `default_skill`.
         ImportError: it needs an extra that is not installed.
 
     Example:
@@ -42,10 +49,24 @@ def as_agent(thing: Any, *, retry_safe: bool | None = None, request_context_buil
         return _from_sdk(thing, retry_safe, request_context_builder)
     if isinstance(thing, AgentExecutor):
         return ExecutorAgent(thing, retry_safe=retry_safe, builder=request_context_builder)
-    if callable(thing):
-        return FunctionAgent(thing, retry_safe=retry_safe)
-    expected = "an Agent, an AgentExecutor (with execute and cancel) or a function"
+    if callable(thing) or is_collection(thing):
+        return _from_functions(thing, retry_safe, default_skill)
+    expected = "an Agent, an AgentExecutor (with execute and cancel), a function or several"
     raise TypeError(f"a {type(thing).__name__} cannot be served: expected {expected}")
+
+
+def _from_functions(thing: Any, retry_safe: bool, default_skill: str) -> Agent:
+    if callable(thing):
+        agent = FunctionAgent(thing, retry_safe=retry_safe)
+        if not agent.skill.signature.inputs and mark_of(thing) is None:
+            return agent  # it takes whatever is said to it, so nobody has to name a skill
+        return SkillAgent([agent], default_skill=default_skill)
+    threads = make_threads()  # for all of them together
+    agents: list[FunctionAgent] = []
+    for skill_id, function in collect(thing).items():
+        is_safe = retry_safe or bool(getattr(function, "retry_safe", False))
+        agents.append(FunctionAgent(function, skill_id=skill_id, retry_safe=is_safe, threads=threads))
+    return SkillAgent(agents, default_skill=default_skill)
 
 
 def _check_builder(thing: Any, builder: Any) -> None:

@@ -3,13 +3,57 @@
 Rule: values cross as they are: integers exact, nothing shared with the agent, and what JSON cannot say is refused.
 """
 
-from typing import Any
+import io
+import mimetypes
+import os
+from typing import Any, Final
 
 import msgspec
 
 from apcore_a2a.errors import InvalidAgentResponseError
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.model import Message, Part, Role, check_finite
+
+# What a file is, by its first bytes.
+MAGIC: Final = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+    b"%PDF-": "application/pdf",
+    b"PK\x03\x04": "application/zip",
+    b"\x1f\x8b": "application/gzip",
+}
+UNKNOWN_BYTES: Final = "application/octet-stream"
+MAX_FILE: Final = 64 * 1024 * 1024  # bytes of a file object that we read into memory
+
+
+def media_type_of(content: bytes) -> str:
+    """What some bytes are, by how they begin."""
+    for magic, media_type in MAGIC.items():
+        if content.startswith(magic):
+            return media_type
+    return UNKNOWN_BYTES
+
+
+def read_file(file: io.IOBase) -> Part:
+    """What is left of an open file, as a part with the file's name; it is closed then. It may block.
+
+    Raises:
+        InvalidAgentResponseError: it is too large.
+    """
+    source: Any = file  # Any: `read` is not among the methods that all of them promise
+    with file:
+        content = source.read(MAX_FILE + 1)
+    if len(content) > MAX_FILE:
+        raise InvalidAgentResponseError(f"The agent's file is larger than {MAX_FILE} bytes")
+    name = getattr(file, "name", "")
+    filename = ""
+    if isinstance(name, str):  # a file without a name has a number
+        filename = os.path.basename(name)
+    by_name = mimetypes.guess_type(filename)[0]
+    if isinstance(content, str):
+        return Part(text=content, filename=filename, media_type=by_name or "")
+    return Part(raw=content, filename=filename, media_type=by_name or media_type_of(content))
 
 
 def to_parts(content: Any) -> list[Part]:
@@ -20,7 +64,7 @@ def to_parts(content: Any) -> list[Part]:
 
     Example:
         >>> to_parts({"celsius": 21})
-        [Part(text=UNSET, raw=UNSET, url=UNSET, data={'celsius': 21}, metadata=None, filename='', media_type='')]
+        [Part(data={'celsius': 21})]
     """
     match content:
         case None:
@@ -30,7 +74,8 @@ def to_parts(content: Any) -> list[Part]:
         case str():
             return [Part(text=content)]
         case bytes() | bytearray() | memoryview():
-            return [Part(raw=bytes(content))]
+            raw = bytes(content)
+            return [Part(raw=raw, media_type=media_type_of(raw))]
         case list() | tuple() if any(isinstance(item, Part) for item in content):
             parts: list[Part] = []
             for item in content:

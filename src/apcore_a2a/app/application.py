@@ -15,7 +15,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apcore_a2a.agent import Agent, Caller
+from apcore_a2a.app.audited import AuditedOperations, AuditedTasks, Observers
 from apcore_a2a.app.stores import why_not_open
+from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import (
     Authenticator,
     close_authenticator,
@@ -26,9 +28,11 @@ from apcore_a2a.auth.credentials import credential_headers
 from apcore_a2a.auth.middleware import AuthMiddleware
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.engine.engine import Engine
+from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.errors import A2AError
 from apcore_a2a.explorer import ExplorerPage
+from apcore_a2a.http.client_certificate import ClientCertificate
 from apcore_a2a.http.discovery import (
     CARD_PATH,
     EXTENDED_CARD_PATH,
@@ -98,12 +102,19 @@ class Application(Starlette):
             # Asked when somebody looks: the engine is made with the metrics, so it comes after them.
             metrics = Metrics(self.traffic, stuck_threads=lambda: self.engine.stuck_threads)
         store = parts.store or InMemoryTaskStore()
+        observers: list[Observer] = [] if metrics is None else [metrics]
+        interceptors = parts.interceptors
+        self._audit: AuditLog | None = None
+        if settings.audit_log is not None:
+            self._audit = AuditLog(settings.audit_log)
+            observers.append(AuditedTasks(self._audit))
+            interceptors = (AuditedOperations(self._audit), *interceptors)
         self.engine = Engine(
             parts.agent,
             store,
             options=_engine_options(parts.card, settings, store),
-            observer=metrics,
-            interceptors=parts.interceptors,
+            observer=_as_one(observers),
+            interceptors=interceptors,
             extended_card=parts.extended_card,
         )
         self.cards = CardEndpoint(
@@ -116,7 +127,7 @@ class Application(Starlette):
         self._why_not_open = ""
         self._metrics = metrics
         self.health = HealthEndpoint(self.engine, parts.count_modules or self._count_skills)
-        self._core = _pipeline(self, parts, metrics)
+        self._core = _pipeline(self, parts, metrics, self._audit)
         super().__init__(lifespan=_lifespan)
         self.router.default = self._core  # whatever no route of the user's takes
 
@@ -177,6 +188,8 @@ class Application(Starlette):
     async def _start(self) -> None:
         if self._parts.on_open is not None:
             self._parts.on_open(self)
+        if self._audit is not None:
+            self._audit.open()
         await open_authenticator(self._parts.auth)
         # Hooks first: an agent that is run again may need what they make.
         for hook in self._parts.on_startup:
@@ -213,6 +226,14 @@ class Application(Starlette):
         await close_authenticator(self._parts.auth)
         for hook in self._parts.on_shutdown:
             await _call(hook)
+        if self._audit is not None:
+            await asyncio.to_thread(self._audit.close)  # it waits for the disk
+
+
+def _as_one(observers: list[Observer]) -> Observer | None:
+    if len(observers) > 1:
+        return Observers(observers)
+    return next(iter(observers), None)
 
 
 def _engine_options(card: AgentCard, settings: Settings, store: Store) -> EngineOptions:
@@ -259,7 +280,7 @@ class _Dispatch:
         return self._routes.get((scope["method"], path), self._rest)(scope, receive, send)
 
 
-def _pipeline(application: Application, parts: Parts, metrics: Metrics | None) -> ASGIApp:
+def _pipeline(application: Application, parts: Parts, metrics: Metrics | None, audit: AuditLog | None) -> ASGIApp:
     """Whom a browser may call for, CORS, then the route; before each that is not open to all, the door."""
     engine = application.engine
     cards = application.cards
@@ -285,17 +306,35 @@ def _pipeline(application: Application, parts: Parts, metrics: Metrics | None) -
         # Around each of them, and not around the dispatch: what a request runs is what was looked up, door and all. No
         # way to write a path finds one thing for the door and another behind it.
         for route, endpoint in routes.items():
-            routes[route] = AuthMiddleware(endpoint, parts.auth)
-        rest = AuthMiddleware(rest, parts.auth)
-    app: ASGIApp = _Dispatch({**_public_routes(application, metrics), **routes}, rest, metrics)
+            routes[route] = AuthMiddleware(endpoint, parts.auth, audit=audit)
+        rest = AuthMiddleware(rest, parts.auth, audit=audit)
+    dispatch = _Dispatch({**_public_routes(application, metrics), **routes}, rest, metrics)
+    return _behind_gates(dispatch, settings, parts.auth)
+
+
+def _behind_gates(app: ASGIApp, settings: Settings, auth: Authenticator | None) -> ASGIApp:
+    """What looks at every request, the last one here first."""
+    if _asks_for_certificates(auth):
+        app = ClientCertificate(app, proxies=settings.trusted_proxies)
     if settings.cors_origins:
-        app = _with_cors(app, settings.cors_origins, parts.auth)
+        app = _with_cors(app, settings.cors_origins, auth)
     app = OriginGate(
-        app, host=settings.host, url=settings.url, origins=settings.cors_origins, proxies=settings.trusted_proxies
+        app,
+        host=settings.host,
+        url=settings.url,
+        origins=settings.cors_origins,
+        proxies=settings.trusted_proxies,
+        is_open=auth is None,
     )
     if settings.trusted_proxies:
         app = ForwardedClient(app, proxies=settings.trusted_proxies)
     return app
+
+
+def _asks_for_certificates(auth: Authenticator | None) -> bool:
+    if auth is None:
+        return False
+    return any(scheme.get("type") == "mutualTLS" for scheme in security_schemes(auth))
 
 
 def _rate_limit(settings: Settings, parts: Parts, metrics: Metrics | None) -> Callable[[ASGIApp], ASGIApp]:

@@ -1,12 +1,20 @@
 """The card of an agent that brought none, and what this server adds to every card."""
 
+import logging
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from apcore_a2a import __version__
+from apcore_a2a.agent import Agent, Caller
+from apcore_a2a.agents.function_skill import to_card_skill, to_params
+from apcore_a2a.agents.skill_agent import SkillAgent
+from apcore_a2a.agents.skill_card import JSON, TEXT, describe_skills
 from apcore_a2a.auth.authenticator import Authenticator, security_schemes
+from apcore_a2a.auth.scopes import SkillScopes
+from apcore_a2a.errors import list_names
 from apcore_a2a.protocol.card import (
     STATE_HISTORY,
     AgentCapabilities,
@@ -19,6 +27,9 @@ from apcore_a2a.protocol.card import (
 from apcore_a2a.protocol.lifecycle import STATE_TRANSITIONS
 from apcore_a2a.settings import Settings
 
+logger = logging.getLogger(__name__)
+
+_NAMELESS: Final = (list, tuple, set, frozenset, Mapping)  # what functions may be collected in
 IDEMPOTENCY: Final = AgentExtension(
     uri="urn:apcore:a2a:idempotency-key:1",
     description="A send repeated with the same Idempotency-Key header answers with the same task",
@@ -30,27 +41,62 @@ PASSED_STATES: Final = AgentExtension(
 )
 
 
-def plain_card(target: Any, settings: Settings) -> AgentCard:  # Any: a function, an executor, an agent
-    """A card for an agent that brought none: named for the function or class, described by its docstring."""
-    name = settings.name or str(getattr(target, "__name__", type(target).__name__))
-    first_line = (getattr(target, "__doc__", None) or "").strip().partition("\n")[0]
-    about = settings.description or first_line or f"The agent {name}"
-    modes = ("text/plain", "application/json")
+def describe_agent(agent: Agent, target: Any, settings: Settings, *, extended: bool = True) -> AgentCard:
+    """A card for an agent that brought none: named for the function, module or class, described by its docstring.
+
+    Args:
+        target: What `serve` was given. Any: it may be anything.
+        extended: Whether to show what needs an approval.
+    """
+    skills: tuple[AgentSkill, ...] = ()
+    extensions: tuple[AgentExtension, ...] = ()
+    if isinstance(agent, SkillAgent):
+        shown = [skill for skill in agent.skills if extended or not skill.requires_approval]
+        skills = tuple(map(to_card_skill, shown))
+        extensions = (describe_skills({skill.id: to_params(skill) for skill in shown}),)
+    name = settings.name or _name_of(target, skills)
+    about = settings.description or _first_line(target) or _summary(name, skills)
+    if not isinstance(agent, SkillAgent):  # it is one skill itself
+        skills = (AgentSkill(id=name, name=name, description=about, tags=()),)
+    modes = (TEXT, JSON)
     return AgentCard(
         name=name,
         description=about,
         version=settings.version or _project_version(target),
         supported_interfaces=(),
-        capabilities=AgentCapabilities(streaming=True),
+        capabilities=AgentCapabilities(streaming=True, extensions=extensions),
         default_input_modes=modes,
         default_output_modes=modes,
-        skills=(AgentSkill(id=name, name=name, description=about, tags=()),),
+        skills=skills,
     )
+
+
+def _name_of(target: Any, skills: tuple[AgentSkill, ...]) -> str:
+    if not isinstance(target, _NAMELESS):
+        name = str(getattr(target, "__name__", type(target).__name__))
+        return name.rpartition(".")[2]  # of a module in a package, its own
+    if len(skills) == 1:
+        return skills[0].id
+    return "agent"
+
+
+def _first_line(target: Any) -> str:
+    if isinstance(target, _NAMELESS):  # the docstring of `list` says nothing about what is in it
+        return ""
+    docstring = getattr(target, "__doc__", None) or ""
+    return str(docstring).strip().partition("\n")[0]
+
+
+def _summary(name: str, skills: tuple[AgentSkill, ...]) -> str:
+    if len(skills) > 1:
+        return f"Agent with {len(skills)} skills: {list_names(skill.id for skill in skills)}"
+    return f"The agent {name}"
 
 
 def _project_version(target: object) -> str:
     """The version that the target's package says it has; else that of the package which serves it."""
-    package = str(getattr(target, "__module__", "")).partition(".")[0]
+    module = getattr(target, "__module__", None) or getattr(target, "__name__", "")  # a module has no `__module__`
+    package = str(module).partition(".")[0]
     version = getattr(sys.modules.get(package), "__version__", None)
     if isinstance(version, str) and version:
         return version
@@ -81,13 +127,42 @@ def complete(card: AgentCard, settings: Settings, auth: Authenticator | None) ->
     if auth is None:
         return card
     schemes: dict[str, SecurityScheme] = {}
-    requirements: list[SecurityRequirement] = []
     for scheme in security_schemes(auth):
-        name = _new_name(scheme, schemes)
-        schemes[name] = _to_scheme(scheme)
-        # One requirement each: any of the schemes will do (1.0 §4.4.1). An empty list asks for no scope.
-        requirements.append({"schemes": {name: {"list": []}}})
-    return replace(card, security_schemes=schemes, security_requirements=tuple(requirements))
+        schemes[_new_name(scheme, schemes)] = _to_scheme(scheme)
+    return replace(
+        card,
+        security_schemes=schemes,
+        security_requirements=_requirements(schemes),
+        skills=_with_scopes(card.skills, schemes, SkillScopes(settings.skill_scopes)),
+    )
+
+
+def _requirements(schemes: Iterable[str], scopes: Iterable[str] = ()) -> tuple[SecurityRequirement, ...]:
+    """One requirement for each scheme: any of them will do (1.0 §4.4.1). An empty list asks for no scope."""
+    listed = sorted(scopes)
+    return tuple({"schemes": {name: {"list": listed}}} for name in schemes)
+
+
+def _with_scopes(skills: Iterable[AgentSkill], schemes: Iterable[str], scopes: SkillScopes) -> tuple[AgentSkill, ...]:
+    """The skills, each with the scopes that it asks for."""
+    shown: list[AgentSkill] = []
+    for skill in skills:
+        required = scopes.required(skill.id)
+        if required:
+            skill = replace(skill, security_requirements=_requirements(schemes, required))
+        shown.append(skill)
+    return tuple(shown)
+
+
+def visible_to(card: AgentCard, caller: Caller, scopes: SkillScopes) -> AgentCard:
+    """The card without the skills for which the caller lacks a scope."""
+    return replace(card, skills=tuple(skill for skill in card.skills if scopes.permits(caller, skill.id)))
+
+
+def warn_of_unused(scopes: SkillScopes, skills: Iterable[str]) -> None:
+    """A pattern that fits no skill protects none: say so, for it may be misspelt."""
+    for pattern in scopes.unused(skills):
+        logger.warning("skill_scopes fits no skill", extra={"pattern": pattern})
 
 
 _MEMBERS: Final = {

@@ -4,9 +4,11 @@ Rule: apcore is recognised by its methods, never by its types, so that any versi
 """
 
 from apcore_a2a.agent import Agent
+from apcore_a2a.agents.skill_agent import SkillAgent
 from apcore_a2a.app.application import Parts
-from apcore_a2a.app.card import complete, plain_card
+from apcore_a2a.app.card import complete, describe_agent, visible_to, warn_of_unused
 from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.auth.scopes import SkillScopes
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 
@@ -39,6 +41,21 @@ def compose(
     else:
         from apcore_a2a.agents.as_agent import as_agent
 
-        agent = as_agent(target, request_context_builder=request_context_builder)
-    shown = complete(card or plain_card(target, settings), settings, auth)
-    return Parts(agent=agent, card=shown, auth=auth, extended_card=None if auth is None else lambda caller: shown)
+        agent = as_agent(target, request_context_builder=request_context_builder, default_skill=settings.default_skill)
+    if settings.default_skill and not isinstance(agent, SkillAgent):
+        raise ValueError(f"default_skill is an option for skills, and {type(target).__name__} has none to choose from")
+
+    def build(*, extended: bool) -> AgentCard:
+        return complete(card or describe_agent(agent, target, settings, extended=extended), settings, auth)
+
+    if auth is None:  # there is no extended card, so everything is on this one
+        return Parts(agent=agent, card=build(extended=True))
+    for_callers = build(extended=True)
+    scopes = SkillScopes(settings.skill_scopes)
+    warn_of_unused(scopes, [skill.id for skill in for_callers.skills])
+    return Parts(
+        agent=agent,
+        card=build(extended=False),
+        auth=auth,
+        extended_card=lambda caller: visible_to(for_callers, caller, scopes),
+    )

@@ -12,8 +12,9 @@ from apcore_a2a.agents.apcore.module_agent import ModuleAgent
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
 from apcore_a2a.agents.apcore.sources import open_modules
 from apcore_a2a.app.application import Application, Parts
-from apcore_a2a.app.card import complete
+from apcore_a2a.app.card import complete, visible_to, warn_of_unused
 from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.auth.scopes import SkillScopes
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 
@@ -36,8 +37,12 @@ def compose_modules(target: object, card: AgentCard | None, settings: Settings, 
             return complete(card, settings, auth)
         return complete(build_card(modules, show=show), settings, auth)
 
+    scopes = SkillScopes(settings.skill_scopes)
+    warn_of_unused(scopes, [module.id for module in modules])
+
     def build_extended(caller: Caller) -> AgentCard:
-        return build(show=lambda module: is_open(module, modules, caller))
+        whole = build(show=lambda module: is_open(module, modules, caller) and scopes.permits(caller, module.id))
+        return visible_to(whole, caller, scopes)  # a card that somebody brought shows all that it shows
 
     agent = ModuleAgent(modules, default_skill=settings.default_skill, approvals_by_caller=settings.approvals_by_caller)
     parts = Parts(agent=agent, card=build(), auth=auth, count_modules=modules.__len__)
@@ -64,6 +69,7 @@ def watch(modules: Modules, build: Callable[[], AgentCard], app: Application) ->
             except Exception:  # a registry that is being changed can be in any state; the next change builds again
                 logger.exception("agent card not rebuilt")
                 return
+            logger.debug("agent card rebuilt", extra={"skills": len(card.skills)})
             if not loop.is_closed():
                 loop.call_soon_threadsafe(app.cards.replace, card)
 

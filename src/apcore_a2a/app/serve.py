@@ -4,21 +4,28 @@ Rule: only composition knows everybody; it hands each its part and keeps nothing
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypedDict, Unpack
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from ssl import SSLContext
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.config import LOGGING_CONFIG
 
 from apcore_a2a.agent import Agent
-from apcore_a2a.app.application import Application, Hook
+from apcore_a2a.app import logs
+from apcore_a2a.app.application import Application, Hook, Parts
 from apcore_a2a.app.compose import compose, is_apcore
 from apcore_a2a.app.stores import Retention, choose_store
 from apcore_a2a.auth.any_of import as_authenticator
 from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.auth.scopes import ScopedAgent, SkillScopes
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.http.guard import GuardedProtocol
+from apcore_a2a.http.origins import is_loopback
 from apcore_a2a.http.server import Server
+from apcore_a2a.http.tls import BadTLSFiles, ClientCertificates, TLSFiles, server_context
 from apcore_a2a.protocol.card import AgentCard, CardMode
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.task_store import Store, TaskStore
@@ -57,8 +64,15 @@ class ServeOptions(TypedDict, total=False):
     request_context_builder: Any
     on_startup: Sequence[Hook]
     on_shutdown: Sequence[Hook]
+    skill_scopes: Mapping[str, Sequence[str]]
+    audit_log: str | None
     cors_origins: str | Sequence[str] | None
     trusted_proxies: str | Sequence[str] | None
+    ssl_certfile: str | None
+    ssl_keyfile: str | None
+    ssl_keyfile_password: str | None
+    ssl_ca_certs: str | None
+    ssl_client_certs: ClientCertificates
     push_notifications: bool
     explorer: bool
     explorer_prefix: str
@@ -98,7 +112,8 @@ def serve(
 
     Args:
         registry_or_executor: What to serve: an apcore Registry, Executor or APCore client; an `AgentExecutor`; an
-            `Agent`; or a plain function.
+            `Agent`; a plain function; or several functions: a list, a dict by the ids of their skills, a module, an
+            object with public methods.
         host: The address to bind.
         port: The port to bind.
         **options: See `ServeOptions`.
@@ -107,7 +122,10 @@ def serve(
         ValueError: an option makes no sense, or the registry has no modules.
         TypeError: there is no such option, or what is served, `auth` or `task_store` lacks methods; the text names it.
         SystemExit: with code 2 when the server cannot start (the port is taken, the store cannot be opened, a start-up
-            hook fails); one line in the log says why, and what to do.
+            hook fails); one line says why, and what to do.
+
+    When it has started, standard error says where, what is served, and what is unsafe about it. Where the program has
+    set up no logging, the log goes there, too.
 
     Example:
         >>> from apcore_a2a import serve
@@ -115,11 +133,24 @@ def serve(
         ...     return message
         >>> serve(echo, port=9000)  # doctest: +SKIP
     """
-    why_not = run(
-        build(registry_or_executor, options, host=host, port=port), log_level=options.get("log_level") or "info"
-    )
+    app = build(registry_or_executor, options, host=host, port=port)
+    level = options.get("log_level") or "info"
+
+    def show_banner(address: str) -> None:
+        from apcore_a2a.app import banner  # rich is not needed before
+
+        banner.show(app, address)
+
+    log_config: dict[str, Any] | None = LOGGING_CONFIG
+    log_is_ours = logs.configure_server(level)
+    if log_is_ours:
+        log_config = None
+    why_not = run(app, log_level=level, log_config=log_config, on_started=show_banner)
     if why_not:
-        logger.error(why_not)
+        if log_is_ours:
+            sys.stderr.write(f"Error: {why_not}\n")  # a record would be cut, and a traceback be one line
+        else:
+            logger.error(why_not)
         raise SystemExit(NOT_STARTED)
 
 
@@ -134,20 +165,64 @@ def run(
 
     `on_started` gets the address when the store is open and the socket listens.
     """
+    return run_at(app, app.settings, log_level=log_level, log_config=log_config, on_started=on_started)
+
+
+def run_at(
+    app: ASGIApp,
+    settings: Settings,
+    *,
+    log_level: str = "info",
+    log_config: dict[str, Any] | None = LOGGING_CONFIG,
+    on_started: Callable[[str], None] | None = None,
+) -> str:
+    """The same for any ASGI application, at the address and with the times of these settings."""
+    lifespan: Literal["on", "auto"] = "auto"
+    ws: Literal["none", "auto"] = "auto"
+    if isinstance(app, Application):
+        lifespan = "on"
+        ws = "none"  # what asks for a WebSocket is answered as any other request
+    try:
+        tls = _tls_context(settings)
+    except BadTLSFiles as error:
+        return str(error)
     config = uvicorn.Config(
         app,
-        host=app.settings.host,
-        port=app.settings.port,
+        host=settings.host,
+        port=settings.port,
         http=GuardedProtocol,
-        lifespan="on",
+        headers=_server_headers(settings),
+        ws=ws,
+        lifespan=lifespan,
         access_log=False,
         proxy_headers=False,
         server_header=False,
         log_level=log_level.lower(),
         log_config=log_config,
-        timeout_graceful_shutdown=int(app.settings.shutdown_timeout) + 15,
+        timeout_graceful_shutdown=int(settings.shutdown_timeout) + 15,
     )
-    return Server(config, drain_delay=app.settings.drain_delay, on_started=on_started).run_to_end()
+    return Server(config, drain_delay=settings.drain_delay, tls=tls, on_started=on_started).run_to_end()
+
+
+def _server_headers(settings: Settings) -> list[tuple[str, str]]:
+    """What the server adds to every answer: with TLS, that browsers come back by https only (RFC 6797)."""
+    # Not on the loopback interface: it would hold for every other server that a developer runs there.
+    if settings.ssl_certfile is None or is_loopback(settings.host):
+        return []
+    return [("strict-transport-security", "max-age=31536000")]
+
+
+def _tls_context(settings: Settings) -> SSLContext | None:
+    if settings.ssl_certfile is None:
+        return None
+    files = TLSFiles(
+        certfile=settings.ssl_certfile,
+        keyfile=settings.ssl_keyfile,
+        keyfile_password=settings.ssl_keyfile_password,
+        ca_certs=settings.ssl_ca_certs,
+        client_certs=settings.ssl_client_certs,
+    )
+    return server_context(files)
 
 
 async def async_serve(registry_or_executor: object, **options: Unpack[ServeOptions]) -> Application:
@@ -162,8 +237,8 @@ async def async_serve(registry_or_executor: object, **options: Unpack[ServeOptio
         >>> app.cards.card.name
         'echo'
     """
-    for name in ("host", "port"):
-        if name in options:
+    for name in options:
+        if name in ("host", "port") or name.startswith("ssl_"):
             raise TypeError(f"async_serve binds nothing: give {name} to the server that runs the application")
     return build(registry_or_executor, options)
 
@@ -192,7 +267,7 @@ _NOT_SETTINGS: Final = (  # but objects
 )
 
 
-_OF_MODULES: Final = ("default_skill", "approvals_by_caller")
+_OF_MODULES: Final = ("approvals_by_caller",)
 """Options that only apcore's modules know how to keep."""
 
 
@@ -209,11 +284,22 @@ def build(target: object, options: ServeOptions, **address: Any) -> Application:
     retention = Retention(settings.task_store_ttl, settings.task_store_max)
     builder = options.get("request_context_builder")
     parts = compose(target, options.get("card"), settings, auth, request_context_builder=builder)
+    _require_scopes(parts, settings)
     parts.store = choose_store(settings.store, options.get("task_store"), retention)
     parts.interceptors = tuple(options.get("interceptors", ()))
     parts.on_startup = tuple(options.get("on_startup", ()))
     parts.on_shutdown = tuple(options.get("on_shutdown", ()))
     return Application(parts, settings)
+
+
+def _require_scopes(parts: Parts, settings: Settings) -> None:
+    """Have the agent ask for the scopes that the settings name, if they name any."""
+    scopes = SkillScopes(settings.skill_scopes)
+    if not scopes:
+        return
+    if parts.auth is None:
+        raise ValueError("skill_scopes needs auth: without it nobody has scopes, and nobody could call these skills")
+    parts.agent = ScopedAgent(parts.agent, scopes, [skill.id for skill in parts.card.skills])
 
 
 def _read_settings(options: dict[str, Any]) -> Settings:  # Any: as the user gave them
@@ -230,6 +316,10 @@ def _read_settings(options: dict[str, Any]) -> Settings:  # Any: as the user gav
         raise TypeError(f"there is no option {', '.join(unknown)}")
     for name in ("cors_origins", "trusted_proxies"):
         options[name] = _to_names(options.get(name))
+    scopes: dict[str, tuple[str, ...]] = {}
+    for pattern, names in (options.get("skill_scopes") or {}).items():
+        scopes[pattern] = _to_names(names)
+    options["skill_scopes"] = scopes
     return Settings(**options).check()
 
 

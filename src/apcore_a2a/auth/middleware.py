@@ -7,11 +7,13 @@ import logging
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import Authenticator, identify, security_schemes
 from apcore_a2a.auth.credentials import challenge, credential_headers
 from apcore_a2a.errors import A2AError, OverloadedError, UnauthenticatedError, VersionNotSupportedError, wire
 from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, choose
+from apcore_a2a.safe_headers import NO_STORE, SAFE
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +23,9 @@ Headers = dict[str, str]
 class AuthMiddleware:
     """Lets a request through with its caller in `scope["a2a.caller"]`, or answers 401."""
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
+    def __init__(self, app: ASGIApp, authenticator: Authenticator, *, audit: AuditLog | None = None) -> None:
         self._app = app
+        self._audit = audit
         self._authenticator = authenticator
         self._schemes = security_schemes(authenticator)
         self._credential_headers = credential_headers(self._schemes)
@@ -30,6 +33,7 @@ class AuthMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = self._read_headers(scope)
         if headers is None:
+            self._note(scope, "two sets of credentials")
             shown = {"authorization": ""}  # something was shown, and it is not good
             await _refuse(scope, {}, send, challenge=challenge(self._schemes, shown))
             return
@@ -37,18 +41,30 @@ class AuthMiddleware:
             caller = await identify(self._authenticator, headers)
         except OverloadedError as error:
             logger.warning("authentication is not available", extra={"reason": error.message})
+            self._note(scope, "authentication is not available")
             await _refuse_for_now(scope, headers, send)
             return
         # Foreign code. SystemExit, too: whoever calls it means a program of theirs, not this server.
         except (Exception, SystemExit):
             logger.exception("the authenticator failed; the request was refused")
+            self._note(scope, "the authenticator failed")
             await _refuse_for_now(scope, headers, send)
             return
         if caller is None:
+            is_shown = not self._credential_headers.isdisjoint(headers)
+            self._note(scope, "bad credentials" if is_shown else "no credentials")
             await _refuse(scope, headers, send, challenge=challenge(self._schemes, headers))
             return
         # A new scope: the one that was handed in belongs to the server.
         await self._app({**scope, "a2a.caller": caller}, receive, send)
+
+    def _note(self, scope: Scope, reason: str) -> None:
+        """Tell the audit log of somebody who was not let in."""
+        if self._audit is not None:
+            peer = scope.get("client")
+            host = "" if peer is None else peer[0]
+            asked = f"{scope['method']} {scope['path']}"
+            self._audit.write("authentication", operation=asked, peer=host, outcome="denied", reason=reason)
 
     def _read_headers(self, scope: Scope) -> Headers | None:
         """The headers by lower-case name; None when there are two sets of credentials."""
@@ -89,7 +105,7 @@ async def _answer(scope: Scope, headers: Headers, send: Send, error: A2AError, h
     if (scope["method"], _path(scope)) == ("POST", "/"):
         body = jsonrpc.format_error(jsonrpc.NULL, DIALECTS[known].encode_error(error, typed=bool(version)))
     else:
-        body = REST_DIALECTS[known].encode_rest_error(error, status)
-    start = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), header]
+        body = REST_DIALECTS[known].encode_rest_error(error, status, typed=bool(version))
+    start = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), header, *SAFE, *NO_STORE]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})

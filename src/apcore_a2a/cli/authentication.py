@@ -12,20 +12,23 @@ import click
 from apcore_a2a.auth.api_keys import APIKeyAuthenticator
 from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.auth.claims import ClaimMapping
+from apcore_a2a.auth.client_certificates import ClientCertificateAuthenticator
 from apcore_a2a.auth.jwt import LEEWAY, JWTAuthenticator
 from apcore_a2a.cli.options import combine
 
 BEARER: Final = "bearer"
 API_KEY: Final = "api-key"
 OIDC: Final = "oidc"
+MTLS: Final = "mtls"
 
 auth_options: Final = combine(
     click.option(
         "--auth-type",
         envvar="A2A_AUTH_TYPE",
-        type=click.Choice([BEARER, API_KEY, OIDC]),
+        type=click.Choice([BEARER, API_KEY, OIDC, MTLS]),
         multiple=True,
-        help="Ask callers for a JWT (bearer; oidc: of an OpenID Connect issuer) or for an API key. May be repeated.",
+        help="Ask callers for a JWT (bearer; oidc: of an OpenID Connect issuer), for an API key, or for a certificate "
+        "(mtls). May be repeated.",
     ),
     click.option("--auth-key", envvar="JWT_KEY", help="JWT key: a shared secret, or @FILE with a PEM public key."),
     click.option(
@@ -54,7 +57,32 @@ auth_options: Final = combine(
         show_default=True,
         help="Seconds the issuer's clock may differ from ours; 0 takes a token by its word.",
     ),
+    click.option(
+        "--skill-scope",
+        "skill_scopes",
+        envvar="A2A_SKILL_SCOPES",
+        multiple=True,
+        metavar="PATTERN=SCOPE[,SCOPE]",
+        help="Scopes that a caller must have for the skills of that name, such as 'pay.*=pay:write'. May be repeated.",
+    ),
+    click.option(
+        "--audit-log",
+        envvar="A2A_AUDIT_LOG",
+        metavar="FILE",
+        help="Write who asked for what, and what came of it, to this file; - is the log.  [default: nowhere]",
+    ),
 )
+
+
+def read_skill_scopes(given: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """`PATTERN=SCOPE[,SCOPE]`, as often as it was given."""
+    scopes: dict[str, tuple[str, ...]] = {}
+    for text in given:
+        pattern, _, names = text.partition("=")
+        if not pattern or not names:
+            raise click.ClickException(f"--skill-scope must look like 'pay.*=pay:write', not {text!r}")
+        scopes[pattern] = (*scopes.get(pattern, ()), *names.split(","))
+    return scopes
 
 
 def choose_authenticators(given: dict[str, Any]) -> list[Authenticator] | None:  # Any: the values of the flags
@@ -122,10 +150,20 @@ def _make_api_keys(given: dict[str, Any]) -> Authenticator:
         raise click.ClickException(str(error)) from error
 
 
+def _make_mtls(given: dict[str, Any]) -> Authenticator:
+    if not given["ssl_ca_certs"] and not given["trusted_proxies"]:
+        raise click.ClickException(
+            "--auth-type mtls needs --ssl-ca-certs, the authorities whose certificates callers must show; "
+            "or --trusted-proxies, if a proxy asks for them"
+        )
+    return ClientCertificateAuthenticator()
+
+
 _MAKERS: Final[dict[str, Callable[[dict[str, Any]], Authenticator]]] = {
     BEARER: _make_bearer,
     OIDC: _make_oidc,
     API_KEY: _make_api_keys,
+    MTLS: _make_mtls,
 }
 
 

@@ -13,8 +13,15 @@ import apcore
 import click
 from watchfiles import awatch
 
+from apcore_a2a.cli.targets import import_file, tell_failure
+
 logger = logging.getLogger(__name__)
 
+MAX_FAILURES: Final = 12
+NO_MODULE: Final = (
+    "a module is a file with one class that has description, input_schema, output_schema and execute;"
+    " docs/modules.md shows one"
+)
 STOP_TIMEOUT: Final = 5  # seconds; a reload that hangs in a module's code does not hold up the shutdown
 
 
@@ -35,7 +42,8 @@ class Extensions:
     def _refresh_module(self, module_id: str, path: Path, fresh: Any) -> None:  # Any: a registry, which is untyped
         module = fresh.get(module_id)
         if module is None and path.exists():
-            logger.warning("module not reloaded: its file has an error", extra={"module_id": module_id})
+            extra = {"module_id": module_id, "reason": "; ".join(_why_not_imported(path, self.directory))}
+            logger.warning("module not reloaded: its file has an error", extra=extra)
             return
         if self.registry.get(module_id) is not None:
             # register() refuses an id that is taken.
@@ -77,22 +85,54 @@ class Reloader:
 
 
 def open_extensions(directory: Path) -> Extensions:
-    """The modules in a directory.
+    """The modules in a directory. Files that cannot be imported are left out, and named.
 
     Raises:
         click.ClickException: there is no such directory, or no module in it.
     """
     if not directory.is_dir():
-        raise click.ClickException(f"Extensions directory not found: {directory}")
+        text = f"Extensions directory not found: {directory}; make it, or name what to serve: apcore-a2a serve TARGET"
+        raise click.ClickException(text)
     extensions = Extensions(directory)
+    failures = _find_failures(extensions)
     if not extensions.registry.list():
-        raise click.ClickException(f"No modules discovered in {directory}")
+        reasons = "; ".join(failures) or NO_MODULE
+        raise click.ClickException(f"No modules discovered in {directory}: {reasons}")
+    for failure in failures:
+        logger.warning("module left out: %s", failure)
     return extensions
+
+
+def _find_failures(extensions: Extensions) -> list[str]:
+    """Why the files that should hold a module could not be imported, a line each; at most a dozen."""
+    found: list[str] = []
+    for path in sorted(extensions.directory.rglob("*.py")):
+        is_known = extensions.registry.get(_module_id(extensions.directory, path)) is not None
+        if is_known or not _is_module(path) or len(found) == MAX_FAILURES:
+            continue
+        found += _why_not_imported(path, extensions.directory)
+    return found
+
+
+def _why_not_imported(path: Path, directory: Path) -> list[str]:
+    """A line about what a file fails with when it is imported; none if it does not fail."""
+    # apcore has tried and tells no line of code: to know it, we do it again.
+    try:
+        import_file(path)
+    except (Exception, SystemExit) as error:  # the user's code, which may raise anything
+        return [tell_failure(error, directory.resolve())]
+    return []
 
 
 def _discover(directory: Path) -> Any:
     registry = apcore.Registry(extensions_dir=str(directory))
-    registry.discover()
+    its_log = logging.getLogger("apcore.registry")
+    before = its_log.level
+    its_log.setLevel(logging.ERROR)  # what could not be imported, we say with its line
+    try:
+        registry.discover()
+    finally:
+        its_log.setLevel(before)
     return registry
 
 

@@ -1,7 +1,8 @@
 """The commands by name, how a word becomes a command, and how the program exits.
 
-`serve` exits with 0 done, 1 the call is wrong (arguments, files, settings), 2 it failed while running. The commands
-that call agents exit as the a2a-cli specification says (§11.6): 2 for wrong arguments, 1 and 3 to 5 for failures.
+`serve` and `dev` exit with 0 done, 1 the call is wrong (arguments, files, settings), 2 it failed while running. The
+commands that call agents exit as the a2a-cli specification says (§11.6): 2 for wrong arguments, 1 and 3 to 5 for
+failures.
 """
 
 import sys
@@ -16,7 +17,8 @@ from apcore_a2a import __version__
 # name: (module:attribute, one line for --help). The lines are written twice, here and in the command's docstring: to
 # list the commands, none of them must be imported. `serve` alone loads half a second of server.
 COMMANDS: Final = {
-    "serve": ("serve:command", "Serve a directory of apcore modules as an A2A agent."),
+    "serve": ("serve:command", "Serve modules, a function or an executor as an A2A agent."),
+    "dev": ("serve:development_command", "Serve it while you write it: reload, Explorer, verbose log."),
     "keys": ("keys:group", "Make API keys for the callers of your agent (keys new)."),
     "card": ("card:group", "Show an agent's card (card get)."),
     "skills": ("card:skills", "List what an agent can do."),
@@ -32,7 +34,7 @@ COMMANDS: Final = {
     "completion": ("completion:command", "Print a completion script for bash, zsh or fish."),
     "help": ("completion:help_command", "Show how a command is used."),
 }
-SERVE: Final = "serve"  # its exit codes are its own: process managers know them
+SERVING: Final = ("serve", "dev")  # their exit codes are their own: process managers know them
 
 
 class LazyGroup(click.Group):
@@ -111,7 +113,7 @@ def main(args: list[str] | None = None) -> None:
         args = sys.argv[1:]
     try:
         # Not in standalone mode: there, click would print its own errors as text and exit, `--json` or not.
-        code: Any = cli.main(args, prog_name="apcore-a2a", standalone_mode=False)
+        code: Any = cli.main(args, prog_name="apcore-a2a", standalone_mode=False, obj=list(args))
     except click.exceptions.Abort:
         click.echo("Aborted", err=True)
         code = 1
@@ -123,7 +125,7 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _report_wrong_call(error: click.ClickException, args: list[str]) -> int:
-    if args[:1] == [SERVE]:
+    if args and args[0] in SERVING:
         error.show()
         return 1
     from apcore_a2a.cli.failures import report_usage  # loads the client's errors; `--help` does without

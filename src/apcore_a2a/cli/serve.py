@@ -1,33 +1,51 @@
-"""`apcore-a2a serve`: a directory of modules, one command, an agent."""
+"""`apcore-a2a serve` and `dev`: what you have, one command, an agent."""
 
 import sys
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 
 import click
+from click.core import ParameterSource
+from msgspec.structs import replace
 
-from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build, run
-from apcore_a2a.cli import banner, logs
-from apcore_a2a.cli.authentication import auth_options, choose_authenticators
-from apcore_a2a.cli.extensions import Reloader, open_extensions
+from apcore_a2a.app import banner, logs
+from apcore_a2a.app.application import Application
+from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build, run_at
+from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.cli.authentication import auth_options, choose_authenticators, read_skill_scopes
+from apcore_a2a.cli.extensions import Extensions, Reloader, open_extensions
 from apcore_a2a.cli.limit_options import limit_options
 from apcore_a2a.cli.options import example
+from apcore_a2a.cli.reload import run_with_reload
+from apcore_a2a.cli.targets import FORMS, DirectoryTarget, ObjectTarget, is_asgi, load_target, parse_target
+from apcore_a2a.cli.tls_options import TLS_SETTINGS, tls_options
 from apcore_a2a.settings import LOG_LEVELS, Settings
 
 # A default is written once, in Settings: `serve(...)` and `apcore-a2a serve` do the same unless told otherwise.
 DEFAULTS: Final = Settings()
 DEFAULT_LOG_LEVEL: Final = "info"  # Settings leaves it open
+DEFAULT_DIRECTORY: Final = "./extensions"
+# What `dev` sets that `serve` does not; an option or a variable of the environment wins here as there.
+DEVELOPMENT: Final = {"host": "127.0.0.1", "explorer": True, "reload": True, "log_level": "debug"}
+# What an application that is ready leaves to say.
+_OF_ANY_APPLICATION: Final = frozenset(
+    {"target", "extensions_dir", "factory", "host", "port", "reload", "supervised", "log_level", "log_format"}
+    | {"shutdown_timeout", "drain_delay"}
+    | TLS_SETTINGS
+)
 
 
-@click.command("serve", epilog=example("apcore-a2a serve --extensions-dir ./extensions --store sqlite:///tasks.db"))
+@click.command("serve", epilog=example("apcore-a2a serve agent.py:agent --store sqlite:///tasks.db"))
+@click.argument("target", required=False)
 @click.option(
     "--extensions-dir",
     envvar="EXTENSIONS_DIR",
-    default="./extensions",
+    default=DEFAULT_DIRECTORY,
     show_default=True,
     metavar="DIR",
-    help="Directory with the apcore modules.",
+    help="Directory of apcore modules, if there is no TARGET.",
 )
+@click.option("--factory", is_flag=True, help="TARGET is a function without arguments that makes what to serve.")
 @click.option("--host", envvar="HOST", default=DEFAULTS.host, show_default=True, help="Address to bind.")
 @click.option(
     "--port",
@@ -66,6 +84,7 @@ DEFAULT_LOG_LEVEL: Final = "info"  # Settings leaves it open
     help="Most tasks kept.  [default: 10,000 in memory, a million in SQLite]",
 )
 @auth_options
+@tls_options
 @click.option("--cors-origins", envvar="CORS_ORIGINS", help="Origins browsers may call from, separated by commas.")
 @click.option(
     "--push-notifications", envvar="PUSH_NOTIFICATIONS", is_flag=True, help="Offer webhooks (not available yet)."
@@ -117,7 +136,8 @@ DEFAULT_LOG_LEVEL: Final = "info"  # Settings leaves it open
     help="Most messages of a conversation that an agent is told.  [default: 100]",
 )
 @limit_options
-@click.option("--reload", is_flag=True, help="Take in modules again when their files change.")
+@click.option("--supervised", is_flag=True, hidden=True)  # we are the process that --reload has started
+@click.option("--reload", is_flag=True, help="Take in code again when its files change.")
 @click.option(
     "--log-level",
     envvar="LOG_LEVEL",
@@ -133,31 +153,120 @@ DEFAULT_LOG_LEVEL: Final = "info"  # Settings leaves it open
     show_default=True,
 )
 def command(**given: Any) -> int:
-    """Serve the apcore modules in a directory as one A2A agent.
+    """Serve TARGET as an A2A agent.
 
-    Every option can also be set in the environment; an option given here wins.
+    TARGET is a directory of apcore modules, or the name of an object: file.py:name or package.module:name. The object
+    can be a function, an apcore Registry or Executor, an AgentExecutor, or an application that is ready. Without a
+    TARGET, the modules of --extensions-dir are served.
+
+    Every option can also be set in the environment, under the name beside it; an option given here wins.
     """
-    logs.configure(given["log_level"], given["log_format"], color=sys.stderr.isatty())
     return _serve(given)
 
 
+def develop(**given: Any) -> int:
+    """Serve TARGET while you write it.
+
+    The same as serve with --reload, --explorer, --log-level debug, and on this machine only (--host 127.0.0.1).
+    """
+    return _serve(given)
+
+
+for _param in command.params:
+    if isinstance(_param, click.Option):
+        _param.show_envvar = True
+
+development_command: Final = click.Command(
+    "dev",
+    callback=develop,
+    params=command.params,
+    help=develop.__doc__,
+    context_settings={"default_map": DEVELOPMENT},
+    epilog=example("apcore-a2a dev agent.py:agent"),
+)
+
+
 def _serve(given: dict[str, Any]) -> int:
+    logs.configure(given["log_level"], given["log_format"], color=sys.stderr.isatty())
+    target = _choose_target(given)
     auth = choose_authenticators(given)
-    extensions = open_extensions(Path(given["extensions_dir"]))
+    if isinstance(target, DirectoryTarget):
+        extensions = open_extensions(target.directory)
+        return _serve_modules(extensions, given, auth)
+    if given["reload"] and not given["supervised"]:
+        arguments = [*click.get_current_context().obj, "--supervised"]
+        return run_with_reload(arguments, target.root)
+    loaded = load_target(target, factory=given["factory"])
+    changes = ""
+    if given["reload"]:
+        changes = f"on: a change below {target.root} starts it anew"
+    if is_asgi(loaded):
+        return _serve_application(loaded, str(target), given, changes)
+    app = _build(loaded, _app_options(given) | {"auth": auth}, given, name=f"{target}: ")
+    return _run(app, given, changes)
+
+
+def _choose_target(given: dict[str, Any]) -> DirectoryTarget | ObjectTarget:
+    if given["target"] is None:
+        return DirectoryTarget(Path(given["extensions_dir"]))
+    if _is_given("extensions_dir"):
+        raise click.UsageError(f"Give either a TARGET ({FORMS}) or --extensions-dir, not both.")
+    return parse_target(given["target"])
+
+
+def _is_given(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _serve_modules(extensions: Extensions, given: dict[str, Any], auth: list[Authenticator] | None) -> int:
     options = _app_options(given) | {"auth": auth}
+    changes = ""
     if given["reload"]:
         reloader = Reloader(extensions)
         options |= {"on_startup": [reloader.start], "on_shutdown": [reloader.stop]}
+        changes = "on: changed modules are taken in again"
+    return _run(_build(extensions.registry, options, given), given, changes)
+
+
+def _build(target: object, options: dict[str, Any], given: dict[str, Any], *, name: str = "") -> Application:
     try:
-        app = build(extensions.registry, cast(ServeOptions, options), host=given["host"], port=given["port"])
-    except (ValueError, TypeError) as error:
-        raise click.ClickException(str(error)) from error
+        return build(target, cast(ServeOptions, options), host=given["host"], port=given["port"])
+    except (ValueError, TypeError, ImportError) as error:
+        raise click.ClickException(f"{name}{error}") from error
+
+
+def _run(app: Application, given: dict[str, Any], changes: str) -> int:
+    def show_banner(address: str) -> None:
+        banner.show(app, address, settings=settings, reload=changes)
+
+    # Where to bind is said by the command, also for an application that was made without knowing.
+    settings = replace(app.settings, **_where_to_bind(given))
+    # No log configuration of uvicorn's: ours is set up, and has its loggers, too.
+    return _exit_code(run_at(app, settings, log_level=given["log_level"], log_config=None, on_started=show_banner))
+
+
+def _serve_application(app: Any, name: str, given: dict[str, Any], changes: str) -> int:  # Any: an ASGI application
+    """Serve an application that is ready: who made it has said all that the other options say."""
+    for option in click.get_current_context().command.params:
+        if option.name not in _OF_ANY_APPLICATION and _is_given(option.name):
+            text = f"{option.opts[0]} has no effect: {name} is a ready application; set it where that is made"
+            raise click.ClickException(text)
+    if isinstance(app, Application):
+        return _run(app, given, changes)
+    times = {"shutdown_timeout": given["shutdown_timeout"], "drain_delay": given["drain_delay"]}
+    settings = Settings(**_where_to_bind(given), **times)
 
     def show_banner(address: str) -> None:
-        banner.show(app, address, reload=given["reload"])
+        banner.show_other(name, address, settings, reload=changes)
 
-    # No log configuration of uvicorn's: ours is set up, and has its loggers, too.
-    why_not = run(app, log_level=given["log_level"], log_config=None, on_started=show_banner)
+    return _exit_code(run_at(app, settings, log_level=given["log_level"], log_config=None, on_started=show_banner))
+
+
+def _where_to_bind(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in ("host", "port", *TLS_SETTINGS)}
+
+
+def _exit_code(why_not: str) -> int:
     if why_not:
         # Not as a record of the log: there, a text is cut where a client could have made it long.
         click.echo(f"Error: {why_not}", err=True)
@@ -174,6 +283,9 @@ def _app_options(given: dict[str, Any]) -> dict[str, Any]:  # Any: the values of
             options[name] = given[name]
     for name in ("cors_origins", "trusted_proxies"):
         options[name] = _split(given[name])
+    if not options["default_skill"]:
+        del options["default_skill"]  # what has no modules refuses it, even if it says nothing
+    options["skill_scopes"] = read_skill_scopes(given["skill_scopes"])
     return options
 
 

@@ -34,6 +34,7 @@ from apcore_a2a.protocol.card import AgentCard, AgentInterface
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import (
     MAX_ID,
+    MAX_PAGE_SIZE,
     CancelTask,
     Event,
     GetExtendedCard,
@@ -110,21 +111,53 @@ class A2AClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections. An `httpx.AsyncClient` that was passed in stays open."""
+        """Close the connections. An `httpx.AsyncClient` that was passed in stays open.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     await client.close()
+        """
         await self._channel.close()
 
     @property
     async def agent_card(self) -> AgentCard:
-        """The agent's card: `await client.agent_card`. Fetched at first use, then kept for `card_ttl`."""
+        """The agent's card: `await client.agent_card`. Fetched at first use, then kept for `card_ttl`.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     card = await client.agent_card
+            ...     print(card.name, [skill.id for skill in card.skills])
+        """
         return await self._channel.discovery.card()
 
+    async def discover(self) -> AgentCard:
+        """The agent's card, as `await client.agent_card` gives it.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     print((await client.discover()).description)
+        """
+        return await self.agent_card
+
     async def refresh_card(self) -> AgentCard:
-        """The agent's card, asked for now."""
+        """The agent's card, asked for now.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     card = await client.refresh_card()
+            ...     print(card.version)
+        """
         return await self._channel.discovery.card(refresh=True)
 
     @property
     async def interface(self) -> AgentInterface:
-        """The address, binding and version in use: `await client.interface`."""
+        """The address, binding and version in use: `await client.interface`.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     chosen = await client.interface
+            ...     print(chosen.url, chosen.protocol_binding, chosen.protocol_version)
+        """
         chosen = await self._channel.discovery.interface()
         return AgentInterface(
             url=chosen.url,
@@ -137,6 +170,11 @@ class A2AClient:
         """The card that the agent shows to authenticated callers.
 
         It takes the place of `agent_card`, unless it was asked for with credentials of its own.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     card = await client.extended_card(auth="Bearer …")
+            ...     print(len(card.skills))
         """
         card: AgentCard = await self._call(Operation.EXTENDED_CARD, GetExtendedCard(), options)
         discovery = self._channel.discovery
@@ -163,6 +201,12 @@ class A2AClient:
 
         Raises:
             A2AConnectionError: no answer in time, or a task that is still under way; the error then names it.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     answer = await client.send_message("What is the weather?", skill="weather", timeout=60)
+            ...     if isinstance(answer, Task):
+            ...         print(answer.status.state, answer.artifacts)
         """
         request = _take_request(message, options)
         resolved = self._resolve(options)
@@ -194,12 +238,23 @@ class A2AClient:
 
         Yields `Task`, `StatusUpdate` and `ArtifactUpdate`, or one `Message`. A broken connection is taken up again:
         what follows is the next event, or a `Task` that stands for everything before.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     async for event in client.stream_message("Tell me a story"):
+            ...         print(event)
         """
         request = _take_request(message, options)
         return EventStream(self._channel, self._resolve(options)).run(request)
 
     def resubscribe(self, task_id: str, **options: Unpack[CallOptions]) -> AsyncGenerator[Event]:
-        """Follow a task that is under way, from its present state on, as `stream_message` does."""
+        """Follow a task that is under way, from its present state on, as `stream_message` does.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     async for event in client.resubscribe("task-id"):
+            ...         print(event)
+        """
         stream = EventStream(self._channel, self._resolve(options), task_id)
         return stream.run(SubscribeToTask(id=task_id))
 
@@ -212,6 +267,13 @@ class A2AClient:
 
         Raises:
             TimeoutError: the task is still under way after `within` seconds.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     configuration = SendConfiguration(return_immediately=True)
+            ...     task = await client.send_message("Count to a million", configuration=configuration)
+            ...     if isinstance(task, Task):
+            ...         print((await client.wait(task, within=3600)).status.state)
         """
         if isinstance(task, Task) and task.status.state in AT_REST:
             return task
@@ -222,6 +284,13 @@ class A2AClient:
     async def get_task(
         self, task_id: str, *, history_length: int | None = None, **options: Unpack[CallOptions]
     ) -> Task:
+        """A task as it is now; `history_length` bounds how many messages come with it, the last ones.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     task = await client.get_task("task-id", history_length=10)
+            ...     print(task.status.state)
+        """
         request = GetTask(id=task_id, history_length=history_length)
         task: Task = await self._call(Operation.GET, request, options)
         return task
@@ -229,17 +298,47 @@ class A2AClient:
     async def cancel_task(
         self, task_id: str, *, metadata: Metadata | None = None, **options: Unpack[CallOptions]
     ) -> Task:
+        """Ask the agent to stop; the task as it is then. One that has ended is a `TaskNotCancelableError`.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     task = await client.cancel_task("task-id")
+            ...     print(task.status.state)
+        """
         task: Task = await self._call(Operation.CANCEL, CancelTask(id=task_id, metadata=metadata), options)
         return task
 
-    async def list_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> TaskPage:
-        """One page of the caller's tasks, newest first; `page.next_page_token` leads to the next."""
+    async def list_tasks(
+        self, context_id: str | None = None, limit: int | None = None, **options: Unpack[ListOptions]
+    ) -> TaskPage:
+        """One page of the caller's tasks, newest first; `page.next_page_token` leads to the next.
+
+        Args:
+            context_id: Only the tasks of this conversation.
+            limit: As many tasks at most: another name of `page_size`, but more than a page may hold is a full page.
+            options: See `ListOptions`.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     page = await client.list_tasks(limit=10, status=TaskState.INPUT_REQUIRED)
+            ...     print([task.id for task in page.tasks], page.next_page_token)
+        """
+        if limit is not None:
+            if "page_size" in options:
+                raise TypeError("limit and page_size are two names of one thing: pass one of them")
+            options["page_size"] = min(limit, MAX_PAGE_SIZE)
         request = _take_filters(context_id, options)
         page: TaskPage = await self._call(Operation.LIST, request, options)
         return page
 
     async def iter_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> AsyncGenerator[Task]:
-        """All the caller's tasks, page after page."""
+        """All the caller's tasks, page after page.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     async for task in client.iter_tasks("context-id"):
+            ...         print(task.id, task.status.state)
+        """
         request = _take_filters(context_id, options)
         while True:
             page: TaskPage = await self._call(Operation.LIST, request, options)
@@ -254,7 +353,13 @@ class A2AClient:
     async def set_push_config(
         self, task_id: str, config: PushConfig | str, **options: Unpack[CallOptions]
     ) -> PushConfig:
-        """Have the events of a task sent to a webhook: a URL, or a `PushConfig` with token and authentication."""
+        """Have the events of a task sent to a webhook: a URL, or a `PushConfig` with token and authentication.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     config = await client.set_push_config("task-id", "https://me.example.com/hook")
+            ...     print(config.id)
+        """
         given = config
         if isinstance(given, str):
             given = PushConfig(url=given)
@@ -262,11 +367,24 @@ class A2AClient:
         return stored
 
     async def get_push_config(self, task_id: str, config_id: str = "", **options: Unpack[CallOptions]) -> PushConfig:
+        """One webhook of a task; without `config_id` the only one it has.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     config = await client.get_push_config("task-id", "config-id")
+            ...     print(config.url)
+        """
         config: PushConfig = await self._call(Operation.GET_PUSH, PushConfigRef(task_id=task_id, id=config_id), options)
         return config
 
     async def list_push_configs(self, task_id: str, **options: Unpack[CallOptions]) -> list[PushConfig]:
-        """Every webhook of a task."""
+        """Every webhook of a task.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     for config in await client.list_push_configs("task-id"):
+            ...         print(config.id, config.url)
+        """
         configs: list[PushConfig] = []
         request = ListPushConfigs(task_id=task_id)
         while True:
@@ -278,6 +396,12 @@ class A2AClient:
             request = replace(request, page_token=page.next_page_token)
 
     async def delete_push_config(self, task_id: str, config_id: str, **options: Unpack[CallOptions]) -> None:
+        """Send no further events to a webhook.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     await client.delete_push_config("task-id", "config-id")
+        """
         await self._call(Operation.DELETE_PUSH, PushConfigRef(task_id=task_id, id=config_id), options)
 
     def _resolve(self, options: CallOptions) -> ResolvedOptions:

@@ -5,7 +5,7 @@ Rule: keys come from the caller alone; `jku` and the unprotected header are neve
 
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -13,12 +13,11 @@ from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key
 from msgspec import Struct
-from msgspec.structs import replace
 
-from apcore_a2a.client.jcs import canonicalize
 from apcore_a2a.errors import A2ADiscoveryError
 from apcore_a2a.protocol.card import AgentCard, AgentCardSignature
-from apcore_a2a.protocol.model import encode
+from apcore_a2a.protocol.card_forms import forms_to_check
+from apcore_a2a.protocol.jcs import canonicalize
 
 ALGORITHMS: Final = [
     "ES256",
@@ -34,9 +33,6 @@ ALGORITHMS: Final = [
     "EdDSA",
 ]
 MAX_SIGNATURES: Final = 10  # a card may list thousands, and each is checked against four forms
-# Fields of security schemes and requirements that are neither REQUIRED nor `optional` in the protocol's own definition.
-_IMPLICIT: Final = frozenset({"description", "bearerFormat", "oauth2MetadataUrl", "refreshUrl", "pkceRequired", "list"})
-_FREE_FORM: Final = ("securitySchemes", "securityRequirements")
 
 
 class _Header(Struct, frozen=True):
@@ -72,7 +68,7 @@ class CardVerifier:
                 return
             raise A2ADiscoveryError(f"The agent card at {url} is not signed, and signatures are required", url=url)
         try:
-            payloads = [canonicalize(form) for form in _signed_forms(card, body)]
+            payloads = [canonicalize(form) for form in forms_to_check(card, body)]
         except ValueError as error:
             raise A2ADiscoveryError(f"The agent card at {url} has no canonical form: {error}", url=url) from error
         # One is enough (§8.4.3): several are there while keys change.
@@ -103,69 +99,6 @@ def _is_valid(signature: AgentCardSignature, payload: bytes, key: Key) -> bool:
     except (JoseError, ValueError):
         return False
     return True
-
-
-def _signed_forms(card: AgentCard, body: Mapping[str, Any]) -> Iterator[object]:
-    """The forms that signers sign: what §8.4.1 asks for, and what is found in the wild.
-
-    Each determines the card we use, so a signature over any of them is a signature over that card.
-    """
-    # The model's own JSON follows §8.4.1: REQUIRED fields stay, optional ones stay if they were set, defaults go.
-    # Security is free-form in the model, so there it is done by hand.
-    standard = msgspec.json.decode(encode(replace(card, signatures=())))
-    for holder in (standard, *standard["skills"]):
-        for name in _FREE_FORM:
-            if name in holder:
-                holder[name] = _without_defaults(holder[name])
-    received = dict(body)
-    received.pop("signatures", None)
-    yield standard
-    yield _without_empty(standard)  # a2a-sdk leaves out empty REQUIRED fields as well
-    yield received  # a card of 0.3, or of a version newer than this one
-    yield _without_empty(received)
-
-
-def _without_defaults(value: Any) -> Any:
-    """The value without those of its fields, at any depth, that §8.4.1 leaves out when they are empty."""
-    if isinstance(value, list):
-        return [_without_defaults(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    kept: dict[str, Any] = {}
-    for name, item in value.items():
-        if item or name not in _IMPLICIT:
-            kept[name] = _without_defaults(item)
-    return kept
-
-
-def _without_empty(value: Any) -> Any:
-    """The value without empty texts, lists and objects at any depth; None if that leaves nothing."""
-    # false and 0 stay: they are values, and a2a-sdk signs them.
-    if isinstance(value, list):
-        return _without_empty_items(value) or None
-    if isinstance(value, dict):
-        return _without_empty_members(value) or None
-    if value == "":
-        return None
-    return value
-
-
-def _without_empty_items(items: list[Any]) -> list[Any]:
-    kept: list[Any] = []
-    for item in items:
-        cleaned = _without_empty(item)
-        if cleaned is not None:
-            kept.append(cleaned)
-    return kept
-
-
-def _without_empty_members(members: dict[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
-    for name, item in members.items():
-        cleaned = _without_empty(item)
-        if cleaned is not None:
-            kept[name] = cleaned
-    return kept
 
 
 def _unbase64(text: str) -> bytes:

@@ -126,58 +126,180 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Close the connections and end the client's thread. A `with` block does it.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     client.close()
+        """
         self._thread.stop(self._client.close)
 
     @property
     def url(self) -> str:
+        """The agent's address.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     print(client.url)
+        """
         return self._client.url
 
     @property
     def agent_card(self) -> AgentCard:
+        """The agent's card, as `A2AClient.agent_card` has it.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     print(client.agent_card.name)
+        """
         return self._thread.run(self._client.agent_card)
 
+    def discover(self) -> AgentCard:
+        """The agent's card, as `agent_card` gives it.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     print(client.discover().description)
+        """
+        return self._thread.run(self._client.discover())
+
     def refresh_card(self) -> AgentCard:
+        """The agent's card, asked for now.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     print(client.refresh_card().version)
+        """
         return self._thread.run(self._client.refresh_card())
 
     @property
     def interface(self) -> AgentInterface:
+        """The address, binding and version in use.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     print(client.interface.protocol_binding)
+        """
         return self._thread.run(self._client.interface)
 
     def extended_card(self, **options: Unpack[CallOptions]) -> AgentCard:
+        """The card that the agent shows to authenticated callers; see `A2AClient.extended_card`.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     print(client.extended_card(auth="Bearer …").skills)
+        """
         return self._thread.run(self._client.extended_card(**options))
 
     def send_message(self, message: Sendable, *, wait: bool = True, **options: Unpack[SendOptions]) -> Task | Message:
+        """Send a message and wait for the answer; see `A2AClient.send_message`.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     print(client.send_message("What is the weather?", skill="weather", timeout=60))
+        """
         return self._thread.run(self._client.send_message(message, wait=wait, **options))
 
     def stream_message(self, message: Sendable, **options: Unpack[SendOptions]) -> Generator[Event]:
+        """Send a message and follow what becomes of it; see `A2AClient.stream_message`.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     for event in client.stream_message("Tell me a story"):
+            ...         print(event)
+        """
         return self._thread.iterate(self._client.stream_message(message, **options))
 
     def resubscribe(self, task_id: str, **options: Unpack[CallOptions]) -> Generator[Event]:
+        """Follow a task that is under way; see `A2AClient.resubscribe`.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     for event in client.resubscribe("task-id"):
+            ...         print(event)
+        """
         return self._thread.iterate(self._client.resubscribe(task_id, **options))
 
     def wait(self, task: Task | str, *, within: float | None = None, **options: Unpack[CallOptions]) -> Task:
+        """The task once it rests; see `A2AClient.wait`.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     print(client.wait("task-id", within=3600).status.state)
+        """
         return self._thread.run(self._client.wait(task, within=within, **options))
 
     def get_task(self, task_id: str, *, history_length: int | None = None, **options: Unpack[CallOptions]) -> Task:
+        """A task as it is now; see `A2AClient.get_task`.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     print(client.get_task("task-id").status.state)
+        """
         return self._thread.run(self._client.get_task(task_id, history_length=history_length, **options))
 
     def cancel_task(self, task_id: str, *, metadata: Metadata | None = None, **options: Unpack[CallOptions]) -> Task:
+        """Ask the agent to stop; see `A2AClient.cancel_task`.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     print(client.cancel_task("task-id").status.state)
+        """
         return self._thread.run(self._client.cancel_task(task_id, metadata=metadata, **options))
 
-    def list_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> TaskPage:
-        return self._thread.run(self._client.list_tasks(context_id, **options))
+    def list_tasks(
+        self, context_id: str | None = None, limit: int | None = None, **options: Unpack[ListOptions]
+    ) -> TaskPage:
+        """One page of the caller's tasks; see `A2AClient.list_tasks`.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     print([task.id for task in client.list_tasks(limit=10).tasks])
+        """
+        return self._thread.run(self._client.list_tasks(context_id, limit, **options))
 
     def iter_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> Generator[Task]:
+        """All the caller's tasks, page after page.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     for task in client.iter_tasks("context-id"):
+            ...         print(task.id, task.status.state)
+        """
         return self._thread.iterate(self._client.iter_tasks(context_id, **options))
 
     def set_push_config(self, task_id: str, config: PushConfig | str, **options: Unpack[CallOptions]) -> PushConfig:
+        """Have the events of a task sent to a webhook; see `A2AClient.set_push_config`.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     print(client.set_push_config("task-id", "https://me.example.com/hook").id)
+        """
         return self._thread.run(self._client.set_push_config(task_id, config, **options))
 
     def get_push_config(self, task_id: str, config_id: str = "", **options: Unpack[CallOptions]) -> PushConfig:
+        """One webhook of a task; see `A2AClient.get_push_config`.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     print(client.get_push_config("task-id").url)
+        """
         return self._thread.run(self._client.get_push_config(task_id, config_id, **options))
 
     def list_push_configs(self, task_id: str, **options: Unpack[CallOptions]) -> list[PushConfig]:
+        """Every webhook of a task.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     print([config.url for config in client.list_push_configs("task-id")])
+        """
         return self._thread.run(self._client.list_push_configs(task_id, **options))
 
     def delete_push_config(self, task_id: str, config_id: str, **options: Unpack[CallOptions]) -> None:
+        """Send no further events to a webhook.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     client.delete_push_config("task-id", "config-id")
+        """
         self._thread.run(self._client.delete_push_config(task_id, config_id, **options))

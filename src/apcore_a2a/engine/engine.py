@@ -5,6 +5,7 @@ caller is answered like what does not exist.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from apcore_a2a import errors
 from apcore_a2a.agent import Agent, Caller
+from apcore_a2a.engine import task_log
 from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.call_context import CallContext, Interceptor
 from apcore_a2a.engine.cluster import Cluster
@@ -43,6 +45,8 @@ from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Document, Message, SendMessage, Task, TaskState, Value
 from apcore_a2a.protocol.operations import SHAPES, Operation
 from apcore_a2a.storage.task_store import Query, Record, Store, as_shared, trouble_of
+
+logger = logging.getLogger(__name__)
 
 LARGE_PAGE: Final = 256 * 1024  # bytes of tasks that are not read on the loop
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
@@ -153,6 +157,9 @@ class Engine:
         if SHAPES[operation].streams and not self.options.streaming:
             raise UnsupportedOperationError("This agent does not stream")
         perform = self._operations.get(operation, _no_push)
+        if logger.isEnabledFor(logging.DEBUG):
+            extra = {"operation": operation.value, "caller": task_log.name_of(context.caller)}
+            logger.debug("request dispatched", extra=extra)
         if not self._interceptors:
             return await perform(request, context)
         return await self._intercepted(perform, operation, request, context)

@@ -79,6 +79,13 @@ class LogEntry(Struct, gc=False):
         return one_line(self.encode(dialect))
 
 
+class Folded(NamedTuple):
+    """Events that were folded together: for the log, and as the store keeps them."""
+
+    entries: list[LogEntry]
+    records: list[bytes]
+
+
 class Snapshot(NamedTuple):
     """A task, and the sequence number of the last event in it."""
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, Agent, Call
 from apcore_a2a.engine.call_context import CallContext, new_call
-from apcore_a2a.engine.conversations import Conversations
+from apcore_a2a.engine.conversation import Conversations
 from apcore_a2a.engine.elsewhere import Elsewhere, queue_task
 from apcore_a2a.engine.errands import send_on
 from apcore_a2a.engine.event_log import Snapshot

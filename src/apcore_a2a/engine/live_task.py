@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -24,7 +24,8 @@ from apcore_a2a.engine.agent_output import (
     repeats_state,
     with_unanswered,
 )
-from apcore_a2a.engine.event_log import EventLog, LogEntry, Snapshot, fold_records, snapshot_entry
+from apcore_a2a.engine.event_log import EventLog, Folded, LogEntry, Snapshot, fold_records, snapshot_entry
+from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.stored_run import RunKeeper
 from apcore_a2a.engine.turn import Place, Turn
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, OverloadedError, TaskNotFoundError
@@ -49,16 +50,10 @@ MAX_UNSAVED: Final = 64  # writes an agent may be ahead of a durable store
 Saving = asyncio.Future[None] | None
 """A write: None when it is saved already. Never await it where one may be cancelled: that would cancel the write."""
 
-
 StoredEvents = Callable[[int, int], Awaitable[Sequence[bytes] | None]]
 """The next events above a sequence number, at most so many."""
-
-
-class _Folded(NamedTuple):
-    """Events that were folded together: for the log, and as the store keeps them."""
-
-    entries: list[LogEntry]
-    records: list[bytes]
+Tasks = dict[str, "LiveTask"]
+"""The live tasks by id; each enters and leaves by itself."""
 
 
 class LiveTask:
@@ -80,7 +75,7 @@ class LiveTask:
     """
 
     def __init__(
-        self, task: Task, registry: "dict[str, LiveTask]", *, owner: str, store: Store, record: Record | None = None
+        self, task: Task, registry: Tasks, *, owner: str, store: Store, observer: Observer, record: Record | None = None
     ) -> None:
         self.task = task
         self.owner = owner
@@ -95,6 +90,7 @@ class LiveTask:
         self.unsaved: deque[asyncio.Future[None]] = deque()  # writes on their way, in order
         self._epoch = record.epoch if record else 1  # of the lease; a durable store refuses writes with an older one
         self._store = store
+        self._observer = observer
         self._registry = registry
         self._holders = 0
         self._cancels = 0
@@ -305,7 +301,7 @@ class LiveTask:
         Raises:
             A2AError: an event may not follow; those before it are on their way all the same.
         """
-        folded = _Folded([], [])
+        folded = Folded([], [])
         failure = None
         try:
             for event, body in events:
@@ -320,7 +316,7 @@ class LiveTask:
             raise failure
         return saving
 
-    def _fold(self, event: AgentEvent, body: bytes, folded: "_Folded", said: Message | None = None) -> None:
+    def _fold(self, event: AgentEvent, body: bytes, folded: Folded, said: Message | None = None) -> None:
         """Fold one event: with the step to WORKING that agents leave out, and not at all if it says nothing new.
 
         `said` is the user's message that caused it.
@@ -354,7 +350,7 @@ class LiveTask:
             fold(task, said)
         folded.records.append(body)
 
-    def _refuse_queue(self, end: StatusUpdate | Task, folded: "_Folded") -> tuple[StatusUpdate | Task, bytes]:
+    def _refuse_queue(self, end: StatusUpdate | Task, folded: Folded) -> tuple[StatusUpdate | Task, bytes]:
         """The task ends while messages wait: they go into its history, and its last status names them."""
         refused = [address_message(queued.request.message, self.task) for queued in self.kept.queue]
         self.kept.set_queue(())
@@ -419,6 +415,7 @@ class LiveTask:
         self.log.append(entries, sum(map(len, change.events)))
         if entries[-1].state in TERMINAL:
             self.log.close()
+            self._observer.task_ended(self.task.id, self.owner, entries[-1].state)
 
     # ---- waiting for the store ------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from apcore_a2a.engine import task_log
 from apcore_a2a.engine.agent_output import failed_status
 from apcore_a2a.engine.call_context import CallContext, new_call
 from apcore_a2a.engine.intake import Intake
@@ -48,8 +49,10 @@ class Recovery:
             request = stored.request if stored is not None else None
             if stored is not None and request is not None and stored.may_run_again():
                 await self._rerun(live, stored, request)
+                task_log.log_recovered(live.task, "run again")
             elif request is not None or live.state not in AT_REST:
                 await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
+                task_log.log_recovered(live.task, "failed: its worker is lost")
             # What waited waits again; if the task has just ended, it was refused, and nothing does.
             for queued in live.kept.queue:
                 self._intake.resume_queued(live, queued)
@@ -59,8 +62,10 @@ class Recovery:
         context = CallContext(caller=stored.caller)
         call = new_call(request, live.task, context)
         await self._intake.conversations.tell(call, context)
-        # The message that is being answered is in the stored task already; it is not part of what was said before.
-        call.history = tuple(said for said in call.history if said.message_id != call.message.message_id)
+        # The message that is being answered is in the stored task already, and so is what there was of the answer:
+        # neither is part of what was said before.
+        of_this_run = {call.message.message_id, *(artifact.artifact_id for artifact in live.task.artifacts)}
+        call.history = tuple(said for said in call.history if said.message_id not in of_this_run)
         call.resumed = stored.resumed
         call.memo = stored.memo
         await live.turn.take()  # at once: nobody else knows of the task

@@ -107,7 +107,7 @@ class Run:
         self._batch: list[CheckedEvent] = []  # what the agent has yielded since the last save
         self._stop: Stop | None = None
         self._save_failure: BaseException | None = None  # of a save, while the agent had control
-        self._started: float | None = None  # when the agent was called, by the monotonic clock
+        self.started: float | None = None  # when the agent was called, by the monotonic clock
 
     async def drive(self) -> None:
         """Run the agent to its end. Never raises but when it is cancelled in the middle of the end."""
@@ -156,7 +156,7 @@ class Run:
 
     async def _run_agent(self) -> BaseException | None:
         """Have the agent run; what it failed with, if it did."""
-        self._started = time.monotonic()
+        self.started = time.monotonic()
         self._observer.run_started(self.live.task.id)
         try:
             if self._stop is None:
@@ -394,7 +394,7 @@ class Run:
 
     def _close(self) -> None:
         self.phase = OVER
-        if self._started is not None:
+        if self.started is not None:
             task = self.live.task
-            self._observer.run_ended(task.id, task.status.state, time.monotonic() - self._started)
+            self._observer.run_ended(task.id, task.status.state, time.monotonic() - self.started)
         self.progress.reach(RESTED)

@@ -15,6 +15,8 @@ from typing import Any, Final
 from msgspec import json
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Caller, CancelToken
+from apcore_a2a.clean_text import clean_line
+from apcore_a2a.engine import task_log
 from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.observer import Observer
@@ -92,12 +94,12 @@ class Runs:
     def add(self, task: Task, owner: str, allowance: str) -> LiveTask:
         """The live task of a new one, whose turn its first run has, if there is still room for that."""
         self.check_room(allowance)
-        return LiveTask(task, self._live, owner=owner, store=self._store)
+        return LiveTask(task, self._live, owner=owner, store=self._store, observer=self._observer)
 
     def add_queued(self, task: Task, owner: str) -> LiveTask:
         """The live task of a new one that is to be run where there is room, by whoever has it; nobody's turn."""
         self.check_draining()
-        live = LiveTask(task, self._live, owner=owner, store=self._store)
+        live = LiveTask(task, self._live, owner=owner, store=self._store, observer=self._observer)
         live.turn.give()
         return live
 
@@ -107,7 +109,7 @@ class Runs:
         live = self._live.get(task.id)
         if live is not None:
             return live
-        return LiveTask(task, self._live, owner=record.owner, store=self._store, record=record)
+        return LiveTask(task, self._live, owner=record.owner, store=self._store, observer=self._observer, record=record)
 
     # ---- starting -------------------------------------------------------------------------------------------------
 
@@ -150,7 +152,15 @@ class Runs:
             self._active_of[run.allowance] = left
         else:
             del self._active_of[run.allowance]
+        if run.started is not None and task_log.is_wanted():
+            self._log_rest(run, time.monotonic() - run.started)
         run.live.end_run()
+
+    def _log_rest(self, run: Run, seconds: float) -> None:
+        if run.reply is not None:
+            task_log.log_reply(run.call, seconds)
+        elif run.live.is_stored:  # else there is no task, and its sender was told why
+            task_log.log_rest(run.call, run.live.task, seconds)
 
     def all_running(self) -> list[Run]:
         return list(self._active.values())
@@ -164,7 +174,9 @@ class Runs:
         try:
             await work
         except A2AError as error:
-            logger.warning("queued message not taken", extra={"task_id": live.task.id, "reason": error.message})
+            logger.warning(
+                "queued message not taken", extra={"task_id": live.task.id, "reason": clean_line(error.message)}
+            )
         finally:
             live.release()
 
@@ -223,7 +235,9 @@ class Runs:
                         await self._find_out(live)
                         raise
             except A2AError as error:
-                logger.warning("cancel not stored", extra={"task_id": live.task.id, "reason": error.message})
+                logger.warning(
+                    "cancel not stored", extra={"task_id": live.task.id, "reason": clean_line(error.message)}
+                )
 
     async def _find_out(self, live: LiveTask) -> None:
         """A write failed, or only seemed to: ask the store, when it answers again, and let readers see what it has."""
@@ -233,7 +247,9 @@ class Runs:
                 await live.resync()
                 return
             except A2AError as error:
-                logger.warning("store not asked yet", extra={"task_id": live.task.id, "reason": error.message})
+                logger.warning(
+                    "store not asked yet", extra={"task_id": live.task.id, "reason": clean_line(error.message)}
+                )
         live.log.close()  # whoever watches reads the store again
 
     async def _cancel_waiting(self, live: LiveTask, caller: Caller) -> None:
@@ -253,6 +269,7 @@ class Runs:
             await live.resync()
         if live.state not in TERMINAL:
             await live.write(stopped_status(Stop.CANCEL))
+        task_log.log_end(live.task, caller)
 
     async def drain(self, grace: float) -> None:
         """Let runs finish for `grace` seconds, then end the rest as failed, and every stream."""

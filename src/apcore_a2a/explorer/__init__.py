@@ -6,6 +6,8 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
+from apcore_a2a.safe_headers import NO_STORE, SAFE
+
 # What the page may do, whatever is put into it: card and answers are other people's text. Only the script and the style
 # that carry this answer's nonce run, they call nobody but this server, and nobody may frame the page to steal a click.
 POLICY: Final = (
@@ -33,14 +35,12 @@ class ExplorerPage:
         headers = [
             (b"content-type", b"text/html; charset=utf-8"),
             (b"content-security-policy", POLICY.format(nonce=nonce).encode()),
-            (b"cache-control", b"no-store"),
-            (b"referrer-policy", b"no-referrer"),
-            (b"x-content-type-options", b"nosniff"),
+            *NO_STORE,
         ]
         await _answer(send, 200, self._page.replace("{{nonce}}", nonce).encode(), headers)
 
 
 async def _answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    start = [*headers, (b"content-length", b"%d" % len(body))]
+    start = [*headers, *SAFE, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})

@@ -33,6 +33,7 @@ from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, VERSION_HEADER, Dialect, choose
 from apcore_a2a.protocol.jsonrpc import ErrorObject
 from apcore_a2a.protocol.sse import FRAME_END, KEEP_ALIVE, frame, frame_head, one_line
+from apcore_a2a.safe_headers import NO_STORE, SAFE
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +55,9 @@ CLIENT_KEY: Final = "a2a.client"  # in a scope: who is behind a trusted proxy, w
 TRACE: Final = ("traceparent", "tracestate")
 _STREAM_HEADERS: Final = (
     (b"content-type", EVENT_STREAM),
-    (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # or nginx would keep events until it has enough of them
+    *NO_STORE,
+    *SAFE,
 )
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -131,6 +133,10 @@ class Inbound(Struct, gc=False):
         """The `error` of a JSON-RPC answer, in the form that this client can read."""
         # The header is 1.0's. Whoever sends it, be it to say 0.3, reads what 1.0 says of errors (docs/decisions/0043).
         return dialect.encode_error(error, typed=bool(self.version()))
+
+    def encode_rest_error(self, error: A2AError, dialect: Dialect, status: int) -> bytes:
+        """The body of a REST error, in the form that this client can read."""
+        return dialect.encode_rest_error(error, status, typed=bool(self.version()))
 
     def context(self, dialect: Dialect, tenant: str) -> CallContext:
         """What the engine may know of this request."""
@@ -250,9 +256,11 @@ async def _receive_chunk(receive: Receive) -> tuple[bytes, bool]:
 # ---- answers ------------------------------------------------------------------------------------------------------
 
 
-async def respond(send: Send, status: int, body: bytes, *, media: bytes = JSON, headers: Headers = ()) -> None:
+async def respond(
+    send: Send, status: int, body: bytes, *, media: bytes = JSON, headers: Headers = (), cache: Headers = NO_STORE
+) -> None:
     length = b"%d" % len(body)
-    start = [(b"content-type", media), (b"content-length", length), *headers]
+    start = [(b"content-type", media), (b"content-length", length), *SAFE, *cache, *headers]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})
 
@@ -268,7 +276,7 @@ async def refuse(refused: HTTPError, body: bytes, receive: Receive, send: Send, 
         await respond(send, refused.status, body, media=media, headers=refused.headers)
         return
     length = b"%d" % len(body)
-    start = [(b"content-type", media), (b"content-length", length), *refused.headers]
+    start = [(b"content-type", media), (b"content-length", length), *SAFE, *NO_STORE, *refused.headers]
     await send({"type": "http.response.start", "status": refused.status, "headers": start})
     await send({"type": "http.response.body", "body": body, "more_body": True})
     await _read_on(receive)
@@ -296,7 +304,7 @@ async def refuse_early(scope: Scope, send: Send, status: int, error: A2AError, h
     if scope["method"] == "POST" and scope["path"] == scope.get("root_path", "").rstrip("/") + "/":
         body = jsonrpc.format_error(jsonrpc.NULL, request.encode_error(error, dialect))
     else:
-        body = REST_DIALECTS[dialect.VERSION].encode_rest_error(error, status)
+        body = request.encode_rest_error(error, REST_DIALECTS[dialect.VERSION], status)
     await respond(send, status, body, headers=headers)
 
 

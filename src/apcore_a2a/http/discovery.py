@@ -19,6 +19,7 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard, AgentInterface, CardMode
 from apcore_a2a.protocol.model import GetExtendedCard
 from apcore_a2a.protocol.v03 import jsonrpc as v03
+from apcore_a2a.safe_headers import SAFE
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
 OLD_CARD_PATH: Final = "/.well-known/agent.json"
@@ -101,10 +102,10 @@ class CardEndpoint:
         forms = self._encoded(scope)
         form = forms[self._choose(scope["path"], request.version())]
         if form.is_known(request):
-            await send({"type": "http.response.start", "status": 304, "headers": list(form.headers)})
+            await send({"type": "http.response.start", "status": 304, "headers": [*form.headers, *SAFE]})
             await send({"type": "http.response.body", "body": b""})
         else:
-            await respond(send, 200, form.body, headers=form.headers)  # the server leaves the body out for HEAD
+            await respond(send, 200, form.body, cache=form.headers)  # the server leaves the body out for HEAD
 
     def _encoded(self, scope: Scope) -> dict[str, _Form]:
         """The card in every form, for the address at which it was asked for."""

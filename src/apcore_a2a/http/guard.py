@@ -7,11 +7,12 @@ ever for a client that reads nothing; a few hundred such connections would hold 
 """
 
 import asyncio
+import ssl
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from apcore_a2a.http.traffic import KEY, Traffic
+from apcore_a2a.http.traffic import CERTIFICATE_KEY, KEY, Traffic
 
 HEADER_DEADLINE: Final = 15.0
 MAX_HEADERS: Final = 64 * 1024
@@ -22,10 +23,11 @@ _FULL_BODY: Final = (
     b'try again later","details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"OVERLOADED",'
     b'"domain":"a2a-protocol.org","metadata":{"type":"OverloadedError"}}]}}'
 )
-FULL: Final = (
+_FULL_HEAD: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
-    b"content-length: %d\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
+    b"x-content-type-options: nosniff\r\ncache-control: no-store\r\ncontent-length: "
 )
+FULL: Final = _FULL_HEAD + b"%d\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -42,6 +44,10 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.context.verify_mode is not ssl.CERT_NONE:
+            # What every request of this connection has in its scope. A copy: the other connections have another.
+            self.app_state = {**self.app_state, CERTIFICATE_KEY: tls.getpeercert(binary_form=True)}
         if self._guard_traffic.connection_opened():
             self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
         else:

@@ -76,6 +76,9 @@ class Metrics:
     def run_abandoned(self, task_id: str) -> None:
         self._counts["abandoned_runs"] += 1
 
+    def task_ended(self, task_id: str, owner: str, state: TaskState) -> None:
+        """Counted when its run ends."""
+
     def stream_opened(self, task_id: str) -> None:
         self._counts["open_streams"] += 1
 

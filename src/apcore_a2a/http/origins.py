@@ -5,6 +5,9 @@ ways lead there. A page may have its own name resolve to 127.0.0.1 (DNS rebindin
 page's server and says so in Host. And any page may post to us without asking, as long as the request looks like that of
 a form; it cannot read the answer, but cancelling a task needs none. The browser says in Origin where that page is from.
 
+A server that listens on every interface (0.0.0.0) listens on that one, too. So what counts is where a connection came
+in; but there only while nobody has to prove who they are: a page has no credentials of ours to send along.
+
 Rule: programs send no Origin, and are not kept from anything here.
 """
 
@@ -39,10 +42,18 @@ class OriginGate:
     """Refuses with 421 what was meant for another host, and with 403 what a foreign page makes a browser send."""
 
     def __init__(
-        self, app: ASGIApp, *, host: str, url: str | None, origins: tuple[str, ...], proxies: tuple[str, ...]
+        self,
+        app: ASGIApp,
+        *,
+        host: str,
+        url: str | None,
+        origins: tuple[str, ...],
+        proxies: tuple[str, ...],
+        is_open: bool = False,
     ) -> None:
         self._app = app
         self._on_loopback = is_loopback(host)
+        self._is_open = is_open
         self._origins = frozenset(origins)
         self._proxies = frozenset(proxies)
         self._names = {host}
@@ -57,11 +68,18 @@ class OriginGate:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"")
         origin = headers.get(b"origin", b"")
-        if self._on_loopback and host != self._known_host and not self._is_our_name(host, scope):
+        if host != self._known_host and self._is_local(scope) and not self._is_our_name(host, scope):
             return refuse_early(scope, send, 421, InvalidRequestError(WRONG_HOST), CLOSE)
         if origin and self._is_forbidden(scope, host, origin.decode("latin-1")):
             return refuse_early(scope, send, 403, InvalidRequestError(WRONG_ORIGIN), CLOSE)
         return self._app(scope, receive, send)
+
+    def _is_local(self, scope: Scope) -> bool:
+        """Whether only who is on this machine could have sent this, and could do so without credentials."""
+        if self._on_loopback:
+            return True
+        here = scope.get("server")
+        return self._is_open and here is not None and is_loopback(here[0])
 
     def _is_our_name(self, host: bytes, scope: Scope) -> bool:
         """Whether a Host names us. Its port does not matter: a page cannot choose it, and a tunnel has another one."""
@@ -72,10 +90,14 @@ class OriginGate:
             name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
         except ValueError:
             return False
-        if name not in self._names and not is_loopback(name):
+        if name not in self._names and not is_loopback(name) and not self._is_name_of_this_machine(name):
             return False
         self._known_host = host
         return True
+
+    def _is_name_of_this_machine(self, name: str) -> bool:
+        # Many systems have their own name at 127.0.1.1. Of a name without a dot no page can be the owner.
+        return not self._on_loopback and bool(name) and "." not in name and ":" not in name
 
     def _is_forbidden(self, scope: Scope, host: bytes, origin: str) -> bool:
         if "*" in self._origins or origin in self._origins:

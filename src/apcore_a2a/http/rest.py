@@ -103,12 +103,12 @@ class RESTBinding:
             tenant = str(getattr(params, "tenant", ""))
             result = await self._engine.handle(operation, params, request.context(dialect, tenant))
         except HTTPError as refused:
-            body = dialect.encode_rest_error(refused.error, refused.status)
+            body = request.encode_rest_error(refused.error, dialect, refused.status)
             await refuse(refused, body, receive, send, media=media)
         except A2AError as error:
-            await self._refuse(error, dialect, send, media)
+            await self._refuse(error, request, dialect, send)
         except (Exception, SystemExit) as error:  # an agent that exits while it admits a message ends nothing here
-            await self._refuse(internal(error), dialect, send, media)
+            await self._refuse(internal(error), request, dialect, send)
         else:
             if SHAPES[operation].streams:
                 await send_stream(result, receive, send, dialect)
@@ -128,13 +128,13 @@ class RESTBinding:
         check(body, max_values=self._max_values)
         return body
 
-    async def _refuse(self, error: A2AError, dialect: Dialect, send: Send, media: bytes) -> None:
+    async def _refuse(self, error: A2AError, request: Inbound, dialect: Dialect, send: Send) -> None:
         row = wire(error)
         status = row.http
         if self._old_statuses and row.http_v1_0_0:
             status = row.http_v1_0_0
-        body = dialect.encode_rest_error(error, status)
-        await respond(send, status, body, media=media, headers=error_headers(error))
+        body = request.encode_rest_error(error, dialect, status)
+        await respond(send, status, body, media=_media(request), headers=error_headers(error))
 
 
 def _media(request: Inbound) -> bytes:

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,13 +38,20 @@ class Server(uvicorn.Server):
     """uvicorn that says why it does not start, ends with code 0 on a signal, and at once on the second.
 
     `drain_delay` is how many seconds it goes on listening after a signal, so that those who balance load notice first.
+    `tls` is the context to serve https with, if that is wanted.
     `on_started` is called with the address once the application is open and the socket listens.
     """
 
     def __init__(
-        self, config: uvicorn.Config, *, drain_delay: float = 0, on_started: Callable[[str], None] | None = None
+        self,
+        config: uvicorn.Config,
+        *,
+        drain_delay: float = 0,
+        tls: ssl.SSLContext | None = None,
+        on_started: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(config)
+        self._tls = tls
         self._drain_delay = drain_delay
         self._on_started = on_started
         self._timer: threading.Timer | None = None
@@ -95,7 +103,8 @@ class Server(uvicorn.Server):
         gc.freeze()  # what is there now stays: no collection looks at it again (45,000 objects, 30 ms of an answer)
         if ":" in host:
             host = f"[{host}]"
-        address = f"http://{host}:{port}"
+        scheme = "http" if self._tls is None else "https"
+        address = f"{scheme}://{host}:{port}"
         if self._on_started is not None:
             self._on_started(address)
         logger.info("Uvicorn running on %s (Press CTRL+C to quit)", address)
@@ -107,6 +116,7 @@ class Server(uvicorn.Server):
         if not self.config.loaded:
             self.config.load()
         self.config.lifespan_class = Lifespan
+        self.config.ssl = self._tls  # made by us: uvicorn would ask at the terminal for the passphrase of a key
         await super().serve(sockets)
         self._leave(LAST_GRACE)
 

@@ -8,6 +8,7 @@ taken nothing for longest, so that one who reads, however slowly, is the last to
 from typing import Final, Protocol
 
 KEY: Final = "a2a.traffic"  # where a server's protocol finds it in the state of the lifespan
+CERTIFICATE_KEY: Final = "a2a.client_certificate"  # and where it puts the certificate of a connection's client, DER
 MIB: Final = 1024 * 1024
 MAX_BODY: Final = 10 * MIB  # of one request
 

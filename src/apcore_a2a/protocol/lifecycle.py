@@ -36,6 +36,8 @@ AT_REST: Final = TERMINAL | INTERRUPTED
 STATE_TRANSITIONS: Final = "apcore.stateTransitions"
 """Where the metadata of a task holds the states it has passed through, the oldest first, if it records them."""
 MAX_TRANSITIONS: Final = 100  # of the latest
+PROGRESS: Final = "apcore.progress"
+"""In the metadata of a message that says how far a task is: the share that is done, or null. It is no answer."""
 
 _S: Final = TaskState  # short, for the table
 TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
@@ -69,9 +71,10 @@ def fold(task: Task, event: Event) -> Event:
     match event:
         case StatusUpdate():
             _check(task, event.status.state)
-            # What a status said would be lost with the next one: the history keeps it.
-            if task.status.message is not None:
-                task.history.append(task.status.message)
+            # What a status said would be lost with the next one: the history keeps it, unless it is out of date then.
+            said = task.status.message
+            if said is not None and not is_progress(said):
+                task.history.append(said)
             before = task.status
             task.status = event.status
             if event.metadata:
@@ -92,6 +95,11 @@ def fold(task: Task, event: Event) -> Event:
     return event
 
 
+def is_progress(message: Message) -> bool:
+    """Whether a message only says how far a task is."""
+    return message.metadata is not None and PROGRESS in message.metadata
+
+
 def _check(task: Task, state: TaskState) -> None:
     if state not in TRANSITIONS[task.status.state]:
         raise InvalidStateTransitionError(task.status.state, state)
@@ -110,8 +118,7 @@ def _note_transition(metadata: Metadata, before: TaskStatus, after: TaskStatus) 
     if not isinstance(passed, list) or before.state is after.state:
         return
     # The words of 0.3: it is the version that has a capability for this.
-    word = before.state.removeprefix("TASK_STATE_").lower().replace("_", "-")
-    left = {"state": word, "timestamp": before.timestamp}
+    left = {"state": before.state.word, "timestamp": before.timestamp}
     metadata[STATE_TRANSITIONS] = [*passed[1 - MAX_TRANSITIONS :], left]  # a new list: a snapshot may have the old one
 
 

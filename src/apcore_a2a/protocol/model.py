@@ -5,6 +5,7 @@ thousandth chunk costs what the first did. Limits (`Id`, `Parts`) are checked wh
 """
 
 import json
+from collections.abc import Iterable
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Final
@@ -14,6 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 MAX_ID: Final = 256  # the specification has no limit; ids are stored, indexed and echoed, so we do
 MAX_PARTS: Final = 1000
+MAX_PAGE_SIZE: Final = 100  # 1.0 §3.1.4
 
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
 OptionalId = Annotated[str, Meta(max_length=MAX_ID)]  # ProtoJSON: "" is the same as absent
@@ -38,7 +40,7 @@ REQUIRED_LIST: Final[list[Any]] = field(default_factory=_empty_list)
 
 
 # gc=False: values hold one another but never in a circle, so the garbage collector need not look at any of them.
-class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True, rename="camel", gc=False):
     """Base of the model: camelCase on the wire, defaults left out, unknown fields ignored."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -47,6 +49,17 @@ class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
 
 
 class TaskState(StrEnum):
+    """Where a task is. It equals its name in 1.0 and its word in 0.3, and reads as the word.
+
+    Only the name in 1.0 finds it in a set or a dict: equal texts would have to hash alike, and two cannot.
+
+    Example:
+        >>> TaskState.INPUT_REQUIRED == "input-required", TaskState.INPUT_REQUIRED == "TASK_STATE_INPUT_REQUIRED"
+        (True, True)
+        >>> print(TaskState.INPUT_REQUIRED)
+        input-required
+    """
+
     UNSPECIFIED = "TASK_STATE_UNSPECIFIED"
     SUBMITTED = "TASK_STATE_SUBMITTED"
     WORKING = "TASK_STATE_WORKING"
@@ -57,8 +70,27 @@ class TaskState(StrEnum):
     REJECTED = "TASK_STATE_REJECTED"
     AUTH_REQUIRED = "TASK_STATE_AUTH_REQUIRED"
 
-    # Enum's own hash runs in Python, at each look into a table; and equal texts must hash alike.
+    # Enum's own hash runs in Python, at each look into a table.
     __hash__ = str.__hash__
+
+    @property
+    def word(self) -> str:
+        """As 0.3 writes it, and people do: completed, input-required."""
+        return self.removeprefix("TASK_STATE_").lower().replace("_", "-")
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or str.__eq__(self, other) is True:
+            return True
+        return type(other) is str and other == self.word
+
+    def __ne__(self, other: object) -> bool:  # `str` has one of its own
+        return not self == other
+
+    def __str__(self) -> str:
+        return self.word
+
+    def __format__(self, spec: str) -> str:
+        return format(self.word, spec)
 
 
 class Role(StrEnum):
@@ -88,6 +120,10 @@ class Part(Value, frozen=True):
         if given != 1:
             raise ValueError("a part has exactly one of text, raw, url and data")
 
+    @property
+    def is_file(self) -> bool:
+        return self.raw is not UNSET or self.url is not UNSET
+
 
 Parts = Annotated[tuple[Part, ...], Meta(min_length=1, max_length=MAX_PARTS)]
 
@@ -102,11 +138,39 @@ class Message(Value, frozen=True):
     extensions: tuple[str, ...] = ()
     reference_task_ids: tuple[Id, ...] = ()
 
+    @property
+    def text(self) -> str:
+        """The text parts, in lines."""
+        return "\n".join(_texts(self.parts))
+
+    @property
+    def data(self) -> Any:
+        """The value of the first data part; None if there is none."""
+        return _first_data(self.parts)
+
+    @property
+    def files(self) -> list[Part]:
+        """The parts that are files, by value (`raw`) or by address (`url`)."""
+        return [part for part in self.parts if part.is_file]
+
+    def __str__(self) -> str:
+        return self.text
+
 
 class TaskStatus(Value, frozen=True):
     state: TaskState
     message: Message | None = None
     timestamp: str = ""
+
+    @property
+    def text(self) -> str:
+        """What the status says in words; empty if it says nothing."""
+        if self.message is None:
+            return ""
+        return self.message.text
+
+    def __str__(self) -> str:
+        return _labelled(self.state, self.text)
 
 
 class Artifact(Value, frozen=True):
@@ -117,9 +181,27 @@ class Artifact(Value, frozen=True):
     metadata: Metadata | None = None
     extensions: tuple[str, ...] = ()
 
+    @property
+    def text(self) -> str:
+        """The text parts, joined: they are the pieces of a stream."""
+        return "".join(_texts(self.parts))
+
+    @property
+    def data(self) -> Any:
+        """The value of the first data part; None if there is none."""
+        return _first_data(self.parts)
+
+    @property
+    def files(self) -> list[Part]:
+        """The parts that are files, by value (`raw`) or by address (`url`)."""
+        return [part for part in self.parts if part.is_file]
+
+    def __str__(self) -> str:
+        return self.text
+
 
 # Not a Value: it changes. It has a `__dict__` (dict=True) for its cached property, which is no part of its JSON.
-class Task(Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
+class Task(Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, rename="camel", dict=True):
     """The unit of work. Mutable, but only by `lifecycle.fold`; its lists and its metadata are its own."""
 
     id: Id
@@ -134,6 +216,35 @@ class Task(Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
         """Where each artifact is, by its id. `fold` keeps it up to date: a chunk never searches the task."""
         return {artifact.artifact_id: index for index, artifact in enumerate(self.artifacts)}
 
+    @property
+    def text(self) -> str:
+        """What the agent answered in words: the text of the artifacts, in lines; else that of the status."""
+        texts = [artifact.text for artifact in self.artifacts]
+        answered = "\n".join(text for text in texts if text)
+        return answered or self.status.text
+
+    @property
+    def data(self) -> Any:
+        """The value of the first data part of the artifacts, else of the status message; None if there is none."""
+        for artifact in self.artifacts:
+            data = artifact.data
+            if data is not None:
+                return data
+        if self.status.message is None:
+            return None
+        return self.status.message.data
+
+    @property
+    def files(self) -> list[Part]:
+        """The files among the parts of the artifacts."""
+        found: list[Part] = []
+        for artifact in self.artifacts:
+            found += artifact.files
+        return found
+
+    def __str__(self) -> str:
+        return _labelled(self.status.state, self.text)
+
     def to_dict(self) -> dict[str, Any]:
         """The 1.0 JSON of this task, as Python objects."""
         return dict(msgspec.json.decode(encode(self)))
@@ -146,6 +257,13 @@ class StatusUpdate(Value, frozen=True):
     context_id: OptionalId = REQUIRED_TEXT
     metadata: Metadata | None = None
 
+    @property
+    def text(self) -> str:
+        return self.status.text
+
+    def __str__(self) -> str:
+        return str(self.status)
+
 
 class ArtifactUpdate(Value, frozen=True):
     artifact: Artifact
@@ -154,6 +272,30 @@ class ArtifactUpdate(Value, frozen=True):
     append: bool = False
     last_chunk: bool = False
     metadata: Metadata | None = None
+
+    @property
+    def text(self) -> str:
+        return self.artifact.text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _texts(parts: Iterable[Part]) -> list[str]:
+    return [part.text for part in parts if isinstance(part.text, str)]
+
+
+def _first_data(parts: Iterable[Part]) -> Any:
+    for part in parts:
+        if part.data is not UNSET:
+            return part.data
+    return None
+
+
+def _labelled(state: TaskState, text: str) -> str:
+    if not text:
+        return state.word
+    return f"{state.word}: {text}"
 
 
 Event = Task | Message | StatusUpdate | ArtifactUpdate
@@ -201,7 +343,7 @@ class GetTask(Value, frozen=True):
 class ListTasks(Value, frozen=True):
     context_id: OptionalId = ""
     status: TaskState = TaskState.UNSPECIFIED
-    page_size: Annotated[int, Meta(ge=1, le=100)] = 50  # 1.0 §3.1.4: 50 unless given, at most 100
+    page_size: Annotated[int, Meta(ge=1, le=MAX_PAGE_SIZE)] = 50  # 1.0 §3.1.4: 50 unless given
     page_token: str = ""
     history_length: Count | None = None
     status_timestamp_after: str = ""

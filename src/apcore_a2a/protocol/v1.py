@@ -161,8 +161,8 @@ def rest_status(error: A2AError, status: int) -> dict[str, object]:
     return {"code": status, "status": wire(error).grpc, "message": error.message, "details": error_details(error)}
 
 
-def encode_rest_error(error: A2AError, status: int) -> bytes:
-    """The body of a REST error (1.0 §11.6)."""
+def encode_rest_error(error: A2AError, status: int, *, typed: bool = True) -> bytes:
+    """The body of a REST error (1.0 §11.6), which is always typed."""
     return encode({"error": rest_status(error, status)})
 
 

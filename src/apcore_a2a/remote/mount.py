@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
+from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import AuthLike, ClientOptions
 from apcore_a2a.client.sync import LoopThread, Steps
@@ -117,17 +118,32 @@ class RemoteAgent:
 
     @property
     def module_ids(self) -> tuple[str, ...]:
-        """The modules that the registry has from this agent."""
+        """The modules that the registry has from this agent.
+
+        Example:
+            >>> def show(agent: RemoteAgent) -> None:
+            ...     print(agent.module_ids)
+        """
         return tuple(self._mounted)
 
     def refresh(self) -> None:
-        """Look at the card now, and bring the registry in step with it."""
+        """Look at the card now, and bring the registry in step with it.
+
+        Example:
+            >>> def look_again(agent: RemoteAgent) -> None:
+            ...     agent.refresh()
+        """
         card = self._thread.run(self._client.refresh_card())
         # The first time an id that is taken is an error, for somebody who can choose another prefix. Later nobody can.
         self._update_registry(card, strict=not self._mounted)
 
     def keep_fresh(self, interval: float | None) -> None:
-        """Look at the card every so many seconds, until the agent is closed."""
+        """Look at the card every so many seconds, until the agent is closed.
+
+        Example:
+            >>> def look_every_minute(agent: RemoteAgent) -> None:
+            ...     agent.keep_fresh(60.0)
+        """
         if interval is not None:
             self._submit(self._refresh_for_ever(interval))
 
@@ -139,7 +155,9 @@ class RemoteAgent:
                 # On another thread: registering calls whatever listens to the registry.
                 await asyncio.to_thread(self._update_registry, card, strict=False)
             except Exception as error:  # the modules stay as they are; the next look may be luckier
-                logger.warning("remote agent not refreshed", extra={"url": self._client.url, "reason": str(error)})
+                logger.warning(
+                    "remote agent not refreshed", extra={"url": self._client.url, "reason": clean_line(str(error))}
+                )
 
     def _update_registry(self, card: AgentCard, *, strict: bool) -> None:
         """Have the registry hold a module for each skill of the card. What did not change keeps its module."""
@@ -170,7 +188,13 @@ class RemoteAgent:
         return False
 
     async def events(self, skill: RemoteSkill, call: RemoteCall) -> AsyncGenerator[Event]:
-        """What becomes of a call, in the caller's event loop."""
+        """What becomes of a call, in the caller's event loop.
+
+        Example:
+            >>> async def show(agent: RemoteAgent, skill: RemoteSkill, call: RemoteCall) -> None:
+            ...     async for event in agent.events(skill, call):
+            ...         print(event)
+        """
         steps = Steps(follow(self._client, call))
         try:
             while True:
@@ -207,14 +231,19 @@ class RemoteAgent:
         """The error as the local agent's callers may see it; all of it is in the log."""
         if isinstance(error, InvalidParamsError | AgentError):  # about what they sent, or in the agent's own words
             return error
-        logger.warning("remote skill failed", extra={"module_id": skill.module_id, "reason": str(error)})
+        logger.warning("remote skill failed", extra={"module_id": skill.module_id, "reason": clean_line(str(error))})
         for kind, text in TEXTS:
             if isinstance(error, kind):
                 return AgentError(text)
         return AgentError(UNREACHABLE)
 
     def close(self) -> None:
-        """Take the modules out of the registry, end what is under way, and close the connections."""
+        """Take the modules out of the registry, end what is under way, and close the connections.
+
+        Example:
+            >>> def unmount(agent: RemoteAgent) -> None:
+            ...     agent.close()
+        """
         with self._registry_lock:
             if self._is_closed:
                 return

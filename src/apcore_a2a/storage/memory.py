@@ -363,7 +363,17 @@ class InMemoryTaskStore:
     # ---- the small contract, for code that uses the store directly ------------------------------------------------
 
     async def save(self, task: Task) -> None:
-        """Put a task in as it is, whatever was there; it belongs to anonymous callers."""
+        """Put a task in as it is, whatever was there; it belongs to anonymous callers.
+
+        Example:
+            >>> import asyncio
+            >>> from apcore_a2a.protocol.model import TaskState, TaskStatus
+            >>> async def main(store: InMemoryTaskStore) -> str:
+            ...     await store.save(Task(id="t-1", status=TaskStatus(state=TaskState.WORKING)))
+            ...     return (await store.list()).tasks[0].id
+            >>> asyncio.run(main(InMemoryTaskStore()))
+            't-1'
+        """
         document = None
         if task.status.state in AT_REST:
             document = Document(encode(task))
@@ -395,29 +405,70 @@ class InMemoryTaskStore:
         self._mark_stale(old)
 
     async def get(self, task_id: str) -> Task | None:
+        """A copy of the task; None if there is none.
+
+        Example:
+            >>> import asyncio
+            >>> asyncio.run(InMemoryTaskStore().get("t-1")) is None
+            True
+        """
         stored = self._find(task_id)
         if stored is None:
             return None
         return stored.document().task()
 
     async def list(self, context_id: str | None = None, cursor: str | None = None, limit: int = 50) -> TaskListResult:
+        """One page of the tasks of anonymous callers, the newest first.
+
+        Example:
+            >>> import asyncio
+            >>> asyncio.run(InMemoryTaskStore().list(limit=10)).tasks
+            []
+        """
         query = Query(owner=ANONYMOUS, limit=limit, cursor=cursor or "", context_id=context_id or "", by_creation=True)
         page = await self.page(query)
         return TaskListResult([record.document.task() for record in page.records], page.next_cursor or None)
 
     async def delete(self, task_id: str) -> bool:
+        """Forget a task, whoever's it is; whether there was one.
+
+        Example:
+            >>> import asyncio
+            >>> asyncio.run(InMemoryTaskStore().delete("t-1"))
+            False
+        """
         stored = self._find(task_id)
         return stored is not None and await self.remove(task_id, stored.owner)
 
     async def save_push_config(self, task_id: str, config: PushConfig) -> None:
+        """Keep the webhook of a task, in the place of an earlier one.
+
+        Example:
+            >>> async def main(store: InMemoryTaskStore) -> None:
+            ...     await store.save_push_config("t-1", PushConfig(url="https://me.example.com/hook"))
+        """
         self._push_configs[task_id] = config
 
     async def get_push_config(self, task_id: str) -> PushConfig | None:
+        """The webhook of a task; None if it has none.
+
+        Example:
+            >>> import asyncio
+            >>> asyncio.run(InMemoryTaskStore().get_push_config("t-1")) is None
+            True
+        """
         for webhook in self._webhooks.listed(task_id):
             return webhook.config
         return self._push_configs.get(task_id)
 
     async def delete_push_config(self, task_id: str) -> bool:
+        """Forget the webhook of a task; whether it had one.
+
+        Example:
+            >>> import asyncio
+            >>> asyncio.run(InMemoryTaskStore().delete_push_config("t-1"))
+            False
+        """
         return self._push_configs.pop(task_id, None) is not None
 
 

@@ -417,19 +417,64 @@ class TaskStore(Protocol):
         True
     """
 
-    async def save(self, task: Task) -> None: ...
+    async def save(self, task: Task) -> None:
+        """Keep a task, in the place of what was kept under its id. It may hold anything JSON can; keep all of it.
 
-    async def get(self, task_id: str) -> Task | None: ...
+        Example:
+            >>> async def main(store: TaskStore) -> None:
+            ...     await store.save(Task(id="t-1", status=TaskStatus(state=TaskState.WORKING)))
+        """
 
-    async def list(self, context_id: str | None, cursor: str | None, limit: int) -> TaskListResult: ...
+    async def get(self, task_id: str) -> Task | None:
+        """The task as it was saved last; None if there is none.
 
-    async def delete(self, task_id: str) -> bool: ...
+        Example:
+            >>> async def main(store: TaskStore) -> None:
+            ...     task = await store.get("t-1")
+            ...     print(None if task is None else task.status.state)
+        """
 
-    async def save_push_config(self, task_id: str, config: PushConfig) -> None: ...
+    async def list(self, context_id: str | None, cursor: str | None, limit: int) -> TaskListResult:
+        """At most `limit` tasks in a fixed order, of one conversation or of all; `cursor` is where the last page ended.
 
-    async def get_push_config(self, task_id: str) -> PushConfig | None: ...
+        Example:
+            >>> async def main(store: TaskStore) -> None:
+            ...     page = await store.list(None, None, 50)
+            ...     print([task.id for task in page.tasks], page.next_cursor)
+        """
 
-    async def delete_push_config(self, task_id: str) -> bool: ...
+    async def delete(self, task_id: str) -> bool:
+        """Forget a task; whether there was one.
+
+        Example:
+            >>> async def main(store: TaskStore) -> None:
+            ...     print(await store.delete("t-1"))
+        """
+
+    async def save_push_config(self, task_id: str, config: PushConfig) -> None:
+        """Keep the webhook of a task.
+
+        Example:
+            >>> async def main(store: TaskStore) -> None:
+            ...     await store.save_push_config("t-1", PushConfig(url="https://me.example.com/hook"))
+        """
+
+    async def get_push_config(self, task_id: str) -> PushConfig | None:
+        """The webhook of a task; None if it has none.
+
+        Example:
+            >>> async def main(store: TaskStore) -> None:
+            ...     config = await store.get_push_config("t-1")
+            ...     print(None if config is None else config.url)
+        """
+
+    async def delete_push_config(self, task_id: str) -> bool:
+        """Forget the webhook of a task; whether it had one.
+
+        Example:
+            >>> async def main(store: TaskStore) -> None:
+            ...     print(await store.delete_push_config("t-1"))
+        """
 
 
 # Spelled out, for errors that name what is missing: `isinstance` with a protocol says only yes or no.

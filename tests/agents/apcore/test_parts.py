@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, RootModel
 
 from apcore_a2a.agents.apcore.modules import ModuleInfo
-from apcore_a2a.agents.apcore.parts import MAGIC, copy_output, output_parts, to_inputs
-from apcore_a2a.agents.apcore.schema import inline
+from apcore_a2a.agents.apcore.parts import copy_output, output_parts, to_inputs
+from apcore_a2a.agents.content import MAGIC
+from apcore_a2a.agents.schema import inline
 from apcore_a2a.errors import ContentTypeNotSupportedError, InvalidAgentResponseError, InvalidParamsError
 from apcore_a2a.protocol.model import Part, TaskState, encode
 from tests.agents.apcore.running import Pair, Returns, agent_of, call_of, modules_of, run

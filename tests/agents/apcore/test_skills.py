@@ -7,8 +7,9 @@ import apcore
 import pytest
 from pydantic import BaseModel
 
-from apcore_a2a.agents.apcore.schema import ROOT, Schema, file_field, inline, text_field
-from apcore_a2a.agents.apcore.skills import modes, to_params, to_skill
+from apcore_a2a.agents.apcore.skills import to_params, to_skill
+from apcore_a2a.agents.schema import ROOT, Schema, file_field, inline, text_field
+from apcore_a2a.agents.skill_card import modes
 from apcore_a2a.protocol.card import AgentSkill
 from apcore_a2a.protocol.model import encode
 from tests.agents.apcore.running import Add, Counts, Returns, modules_of
@@ -93,7 +94,7 @@ def test_annotations_are_published() -> None:
     off = {"destructive": False, "requires_approval": False, "open_world": False}
     flags = {"readonly": True, "idempotent": True, **off}
     published = params_of(Returns({}, annotations=apcore.ModuleAnnotations(**flags)))["annotations"]
-    assert {name: getattr(published, name) for name in published.__struct_fields__} == flags
+    assert published == flags
 
 
 @requirement("FR-SKL-004")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +15,46 @@ SCRIPT = Path(__file__).with_name("sdk03_client.py")
 
 
 class Process:
-    """The process; a question at a time."""
+    """The process; a question at a time. One that has died is told of by who asked it, and the next gets a new one."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [PYTHON, SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
+        self._process: subprocess.Popen[str] | None = None
 
     def _exchange(self, line: str) -> str:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [PYTHON, SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            )
         assert self._process.stdin is not None and self._process.stdout is not None  # they are pipes
-        self._process.stdin.write(line + "\n")
-        return self._process.stdout.readline()
+        answer = ""
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(line + "\n")
+            answer = self._process.stdout.readline()
+        if not answer:
+            self.end()
+            raise AssertionError(f"the client of a2a-sdk 0.3 has died, asked {line}; its last words are above")
+        return answer
 
     async def ask(self, **question: Any) -> Any:
         """In a thread: the server runs in this one."""
         line = await asyncio.to_thread(self._exchange, json.dumps(question))
         answer = json.loads(line)
+        if "failed" in answer:
+            raise AssertionError(answer["failed"])
         if "error" in answer:
             raise PeerError(answer["error"])
         return answer["ok"]
 
     def end(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None  # they are pipes
-        self._process.stdin.close()
-        self._process.wait(PATIENCE)
-        self._process.stdout.close()
+        if self._process is None:
+            return
+        process = self._process
+        self._process = None
+        try:
+            process.communicate(timeout=PATIENCE)  # closes its pipes, whether it is there or not
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
 
 
 class Sdk03Ear:

@@ -3,12 +3,13 @@
 """The client of a2a-sdk 0.3.x, which does what the lines on its standard input say.
 
 A line is a JSON object: {"do": ..., "url": ..., "binding": ..., "headers": ...}, with what the deed needs. The answer
-is a line, too: {"ok": ...} or {"error": ...}.
+is a line, too: {"ok": ...}, {"error": ...} for an error of the protocol, or {"failed": ...} with a traceback.
 """
 
 import asyncio
 import json
 import sys
+import traceback
 from uuid import uuid4
 
 import httpx
@@ -138,6 +139,9 @@ class Worker:
         )
         return (await client.set_task_callback(config)).model_dump(mode="json", by_alias=True)
 
+    async def exit(self, ask):
+        sys.exit(1)
+
     async def answer(self, ask):
         try:
             return {"ok": await getattr(self, ask["do"])(ask)}
@@ -145,6 +149,8 @@ class Worker:
             return {"error": NAMES.get(error.error.code, str(error.error.code))}
         except A2AClientHTTPError as error:
             return {"error": f"HTTP {error.status_code}"}
+        except Exception:  # a test's failure, not this process's: others will ask it, too
+            return {"failed": traceback.format_exc()}
 
 
 async def main():

@@ -8,16 +8,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import apcore
-import msgspec
 
 from apcore_a2a import __version__
 from apcore_a2a.agent import Caller
 from apcore_a2a.agents.apcore.context import to_identity
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
-from apcore_a2a.agents.apcore.skills import JSON, to_params, to_skill
-from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentExtension, AgentSkill
+from apcore_a2a.agents.apcore.skills import to_params, to_skill
+from apcore_a2a.agents.skill_card import JSON, describe_skills
+from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill
 
-EXTENSION: Final = "urn:apcore:a2a:modules:1"
 STRANGER: Final = Caller()
 
 
@@ -39,10 +38,8 @@ def build_card(
     for module in modules:
         if module.is_skill and (show is None or show(module)):
             skills.append(to_skill(module))
-            described[module.id] = msgspec.to_builtins(to_params(module))
-    about = AgentExtension(
-        uri=EXTENSION, description="Schemas and annotations of the skills", params={"skills": described}
-    )
+            described[module.id] = to_params(module)
+    about = describe_skills(described)
     return AgentCard(
         name=name or _read_project(modules, "name") or "apcore-agent",
         description=description or _read_project(modules, "description") or _count(skills),

@@ -20,11 +20,10 @@ from msgspec import Struct
 from apcore_a2a.agent import AgentEvent, Remember
 from apcore_a2a.agents.apcore.checks import held_by_gate
 from apcore_a2a.agents.apcore.failures import make_public
-from apcore_a2a.agents.content import agent_message
-from apcore_a2a.protocol.model import Message, StatusUpdate, TaskState, TaskStatus
+from apcore_a2a.agents.approvals import approval_required, rejected
+from apcore_a2a.protocol.model import StatusUpdate
 
 TOKEN: Final = "_approval_token"  # apcore's, and ours alone to give: it would approve whatever call it is in
-ANSWERS: Final = {"approve": True, "approved": True, "yes": True, "reject": False, "rejected": False, "no": False}
 MAX_DECISIONS: Final = 10_000
 HAS_APPROVALS: Final = hasattr(apcore, "ApprovalResult")  # from 0.7 on
 
@@ -44,18 +43,6 @@ class Approval(Struct, frozen=True):
     approved: bool | None
     """None if the reply only asks to look again."""
     by: str
-
-
-def read_answer(message: Message) -> bool | None:
-    """Whether a reply approves; None if it says neither yes nor no."""
-    for part in message.parts:
-        if isinstance(part.data, dict) and isinstance(part.data.get("approved"), bool):
-            return bool(part.data["approved"])
-        if isinstance(part.text, str):
-            word = part.text.strip().lower()
-            if word in ANSWERS:
-                return ANSWERS[word]
-    return None
 
 
 # ---- what the task says ----------------------------------------------------------------------------------------------
@@ -78,23 +65,17 @@ def wait_for_caller(skill: str, inputs: Any, approval: Approval | None) -> Itera
 
 def wait_for_approval(pending: PendingCall, reason: str = "") -> Iterator[AgentEvent]:
     yield Remember(pending)
-    text = f'Approval required for module {pending.skill}{reason}. Reply "approve" or "reject".'
-    metadata = {"approvalId": pending.approval_id, "skillId": pending.skill}
-    message = agent_message(text, metadata=metadata)
-    yield StatusUpdate(status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=message))
+    what = f"module {pending.skill}{reason}"
+    yield approval_required(what, skill_id=pending.skill, approval_id=pending.approval_id)
 
 
 def denied(error: Exception, skill: str) -> StatusUpdate:
-    """The handler said no. The task is not FAILED: nothing was run, and trying again will not help."""
-    return _rejected(f"Approval denied for module {skill}{_reason(error)}")
+    """The handler said no."""
+    return rejected(f"Approval denied for module {skill}{_reason(error)}")
 
 
 def rejected_by_caller(skill: str) -> StatusUpdate:
-    return _rejected(f"Module {skill} was not run: rejected by the caller")
-
-
-def _rejected(text: str) -> StatusUpdate:
-    return StatusUpdate(status=TaskStatus(state=TaskState.REJECTED, message=agent_message(text)))
+    return rejected(f"Module {skill} was not run: rejected by the caller")
 
 
 def _reason(error: Exception) -> str:

@@ -62,11 +62,19 @@ class OutputSchema:
     def model_validate(self, value: Any, **options: Any) -> Any:
         """Compare an output with the schema; not None, which apcore does not compare either."""
         if not isinstance(value, BareOutput):
-            return self._schema.model_validate(value, **options)
+            return self._compare(value, options)
         self._is_bare = True
         if value.value is None:
             return None
-        return self._schema.model_validate(value.value, **options)
+        return self._compare(value.value, options)
+
+    def _compare(self, value: Any, options: dict[str, Any]) -> Any:
+        try:
+            return self._schema.model_validate(value, **options)
+        except apcore.SchemaValidationError as error:
+            # Of a schema that is a dict. apcore has one class for those, which calls whatever it refuses an input.
+            found = error.details["errors"]
+            raise apcore.SchemaValidationError(f"Output validation failed: {found}", errors=found) from error
 
     def model_json_schema(self, *args: Any, **options: Any) -> Any:
         """What apcore's redaction goes by, after it has compared."""

@@ -16,6 +16,8 @@ from apcore_a2a import errors
 from apcore_a2a.agent import Caller
 from apcore_a2a.agents.apcore.checks import ACCESS, SCHEMA, FailedChecks
 from apcore_a2a.agents.apcore.modules import ModuleInfo
+from apcore_a2a.agents.inputs import refuse_inputs
+from apcore_a2a.clean_text import clean_line
 from apcore_a2a.errors import A2AError, AgentError
 
 logger = logging.getLogger(__name__)
@@ -72,8 +74,10 @@ def refuse(failed: FailedChecks, module: ModuleInfo, inputs: Any, caller: Caller
 def mask(skill: str, caller: Caller, reason: object) -> A2AError:
     """Who may not call a skill is told what one who asks for nothing real is told (FR-ERR-003); the log knows more."""
     details = {"module_id": skill, "caller": caller.id, "issuer": caller.issuer, "reason": str(reason)}
+    for name, value in details.items():  # a client chose most of it
+        details[name] = clean_line(value, MAX_TEXT)
     logger.warning("call denied by ACL", extra=details)
-    return errors.TaskNotFoundError()
+    return errors.AccessDeniedError(str(reason))
 
 
 def _invalid_input(error: Mapping[str, Any], module: ModuleInfo, inputs: Any) -> A2AError:
@@ -90,14 +94,10 @@ def _invalid_input(error: Mapping[str, Any], module: ModuleInfo, inputs: Any) ->
         is_strict = any("path" in item for item in items)  # so names 0.32 what it found, and it is strict
         items = validate(module.source.input_schema, inputs, strict=is_strict) or items
     violations: list[errors.Violation] = []
-    texts: list[str] = []
     for item in items:
-        field = _field(item)
         message = make_public(item["message"])
-        violations.append(errors.Violation(field, message, item.get("code") or "invalid"))
-        texts.append(f"{field}: {message}" if field else message)
-    text = f"Invalid parameters: {'; '.join(texts[:3])}"  # the text is for people; the violations name them all
-    return errors.InvalidParamsError(text, violations, kind="SchemaValidationError")
+        violations.append(errors.Violation(_field(item), message, item.get("code") or "invalid"))
+    return refuse_inputs(violations)
 
 
 def _field(item: Mapping[str, Any]) -> str:
@@ -129,8 +129,8 @@ def validate(model: Any, value: Any, *, strict: bool) -> list[Any]:
 # ---- at the end of a run ---------------------------------------------------------------------------------------------
 
 
-def explain(error: Exception, skill: str, caller: Caller) -> A2AError:
-    """The error for an exception that ended a run."""
+def explain(error: Exception, skill: str, caller: Caller, *, task_id: str = "") -> A2AError:
+    """The error for an exception that ended a run; the log has it with the id of its task."""
     # Ours, or ours that apcore has wrapped. Not `__cause__`: in newer versions that is often the error itself.
     for said in (error, getattr(error, "cause", None)):
         if isinstance(said, A2AError):
@@ -140,13 +140,13 @@ def explain(error: Exception, skill: str, caller: Caller) -> A2AError:
     if code == "ACL_DENIED":
         return mask(skill, caller, error)
     if code == "SCHEMA_VALIDATION_ERROR" and "Output" in str(error):
-        return invalid_output(skill, error)
+        return invalid_output(skill, error, task_id=task_id)
     # Another module's refusal of what this one gave it is not for the client; nor is that of a chunk of a stream, which
     # has a code of its own in the details.
     if code == "GENERAL_INVALID_INPUT" and details.get("module_id", skill) == skill and "code" not in details:
         text = f"Invalid input: {make_public(getattr(error, 'message', ''))}"
         return errors.InvalidParamsError(text, kind="InvalidInputError")
-    return _from_table(code) or _internal(error, skill)
+    return _from_table(code) or _internal(error, skill, task_id)
 
 
 def _from_table(code: object) -> A2AError | None:
@@ -156,17 +156,19 @@ def _from_table(code: object) -> A2AError | None:
     return ours(text, kind=kind)
 
 
-def _internal(error: Exception, skill: str) -> A2AError:
+def _internal(error: Exception, skill: str, task_id: str) -> A2AError:
     reference = secrets.token_hex(6)
-    logger.error("module failed", exc_info=error, extra={"module_id": skill, "reference": reference})
+    extra = {"task_id": task_id, "module_id": skill, "reference": reference}
+    logger.error("module failed", exc_info=error, extra=extra)
     kind = "InternalError"
     if getattr(error, "code", None) == "MODULE_EXECUTE_ERROR":
         kind = "ModuleExecuteError"
     return AgentError("Internal error", kind=kind, reference=reference)
 
 
-def invalid_output(skill: str, reason: object) -> A2AError:
+def invalid_output(skill: str, reason: object, *, task_id: str = "") -> A2AError:
     """The error for an output that does not match the module's schema: the module's mistake, not the caller's."""
-    logger.error("module output does not match its schema", extra={"module_id": skill, "reason": str(reason)})
+    extra = {"task_id": task_id, "module_id": skill, "reason": clean_line(str(reason), MAX_TEXT)}
+    logger.error("module output does not match its schema", extra=extra)
     text = "The module's output does not match its schema"
     return errors.InvalidAgentResponseError(text, kind="SchemaValidationError")

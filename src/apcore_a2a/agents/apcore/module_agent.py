@@ -16,6 +16,8 @@ from apcore_a2a.agents.apcore.approvals import Approval, Asking, PendingCall
 from apcore_a2a.agents.apcore.context import make_context
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
 from apcore_a2a.agents.apcore.parts import copy_output, output_parts, to_inputs
+from apcore_a2a.agents.approvals import read_answer
+from apcore_a2a.agents.routing import named_skill
 from apcore_a2a.errors import A2AError, InvalidParamsError, SkillNotFoundError, Violation
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
 
@@ -81,7 +83,13 @@ class ModuleAgent:
             elif code == "APPROVAL_DENIED":
                 yield approvals.denied(error, skill)
             else:
-                raise failures.explain(error, skill, call.caller) from error
+                raise failures.explain(error, skill, call.caller, task_id=call.task.id) from error
+
+    def skill_of(self, call: Call) -> str:
+        """The id of the skill that a message is for, whether there is such a skill or not."""
+        if call.memo is not None:
+            return msgspec.convert(call.memo, PendingCall).skill
+        return self._route(call)
 
     # ---- what a message asks for -------------------------------------------------------------------------------------
 
@@ -102,16 +110,14 @@ class ModuleAgent:
             if self._modules.denies(skill, lambda: make_context(call, self._modules.executor)):
                 raise failures.mask(skill, call.caller, error) from error
             raise
+        call.skill = module.id
         return ModuleCall(module, inputs, rest)
 
     def _route(self, call: Call) -> str:
         """The id of the skill that a message is for."""
-        for metadata in (call.message.metadata, call.request.metadata):
-            skill = (metadata or {}).get("skillId")
-            if isinstance(skill, str) and skill:
-                return skill
-        if self._default_skill:
-            return self._default_skill
+        named = named_skill(call) or self._default_skill
+        if named:
+            return named
         skills: list[str] = []
         for module in self._modules:
             if module.is_skill:
@@ -129,10 +135,11 @@ class ModuleAgent:
         module = self._modules.find(pending.skill)
         if module is None:
             raise SkillNotFoundError(pending.skill)
+        call.skill = module.id
         inputs = dict(pending.inputs)
         if pending.approval_id and self._has_gate(module):
             inputs[approvals.TOKEN] = pending.approval_id
-        approval = Approval(pending.approval_id, approvals.read_answer(call.message), call.caller.id)
+        approval = Approval(pending.approval_id, read_answer(call.message), call.caller.id)
         return ModuleCall(module, inputs, approval=approval)
 
     def _has_gate(self, module: ModuleInfo) -> bool:
@@ -183,17 +190,17 @@ class ModuleAgent:
                     yield _update(module, copied, append=append)
                     _merge(result, copied)
                     append = True
-            _check_streamed_output(module, result)
+            _check_streamed_output(module, result, call)
         yield _update(module, result, last_chunk=True)
         yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
 
 
-def _check_streamed_output(module: ModuleInfo, result: Any) -> None:
+def _check_streamed_output(module: ModuleInfo, result: Any, call: Call) -> None:
     # apcore checks it as well, but when a streamed output is wrong, it writes that to its log and nowhere else.
     schema = getattr(module.source, "output_schema", None)
     wrong = failures.validate(schema, msgspec.to_builtins(result), strict=False)
     if wrong:
-        raise failures.invalid_output(module.id, wrong)
+        raise failures.invalid_output(module.id, wrong, task_id=call.task.id)
 
 
 def _merge(result: dict[str, Any], chunk: dict[str, Any]) -> None:

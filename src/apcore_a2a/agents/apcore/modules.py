@@ -21,8 +21,9 @@ from apcore_a2a.agents.apcore.checks import (
     is_denied,
     refuses,
 )
-from apcore_a2a.agents.apcore.integers import IntegerSchema
-from apcore_a2a.agents.apcore.schema import Schema, inline
+from apcore_a2a.agents.integers import IntegerSchema
+from apcore_a2a.agents.schema import Schema, inline
+from apcore_a2a.agents.skill_card import Annotations, Example
 
 logger = logging.getLogger(__name__)
 
@@ -30,21 +31,6 @@ CallModule = Callable[[str, Any, Any], Any]
 """Calls a module by its id, with inputs and apcore's Context."""
 
 SYSTEM: Final = "system."  # apcore's own control modules are for its operator: no message gets there
-
-
-class Annotations(Struct, frozen=True, kw_only=True):
-    """What a module says about its effects; the defaults are apcore's."""
-
-    readonly: bool = False
-    destructive: bool = False
-    idempotent: bool = False
-    requires_approval: bool = False
-    open_world: bool = True
-
-
-class Example(Struct, frozen=True):
-    title: str = ""
-    inputs: Any = None
 
 
 class ModuleInfo(Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ import msgspec
 from pydantic import BaseModel
 
 from apcore_a2a.agents.apcore.bare_output import OutputSchema
-from apcore_a2a.agents.apcore.schema import Schema
+from apcore_a2a.agents.schema import Schema
 
 # What each model answered, as JSON: whoever asks may change the answer, so each gets one of their own. None stands for
 # an answer that JSON cannot hold. The keys are weak, so a module that was reloaded does not leave its old models here.

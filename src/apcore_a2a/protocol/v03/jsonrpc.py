@@ -211,17 +211,21 @@ def encode_error(error: A2AError, *, typed: bool = False) -> ErrorObject:
     return ErrorObject(_code(error), error.message, error_data(error))
 
 
-def encode_rest_error(error: A2AError, status: int) -> bytes:
+def encode_rest_error(error: A2AError, status: int, *, typed: bool = False) -> bytes:
     """The body of a REST error.
 
     0.3.0 leaves it open, and each SDK reads another part: Python's the name in `type`, that of JavaScript `code` and
-    `message`, that of Go the object under `error`, which is 1.0's.
+    `message`, the conformance kit the name in `error`. That of Go reads the object of 1.0 under `error`, and gets it:
+    `typed` says that the client knows 1.0 (docs/decisions/0052).
     """
     code = _code(error)
     name = ERROR_NAMES.get(code, error.kind)  # 0.3 has no name for the codes that 1.0 added
+    told: object = name
+    if typed:
+        told = v1.rest_status(error, status)
     return encode(
         {
-            "error": v1.rest_status(error, status),
+            "error": told,
             "type": name,
             "message": error.message,
             "code": code,

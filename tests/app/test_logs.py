@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from apcore_a2a.cli.logs import MAX_TEXT, JSONFormatter, TextFormatter, clean_value
+from apcore_a2a.app.logs import MAX_TEXT, JSONFormatter, TextFormatter, clean_value
 
 HOSTILE = "a\r\nlevel=error forged\x1b[31m\x00\u2028\u202e end"
 

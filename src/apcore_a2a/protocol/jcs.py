@@ -1,9 +1,10 @@
 """RFC 8785, the JSON Canonicalization Scheme: one spelling for one value, so that it can be signed."""
 
 import json
-import sys
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
+
+LARGEST_DOUBLE: Final = float.fromhex("0x1.fffffffffffffp+1023")
 
 
 def canonicalize(value: Any) -> bytes:  # Any: decoded JSON
@@ -43,7 +44,7 @@ def _object(value: dict[str, Any]) -> str:
 def _number(value: float) -> str:
     """ECMAScript's Number::toString, by way of Python's shortest digits, which are the same."""
     # Written so that NaN, for which every comparison is false, is refused as well.
-    if not abs(value) <= sys.float_info.max:
+    if not abs(value) <= LARGEST_DOUBLE:
         raise ValueError("a number that is no finite double has no canonical form")
     sign, digits, exponent = Decimal(repr(float(value))).normalize().as_tuple()
     assert isinstance(exponent, int)  # it is finite

@@ -1,5 +1,6 @@
 """What a person sees when the agent starts: where it is, what it can do, and what is unsafe about it."""
 
+import re
 import sys
 from typing import Final
 from urllib.parse import urlsplit
@@ -11,27 +12,57 @@ from rich.text import Text
 from apcore_a2a import __version__
 from apcore_a2a.app.application import Application
 from apcore_a2a.settings import Settings
+from apcore_a2a.storage.memory import InMemoryTaskStore
 
 MAX_SKILLS: Final = 12
 ANY_ADDRESS: Final = ("0.0.0.0", "::")
 THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
 
-_KINDS: Final = {"bearer": "JWT bearer", "apiKey": "API key", "openIdConnect": "OpenID Connect"}
+_KINDS: Final = {
+    "bearer": "JWT bearer",
+    "apiKey": "API key",
+    "openIdConnect": "OpenID Connect",
+    "mutualTLS": "certificate",
+}
 
 
-def show(app: Application, listening: str, *, reload: bool = False) -> None:
-    """Print the banner to standard error; `listening` is the address of the socket."""
-    # Without a terminal there is no width to wrap at: in a log, an address must stay on its line.
-    console = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+def show(app: Application, listening: str, *, settings: Settings | None = None, reload: str = "") -> None:
+    """Print the banner to standard error.
+
+    Args:
+        app: The agent.
+        listening: The address of the socket.
+        settings: Those it is served with, if they are not the application's own.
+        reload: What is taken in again when it changes, in words.
+    """
+    settings = settings or app.settings
+    console = _console()
     card = app.cards.card
     console.print(Text.assemble((card.name, "bold"), f" {card.version}  ", (f"apcore-a2a {__version__}", "dim")))
-    console.print(_facts(app, listening, reload=reload))
-    for warning in warnings(app, urlsplit(listening).port):
+    facts = _facts(app, settings, listening)
+    if reload:
+        facts["reload"] = reload
+    console.print(_table(facts))
+    for warning in warnings(app, settings, urlsplit(listening).port):
         console.print(Text.assemble(("warning ", "yellow"), warning))
 
 
-def _facts(app: Application, listening: str, *, reload: bool) -> Table:
-    settings = app.settings
+def show_other(name: str, listening: str, settings: Settings, *, reload: str = "") -> None:
+    """The same for an application that is not ours, of which little is known."""
+    facts = {"application": _address(settings, listening)}
+    if reload:
+        facts["reload"] = reload
+    console = _console()
+    console.print(Text.assemble((name, "bold"), "  ", (f"apcore-a2a {__version__}", "dim")))
+    console.print(_table(facts))
+
+
+def _console() -> Console:
+    # Without a terminal there is no width to wrap at: in a log, an address must stay on its line.
+    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+def _facts(app: Application, settings: Settings, listening: str) -> dict[str, str]:
     card = app.cards.card
     address = _address(settings, listening)
     root = address.rstrip("/")
@@ -44,12 +75,23 @@ def _facts(app: Application, listening: str, *, reload: bool) -> Table:
         facts["explorer"] = f"{root}{settings.explorer_prefix}/"
     facts["skills"] = _skills([skill.id for skill in card.skills])
     facts["auth"] = authentication
-    facts["store"] = settings.store or "memory (tasks are lost when this process ends)"
-    if reload:
-        facts["reload"] = "on: changed modules are taken in again"
+    facts["store"] = _store(app, settings)
+    return facts
+
+
+def _store(app: Application, settings: Settings) -> str:
+    if settings.store:
+        return re.sub(r"//[^/@]*@", "//…@", settings.store)  # what stands before an @ may be a password
+    store = app.engine.store
+    if isinstance(store, InMemoryTaskStore):
+        return "memory (tasks are lost when this process ends)"
+    return type(store).__name__
+
+
+def _table(facts: dict[str, str]) -> Table:
     table = Table.grid(padding=(0, 2))
     for label, value in facts.items():
-        table.add_row(Text(label, style="dim"), value)
+        table.add_row(Text(label, style="dim"), Text(value))  # not markup: an id may have brackets
     return table
 
 
@@ -62,8 +104,8 @@ def _address(settings: Settings, listening: str) -> str:
         host = "localhost"  # one can listen at 0.0.0.0, but not call it
     if ":" in host:
         host = f"[{host}]"
-    port = urlsplit(listening).port  # that of the settings may be 0
-    return f"http://{host}:{port}/"
+    socket = urlsplit(listening)  # the port of the settings may be 0
+    return f"{socket.scheme}://{host}:{socket.port}/"
 
 
 def _skills(ids: list[str]) -> str:
@@ -73,9 +115,8 @@ def _skills(ids: list[str]) -> str:
     return text
 
 
-def warnings(app: Application, port: int | None) -> list[str]:
+def warnings(app: Application, settings: Settings, port: int | None) -> list[str]:
     """What an operator should know before anybody else finds out."""
-    settings = app.settings
     found = []
     if not app.cards.card.security_schemes and settings.host not in THIS_MACHINE:
         found.append(f"anybody who can reach {settings.host}:{port} can run every skill: no authentication is set")

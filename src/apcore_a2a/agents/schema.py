@@ -1,4 +1,4 @@
-"""JSON Schemas of modules: made self-contained, and asked where text and files go. Rule: a schema is never changed."""
+"""JSON Schemas of skills: made self-contained, and asked where text and files go. Rule: a schema is never changed."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -83,34 +83,57 @@ def _count(node: Any) -> int:
 
 
 def text_field(schema: Schema) -> str | None:
-    """Where plain text goes: ROOT if the input is a string, its only property if that is one, else None."""
-    if len(schema.get("properties", {})) > 1:
-        return None
-    return _find_field(schema, _is_text)
+    """Where plain text goes: ROOT if the input is a string; else its only property, or the only one that is required
+    and takes no file, if that is a string; else None.
+    """
+    if _is_text(schema):
+        return ROOT
+    properties = schema.get("properties", {})
+    names = list(properties)
+    if len(names) > 1:
+        names = []
+        for name in schema.get("required", ()):
+            if not _may_be(properties.get(name, {}), _is_file):
+                names.append(name)
+    if len(names) == 1 and _may_be(properties.get(names[0], {}), _is_text):
+        return str(names[0])
+    return None
 
 
 def file_field(schema: Schema) -> str | None:
-    """Where a file goes: ROOT if the input has `uri` or `bytes`, the only property that has them, else None."""
-    return _find_field(schema, _is_file)
-
-
-def _is_text(node: Schema) -> bool:
-    return node.get("type") == "string"
-
-
-def _is_file(node: Schema) -> bool:
-    properties = node.get("properties", {})
-    return "uri" in properties or "bytes" in properties
-
-
-def _find_field(schema: Schema, fits: Callable[[Schema], bool]) -> str | None:
-    if fits(schema):
+    """Where a file goes: ROOT if the input is one, the only property that is one, else None."""
+    if _is_file(schema):
         return ROOT
     found: list[str] = []
     for name, node in schema.get("properties", {}).items():
-        choices = node.get("anyOf", [node])  # an optional property is anyOf itself and null
-        if any(map(fits, choices)):
+        if _may_be(node, _is_file):
             found.append(name)
     if len(found) != 1:
         return None
     return found[0]
+
+
+def is_base64(schema: Schema, field: str) -> bool:
+    """Whether the file of this field is its content alone, in a string; else it is an object with `uri` or `bytes`."""
+    node = schema
+    if field != ROOT:
+        node = schema.get("properties", {}).get(field, {})
+    return _may_be(node, _is_content)
+
+
+def _is_text(node: Schema) -> bool:
+    return node.get("type") == "string" and not _is_content(node)
+
+
+def _is_content(node: Schema) -> bool:
+    return node.get("contentEncoding") == "base64"
+
+
+def _is_file(node: Schema) -> bool:
+    properties = node.get("properties", {})
+    return "uri" in properties or "bytes" in properties or _is_content(node)
+
+
+def _may_be(node: Schema, fits: Callable[[Schema], bool]) -> bool:
+    choices = node.get("anyOf", [node])  # an optional property is anyOf itself and null
+    return any(map(fits, choices))

@@ -1,7 +1,7 @@
-"""Whole numbers that come as floats, made integers where a module's schema says integer.
+"""Whole numbers that come as floats, made integers where a skill's schema says integer.
 
 Official clients keep the data of a part in a `google.protobuf.Struct`, whose numbers are all doubles: they send the
-integer 5 as `5.0`. JSON Schema calls that an integer, too; a module that counts with it does not.
+integer 5 as `5.0`. JSON Schema calls that an integer, too; code that counts with it does not.
 
 Rule: a number becomes an integer where the schema says integer and nowhere says number, and only if it is one that a
 double holds exactly. Every other value stays as it came.
@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import unquote
 
-from apcore_a2a.agents.apcore.schema import Schema
+from apcore_a2a.agents.schema import Schema
 
 EXACT: Final = 2**53  # beyond it, a double stands for several integers, and nobody knows which one was meant
 _CHOICES: Final = ("anyOf", "oneOf")
 
 
 class IntegerSchema:
-    """The input schema of a module, as it is, asked where integers stand.
+    """The input schema of a skill, as it is, asked where integers stand.
 
     Not the schema of the card: in that one, references have been replaced so many levels deep, and no further.
     """

@@ -1,7 +1,12 @@
-"""How the command line logs: one line a record, readable or JSON; what clients wrote cannot break a line."""
+"""How a server of ours logs: one line a record, readable or JSON; what clients wrote cannot break a line.
+
+Rule: only a process that is ours has its logging set up here: that of the command line, or one that calls `serve()` and
+has set up none.
+"""
 
 import json
 import logging
+import sys
 import textwrap
 import time
 import traceback
@@ -18,11 +23,19 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 _COLORS: Final = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "31", "CRITICAL": "31"}
 
 
+def _is_plain(text: str) -> bool:
+    """Whether there is nothing to clean, as in nearly all that is logged: with this look, a line costs half."""
+    return len(text) <= MAX_TEXT and text.isascii() and text.isprintable()
+
+
 def clean_value(value: object) -> object:
     """A value that may stand in a log: numbers as they are, text without control characters and not without end."""
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = clean_text(str(value))
+    text = str(value)
+    if _is_plain(text):
+        return text
+    text = clean_text(text)
     if len(text) > MAX_TEXT:
         return text[:MAX_TEXT] + "…"
     return text
@@ -80,7 +93,9 @@ class TextFormatter(logging.Formatter):
         for name, value in extra_fields(record).items():
             words.append(f"{name}={value}")
         # Here a line end in a value would begin what looks like a record of ours.
-        text = clean_line(" ".join(words))
+        text = " ".join(words)
+        if not _is_plain(text):
+            text = clean_line(text)
         line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level} {text}"
         exception = clean_exception(record)
         if exception:
@@ -88,6 +103,10 @@ class TextFormatter(logging.Formatter):
             # so none of them looks like a record, whatever line ends a client has sent.
             line += "\n" + textwrap.indent(exception, "  ", lambda _: True)
         return line
+
+
+# They tell each look at a file and each turn of a loop, which nobody wants who asks what an agent does.
+_CHATTY: Final = ("watchfiles", "asyncio")
 
 
 def configure(level: str, style: LogFormat, *, color: bool) -> None:
@@ -99,8 +118,26 @@ def configure(level: str, style: LogFormat, *, color: bool) -> None:
         handler.setFormatter(TextFormatter(color=color))
     # `force`: a handler that some import has put there would write each record a second time, uncleaned.
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # At info, uvicorn tells where it listens and how to stop it; the banner has said that already.
-    uvicorn_level = level.upper()
-    if level == "info":
-        uvicorn_level = "WARNING"
-    logging.getLogger("uvicorn.error").setLevel(uvicorn_level)
+    if level == "debug":
+        for name in _CHATTY:
+            logging.getLogger(name).setLevel(logging.INFO)
+
+
+def configure_server(level: str) -> bool:
+    """Set up the log of a server in a program that has set up none: ours and uvicorn's, on standard error.
+
+    In a program that has, its handlers get our records as they get all others, and uvicorn writes as it always does.
+
+    Returns:
+        Whether it was set up here.
+    """
+    if logging.getLogger().handlers or logging.getLogger("apcore_a2a").handlers:
+        return False
+    handler = logging.StreamHandler()
+    handler.setFormatter(TextFormatter(color=sys.stderr.isatty()))
+    for name in ("apcore_a2a", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(level.upper())
+        logger.propagate = False  # the root has no handler, and whoever gives it one later would read it all twice
+    return True

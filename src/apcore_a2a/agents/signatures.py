@@ -1,0 +1,243 @@
+"""What a function asks for: the message, the call, or inputs of its own.
+
+A function whose parameters have types is called by their names: they are its inputs, and what a client sends is checked
+against them. One that asks for a message only (`text: str`, `message: Message`, no type) gets it as it came.
+
+Rule: the annotations decide, once, when the function is served; whatever cannot be called is refused then.
+"""
+
+import inspect
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator
+from functools import partial
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from apcore_a2a.agent import Call, Remember
+from apcore_a2a.agents.content import text_of
+from apcore_a2a.agents.docstrings import read_docstring
+from apcore_a2a.agents.schema import Schema
+from apcore_a2a.agents.typed_values import schemas_of
+from apcore_a2a.protocol.model import ArtifactUpdate, Message, Part, StatusUpdate, Task, check_finite
+
+ReadArgument = Callable[[Call, Message], object]
+"""Reads an argument from a call and the message that asks for it, which is an earlier one where the call is a reply."""
+
+# What a parameter gets that is no input, by its annotation.
+GIVEN: Final[dict[object, ReadArgument]] = {
+    Message: lambda call, asked: asked,
+    Call: lambda call, asked: call,
+    str: lambda call, asked: text_of(asked),
+}
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # they are left empty
+# What a function may answer that is no value of its own: it has no schema.
+_EVENTS: Final = (Message, Part, StatusUpdate, ArtifactUpdate, Task, Remember, NoneType)
+
+
+class Input(Struct, frozen=True):
+    """A parameter that a client fills in."""
+
+    name: str
+    type: Any
+    default: Any = inspect.Parameter.empty
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+
+class Signature(Struct, frozen=True):
+    """How a function is called."""
+
+    given: dict[str, ReadArgument]
+    """What we give it, by parameter."""
+    inputs: tuple[Input, ...]
+    """What a client gives it; nothing if the function takes a message as it comes."""
+    positional: dict[str, Any]
+    """The parameters that go by their place, in that order, with their defaults."""
+    takes_call: bool
+    answer: Any
+    """The annotation of what it returns; Any if there is none."""
+
+
+def read_signature(function: Callable[..., Any]) -> Signature:
+    """How to call a function.
+
+    Raises:
+        TypeError: there is no way; the text says why.
+    """
+    name = name_of(function)
+    try:
+        signature = inspect.signature(function)
+    except ValueError as error:  # some functions written in C
+        raise TypeError(f"{name} cannot be served: its parameters are unknown") from error
+    hints = _read_hints(function)
+    parameters = [each for each in signature.parameters.values() if each.kind not in _VARIADIC]
+    inputs = _find_inputs(parameters, hints)
+    if inputs:
+        _check_inputs(name, inputs)
+    given = _find_given(name, parameters, hints, inputs)
+    return Signature(
+        given=given,
+        inputs=inputs,
+        positional={each.name: each.default for each in parameters if each.kind is each.POSITIONAL_ONLY},
+        takes_call=GIVEN[Call] in given.values(),
+        answer=hints.get("return", Any),
+    )
+
+
+def _find_inputs(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> tuple[Input, ...]:
+    """The parameters that a client fills in; none if the function takes its message as it comes."""
+    found: list[Input] = []
+    for parameter in parameters:
+        if parameter.name not in hints:
+            if parameter.default is parameter.empty and parameter.name != "call":
+                return ()  # it has no type, so it is the message
+            continue
+        hint = hints[parameter.name]
+        if hint not in (Call, Message):
+            found.append(Input(parameter.name, hint, parameter.default))
+    if all(each.type is Any for each in found):
+        return ()
+    if len(found) == 1 and found[0].type is str and found[0].is_required:
+        return ()  # its text is all of the message's
+    return tuple(found)
+
+
+def _find_given(
+    name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], inputs: tuple[Input, ...]
+) -> dict[str, ReadArgument]:
+    """What the other parameters get. One with a default is left to it, unless it asks for the call or the message."""
+    of_client = {each.name for each in inputs}
+    given: dict[str, ReadArgument] = {}
+    untyped = 0
+    for parameter in parameters:
+        if parameter.name in of_client:
+            continue
+        hint = hints.get(parameter.name, Any)
+        if parameter.default is not parameter.empty and hint not in (Call, Message):
+            continue
+        if hint is Any:
+            # By its name, else by its place: the message first, then the call.
+            hint = Message
+            if parameter.name == "call" or (given and GIVEN[Call] not in given.values()):
+                hint = Call
+            untyped += 1
+        if hint not in GIVEN:
+            raise TypeError(
+                f"{name} cannot be served: {parameter.name} has a type and another parameter has none;"
+                " give all of them types, or ask for (message), (message, call) or (call)"
+            )
+        given[parameter.name] = GIVEN[hint]
+    if untyped > 2:
+        raise TypeError(
+            f"{name} cannot be served: without types it may ask for (message), (message, call) or (call), and no more"
+        )
+    return given
+
+
+def _check_inputs(name: str, inputs: tuple[Input, ...]) -> None:
+    for each in inputs:
+        try:
+            schemas_of([each.type])
+        except TypeError as error:
+            reason = str(error).splitlines()[-1]  # before it stands what one could do in a schema
+            raise TypeError(f"{name} cannot be served: JSON has no form for {each.name}: {reason}") from error
+
+
+def _read_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations, without those that name what only a type checker can see."""
+    target: Any = function
+    if isinstance(function, partial):
+        target = function.func
+    if not inspect.isroutine(target):  # an object with `__call__`
+        target = type(target).__call__
+    try:
+        return get_type_hints(target, include_extras=True)
+    except NameError:
+        pass
+    hints: dict[str, Any] = {}
+    names = getattr(inspect.unwrap(target), "__globals__", {})
+    for name, annotation in target.__annotations__.items():
+        alone: Any = SimpleNamespace(__annotations__={name: annotation})  # Any: it need not be a function
+        try:
+            hints |= get_type_hints(alone, names, include_extras=True)
+        except NameError:
+            continue
+    return hints
+
+
+def name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+# ---- schemas ---------------------------------------------------------------------------------------------------------
+
+
+def input_schema(inputs: tuple[Input, ...], docstring: str | None) -> Schema:
+    """The schema of an object with a property for each input, described as the docstring describes it."""
+    described = read_docstring(docstring).parameters
+    schemas, definitions = schemas_of([each.type for each in inputs])
+    properties: dict[str, Schema] = {}
+    for each, schema in zip(inputs, schemas, strict=True):
+        properties[each.name] = {**schema, **_default_of(each)}
+        if each.name in described:
+            properties[each.name]["description"] = described[each.name]
+    whole: Schema = {
+        "type": "object",
+        "properties": properties,
+        "required": [each.name for each in inputs if each.is_required],
+        "additionalProperties": False,
+    }
+    if definitions:
+        whole["$defs"] = definitions
+    return whole
+
+
+def _default_of(each: Input) -> Schema:
+    if each.is_required:
+        return {}
+    try:
+        default = msgspec.to_builtins(each.default, str_keys=True)
+        check_finite(default)
+    except (TypeError, ValueError, RecursionError):  # a default of its own kind is Python's business
+        return {}
+    return {"default": default}
+
+
+def output_schema(answer: Any) -> Schema:
+    """The schema of what a function gives; empty where there is nothing to say, as of files and of events."""
+    choices = [choice for choice in _choices(_unstreamed(answer)) if choice not in _EVENTS]
+    if not choices or any(choice in (Any, bytes, bytearray) for choice in choices):
+        return {}
+    try:
+        schemas, definitions = schemas_of([Union[tuple(choices)]])  # noqa: UP007  # of a list made here
+    except TypeError:  # a class of its own: whether JSON has a form for it is seen when it is there
+        return {}
+    schema = schemas[0]
+    if definitions:
+        schema = {**schema, "$defs": definitions}
+    return schema
+
+
+def may_be_message(answer: Any) -> bool:
+    return Message in _choices(answer)
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) in (Union, UnionType):
+        return get_args(annotation)
+    return (annotation,)
+
+
+def _unstreamed(answer: Any) -> Any:
+    """What a generator yields; anything else as it is."""
+    origin = get_origin(answer)
+    streams = isinstance(origin, type) and (
+        issubclass(origin, AsyncIterable | Iterator | Generator) or origin is Iterable
+    )
+    if streams:
+        return get_args(answer)[0]
+    return answer

@@ -1,0 +1,78 @@
+"""What a card says of a skill besides A2A's own fields, be it a function or an apcore module: schemas and effects.
+
+Rule: A2A has no field for these, so they are in the params of one extension, by the id of the skill.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from apcore_a2a.agents.schema import Schema, text_field
+from apcore_a2a.protocol.card import AgentExtension
+
+EXTENSION: Final = "urn:apcore:a2a:modules:1"
+JSON: Final = "application/json"
+TEXT: Final = "text/plain"
+MAX_EXAMPLES: Final = 10
+
+
+class Annotations(Struct, frozen=True, kw_only=True):
+    """What a skill says about its effects; the defaults are apcore's."""
+
+    readonly: bool = False
+    destructive: bool = False
+    idempotent: bool = False
+    requires_approval: bool = False
+    open_world: bool = True
+
+
+class Example(Struct, frozen=True):
+    title: str = ""
+    inputs: Any = None
+
+
+def to_title(skill_id: str) -> str:
+    """A name for people, of a skill that has none of its own.
+
+    Example:
+        >>> to_title("math.add_numbers")
+        'Math Add Numbers'
+    """
+    return skill_id.replace(".", " ").replace("_", " ").title()
+
+
+def modes(schema: Schema) -> tuple[str, ...]:
+    """The media types that fit a schema."""
+    if not schema:
+        return (TEXT,)
+    if text_field(schema) is None:
+        return (JSON,)
+    return (JSON, TEXT)
+
+
+def describe_call(
+    input_schema: Schema, output_schema: Schema, examples: Sequence[Example], annotations: Annotations | None
+) -> dict[str, Any]:
+    """What a client that knows the extension is told of a skill: enough to build a form and to judge the risk."""
+    params: dict[str, Any] = {
+        "annotations": msgspec.to_builtins(annotations),
+        "inputSchema": input_schema,
+        "outputSchema": output_schema,
+        "examples": [{"name": each.title, "input": each.inputs} for each in examples[:MAX_EXAMPLES]],
+    }
+    # What is empty says nothing, and cards with many skills are large as it is.
+    for name in list(params):
+        if not params[name]:
+            del params[name]
+    return params
+
+
+def describe_skills(described: dict[str, dict[str, Any]]) -> AgentExtension:
+    """The extension with what is told of each skill, by its id."""
+    return AgentExtension(
+        uri=EXTENSION,
+        description="Schemas and annotations of the skills",
+        params={"skills": msgspec.to_builtins(described)},
+    )

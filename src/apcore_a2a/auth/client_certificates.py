@@ -1,0 +1,135 @@
+"""Callers who show a certificate (mutual TLS).
+
+Rule: that a certificate is genuine has been verified before it gets here, by the server's TLS or by a proxy that the
+server trusts. What is decided here is whom it names, and that its time is not over.
+"""
+
+import binascii
+from base64 import b64decode
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import unquote
+
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+
+from apcore_a2a.agent import Caller
+
+HEADER: Final = "client-cert"
+MAX_CERTIFICATE: Final = 32 * 1024  # characters of the header
+MAX_REMEMBERED: Final = 1_000  # certificates: to read one anew takes 60 µs
+
+NameOf = Callable[[x509.Certificate], str | None]
+
+
+class ClientCertificateAuthenticator:
+    """Lets in who shows a certificate, under the name that is in it.
+
+    The server must ask for certificates (`serve(ssl_ca_certs=…)`), or stand behind a proxy in `trusted_proxies` that
+    does and hands them on in the header `Client-Cert`, as RFC 9440 writes it or as URL-encoded PEM (nginx's
+    `$ssl_client_escaped_cert`).
+
+    The name is the first URI (as SPIFFE has it), else the first DNS name, else the first e-mail address of the
+    certificate's alternative names, else its whole subject. The caller's issuer is the issuer of the certificate.
+
+    Args:
+        names: The names that are let in; None for all that the authorities have certified.
+        name_of: Another way to find the name in a certificate; None if it has none, and then nobody is let in.
+        roles: The roles that everybody has who comes in this way.
+
+    Example:
+        >>> from apcore_a2a import ClientCertificateAuthenticator
+        >>> auth = ClientCertificateAuthenticator(names=["spiffe://example.org/planner"])
+        >>> auth.authenticate({}) is None
+        True
+    """
+
+    def __init__(
+        self, *, names: Collection[str] | None = None, name_of: NameOf | None = None, roles: Collection[str] = ()
+    ) -> None:
+        if isinstance(names, str) or isinstance(roles, str):
+            raise TypeError("names and roles are collections of texts, not one text")
+        self._names = None if names is None else frozenset(names)
+        self._name_of = name_of or certified_name
+        self._roles = tuple(roles)
+        self._known: dict[str, tuple[Caller | None, datetime, datetime]] = {}  # by header
+
+    def authenticate(self, headers: dict[str, str]) -> Caller | None:
+        """Who the certificate in `Client-Cert` names; None if there is none, or its time is over.
+
+        Example:
+            >>> from apcore_a2a import ClientCertificateAuthenticator
+            >>> ClientCertificateAuthenticator().authenticate({"client-cert": ":bm8gY2VydGlmaWNhdGU=:"}) is None
+            True
+        """
+        shown = headers.get(HEADER, "")
+        if not shown or len(shown) > MAX_CERTIFICATE:
+            return None
+        if shown not in self._known:
+            certificate = parse_certificate(shown)
+            if certificate is None:
+                return None
+            if len(self._known) >= MAX_REMEMBERED:
+                self._known.clear()
+            self._known[shown] = (
+                self._identify(certificate),
+                certificate.not_valid_before_utc,
+                certificate.not_valid_after_utc,
+            )
+        caller, begin, end = self._known[shown]
+        # On a connection that has been open since before its end, nobody else would notice.
+        if not begin <= datetime.now(UTC) <= end:
+            return None
+        return caller
+
+    def security_schemes(self) -> list[dict[str, Any]]:
+        """What the agent card says of it.
+
+        Example:
+            >>> from apcore_a2a import ClientCertificateAuthenticator
+            >>> ClientCertificateAuthenticator().security_schemes()
+            [{'type': 'mutualTLS'}]
+        """
+        return [{"type": "mutualTLS"}]
+
+    def _identify(self, certificate: x509.Certificate) -> Caller | None:
+        name = self._name_of(certificate)
+        if not name or (self._names is not None and name not in self._names):
+            return None
+        return Caller(
+            id=name,
+            type="service",
+            issuer=certificate.issuer.rfc4514_string(),
+            roles=self._roles,
+            attributes={
+                "subject": certificate.subject.rfc4514_string(),
+                "fingerprint": certificate.fingerprint(SHA256()).hex(),
+            },
+        )
+
+
+def certified_name(certificate: x509.Certificate) -> str | None:
+    """The first URI, DNS name or e-mail address that a certificate is for, else its subject; None if all are empty."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return certificate.subject.rfc4514_string() or None
+    for kind in (x509.UniformResourceIdentifier, x509.DNSName, x509.RFC822Name):
+        found = names.get_values_for_type(kind)
+        if found:
+            return str(found[0])
+    return certificate.subject.rfc4514_string() or None
+
+
+def parse_certificate(header: str) -> x509.Certificate | None:
+    """The certificate in a Client-Cert header; None if there is none in it that can be read."""
+    try:
+        if header.startswith(":") and header.endswith(":"):
+            return x509.load_der_x509_certificate(b64decode(header[1:-1], validate=True))
+        text = unquote(header)
+        if text.startswith("-----BEGIN CERTIFICATE-----"):
+            return x509.load_pem_x509_certificate(text.encode())
+    except (ValueError, binascii.Error):
+        return None
+    return None

@@ -1,0 +1,87 @@
+"""Which scopes a caller's credentials must have for which skill (OAuth 2.0), and an agent that insists on them.
+
+Rule: whoever may not use a skill is told what one who asks for nothing real is told; the log knows why. It is decided
+before there is a task, and again for each message that goes on with one.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from apcore_a2a.agent import Admission, Agent, AgentEvent, Call, Caller
+from apcore_a2a.errors import AccessDeniedError
+
+logger = logging.getLogger(__name__)
+
+
+class SkillScopes:
+    """The scopes by pattern of skill ids: `{"payments.*": ["payments:write"]}`. All patterns that fit count together.
+
+    Raises:
+        ValueError: a pattern names no scope.
+    """
+
+    def __init__(self, by_pattern: Mapping[str, Sequence[str]]) -> None:
+        self._by_pattern: dict[str, frozenset[str]] = {}
+        for pattern, scopes in by_pattern.items():
+            if isinstance(scopes, str):  # one scope, and not a list of letters
+                scopes = [scopes]
+            if not scopes or not all(scopes):
+                raise ValueError(f"skill_scopes must name a scope for {pattern!r}; leave it out to ask for none")
+            self._by_pattern[pattern] = frozenset(scopes)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_pattern)
+
+    def required(self, skill: str) -> frozenset[str]:
+        """What a caller must have for a skill, be there such a skill or not."""
+        scopes: frozenset[str] = frozenset()
+        for pattern, more in self._by_pattern.items():
+            if fnmatchcase(skill, pattern):
+                scopes |= more
+        return scopes
+
+    def permits(self, caller: Caller, skill: str) -> bool:
+        return self.required(skill) <= frozenset(caller.scopes)
+
+    def unused(self, skills: Iterable[str]) -> list[str]:
+        """The patterns that fit none of these skills: maybe misspelt."""
+        ids = list(skills)
+        return [pattern for pattern in self._by_pattern if not any(fnmatchcase(id, pattern) for id in ids)]
+
+
+class ScopedAgent:
+    """An agent that takes messages only of callers who have the scopes for them.
+
+    An agent that knows which skill a message is for says so in `skill_of(call)`. Of any other, a message may reach
+    every skill on its card: its sender needs the scopes of all of them.
+    """
+
+    def __init__(self, agent: Agent, scopes: SkillScopes, skills: Sequence[str]) -> None:
+        self.may_reply = agent.may_reply
+        self._agent = agent
+        self._scopes = scopes
+        self._skills = tuple(skills)
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever else an agent may have, such as `cancel`
+        return getattr(self._agent, name)
+
+    async def admit(self, call: Call) -> Admission:
+        for skill in self._skills_of(call):
+            missing = self._scopes.required(skill) - frozenset(call.caller.scopes)
+            if missing:
+                reason = f"missing scopes: {' '.join(sorted(missing))}"
+                details = {"skill": skill, "caller": call.caller.id, "issuer": call.caller.issuer, "reason": reason}
+                logger.warning("call denied by scope", extra=details)
+                raise AccessDeniedError(reason)
+        return await self._agent.admit(call)
+
+    def _skills_of(self, call: Call) -> tuple[str, ...]:
+        skill_of = getattr(self._agent, "skill_of", None)
+        if skill_of is None:
+            return self._skills
+        return (skill_of(call),)
+
+    def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        return self._agent.run(call)

@@ -1,0 +1,114 @@
+"""`--reload` for a file or a module: the agent in a process of its own, started anew when Python files change.
+
+A directory of apcore modules needs no new process: `extensions.py` takes in what changed. Code of the user's own can
+only be taken in whole.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import click
+from watchfiles import PythonFilter, awatch
+
+from apcore_a2a.app.serve import NOT_STARTED
+
+GRACE: Final = 5.0  # seconds for a process that is to make room for the next one
+LAST_GRACE: Final = 60.0  # for the last one, whose tasks may finish; its own limits are shorter
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class News(Enum):
+    """What a supervisor waits for."""
+
+    CHANGED = "a Python file has changed"
+    ENDED = "the process has ended by itself"
+    STOP = "a signal says that it is over"
+
+
+class Supervisor:
+    """Runs a command, and runs it anew whenever a Python file below a directory changes."""
+
+    def __init__(self, command: Sequence[str], directory: Path) -> None:
+        self._command = command
+        self._directory = directory
+        self._news: asyncio.Queue[News] = asyncio.Queue()
+        self._stop_watching = asyncio.Event()
+
+    async def run(self) -> int:
+        """The exit code of the last process."""
+        loop = asyncio.get_running_loop()
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            loop.call_soon_threadsafe(self._news.put_nowait, News.STOP)
+
+        before = {number: signal.signal(number, on_signal) for number in SIGNALS}
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch())
+                try:
+                    return await self._keep_running(group)
+                finally:
+                    self._stop_watching.set()
+        finally:
+            for number, earlier in before.items():
+                signal.signal(number, earlier)
+
+    async def _watch(self) -> None:
+        async for _ in awatch(self._directory, watch_filter=PythonFilter(), stop_event=self._stop_watching):
+            self._news.put_nowait(News.CHANGED)
+
+    async def _keep_running(self, group: asyncio.TaskGroup) -> int:
+        while True:
+            child = await asyncio.create_subprocess_exec(*self._command)
+            ending = group.create_task(self._tell_end(child))
+            news = await self._news.get()
+            if news is News.ENDED and child.returncode in (0, NOT_STARTED):
+                return child.returncode
+            if news is News.ENDED:
+                click.echo(f"Waiting for a change in {self._directory} (Ctrl-C ends)", err=True)
+                news = await self._news.get()
+            if news is News.STOP:
+                return await self._end(child, ending, LAST_GRACE, by_terminal=sys.stdin.isatty())
+            click.echo("Python files have changed: starting anew", err=True)
+            code = await self._end(child, ending, GRACE, by_terminal=False)
+            if self._forget_news():
+                return code
+
+    def _forget_news(self) -> bool:
+        """What has come meanwhile is about the process that is gone. Whether there was a signal among it."""
+        was_stopped = False
+        while not self._news.empty():
+            if self._news.get_nowait() is News.STOP:
+                was_stopped = True
+        return was_stopped
+
+    async def _tell_end(self, child: asyncio.subprocess.Process) -> None:
+        await child.wait()
+        self._news.put_nowait(News.ENDED)
+
+    async def _end(
+        self, child: asyncio.subprocess.Process, ending: "asyncio.Task[None]", grace: float, *, by_terminal: bool
+    ) -> int:
+        """End the process, at the latest by force.
+
+        A terminal sends its Ctrl-C to all processes of the foreground: a second signal would cut the shutdown short.
+        """
+        if child.returncode is None and not by_terminal:
+            child.terminate()
+        _, late = await asyncio.wait({ending}, timeout=grace)
+        if late:
+            child.kill()
+            await ending
+        return child.returncode or 0
+
+
+def run_with_reload(arguments: Sequence[str], directory: Path) -> int:
+    """Run `apcore-a2a` with these arguments, anew whenever a Python file below the directory changes."""
+    command = [sys.executable, "-m", "apcore_a2a", *arguments]
+    return asyncio.run(Supervisor(command, directory).run())

@@ -1,0 +1,224 @@
+"""What a function can do while it runs: say how far it is, ask, and look at files."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from apcore_a2a import AgentError, Call
+from apcore_a2a.protocol.lifecycle import PROGRESS
+from apcore_a2a.protocol.model import Event, Message, Part, Role, StatusUpdate, TaskState
+from tests.conversations import contents, make_call, talk_to, text_of
+
+
+def statuses(events: list[Event]) -> list[tuple[str, object]]:
+    """What was said on the way."""
+    said: list[tuple[str, object]] = []
+    for event in events:
+        if isinstance(event, StatusUpdate) and event.status.message is not None:
+            metadata = event.status.message.metadata or {}
+            said.append((event.text, metadata.get(PROGRESS)))
+    return said
+
+
+async def test_progress_is_a_status_of_the_working_task() -> None:
+    async def work(steps: int, call: Call) -> str:
+        for step in range(steps):
+            call.progress(step / steps, f"step {step}")
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        call.progress()
+        await asyncio.sleep(0)
+        return "done"
+
+    async with talk_to(work) as user:
+        events = await user.stream(Part(data={"steps": 2}))
+    assert statuses(events) == [("step 0", 0.0), ("step 1", 0.5), ("Working", None)]
+
+
+async def test_progress_is_told_from_a_thread_while_the_function_is_busy() -> None:
+    told = threading.Event()
+
+    def work(steps: int, call: Call) -> str:
+        call.progress(0.25)
+        assert told.wait(5)
+        return "done"
+
+    async with talk_to(work) as user:
+        task = await user.task(Part(data={"steps": 2}), now=True)
+        async with asyncio.timeout(5):
+            async for seen in user.watch(task):
+                if seen.status.text == "25%":
+                    told.set()
+        task = await user.look(task)
+    assert (task.status.state, task.text) == (TaskState.COMPLETED, "done")
+
+
+async def test_of_progress_that_nobody_could_see_the_latest_is_told_and_none_is_kept() -> None:
+    async def work(steps: int, call: Call) -> str:
+        for step in range(steps):
+            call.progress(step / steps)
+        await asyncio.sleep(0)
+        return "done"
+
+    async with talk_to(work) as user:
+        events = await user.stream(Part(data={"steps": 1000}))
+        task = await user.task(Part(data={"steps": 1000}))
+    assert statuses(events) == [("100%", 0.999)]
+    assert [message.role for message in task.history] == [Role.USER]
+
+
+async def test_progress_and_pieces_come_in_their_order() -> None:
+    async def work(call: Call) -> AsyncIterator[str]:
+        call.progress(0.1, "first")
+        yield "a"
+        call.progress(0.2, "second")
+        yield "b"
+
+    async with talk_to(work) as user:
+        events = await user.stream("go")
+    shown = [event.text for event in events if not isinstance(event, Message) and event.text]
+    assert shown == ["first", "a", "second", "b"]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+async def test_progress_is_a_share(share: float) -> None:
+    async def work(call: Call) -> str:
+        with pytest.raises(ValueError, match="progress is a share from 0 to 1"):
+            call.progress(share)
+        return "done"
+
+    async with talk_to(work) as user:
+        assert (await user.task("go")).text == "done"
+
+
+def test_only_a_running_function_has_controls() -> None:
+    with pytest.raises(RuntimeError, match="are for functions while they run"):
+        make_call().progress(0.5)
+    with pytest.raises(RuntimeError, match="are for functions while they run"):
+        make_call().ask("?")
+
+
+async def test_the_text_and_the_files_of_the_message_are_at_hand() -> None:
+    async def look(call: Call) -> str:
+        return f"{call.text} {[file.filename for file in call.files]}"
+
+    parts = (Part(text="see"), Part(raw=b"1", filename="a.txt"), Part(url="https://example.com/b", filename="b"))
+    async with talk_to(look) as user:
+        task = await user.task(Message(message_id="m", role=Role.USER, parts=parts))
+    assert task.text == "see ['a.txt', 'b']"
+
+
+async def test_a_cancelled_function_is_stopped_with_its_run() -> None:
+    began = asyncio.Event()
+    ended = asyncio.Event()
+
+    async def work(call: Call) -> str:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return "never"
+
+    async with talk_to(work) as user:
+        task = await user.task("go", now=True)
+        await asyncio.wait_for(began.wait(), 5)
+        task = await user.cancel(task)
+        await asyncio.wait_for(ended.wait(), 5)
+    assert task.status.state is TaskState.CANCELED
+
+
+@pytest.mark.parametrize("error", [AgentError("No"), ValueError("secret"), SystemExit(3), asyncio.CancelledError()])
+async def test_a_failure_ends_the_task_as_it_does_without_a_call(error: BaseException) -> None:
+    async def fail(call: Call) -> str:
+        raise error
+
+    async with talk_to(fail) as user:
+        task = await user.task("go")
+    assert task.status.state is TaskState.FAILED
+    assert text_of(task) == ("No" if isinstance(error, AgentError) else "Internal error")
+
+
+# ---- asking ----------------------------------------------------------------------------------------------------------
+
+
+async def book(seats: int, call: Call) -> dict[str, Any]:
+    city = call.ask("Which city?").text
+    day = call.ask({"question": "Which day?", "city": city}).text
+    return {"seats": seats, "city": city, "day": day}
+
+
+def book_on_a_thread(seats: int, call: Call) -> dict[str, Any]:
+    city = call.ask("Which city?").text
+    day = call.ask({"question": "Which day?", "city": city}).text
+    return {"seats": seats, "city": city, "day": day}
+
+
+@pytest.mark.parametrize("function", [book, book_on_a_thread])
+async def test_a_function_asks_and_goes_on_with_the_answers(function: Any) -> None:
+    async with talk_to(function) as user:
+        task = await user.task(Part(data={"seats": 2}))
+        assert (task.status.state, text_of(task)) == (TaskState.INPUT_REQUIRED, "Which city?")
+        task = await user.task("Rome", task=task)
+        assert task.status.state is TaskState.INPUT_REQUIRED
+        assert task.status.message is not None
+        assert task.status.message.data == {"question": "Which day?", "city": "Rome"}
+        task = await user.task("Monday", task=task)
+    assert task.status.state is TaskState.COMPLETED
+    assert task.data == {"seats": 2, "city": "Rome", "day": "Monday"}
+
+
+async def test_a_function_of_text_is_called_again_with_its_first_text() -> None:
+    async def greet(text: str, call: Call) -> str:
+        name = call.ask("Your name?").text
+        return f"{text}, {name}"
+
+    async with talk_to(greet) as user:
+        task = await user.task("Good morning")
+        task = await user.task("Ada", task=task)
+    assert task.text == "Good morning, Ada"
+
+
+async def test_what_was_made_before_the_question_is_made_anew_and_not_twice() -> None:
+    async def write(text: str, call: Call) -> AsyncIterator[str | dict[str, str]]:
+        yield "Dear "
+        yield {"kind": "letter"}
+        name = call.ask("Whom to?").text
+        yield name
+
+    async with talk_to(write) as user:
+        task = await user.task("write")
+        assert contents(task) == [["Dear ", ""], [{"kind": "letter"}]]
+        task = await user.task("Ada", task=task)
+    assert contents(task) == [["Dear ", "Ada", ""], [{"kind": "letter"}]]
+
+
+async def test_a_question_is_no_error_that_a_function_could_handle() -> None:
+    async def careful(text: str, call: Call) -> str:
+        try:
+            return call.ask("Sure?").text
+        except Exception:
+            return "swallowed"
+
+    async with talk_to(careful) as user:
+        task = await user.task("go")
+        assert task.status.state is TaskState.INPUT_REQUIRED
+        task = await user.task("yes", task=task)
+    assert task.text == "yes"
+
+
+async def test_a_typed_function_may_still_return_its_question() -> None:
+    async def order(item: str, count: int, call: Call) -> Any:
+        from apcore_a2a import ask
+
+        if not call.resumed:
+            return ask("Really?")
+        return f"{count} {item}: {call.text}"
+
+    async with talk_to(order) as user:
+        task = await user.task(Part(data={"item": "tea", "count": 2}))
+        task = await user.task("yes", task=task)
+    assert task.text == "2 tea: yes"

@@ -1,0 +1,132 @@
+"""Scopes for skills: on the card, asked for before there is a task, and silent about what a caller may not have."""
+
+import logging
+from typing import Any
+
+import httpx
+import pytest
+
+from apcore_a2a import JWTAuthenticator, async_serve
+from apcore_a2a.agent import Caller
+from apcore_a2a.auth.scopes import SkillScopes
+from tests.app.test_app import browsing, send
+from tests.auth.tokens import SECRET, bearer
+from tests.fakes import COMPLETED, ScriptedAgent
+from tests.interaction.serving import CARD
+from tests.modules import Add, Pay, registry
+from tests.requirements import requirement
+
+SCOPES = {"bank.*": ["bank:write"], "math.secret": ["math", "secret"]}
+V1 = {"A2A-Version": "1.0"}
+EXTENDED = "/agent/authenticatedExtendedCard"
+
+
+async def bank(**options: Any) -> Any:
+    modules = registry(math__add=Add(), math__secret=Add(), bank__pay=Pay(), bank__add=Add())
+    return await async_serve(modules, auth=JWTAuthenticator(SECRET), skill_scopes=SCOPES, **options)
+
+
+async def ask(client: httpx.AsyncClient, skill: str, scope: str, **data: Any) -> dict[str, Any]:
+    answer = await client.post("/", json=send(data or None, skill=skill), headers=bearer(scope=scope))
+    said: dict[str, Any] = answer.json()
+    return said
+
+
+def test_all_patterns_that_fit_count_together() -> None:
+    scopes = SkillScopes({"bank.*": ["bank"], "*.pay": ["pay", "money"], "other": ["x"]})
+    assert scopes.required("bank.pay") == {"bank", "pay", "money"}
+    assert scopes.required("bank.look") == {"bank"}
+    assert scopes.required("math.add") == frozenset()
+    assert not scopes.permits(Caller(scopes=("bank", "pay")), "bank.pay")
+    assert scopes.permits(Caller(scopes=("bank", "pay", "money")), "bank.pay")
+    assert scopes.unused(["bank.pay"]) == ["other"]
+
+
+@pytest.mark.parametrize("wrong", [{"bank.*": []}, {"bank.*": [""]}], ids=str)
+async def test_a_pattern_without_a_scope_is_a_mistake(wrong: dict[str, list[str]]) -> None:
+    with pytest.raises(ValueError, match="must name a scope"):
+        await async_serve(registry(), auth=JWTAuthenticator(SECRET), skill_scopes=wrong)
+
+
+async def test_scopes_without_authentication_are_a_mistake() -> None:
+    with pytest.raises(ValueError, match="skill_scopes needs auth"):
+        await async_serve(registry(), skill_scopes=SCOPES)
+
+
+async def test_a_pattern_that_fits_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    await async_serve(registry(), auth=JWTAuthenticator(SECRET), skill_scopes={"mathh.*": "x"})
+    assert [vars(record)["pattern"] for record in caplog.records] == ["mathh.*"]
+
+
+async def test_who_has_the_scopes_gets_the_skill() -> None:
+    async with browsing(await bank()) as client:
+        assert (await ask(client, "bank.add", "openid bank:write"))["result"]["status"]["state"] == "completed"
+        assert (await ask(client, "math.secret", "secret math"))["result"]["status"]["state"] == "completed"
+        assert (await ask(client, "math.add", ""))["result"]["status"]["state"] == "completed"
+
+
+@requirement("NFR-SEC-001")
+async def test_who_has_not_learns_nothing_not_even_whether_there_is_such_a_skill(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with browsing(await bank()) as client:
+        with caplog.at_level(logging.WARNING):
+            forbidden = await ask(client, "bank.add", "openid")
+            unknown = await ask(client, "bank.nothing", "openid")
+            wrong_inputs = await ask(client, "bank.add", "openid", a="x")
+            half = await ask(client, "math.secret", "secret")
+        no_task = {**send(), "method": "tasks/get", "params": {"id": "none"}}
+        missing = (await client.post("/", json=no_task, headers=bearer())).json()
+        assert forbidden == unknown == wrong_inputs == half
+        assert forbidden["error"]["code"] == missing["error"]["code"] == -32001
+        assert forbidden["error"]["message"] == "Task not found"
+        assert forbidden["error"]["data"]["type"] == missing["error"]["data"]["type"]
+        listed = await client.get("/tasks", headers={**bearer(), **V1})
+        assert listed.json()["totalSize"] == 0
+    reasons = [vars(record)["reason"] for record in caplog.records]
+    assert reasons == ["missing scopes: bank:write"] * 3 + ["missing scopes: math"]
+    assert vars(caplog.records[0])["caller"] == "ada"
+
+
+async def test_a_task_that_waits_is_not_answered_with_fewer_scopes() -> None:
+    async with browsing(await bank()) as client:
+        waiting = (await ask(client, "bank.pay", "bank:write"))["result"]
+        assert waiting["status"]["state"] == "input-required"
+        message = {"role": "user", "parts": [{"kind": "text", "text": "yes"}], "taskId": waiting["id"]}
+        reply = {**send(), "params": {"message": message}}
+        refused = await client.post("/", json=reply, headers=bearer(scope="openid"))
+        assert refused.json()["error"]["code"] == -32001
+        done = await client.post("/", json=reply, headers=bearer(scope="bank:write"))
+        assert done.json()["result"]["status"]["state"] == "completed"
+
+
+@requirement("FR-AUT-003", "FR-AGC-004")
+async def test_the_card_says_which_scopes_and_the_extended_card_what_this_caller_may_call() -> None:
+    async with browsing(await bank()) as client:
+        old = (await client.get("/.well-known/agent.json")).json()
+        new = (await client.get("/.well-known/agent-card.json", headers=V1)).json()
+        in_old = {skill["id"]: skill.get("security") for skill in old["skills"]}
+        assert in_old["bank.add"] == [{"bearer": ["bank:write"]}]
+        assert in_old["math.secret"] == [{"bearer": ["math", "secret"]}]
+        assert in_old["math.add"] is None
+        in_new = {skill["id"]: skill.get("securityRequirements") for skill in new["skills"]}
+        assert in_new["bank.add"] == [{"schemes": {"bearer": {"list": ["bank:write"]}}}]
+        for scope, seen in [
+            ("", ["math.add"]),
+            ("bank:write", ["bank.add", "bank.pay", "math.add"]),
+            ("math secret", ["math.add", "math.secret"]),
+        ]:
+            card = (await client.get(EXTENDED, headers=bearer(scope=scope))).json()
+            assert sorted(skill["id"] for skill in card["skills"]) == seen
+            assert ("bank.add" in str(card)) is ("bank.add" in seen)
+
+
+async def test_an_agent_that_does_not_route_asks_for_the_scopes_of_all_its_skills() -> None:
+    played = ScriptedAgent(default=(COMPLETED,))
+    options: dict[str, Any] = {"auth": JWTAuthenticator(SECRET), "skill_scopes": {"play": "stage"}}
+    async with browsing(await async_serve(played, card=CARD, **options)) as client:
+        assert (await ask(client, "another", "openid"))["error"]["code"] == -32001
+        assert not played.calls
+        assert (await ask(client, "another", "stage"))["result"]["status"]["state"] == "completed"
+        card = (await client.get(EXTENDED, headers=bearer(scope="openid"))).json()
+        assert card["skills"] == []

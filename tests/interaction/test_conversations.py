@@ -1,0 +1,54 @@
+"""A conversation of three turns with an agent that streams, through a socket: it hears both sides."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from apcore_a2a import A2AClient, Call
+from tests.interaction.serving import serving
+from tests.requirements import requirement
+
+
+async def chat(text: str, call: Call) -> AsyncIterator[str]:
+    """Says what it has heard so far, word by word."""
+    for said in call.history:
+        yield f"[{said.role.name.lower()}: "
+        yield f"{said.text}] "
+    yield text.upper()
+
+
+async def say(client: A2AClient, text: str) -> str:
+    """One turn, streamed; the answer."""
+    pieces = ""
+    async for event in client.stream_message(text, context_id="talk"):
+        if getattr(event, "artifact", None) is not None:
+            pieces += event.text
+    return pieces
+
+
+@requirement("FR-CTX-002")
+async def test_an_agent_that_streams_hears_its_own_answers() -> None:
+    async with serving(chat, card=None) as url, A2AClient(url) as client:
+        assert await say(client, "one") == "ONE"
+        assert await say(client, "two") == "[user: one] [agent: ONE] TWO"
+        assert await say(client, "three") == (
+            "[user: one] [agent: ONE] [user: two] [agent: [user: one] [agent: ONE] TWO] THREE"
+        )
+
+
+@requirement("FR-CTX-004")
+async def test_a_conversation_goes_on_after_a_restart(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with serving(chat, card=None, store=store) as url, A2AClient(url) as client:
+        await say(client, "one")
+        await say(client, "two")
+    async with serving(chat, card=None, store=store) as url, A2AClient(url) as client:
+        assert await say(client, "three") == (
+            "[user: one] [agent: ONE] [user: two] [agent: [user: one] [agent: ONE] TWO] THREE"
+        )
+
+
+async def test_another_context_and_a_message_without_one_hear_nothing() -> None:
+    async with serving(chat, card=None) as url, A2AClient(url) as client:
+        await say(client, "one")
+        assert (await client.send_message("two")).text == "TWO"
+        assert (await client.send_message("two", context_id="elsewhere")).text == "TWO"

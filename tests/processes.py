@@ -44,6 +44,13 @@ class Process:
             self.said += (await stderr.read()).decode()
             return await self._process.wait()
 
+    async def ends_sometime(self) -> int:
+        """Read all that it says, for as long as it lives; its exit code."""
+        stderr = self._process.stderr
+        assert stderr is not None
+        self.said += (await stderr.read()).decode()
+        return await self._process.wait()
+
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 

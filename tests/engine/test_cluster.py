@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import asyncpg
 import pytest
@@ -27,9 +28,9 @@ def url() -> str:
 
 
 @asynccontextmanager
-async def replica(agent: ScriptedAgent, url: str, lease: float = 15) -> AsyncIterator[Engine]:
+async def replica(agent: ScriptedAgent, url: str, lease: float = 15, **options: Any) -> AsyncIterator[Engine]:
     """An open engine. Others are open beside it, so it cannot be told whose tasks are left at the end."""
-    engine = Engine(agent, PostgresStore(url, lease=lease), options=EngineOptions(shutdown_timeout=0.01))
+    engine = Engine(agent, PostgresStore(url, lease=lease), options=EngineOptions(shutdown_timeout=0.01, **options))
     await soon(engine.open())
     await soon(engine.recover())
     try:
@@ -191,6 +192,43 @@ async def test_a_client_of_0_3_that_comes_back_to_another_replica_keeps_its_task
         await back.read()
         gate.open()
         assert (await back.rest()).states[-1] is S.COMPLETED
+
+
+# ---- load ----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_one_replica_has_no_room_for_another_one_runs(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, COMPLETED)}, default=(chunk("x"), COMPLETED))
+    async with replica(agent, url, max_active_tasks=1) as full, replica(agent, url, max_active_tasks=1) as free:
+        alice = User(full)
+        slow = await alice.start("slow")
+        await gate.reached()
+        done = await alice.send("quick")
+        assert (done.status.state, chunks_of(done)) == (S.COMPLETED, ["x"])
+        stream = await (await alice.stream("quick")).rest()
+        assert stream.states == [S.SUBMITTED, S.WORKING, S.WORKING, S.COMPLETED]
+        assert free.active_tasks == 0
+        gate.open()
+        await until_shown(User(free), slow, S.COMPLETED)
+
+
+async def test_what_nobody_has_room_for_waits(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, COMPLETED)}, default=(chunk("x"), COMPLETED))
+    async with replica(agent, url, max_active_tasks=1) as only:
+        alice, bob = User(only), User(only, BOB)
+        await alice.start("slow")
+        await gate.reached()
+        waiting = [await alice.start(f"a{number}") for number in range(3)]
+        theirs = await bob.start("b0")
+        assert {(await alice.get(task)).status.state for task in waiting} == {S.SUBMITTED}
+        canceled = await alice.cancel(waiting.pop())
+        assert canceled.status.state is S.CANCELED
+        gate.open()
+        for user, task in ((bob, theirs), *((alice, task) for task in waiting)):
+            await until_shown(user, task, S.COMPLETED)
+    assert len(agent.calls) == 4  # not the one that was canceled before its turn
 
 
 # ---- death ---------------------------------------------------------------------------------------------------------

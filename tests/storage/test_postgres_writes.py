@@ -13,7 +13,7 @@ from apcore_a2a.storage.postgres import connecting, writer
 from apcore_a2a.storage.postgres.store import PostgresStore
 from apcore_a2a.storage.task_store import Query, Webhook
 from tests.postgres_server import PostgresServer, shared_server
-from tests.storage.contract import ALICE, Author, append, assert_holds, tell
+from tests.storage.contract import ALICE, BOB, Author, append, assert_holds, tell
 
 
 @pytest.fixture
@@ -119,6 +119,25 @@ async def test_two_replicas_never_claim_the_same_webhook(store: PostgresStore, o
         for replica in (store, other, store, other):
             group.create_task(claim(replica))
     assert sorted(claimed) == sorted(f"t{number}" for number in range(40))
+
+
+async def test_tasks_that_wait_for_a_replica_are_claimed_once_and_the_owners_take_turns(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    for number in range(5):
+        change = Author(f"a{number}", owner=ALICE).create()
+        change.hand_on = True
+        await store.create(change)
+    change = Author("b", owner=BOB).create()
+    change.hand_on = True
+    await store.create(change)
+    assert await store.replicas.count_queued(4) == 4
+    first = await store.replicas.claim_queued(2)
+    assert {record.owner for record in first} == {ALICE, BOB}
+    rest = await other.replicas.claim_queued(10)
+    assert {record.runner for record in rest} == {other.replicas.name}
+    assert [record.epoch for record in (*first, *rest)] == [2] * 6
+    assert await store.replicas.claim_queued(10) == []
 
 
 # ---- connections that break ----------------------------------------------------------------------------------------

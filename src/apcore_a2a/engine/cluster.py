@@ -141,6 +141,7 @@ class Cluster:
         """Run what waits for a replica with room, if this is one."""
         room = min(self._runs.room, CLAIMED_AT_ONCE)
         if room <= 0 or self._runs.draining:
+            self._has_queue = not self._runs.draining  # look again when there may be room
             return
         claimed: list[Record] = []
         try:

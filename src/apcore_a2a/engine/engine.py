@@ -6,7 +6,8 @@ caller is answered like what does not exist.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,9 +19,11 @@ from apcore_a2a.engine import task_log
 from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.call_context import CallContext, Interceptor
 from apcore_a2a.engine.cluster import Cluster
+from apcore_a2a.engine.elsewhere import Elsewhere
 from apcore_a2a.engine.event_log import LogEntry, Snapshot, snapshot_entry
-from apcore_a2a.engine.followers import Followers
+from apcore_a2a.engine.followers import Followers, is_at_rest
 from apcore_a2a.engine.intake import Intake
+from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.observer import Observer, Silent
 from apcore_a2a.engine.options import DEFAULTS, EngineOptions
 from apcore_a2a.engine.progress import RESTED
@@ -190,6 +193,8 @@ class Engine:
         begun = await self._intake.begin(request, context, wait=wait)
         if isinstance(begun, Snapshot):
             return _trim_history(begun.document, history_length)
+        if isinstance(begun, Elsewhere):
+            return await self._answer_elsewhere(begun.live, history_length, wait=wait)
         if begun.reply is not None:
             return begun.reply
         if wait:
@@ -202,6 +207,9 @@ class Engine:
             begun = await self._intake.begin(request, context, wait=True)
             if isinstance(begun, Snapshot):
                 return Stream([snapshot_entry(begun)])
+            if isinstance(begun, Elsewhere):
+                with _released(begun.live) as live:
+                    return await self._streams.follow(live, context, room, until=UNTIL_USER_IS_ASKED, start=0)
             if begun.reply is not None:
                 return event_stream(begun.reply)
             start: LogEntry | int | None = 0
@@ -209,6 +217,14 @@ class Engine:
                 # What happened before this turn is in the task; the stream begins with that.
                 start = _start_of_turn(begun)
             return await self._streams.follow(begun.live, context, room, until=UNTIL_USER_IS_ASKED, start=start)
+
+    async def _answer_elsewhere(self, live: LiveTask, history_length: int | None, *, wait: bool) -> Task | Document:
+        """Answer for a task that waits for a replica with room."""
+        with _released(live):
+            if wait and self._followers is not None:
+                await self._followers.until(live, is_at_rest)
+            snapshot = await live.latest()
+        return _trim_history(snapshot.document, history_length)
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
@@ -273,6 +289,15 @@ class Engine:
 
 async def _no_push(request: Any, context: CallContext) -> Any:
     raise errors.PushNotificationNotSupportedError
+
+
+@contextmanager
+def _released(live: LiveTask) -> Iterator[LiveTask]:
+    """A live task that was held for us, and is not after this."""
+    try:
+        yield live
+    finally:
+        live.release()
 
 
 async def _wait_for_rest(run: Run) -> None:

@@ -11,7 +11,7 @@ from msgspec import Struct, json
 from apcore_a2a.agent import Caller
 from apcore_a2a.engine.followers import Followers
 from apcore_a2a.engine.live_task import LiveTask
-from apcore_a2a.errors import OverloadedError, StoreUnavailableError
+from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.model import SendMessage, encode
 
 ANSWER_TIME: Final = 6.0  # seconds for a replica to do as it is asked
@@ -34,26 +34,28 @@ def decode_errand(body: bytes) -> Errand:
     return _ERRAND.decode(body)
 
 
-async def send_on(followers: Followers, live: LiveTask, request: SendMessage, caller: Caller) -> bool:
-    """Have a message wait for its turn where its task runs; false when it runs there no longer.
+async def send_on(followers: Followers, live: LiveTask, request: SendMessage, caller: Caller) -> None:
+    """Have a message wait for its turn where its task runs.
 
     Raises:
+        StaleWriteError: it runs there no longer: look again.
         OverloadedError: it is not taken, or nobody answers.
     """
     replicas = followers.replicas
+    await followers.look(live.task.id, live.owner, follow=True)
     if not await followers.until(live, _has_a_runner, ANSWER_TIME):
         raise OverloadedError("The task waits for a replica with room; try again later")
     if live.runner is None:
-        return False
+        raise StaleWriteError
     number = await replicas.post(live.task.id, live.owner, live.runner, encode(Errand(caller, request)))
     if number is None:
-        return False
+        raise StaleWriteError
     for _ in range(int(ANSWER_TIME / LOOK_AGAIN)):
         answer = await replicas.answer(number)
         if answer is not None:
             if answer:
                 raise OverloadedError(answer)
-            return True
+            return
         await followers.until_told(LOOK_AGAIN)
     if await replicas.withdraw(number):
         raise StoreUnavailableError(NOT_TAKEN)

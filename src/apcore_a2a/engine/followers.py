@@ -104,6 +104,11 @@ class Followers:
             return holds(live)
         return True
 
+    async def until_free(self, live: LiveTask) -> None:
+        """Wait until no other replica has the task; then its turn is to be had here."""
+        await self.look(live.task.id, live.owner, follow=True)
+        await self.until(live, _is_free)
+
     async def until_told(self, seconds: float) -> None:
         """Wait for anything to change, at most so long."""
         try:
@@ -122,6 +127,11 @@ class Followers:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
         self._changed = None
+
+    def watch(self, live: LiveTask) -> None:
+        """Follow a task from where it is; whoever writes it knows that this replica wants to be told."""
+        self._followed.setdefault(live.task.id, None)
+        self.replicas.wake_here()  # somebody may have written it already
 
     # ---- following ---------------------------------------------------------------------------------------------------
 
@@ -172,13 +182,8 @@ class Followers:
         return live is not None and not live.has_ended()
 
 
-def is_free(live: LiveTask) -> bool:
-    """Whether no other replica has the task."""
+def _is_free(live: LiveTask) -> bool:
     return live.runner is None
-
-
-def has_ended(live: LiveTask) -> bool:
-    return live.has_ended()
 
 
 def is_at_rest(live: LiveTask) -> bool:

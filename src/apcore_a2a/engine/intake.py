@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from apcore_a2a.agent import Admission, Agent, Call
 from apcore_a2a.engine.call_context import CallContext, new_call
 from apcore_a2a.engine.conversation import Conversations
+from apcore_a2a.engine.elsewhere import Elsewhere, queue_task
 from apcore_a2a.engine.errands import send_on
 from apcore_a2a.engine.event_log import Snapshot
-from apcore_a2a.engine.followers import Followers, is_at_rest, is_free
+from apcore_a2a.engine.followers import Followers, is_at_rest
 from apcore_a2a.engine.kept_run import dequeue, enqueue
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.next_message import refuse_message
@@ -69,7 +70,7 @@ class Intake:
         self.conversations = Conversations(store, options.context_messages)
         self._followers = followers  # where several replicas share the store
 
-    async def begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot:
+    async def begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere:
         """Start the run a message asks for, up to where its sender can be answered.
 
         A Snapshot when there is no run to wait for: it ended before, or it is not yet its turn and `wait` is false.
@@ -83,13 +84,9 @@ class Intake:
                 continue  # another replica took the task's turn between our look and our write
         raise OverloadedError("Too many messages to this task at once; try again later")
 
-    async def _begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot:
+    async def _begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere:
+        self._check(request, context)
         message = request.message
-        if message.role is not Role.USER:
-            raise InvalidParamsError("Invalid message role", [Violation("message.role", "must be the user's")])
-        if request.configuration.task_push_notification_config is not None:
-            raise PushNotificationNotSupportedError
-        self._runs.check_room(context.allowance)
         task_id = message.task_id
         if not task_id and message.context_id and context.rules.resume_by_context:
             task_id = await self._find_waiting(message.context_id, context)
@@ -98,19 +95,41 @@ class Intake:
                 begun = await self._continue(live, request, context, wait=wait)
             if not isinstance(begun, Run):
                 return begun
+            run = begun
         else:
-            begun = await self._begin_task(request, context)
-        if begun.progress.stage < OPENED:
-            await begun.progress.until(OPENED)
-        if begun.error is not None:
-            raise begun.error
-        if begun.earlier is not None:
-            return await self._earlier(begun.earlier, context, wait=wait)
-        return begun
+            new = await self._begin_task(request, context)
+            if isinstance(new, Elsewhere):
+                return await self._answer_elsewhere(new, context, wait=wait)
+            run = new
+        if run.progress.stage < OPENED:
+            await run.progress.until(OPENED)
+        if run.error is not None:
+            raise run.error
+        if run.earlier is not None:
+            return await self._earlier(run.earlier, context, wait=wait)
+        return run
+
+    def _check(self, request: SendMessage, context: CallContext) -> None:
+        """Refuse what can be refused at a glance."""
+        message = request.message
+        if message.role is not Role.USER:
+            raise InvalidParamsError("Invalid message role", [Violation("message.role", "must be the user's")])
+        if request.configuration.task_push_notification_config is not None:
+            raise PushNotificationNotSupportedError
+        if self._followers is None or message.task_id:  # else a new task may wait for another replica
+            self._runs.check_room(context.allowance)
+
+    async def _answer_elsewhere(
+        self, elsewhere: Elsewhere, context: CallContext, *, wait: bool
+    ) -> Run | Snapshot | Elsewhere:
+        if elsewhere.earlier is None:
+            return elsewhere
+        elsewhere.live.release()
+        return await self._earlier(elsewhere.earlier, context, wait=wait)
 
     # ---- a new task -----------------------------------------------------------------------------------------------
 
-    async def _begin_task(self, request: SendMessage, context: CallContext) -> Run:
+    async def _begin_task(self, request: SendMessage, context: CallContext) -> Run | Elsewhere:
         message = request.message
         call = self._new_task(request, context)
         if message.context_id or message.reference_task_ids:
@@ -118,6 +137,8 @@ class Intake:
         admission = await self._ask_agent(call)
         key = self._repetition_key(call.request.message, context)
         allowance = context.allowance
+        if self._followers is not None and self._runs.room <= 0:
+            return await queue_task(self._followers, self._runs, call, key=key, retry_safe=admission.retry_safe)
         live = self._runs.add(call.task, context.owner, allowance)
         self._keep_for_restart(live, call, retry_safe=admission.retry_safe)
         if self._agent.may_reply and not key:
@@ -210,8 +231,10 @@ class Intake:
         admitted = await self._admit(live, request, context)
         if self._followers is not None and live.runner is not None:
             if not wait:
-                return await self._send_on(live, request, context, self._followers)
-            await self._wait_elsewhere(live, self._followers)
+                await send_on(self._followers, live, request, context.caller)
+                record = await self.load(live.task.id, context)
+                return Snapshot(record.document, record.version)
+            await self._followers.until_free(live)
         place = live.join_queue()
         if wait or place is None:
             return await self._take_turn(live, place, admitted, context)
@@ -219,21 +242,6 @@ class Intake:
         self._runs.in_background(self._run_queued(live, place, queued, admitted), live)
         await enqueue(live, queued)
         return await live.latest()
-
-    async def _wait_elsewhere(self, live: LiveTask, followers: Followers) -> None:
-        """Wait until no other replica has the task; then its turn is to be had here."""
-        await followers.look(live.task.id, live.owner, follow=True)
-        await followers.until(live, is_free)
-
-    async def _send_on(
-        self, live: LiveTask, request: SendMessage, context: CallContext, followers: Followers
-    ) -> Run | Snapshot:
-        """Have a message wait where its task runs."""
-        await followers.look(live.task.id, live.owner, follow=True)
-        if live.runner is None or not await send_on(followers, live, request, context.caller):
-            raise StaleWriteError  # the task has moved on: look again
-        record = await self.load(live.task.id, context)
-        return Snapshot(record.document, record.version)
 
     async def queue_here(self, live: LiveTask, request: SendMessage, context: CallContext) -> None:
         """Take a message that another replica was sent, to a task that runs here; done when it is stored."""

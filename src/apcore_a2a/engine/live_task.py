@@ -227,7 +227,7 @@ class LiveTask:
         timestamp = task.status.timestamp or utc_now()
         self.task = keep_transitions(self.task, copy(replace(task, status=replace(task.status, timestamp=timestamp))))
 
-    async def create(self, *, key: str = "", working: bool = False) -> str | None:
+    async def create(self, *, key: str = "", working: bool = False, hand_on: bool = False) -> str | None:
         """Store a new task, and that it is worked on if it is; the id of the earlier one if `key` was used before."""
         self.task, body = detach_task(self.task)
         self.version = 1
@@ -241,6 +241,7 @@ class LiveTask:
             entries.append(LogEntry(2, TaskState.WORKING, body))
             records.append(body)
         change = self._change(records)
+        change.hand_on = hand_on
         self._out_of_step = True  # until the store says that it has it
         earlier = await self._store.create(change, key=key)
         self._out_of_step = False
@@ -266,8 +267,7 @@ class LiveTask:
         self.is_stored = True
         self._document = None
         self._snapshot_entry = None
-        if record.version != self.log.version:
-            self.log.restart(record.version)
+        self.log.restart(record.version)
         if self.state in TERMINAL:
             self.log.close()
 

@@ -22,6 +22,12 @@ async def refuse_message(live: LiveTask, said: Message, text: str) -> None:
     await live.flush()
 
 
+async def begin_work(live: LiveTask) -> None:
+    """The task has waited, and is worked on now."""
+    live.begin_save([bare_status(TaskState.WORKING, live.task)])
+    await live.flush()
+
+
 async def start_over(live: LiveTask) -> None:
     """Forget what an earlier attempt has made."""
     working = TaskStatus(state=TaskState.WORKING, timestamp=utc_now())

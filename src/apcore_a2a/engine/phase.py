@@ -113,4 +113,8 @@ class Rerun(Struct, frozen=True, gc=False):
     """From the start, after the process that ran it died."""
 
 
-Start = NewTask | AgentDecides | NextMessage | Rerun
+class FromQueue(Struct, frozen=True, gc=False):
+    """With a task that waited for a replica with room; nobody has begun with it."""
+
+
+Start = NewTask | AgentDecides | NextMessage | Rerun | FromQueue

@@ -12,7 +12,7 @@ from apcore_a2a.engine.agent_output import failed_status
 from apcore_a2a.engine.call_context import CallContext, new_call
 from apcore_a2a.engine.intake import Intake
 from apcore_a2a.engine.live_task import LiveTask
-from apcore_a2a.engine.phase import Rerun
+from apcore_a2a.engine.phase import FromQueue, Rerun, Start
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import StoredRun, decode_stored_run
 from apcore_a2a.errors import AgentError
@@ -70,4 +70,7 @@ class Recovery:
         call.memo = stored.memo
         await live.turn.take()  # at once: nobody else knows of the task
         live.kept.set_run(replace(stored, attempt=stored.attempt + 1))
-        self._runs.launch(live, call, Rerun(), allowance=context.allowance)
+        start: Start = Rerun()
+        if stored.attempt == 0:
+            start = FromQueue()
+        self._runs.launch(live, call, start, allowance=context.allowance)

@@ -17,7 +17,7 @@ from apcore_a2a.agent import Agent, AgentEvent, Call, Remember
 from apcore_a2a.engine.agent_output import CheckedEvent, address_reply, check_event, failed_status, status_with_text
 from apcore_a2a.engine.kept_run import clear_run, hand_on, may_hand_on
 from apcore_a2a.engine.live_task import LiveTask, Saving
-from apcore_a2a.engine.next_message import add_message, start_over
+from apcore_a2a.engine.next_message import add_message, begin_work, start_over
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.phase import (
@@ -33,6 +33,7 @@ from apcore_a2a.engine.phase import (
     RUNNING,
     SAVING,
     AgentDecides,
+    FromQueue,
     NewTask,
     NextMessage,
     Rerun,
@@ -137,6 +138,8 @@ class Run:
                     await live.create()
                 case NextMessage():
                     await add_message(live, self.call.message)
+                case FromQueue():
+                    await begin_work(live)
                 case Rerun():
                     await start_over(live)
                 case _:

@@ -96,6 +96,13 @@ class Runs:
         self.check_room(allowance)
         return LiveTask(task, self._live, owner=owner, store=self._store, observer=self._observer)
 
+    def add_queued(self, task: Task, owner: str) -> LiveTask:
+        """The live task of a new one that is to be run where there is room, by whoever has it; nobody's turn."""
+        self.check_draining()
+        live = LiveTask(task, self._live, owner=owner, store=self._store, observer=self._observer)
+        live.turn.give()
+        return live
+
     def revive(self, record: Record) -> LiveTask:
         """The live task of a record, with nobody running it yet; to be held before the next await."""
         task = record.document.task()

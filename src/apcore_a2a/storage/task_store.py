@@ -332,6 +332,9 @@ class Replicas(Protocol):
     async def claim_queued(self, limit: int) -> list[Record]:
         """Claim tasks that wait for any replica, the owners in turn."""
 
+    async def count_queued(self, limit: int) -> int:
+        """How many tasks wait for any replica, counted up to a limit."""
+
     async def claim(self, task_id: str, owner: str) -> Record | None:
         """Claim one task, whoever runs it; as it is now, if it has ended meanwhile."""
 

@@ -44,16 +44,18 @@ CLAIM_DEAD: Final = """
         ORDER BY number LIMIT $2 FOR UPDATE OF task SKIP LOCKED
     ) RETURNING id, owner
 """
-# One of each owner, then the second of each, and so on.
+# One of each owner, then the second of each, and so on; by chance among the first, so that whoever has many that wait
+# is not always the first to be served.
 CLAIM_QUEUED: Final = """
     UPDATE task SET epoch = epoch + 1, runner = $1 WHERE number IN (
         SELECT number FROM task JOIN (
             SELECT number, row_number() OVER (PARTITION BY owner ORDER BY number) AS place
             FROM task WHERE runner = '' ORDER BY number LIMIT 10000
         ) AS waiting USING (number)
-        WHERE runner = '' ORDER BY place, number LIMIT $2 FOR UPDATE OF task SKIP LOCKED
+        WHERE runner = '' ORDER BY place, random() LIMIT $2 FOR UPDATE OF task SKIP LOCKED
     ) RETURNING id, owner
 """
+COUNT_QUEUED: Final = "SELECT count(*) FROM (SELECT 1 FROM task WHERE runner = '' LIMIT $1) AS waiting"
 CLAIM_ONE: Final = """
     UPDATE task SET epoch = epoch + 1, runner = $3 WHERE id = $1 AND owner = $2 AND ended IS NULL RETURNING TRUE
 """
@@ -248,6 +250,9 @@ class PostgresReplicas:
 
     async def claim_queued(self, limit: int) -> list[Record]:
         return await self._claim(CLAIM_QUEUED, limit)
+
+    async def count_queued(self, limit: int) -> int:
+        return int(await self._database.ask(_fetch_value, COUNT_QUEUED, limit))
 
     async def _claim(self, statement: str, limit: int) -> list[Record]:
         claimed = await self._database.ask(_fetch, statement, self.name, limit)

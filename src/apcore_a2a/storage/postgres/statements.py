@@ -20,6 +20,7 @@ _RUNNING: Final = frozenset({TaskState.SUBMITTED, TaskState.WORKING})
 
 # `given` has a row for each write, `logs` one for each event. A new task whose id or key is in use is not created; an
 # old one that does not match is not updated; neither is in `done`, and only what is gets its events.
+# A task that is left to any replica is watched by this one, whose client waits for it.
 # A NULL for memo or run is "as it was": a memo may be large, and is not sent again with each event.
 WRITE: Final = """
     WITH given AS (
@@ -34,11 +35,12 @@ WRITE: Final = """
         )
     ), created AS (
         INSERT INTO task (id, owner, context_id, key, state, status_time, version, epoch, ended,
-                          runner, memo, run, document, document_version, webhooks)
+                          runner, memo, run, document, document_version, webhooks, watchers)
         SELECT id, owner, context_id, key, state, status_time, version, epoch,
                CASE WHEN is_end THEN coalesce($19, extract(epoch FROM clock_timestamp())) END,
                runner, memo, run, document, CASE WHEN document IS NOT NULL THEN version END,
-               CASE WHEN place = ANY($21::bigint[]) THEN 1 ELSE 0 END
+               CASE WHEN place = ANY($21::bigint[]) THEN 1 ELSE 0 END,
+               CASE WHEN runner = '' THEN ARRAY[$20] ELSE '{}' END
         FROM given WHERE is_new ORDER BY place
         ON CONFLICT DO NOTHING
         RETURNING number, id

@@ -1,0 +1,186 @@
+"""Replicas as processes, and a client that calls any of them and writes down all that it is told."""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from random import Random
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
+
+import aiohttp
+
+from tests.postgres_server import PostgresServer
+from tests.processes import Process, running
+from tests.sources import ROOT
+
+ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
+AWAY = (aiohttp.ClientError, TimeoutError, ConnectionError)
+
+
+class Place(NamedTuple):
+    """Where the tasks of a round are: for replicas, and for whoever looks at the tables."""
+
+    url: str
+    dsn: str
+    schema: str
+
+
+def new_place(server: PostgresServer) -> Place:
+    url = server.url()
+    schema = parse_qs(urlsplit(url).query)["schema"][0]
+    return Place(url, server.dsn, schema)
+
+
+class Replica:
+    """One of them, dead or alive."""
+
+    def __init__(self, url: str, environment: dict[str, str]) -> None:
+        self._url = url
+        self._environment = environment
+        self._stack = AsyncExitStack()
+        self.process: Process | None = None
+        self.address = ""
+        self._reading: asyncio.Task[int] | None = None
+
+    async def start(self, *, delay: float = 0) -> None:
+        port = self.address.rpartition(":")[2] or "0"
+        arguments = ("-m", "tests.cluster.replica", self._url, port, str(delay))
+        process = await self._stack.enter_async_context(running(*arguments, **self._environment))
+        self.address = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
+        self._reading = asyncio.create_task(_read_to_end(process))  # a full pipe would stop it
+        self.process = process
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.signal(number)
+
+    async def end(self, number: signal.Signals) -> int:
+        """Have it end; its exit code."""
+        self.send(number)
+        self.process = None
+        assert self._reading is not None
+        return await self._reading
+
+    async def close(self) -> None:
+        self.process = None
+        await self._stack.aclose()
+        if self._reading is not None:
+            await asyncio.wait({self._reading}, timeout=5)
+
+
+async def _read_to_end(process: Process) -> int:
+    return await process.ends_sometime()
+
+
+@asynccontextmanager
+async def replicas(url: str, count: int = 3, **environment: str) -> AsyncIterator[list[Replica]]:
+    found = [Replica(url, {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", **environment}) for _ in range(count)]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for replica in found:
+                group.create_task(replica.start())
+        yield found
+    finally:
+        for replica in found:
+            await replica.close()
+
+
+class Told:
+    """What one stream said of a task: an event by its sequence number, in the order in which they came."""
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        self.events: list[tuple[int, dict[str, Any]]] = []
+
+
+class Client:
+    """Calls any replica that is up, and writes down what it is told, and when."""
+
+    def __init__(self, found: list[Replica], seed: int) -> None:
+        self.replicas = found
+        self.dice = Random(seed)
+        self.told: list[Told] = []
+        self.reads: list[tuple[float, float, str, str]] = []  # begun, ended, task, state
+        self.created: list[str] = []
+        self.failures: list[str] = []
+        self._http: aiohttp.ClientSession
+
+    async def __aenter__(self) -> "Client":
+        self._http = aiohttp.ClientSession(
+            headers={"A2A-Version": "1.0"},
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=2, sock_read=20),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.close()
+
+    def any_address(self) -> str:
+        return self.dice.choice([replica for replica in self.replicas if replica.is_up]).address
+
+    async def call(self, method: str, path: str, body: object = None, *, at: str = "") -> tuple[int, Any]:
+        """One request, without a second attempt."""
+        url = f"{at or self.any_address()}{path}"
+        async with self._http.request(method, url, json=body) as answer:
+            return answer.status, await answer.json()
+
+    async def persist(self, method: str, path: str, body: object = None) -> Any:
+        """A request that is tried until a replica answers it."""
+        for _ in range(200):
+            with suppress(*AWAY):
+                status, answer = await self.call(method, path, body)
+                if status < 500:
+                    return answer
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"nobody answered {method} {path}")
+
+    async def start(self, text: str, *, wait: bool = False) -> str:
+        """Begin a task; its id. Tried again elsewhere with the same message: it makes one task."""
+        body = message(text, now=not wait)
+        answer = await self.persist("POST", "/message:send", body)
+        task_id: str = answer["task"]["id"]
+        self.created.append(task_id)
+        return task_id
+
+    async def read(self, task_id: str) -> str:
+        """The state of a task, as one replica shows it."""
+        begun = time.monotonic()
+        answer = await self.persist("GET", f"/tasks/{task_id}")
+        state = answer["status"]["state"].removeprefix("TASK_STATE_")
+        self.reads.append((begun, time.monotonic(), task_id, state))
+        return str(state)
+
+    async def follow(self, task_id: str) -> None:
+        """Read a task's events to its end, at one replica after the other if need be."""
+        while await self.read(task_id) not in ENDED:
+            told = Told(task_id)
+            self.told.append(told)
+            with suppress(*AWAY):
+                await self._listen(told)
+            await asyncio.sleep(0.05)
+
+    async def _listen(self, told: Told) -> None:
+        async with self._http.get(f"{self.any_address()}/tasks/{told.task_id}:subscribe") as answer:
+            seq = 0
+            async for line in answer.content:
+                name, _, value = line.decode().rstrip("\r\n").partition(": ")
+                if name == "id":
+                    seq = int(value)
+                elif name == "data" and seq:
+                    told.events.append((seq, json.loads(value)))
+
+
+def message(text: str, *, now: bool = True, task_id: str = "") -> dict[str, Any]:
+    said = {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}]}
+    if task_id:
+        said["taskId"] = task_id
+    return {"message": said, "configuration": {"returnImmediately": now}}

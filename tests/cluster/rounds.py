@@ -1,0 +1,178 @@
+"""Rounds of faults, each with a load of its own, and what must hold afterwards."""
+
+import asyncio
+import signal
+import time
+from random import Random
+from typing import NamedTuple
+
+from tests.cluster.checker import check_database, check_told, read_events
+from tests.cluster.replicas import Client, Place, Replica, message, replicas
+
+LEASE = 2.0  # seconds, in short rounds
+AT_REST = 20.0  # seconds after a fault in which every task must have come to rest, with a lease of 15
+
+
+class Outcome(NamedTuple):
+    tasks: int
+    events: int
+    """That clients were told."""
+    completed: int
+    lost: int
+    canceled: int
+    slowest: float
+    """Seconds from the fault until the last task had ended."""
+
+
+class Load:
+    """Tasks that count, and somebody who follows each."""
+
+    def __init__(self, client: Client, group: asyncio.TaskGroup) -> None:
+        self._client = client
+        self._group = group
+        self.kinds: dict[str, str] = {}
+        self.followers: list[asyncio.Task[None]] = []
+
+    async def begin(self, count: int, *, numbers: int, pause: float) -> None:
+        async with asyncio.TaskGroup() as group:
+            for index in range(count):
+                kind = "safe" if index % 3 else "unsafe"
+                group.create_task(self._begin_one(f"count {numbers} {pause} {kind}", kind))
+
+    async def _begin_one(self, text: str, kind: str) -> None:
+        task_id = await self._client.start(text)
+        self.kinds[task_id] = kind
+        self.followers.append(self._group.create_task(self._client.follow(task_id)))
+
+
+async def settle(client: Client, load: Load, seconds: float) -> float:
+    """Wait until every task has ended; how long it took."""
+    begun = time.monotonic()
+    async with asyncio.timeout(seconds):
+        for follower in load.followers:
+            await follower
+    return time.monotonic() - begun
+
+
+async def conclude(client: Client, load: Load, place: Place, slowest: float) -> Outcome:
+    """Look at everything; raises AssertionError with all that is wrong."""
+    states = {task_id: await client.read(task_id) for task_id in load.kinds}
+    wrong = await check_database(place.dsn, place.schema)
+    wrong += check_told(client, await read_events(place.dsn, place.schema))
+    for task_id, state in states.items():
+        if load.kinds[task_id] == "safe" and state == "FAILED":
+            wrong.append(f"{task_id}: it may be repeated, and has FAILED")
+    assert wrong == []
+    return Outcome(
+        tasks=len(states),
+        events=sum(len(told.events) for told in client.told),
+        completed=sum(state == "COMPLETED" for state in states.values()),
+        lost=sum(state == "FAILED" for state in states.values()),
+        canceled=sum(state == "CANCELED" for state in states.values()),
+        slowest=slowest,
+    )
+
+
+async def kill_one(found: list[Replica], dice: Random) -> Replica:
+    """kill -9 of a replica; the client calls the others."""
+    victim = dice.choice([replica for replica in found if replica.is_up])
+    await victim.end(signal.SIGKILL)
+    return victim
+
+
+async def stop_one(found: list[Replica], dice: Random, seconds: float) -> None:
+    """A replica that stands still for longer than its lease, and then goes on as if nothing had been: a zombie."""
+    victim = dice.choice([replica for replica in found if replica.is_up])
+    victim.send(signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    victim.send(signal.SIGCONT)
+
+
+async def cancel_some(client: Client, load: Load, count: int) -> None:
+    """Cancel tasks, each from two replicas at once."""
+    chosen = client.dice.sample(sorted(load.kinds), count)
+    async with asyncio.TaskGroup() as group:
+        for task_id in chosen:
+            for _ in range(2):
+                group.create_task(client.persist("POST", f"/tasks/{task_id}:cancel"))
+
+
+async def keep_reading(client: Client, load: Load) -> None:
+    """Read tasks at random, at random replicas, until it is cancelled."""
+    while True:
+        if load.kinds:
+            await client.read(client.dice.choice(sorted(load.kinds)))
+        await asyncio.sleep(0.02)
+
+
+async def fault_round(place: Place, *, tasks: int, seed: int, fault: str, lease: float = LEASE) -> Outcome:
+    """One fault in the middle of running tasks, with readers, and cancels from everywhere."""
+    dice = Random(seed)
+    async with (
+        replicas(f"{place.url}&lease={lease}") as found,
+        Client(found, seed) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        load = Load(client, group)
+        await load.begin(tasks, numbers=30, pause=lease / 15)
+        reading = group.create_task(keep_reading(client, load))
+        if fault == "kill":
+            victim = await kill_one(found, dice)
+            await cancel_some(client, load, tasks // 8)
+            slowest = await settle(client, load, 10 * lease + 20)
+            await victim.start()
+        elif fault == "stop":
+            await stop_one(found, dice, 1.5 * lease)
+            slowest = await settle(client, load, 10 * lease + 20)
+        else:
+            raise ValueError(fault)
+        reading.cancel()
+        return await conclude(client, load, place, slowest)
+
+
+async def rolling_round(place: Place, *, requests: int, streams: int, seed: int) -> Outcome:
+    """Every replica is ended and started again, under load; a client that is refused tries once more."""
+    refused: list[str] = []
+
+    async with replicas(place.url) as found, Client(found, seed) as client, asyncio.TaskGroup() as group:
+        load = Load(client, group)
+        await load.begin(streams, numbers=20, pause=0.05)
+        done = asyncio.Event()
+        sent = 0
+
+        async def send() -> None:
+            nonlocal sent
+            while not done.is_set() or sent < requests:
+                body = message("hello", now=False)
+                sent += 1
+                for attempt in range(2):
+                    try:
+                        status, answer = await client.call("POST", "/message:send", body)
+                    except Exception as error:  # whatever a client may see
+                        status, answer = 0, repr(error)
+                    if status == 200:
+                        client.created.append(answer["task"]["id"])
+                        break
+                    if attempt:
+                        refused.append(f"{status} {answer}")
+                    await asyncio.sleep(0.1)
+
+        senders = [group.create_task(send()) for _ in range(4)]
+        for replica in found:
+            await restart(replica)
+        done.set()
+        for sender in senders:
+            await sender
+        slowest = await settle(client, load, 60)
+        assert refused == [], f"{len(refused)} of {sent} requests failed twice: {refused[:3]}"
+        outcome = await conclude(client, load, place, slowest)
+        assert outcome.lost == 0, "a replica that was ended in peace failed a task that was shorter than its grace"
+        return outcome._replace(events=sent)
+
+
+async def restart(replica: Replica) -> None:
+    """End a replica in peace, as a deployment does, and start the next one."""
+    replica.send(signal.SIGTERM)
+    code = await replica.end(signal.SIGCONT)  # a signal that does nothing: it is ending
+    assert code == 0, code
+    await replica.start()

@@ -1,0 +1,25 @@
+"""Short rounds of faults with three replicas in processes of their own."""
+
+import pytest
+
+from tests.cluster import rounds
+from tests.cluster.replicas import new_place
+from tests.postgres_server import shared_server
+from tests.requirements import requirement
+
+SEED = 20261118
+
+
+@requirement("NFR-REL-003")
+@pytest.mark.parametrize("fault", ["kill", "stop"])
+async def test_a_fault_of_one_replica_costs_no_task_and_no_event(fault: str) -> None:
+    outcome = await rounds.fault_round(new_place(shared_server()), tasks=24, seed=SEED, fault=fault)
+    assert outcome.tasks == 24
+    assert outcome.completed > 0
+    assert outcome.events > 100
+
+
+@requirement("NFR-REL-001")
+async def test_three_replicas_are_restarted_one_after_the_other_and_no_client_notices() -> None:
+    outcome = await rounds.rolling_round(new_place(shared_server()), requests=200, streams=6, seed=SEED)
+    assert outcome.events >= 200

@@ -13,6 +13,7 @@ from apcore_a2a.http.tls import ClientCertificates
 from apcore_a2a.http.traffic import MAX_BODY, MIB
 from apcore_a2a.protocol.card import CardMode
 from apcore_a2a.protocol.decoding import MAX_VALUES
+from apcore_a2a.webhooks.signatures import parse_secret
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 _POSITIVE: Final = (
@@ -68,6 +69,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Where the audit log goes: a file, or "-" for the logger `apcore_a2a.audit`."""
     cors_origins: tuple[str, ...] = ()
     push_notifications: bool = False
+    """Whether tasks may have webhooks."""
+    allow_insecure_webhooks: bool = False
+    """Whether they may be plain HTTP, and point into this machine and its network. For development."""
+    webhook_secret: str | None = None
+    """What notifications are signed with: `whsec_` and base64; two with a space between while it is being changed."""
     explorer: bool = False
     explorer_prefix: str = "/explorer"
     metrics: bool = False
@@ -146,6 +152,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         if not self.explorer_prefix.startswith("/") or self.explorer_prefix.endswith("/"):
             raise ValueError(f"explorer_prefix must look like '/explorer', not {self.explorer_prefix!r}")
         self._check_tls()
+        _check_secrets(self.webhook_secret or "")
         if self.log_level is not None and self.log_level.lower() not in LOG_LEVELS:
             raise ValueError(f"log_level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}")
         return self
@@ -180,6 +187,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             keep_alive_interval=self.keep_alive_interval,
             state_history=self.state_history,
         )
+
+
+def _check_secrets(given: str) -> None:
+    for secret in given.split():
+        try:
+            parse_secret(secret)
+        except ValueError as error:
+            raise ValueError(f"webhook_secret makes no sense: {error}") from error
 
 
 def _is_origin(text: str) -> bool:

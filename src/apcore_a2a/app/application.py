@@ -27,6 +27,7 @@ from apcore_a2a.auth.authenticator import (
 from apcore_a2a.auth.credentials import credential_headers
 from apcore_a2a.auth.middleware import AuthMiddleware
 from apcore_a2a.engine.call_context import Interceptor
+from apcore_a2a.engine.delivery import Sender
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
@@ -50,6 +51,7 @@ from apcore_a2a.http.rate_limit import RateLimit, Rates
 from apcore_a2a.http.rest import RESTBinding
 from apcore_a2a.http.signals import on_exit_signal
 from apcore_a2a.http.traffic import KEY, Traffic
+from apcore_a2a.http.webhooks import PATH, REDELIVER_PATH, WebhooksEndpoint
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.memory import InMemoryTaskStore
@@ -98,10 +100,7 @@ class Application(Starlette):
             max_body_bytes=settings.max_body_bytes_in_flight,
             max_answer_bytes=settings.max_answer_bytes_in_flight,
         )
-        metrics = None
-        if settings.metrics:
-            # Asked when somebody looks: the engine is made with the metrics, so it comes after them.
-            metrics = Metrics(self.traffic, stuck_threads=lambda: self.engine.stuck_threads)
+        metrics = _metrics_of(self) if settings.metrics else None
         store = parts.store or InMemoryTaskStore()
         observers: list[Observer] = [] if metrics is None else [metrics]
         interceptors = parts.interceptors
@@ -118,6 +117,8 @@ class Application(Starlette):
             interceptors=interceptors,
             extended_card=parts.extended_card,
         )
+        if settings.push_notifications:
+            self.engine.offer_webhooks(_webhook_sender(settings))
         self.cards = CardEndpoint(
             parts.card, url=settings.url, mode=settings.card_mode, proxies=settings.trusted_proxies
         )
@@ -231,6 +232,11 @@ class Application(Starlette):
             await asyncio.to_thread(self._audit.close)  # it waits for the disk
 
 
+def _metrics_of(app: Application) -> Metrics:
+    # Asked when somebody looks: the engine is made with the metrics, so it comes after them.
+    return Metrics(app.traffic, stuck_threads=lambda: app.engine.stuck_threads, backlog=lambda: app.engine.backlog())
+
+
 def _as_one(observers: list[Observer]) -> Observer | None:
     if len(observers) > 1:
         return Observers(observers)
@@ -294,6 +300,10 @@ def _pipeline(application: Application, parts: Parts, metrics: Metrics | None, a
         ("POST", "/"): limited(rpc),
         ("GET", EXTENDED_CARD_PATH): limited(ExtendedCardEndpoint(engine, cards)),
     }
+    if engine.webhooks is not None:
+        webhooks = limited(WebhooksEndpoint(engine.webhooks))
+        routes["GET", PATH] = webhooks
+        routes["POST", REDELIVER_PATH] = webhooks
     rest = limited(
         RESTBinding(
             engine,
@@ -339,6 +349,17 @@ def _asks_for_certificates(auth: Authenticator | None) -> bool:
     if auth is None:
         return False
     return any(scheme.get("type") == "mutualTLS" for scheme in security_schemes(auth))
+
+
+def _webhook_sender(settings: Settings) -> Sender:
+    from apcore_a2a.webhooks.sender import (
+        WebhookSender,  # loads aiohttp, which a server without webhooks has no use for
+    )
+
+    if settings.allow_insecure_webhooks:
+        logger.warning("webhooks may be plain HTTP and point into this network: for development only")
+    secrets = (settings.webhook_secret or "").split()
+    return WebhookSender(allow_insecure=settings.allow_insecure_webhooks, secrets=secrets)
 
 
 def _rate_limit(settings: Settings, parts: Parts, metrics: Metrics | None) -> Callable[[ASGIApp], ASGIApp]:

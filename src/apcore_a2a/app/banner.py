@@ -125,6 +125,6 @@ def warnings(app: Application, settings: Settings, port: int | None) -> list[str
         found.append(f"anybody who can reach {settings.host}:{port} can run every skill: no authentication is set")
     if "*" in settings.cors_origins:
         found.append("CORS is open to every origin")
-    if settings.push_notifications:
-        found.append("webhooks are not available yet: --push-notifications has no effect")
+    if settings.push_notifications and settings.allow_insecure_webhooks:
+        found.append("webhooks may be plain HTTP and point into this network: --allow-insecure-webhooks is set")
     return found

@@ -108,14 +108,14 @@ def _project_version(target: object) -> str:
 def complete(card: AgentCard, settings: Settings, auth: Authenticator | None) -> AgentCard:
     """The card as the settings name it, with what this server adds.
 
-    That is webhooks (none yet), its extensions, and what a caller must show.
+    That is webhooks, its extensions, and what a caller must show.
     """
     extensions = [*card.capabilities.extensions, IDEMPOTENCY]
     if settings.state_history:
         extensions.append(PASSED_STATES)
     capabilities = replace(
         card.capabilities,
-        push_notifications=False,
+        push_notifications=settings.push_notifications,
         extended_agent_card=auth is not None,
         extensions=tuple(extensions),
     )

@@ -74,6 +74,8 @@ class ServeOptions(TypedDict, total=False):
     ssl_ca_certs: str | None
     ssl_client_certs: ClientCertificates
     push_notifications: bool
+    allow_insecure_webhooks: bool
+    webhook_secret: str | None
     explorer: bool
     explorer_prefix: str
     metrics: bool

@@ -86,8 +86,17 @@ _OF_ANY_APPLICATION: Final = frozenset(
 @auth_options
 @tls_options
 @click.option("--cors-origins", envvar="CORS_ORIGINS", help="Origins browsers may call from, separated by commas.")
+@click.option("--push-notifications", envvar="PUSH_NOTIFICATIONS", is_flag=True, help="Offer webhooks.")
 @click.option(
-    "--push-notifications", envvar="PUSH_NOTIFICATIONS", is_flag=True, help="Offer webhooks (not available yet)."
+    "--allow-insecure-webhooks",
+    envvar="ALLOW_INSECURE_WEBHOOKS",
+    is_flag=True,
+    help="Let webhooks be plain HTTP, and point into this network: for development.",
+)
+@click.option(
+    "--webhook-secret",
+    envvar="WEBHOOK_SECRET",
+    help="Sign notifications with it: whsec_ and base64. Better set as a variable: flags are seen by others.",
 )
 @click.option("--explorer", envvar="A2A_EXPLORER", is_flag=True, help="Serve the Explorer page.")
 @click.option("--metrics", envvar="A2A_METRICS", is_flag=True, help="Serve GET /metrics.")

@@ -29,6 +29,7 @@ from apcore_a2a.client.options import (
 )
 from apcore_a2a.client.streaming import EventStream, wait_until_at_rest
 from apcore_a2a.client.transport import Transport
+from apcore_a2a.client.webhooks import WebhookStatus, ask_redelivery, ask_status
 from apcore_a2a.errors import A2AConnectionError, InvalidAgentResponseError
 from apcore_a2a.protocol.card import AgentCard, AgentInterface
 from apcore_a2a.protocol.lifecycle import AT_REST
@@ -403,6 +404,32 @@ class A2AClient:
             ...     await client.delete_push_config("task-id", "config-id")
         """
         await self._call(Operation.DELETE_PUSH, PushConfigRef(task_id=task_id, id=config_id), options)
+
+    async def webhooks(self, task_id: str = "", **options: Unpack[CallOptions]) -> list[WebhookStatus]:
+        """How far the webhooks of a task have got; without a task, yours that were given up. Agents of ours tell it.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     for webhook in await client.webhooks("task-id"):
+            ...         print(webhook.state, webhook.undelivered, webhook.reason)
+        """
+        found: list[WebhookStatus] = await self._channel.ask(
+            lambda interface: ask_status(interface, task_id), self._resolve(options)
+        )
+        return found
+
+    async def redeliver(self, task_id: str, config_id: str = "", **options: Unpack[CallOptions]) -> list[WebhookStatus]:
+        """Have an agent of ours try again what a webhook of a task has not got, or all of them.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     for dead in await client.webhooks():
+            ...         await client.redeliver(dead.task_id, dead.id)
+        """
+        revived: list[WebhookStatus] = await self._channel.ask(
+            lambda interface: ask_redelivery(interface, task_id, config_id), self._resolve(options)
+        )
+        return revived
 
     def _resolve(self, options: CallOptions) -> ResolvedOptions:
         return resolve_options(options, self._channel.defaults)

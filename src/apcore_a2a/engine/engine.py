@@ -19,6 +19,7 @@ from apcore_a2a.engine import task_log
 from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.call_context import CallContext, Interceptor
 from apcore_a2a.engine.cluster import Cluster
+from apcore_a2a.engine.delivery import Delivery, Sender
 from apcore_a2a.engine.elsewhere import Elsewhere
 from apcore_a2a.engine.event_log import LogEntry, Snapshot, snapshot_entry
 from apcore_a2a.engine.followers import Followers, is_at_rest
@@ -39,15 +40,17 @@ from apcore_a2a.engine.streams import (
     event_stream,
     replay_ended,
 )
+from apcore_a2a.engine.webhooks import Webhooks
 from apcore_a2a.errors import InvalidParamsError, UnsupportedOperationError, Violation
 from apcore_a2a.protocol import model
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Document, Message, SendMessage, Task, TaskState, Value
 from apcore_a2a.protocol.operations import SHAPES, Operation
-from apcore_a2a.storage.task_store import Query, Record, Store, as_shared, trouble_of
+from apcore_a2a.storage.task_store import Backlog, Query, Record, Store, as_shared, trouble_of, webhooks_of
 
 logger = logging.getLogger(__name__)
 
+WEBHOOK_GRACE: Final = 5.0  # seconds in which webhooks get the last events of a server that shuts down
 LARGE_PAGE: Final = 256 * 1024  # bytes of tasks that are not read on the loop
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
 
@@ -75,6 +78,8 @@ class Engine:
         self._interceptors = interceptors
         self._extended_card = extended_card
         self._runs = Runs(agent, store, observer=observer, options=options)
+        self.webhooks: Webhooks | None = None
+        self._observer = observer
         shared = as_shared(store)
         self._followers = None
         if shared is not None:
@@ -95,6 +100,22 @@ class Engine:
             Operation.SUBSCRIBE: self.subscribe,
             Operation.EXTENDED_CARD: self.get_extended_card,
         }
+
+    def offer_webhooks(self, sender: Sender) -> None:
+        """Have events posted to webhooks; without this call, made before `open`, there are none.
+
+        Raises:
+            TypeError: the store keeps no webhooks.
+        """
+        kept = webhooks_of(self.store)
+        webhooks = Webhooks(kept, sender, Delivery(kept, sender, observer=self._observer), self._runs)
+        self.webhooks = webhooks
+        self._intake.offer_webhooks(webhooks)
+        self._recovery.offer_webhooks(webhooks)
+        self._operations[Operation.CREATE_PUSH] = webhooks.create
+        self._operations[Operation.GET_PUSH] = webhooks.get
+        self._operations[Operation.LIST_PUSH] = webhooks.list
+        self._operations[Operation.DELETE_PUSH] = webhooks.delete
 
     @property
     def active_tasks(self) -> int:
@@ -125,6 +146,12 @@ class Engine:
     def draining(self) -> bool:
         return self._runs.draining
 
+    async def backlog(self) -> Backlog:
+        """What webhooks wait for; nothing if there are none."""
+        if self.webhooks is None:
+            return Backlog()
+        return await self.webhooks.delivery.backlog()
+
     async def open(self) -> None:
         """Open the store. `recover` comes next, when the agent can work."""
         await self.store.open()
@@ -134,6 +161,8 @@ class Engine:
         await self._recovery.recover()
         if self._cluster is not None:
             self._cluster.start()
+        if self.webhooks is not None:
+            self.webhooks.delivery.start()
 
     def begin_drain(self) -> None:
         """Take no more work, and let what runs end; `close` waits for that."""
@@ -147,6 +176,8 @@ class Engine:
         await self._drain.join(self.options.shutdown_timeout + 15)
         if self._cluster is not None:  # until now, or the others would take over what is still ending here
             await self._cluster.close()
+        if self.webhooks is not None:
+            await self.webhooks.delivery.drain(min(self.options.shutdown_timeout, WEBHOOK_GRACE))
         await self.store.close()
 
     async def handle(self, operation: Operation, request: Value, context: CallContext) -> Any:

@@ -247,6 +247,18 @@ class WebhookStore(Protocol):
     async def backlog(self) -> Backlog: ...
 
 
+def webhooks_of(store: object) -> WebhookStore:
+    """The webhooks of a store.
+
+    Raises:
+        TypeError: it keeps none.
+    """
+    webhooks = getattr(store, "webhooks", None)
+    if not isinstance(webhooks, WebhookStore):
+        raise TypeError(f"push_notifications needs a store that keeps webhooks, and {type(store).__name__} does not")
+    return webhooks
+
+
 @runtime_checkable
 class TellsTrouble(Protocol):
     """What a `Store` may have beside: a word on what is wrong with it. One without it works as well."""

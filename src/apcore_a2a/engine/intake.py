@@ -89,7 +89,8 @@ class Intake:
             raise InvalidParamsError("Invalid message role", [Violation("message.role", "must be the user's")])
         if request.configuration.task_push_notification_config is not None:
             raise PushNotificationNotSupportedError
-        self._runs.check_room(context.allowance)
+        allowance = context.allowance
+        self._runs.check_room(allowance)
         task_id = message.task_id
         if not task_id and message.context_id and context.rules.resume_by_context:
             task_id = await self._find_waiting(message.context_id, context)
@@ -99,7 +100,7 @@ class Intake:
             if not isinstance(begun, Run):
                 return begun
         else:
-            begun = await self._begin_task(request, context)
+            begun = await self._begin_task(request, context, allowance)
         if begun.progress.stage < OPENED:
             await begun.progress.until(OPENED)
         if begun.error is not None:
@@ -110,14 +111,13 @@ class Intake:
 
     # ---- a new task -----------------------------------------------------------------------------------------------
 
-    async def _begin_task(self, request: SendMessage, context: CallContext) -> Run:
+    async def _begin_task(self, request: SendMessage, context: CallContext, allowance: str) -> Run:
         message = request.message
         call = self._new_task(request, context)
         if message.context_id or message.reference_task_ids:
             await self.conversations.tell(call, context)
         admission = await self._ask_agent(call)
         key = self._repetition_key(call.request.message, context)
-        allowance = context.allowance
         live = self._runs.add(call.task, context.owner, allowance)
         self._keep_for_restart(live, call, retry_safe=admission.retry_safe)
         if self._agent.may_reply and not key:

@@ -122,7 +122,7 @@ class InMemoryTaskStore:
         index = self._indexes.get(owner)
         if index is None:  # not setdefault, which would make an index for each task and throw it away
             index = OwnerIndex()
-        # The sizes spelled out, here and in `_write`: a call for each would make a message 5 % dearer.
+        # The sizes spelled out, here and in `append`: a call for each would make a message 5 % dearer.
         size = len(change.memo)
         if change.document is None:
             size += sum(map(len, change.events))
@@ -140,7 +140,7 @@ class InMemoryTaskStore:
             self._keys[owner, key] = task.id
         if change.webhook is not None:
             self._webhooks.begin(task.id, owner, change.webhook)
-        self._write(stored, change)
+        self._write(stored, change, size)
         return None
 
     def append(self, change: Change) -> None:
@@ -155,24 +155,27 @@ class InMemoryTaskStore:
         held = self._held
         if held.all - held.ended > self._max_bytes and change.task.status.state not in TERMINAL:
             raise StoreUnavailableError("The agent has no memory left for unfinished tasks; try again later")
-        self._write(stored, change)
+        if change.document is None:
+            size = stored.growth + len(stored.body) + sum(map(len, change.events))
+            if change.memo is not stored.memo:
+                size += len(change.memo) - len(stored.memo)
+        else:
+            size = len(change.memo) + len(change.document.body)
+        self._write(stored, change, size)
 
-    def _write(self, stored: StoredTask, change: Change) -> None:
+    def _write(self, stored: StoredTask, change: Change, size: int) -> None:
+        """Make the change; `size` is what the task holds then."""
         status = change.task.status
         document = change.document
-        before = stored.growth + len(stored.body)
+        grown = size - stored.growth - len(stored.body)
         if document is None:
             stored.task = change.task
             stored.body = b""
-            size = before + sum(map(len, change.events))
-            if change.memo is not stored.memo:
-                size += len(change.memo) - len(stored.memo)
             stored.growth = size
         else:
             stored.task = None
             stored.body = document.body
             stored.growth = len(change.memo)
-            size = stored.growth + len(stored.body)
         stored.version = change.version
         stored.epoch = change.epoch
         stored.memo = change.memo
@@ -182,8 +185,8 @@ class InMemoryTaskStore:
         index = self._indexes[stored.owner]
         held = self._held
         held_by_owner = index.held
-        held.all += size - before
-        held_by_owner.all += size - before
+        held.all += grown
+        held_by_owner.all += grown
         has_ended = status.state in TERMINAL
         if has_ended:
             index.move_to_ended(stored)
@@ -401,7 +404,10 @@ class InMemoryTaskStore:
         index.remove(old)
         self._release(old, index)
         index.add(stored)
-        self._write(stored, change)
+        size = 0  # of a task at work; as anywhere here, its events are counted, and it has none
+        if change.document is not None:
+            size = len(change.document.body)
+        self._write(stored, change, size)
         self._mark_stale(old)
 
     async def get(self, task_id: str) -> Task | None:

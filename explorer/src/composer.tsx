@@ -3,7 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 import * as agent from "./agent";
 import * as app from "./app";
 import { bytes } from "./format";
-import { SchemaForm } from "./form";
+import { apply, SchemaForm } from "./form";
 import { Icon } from "./icons";
 import type { Mode } from "./run";
 
@@ -108,8 +108,8 @@ function Message(): ComponentChild {
           Reset
         </button>
         <span class="grow" />
-        <button type="button" class="secondary" onClick={() => send("background")} title="Do not wait for it; the task list shows how it goes">
-          <span class="wide">Run in </span>background
+        <button type="button" class="secondary" onClick={() => send("background")} title="Run in background: do not wait for it; the task list shows how it goes">
+          Background
         </button>
         <button type="button" class={canStream ? "secondary" : "primary"} onClick={() => send("send")} title="Wait for the outcome">
           Send
@@ -129,7 +129,7 @@ function Editor(): ComponentChild {
   const schema = app.skill.value?.inputSchema;
   const complaint = draft.complaints.get("");
   if (draft.editor === "form" && schema) {
-    return <SchemaForm key={app.skillId.value} schema={schema} value={draft.value} complaints={draft.complaints} onChange={(value) => app.edit({ value, complaints: new Map() })} />;
+    return <SchemaForm key={app.skillId.value} schema={schema} value={draft.value} complaints={draft.complaints} onChange={(change) => app.edit({ value: apply(change, app.draft.value.value), complaints: new Map() })} />;
   }
   const isJson = draft.editor === "json";
   const others = [...draft.complaints].filter(([path]) => path);

@@ -5,6 +5,11 @@ import { bytes, toBase64 } from "./format";
 import { Exact, isObject, list, parse, pretty, record, text } from "./json";
 import { fieldOf, resolve, startValue, validate, type Field, type Schema } from "./schema";
 
+/** A new value, or how to make it from the old one. Two fields may change before either is drawn again: the second must
+ * build on the first, and not on what it was drawn with. */
+export type Change = unknown | ((old: unknown) => unknown);
+export const apply = (change: Change, old: unknown): unknown => (typeof change === "function" ? change(old) : change);
+
 interface FieldProps {
   schema: unknown;
   root: Schema;
@@ -13,10 +18,10 @@ interface FieldProps {
   label: string;
   isRequired: boolean;
   complaints: Map<string, string>;
-  onChange: (value: unknown) => void;
+  onChange: (change: Change) => void;
 }
 
-export function SchemaForm(props: { schema: Schema; value: unknown; complaints: Map<string, string>; onChange: (value: unknown) => void }): ComponentChild {
+export function SchemaForm(props: { schema: Schema; value: unknown; complaints: Map<string, string>; onChange: (change: Change) => void }): ComponentChild {
   const root = props.schema;
   const { kind, schema } = fieldOf(root, root);
   const shared = { root, complaints: props.complaints };
@@ -38,12 +43,14 @@ export function SchemaForm(props: { schema: Schema; value: unknown; complaints: 
 function Members({ schema, root, value, path, complaints, onChange }: Omit<FieldProps, "label" | "isRequired" | "schema"> & { schema: Schema; value: Record<string, unknown> }): ComponentChild {
   const required = list(schema["required"]);
   const properties = record(schema["properties"]);
-  const set = (name: string, member: unknown): void => {
-    const next = { ...value };
-    if (member === undefined) delete next[name];
-    else next[name] = member;
-    onChange(next);
-  };
+  const set = (name: string, change: Change): void =>
+    onChange((old: unknown) => {
+      const next = { ...record(old) };
+      const member = apply(change, next[name]);
+      if (member === undefined) delete next[name];
+      else next[name] = member;
+      return next;
+    });
   const more = Object.keys(value).filter((name) => !(name in properties));
   const extra = schema["additionalProperties"];
   return (
@@ -307,8 +314,13 @@ function Items({ field, root, value, path, complaints, label, onChange }: FieldP
   const { schema } = field;
   const items = list(value);
   const given = (index: number): unknown => list(schema["prefixItems"])[index] ?? schema["items"] ?? {};
-  const put = (index: number, item: unknown): void => onChange(items.map((each, place) => (place === index ? (item ?? null) : each)));
-  const add = (): void => onChange([...items, startValue(given(items.length), root, 1) ?? blank(given(items.length), root)]);
+  const put = (index: number, change: Change): void =>
+    onChange((old: unknown) => list(old).map((each, place) => (place === index ? (apply(change, each) ?? null) : each)));
+  const add = (): void =>
+    onChange((old: unknown) => {
+      const next = given(list(old).length);
+      return [...list(old), startValue(next, root, 1) ?? blank(next, root)];
+    });
   const isFlat = !["object", "array", "variants", "json", "file"].includes(fieldOf(given(0), root).kind);
   return (
     <div class={`items ${isFlat ? "flat" : ""}`}>
@@ -324,7 +336,7 @@ function Items({ field, root, value, path, complaints, label, onChange }: FieldP
             complaints={complaints}
             onChange={(next) => put(index, next)}
           />
-          <button type="button" class="link" aria-label={`Remove item ${index + 1} of ${label}`} onClick={() => onChange(items.filter((_, place) => place !== index))}>
+          <button type="button" class="link" aria-label={`Remove item ${index + 1} of ${label}`} onClick={() => onChange((old: unknown) => list(old).filter((_, place) => place !== index))}>
             ×
           </button>
         </div>

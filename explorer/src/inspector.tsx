@@ -97,7 +97,7 @@ function RunTimeline({ run }: { run: Run }): ComponentChild {
   }
   for (const span of run.artifactSpans.values()) {
     const size = span.size ? `, ${bytes(span.size)}` : "";
-    lanes.push({ name: span.name, detail: `${plural(span.chunks, "chunk")}${size}`, from: span.from, to: span.to, kind: "artifact", isOpen: run.isLive && !span.isDone });
+    lanes.push({ name: span.name, detail: `${plural(span.chunks, "chunk")}${size}`, from: span.from, to: span.to, kind: "chunks", isOpen: run.isLive && !span.isDone });
   }
   return (
     <div class="timeline">
@@ -189,9 +189,9 @@ function Wire(): ComponentChild {
       </div>
       {!rows.length && <p class="empty">Nothing was sent yet.</p>}
       <VirtualList items={rows} rowHeight={28} label="Requests, answers and frames" keyOf={(row) => row.key} sticks={!chosen} class="wire-list">
-        {(row) => <WireRowView row={row} isChosen={row.key === chosen} onChoose={() => setChosen(row.key === chosen ? "" : row.key)} />}
+        {(row) => <WireRowView row={row} isChosen={row.key === chosen} onChoose={() => setChosen(row.key)} />}
       </VirtualList>
-      {selected && <WireDetail row={selected} />}
+      {selected && <WireDetail key={selected.key} row={selected} onClose={() => setChosen("")} />}
     </div>
   );
 }
@@ -234,7 +234,7 @@ function kindOf(data: string): string {
   return kind === "status" && state ? `status ${state.toLowerCase().replaceAll("_", "-")}` : kind;
 }
 
-function WireDetail({ row }: { row: WireRow }): ComponentChild {
+function WireDetail({ row, onClose }: { row: WireRow; onClose: () => void }): ComponentChild {
   const { exchange, frame } = row;
   const [answer, setAnswer] = useState("");
   const replay = async (): Promise<void> => {
@@ -249,12 +249,19 @@ function WireDetail({ row }: { row: WireRow }): ComponentChild {
       setAnswer(error instanceof Error ? error.message : "failed");
     }
   };
+  const close = (
+    <button type="button" class="quiet" aria-label="Close" onClick={onClose}>
+      <Icon name="close" />
+    </button>
+  );
   if (frame) {
     return (
       <section class="wire-detail" aria-label="Event">
         <div class="row">
           <strong>Event {frame.id}</strong>
           <CopyButton text={() => frame.data} />
+          <span class="grow" />
+          {close}
         </div>
         <Body source={frame.data} />
       </section>
@@ -271,6 +278,7 @@ function WireDetail({ row }: { row: WireRow }): ComponentChild {
         <button type="button" class="small" onClick={() => void replay()}>
           Replay
         </button>
+        {close}
       </div>
       {answer && <p class="dim">{answer}</p>}
       <h4>Request</h4>

@@ -148,7 +148,7 @@ function Tasks(): ComponentChild {
       {failure && <p class="empty">{failure}</p>}
       {!rows.length && !failure && !isLoading && <p class="empty">Nothing yet. What you send shows up here.</p>}
       {rows.length > 0 && (
-        <VirtualList items={rows} rowHeight={ROW} label="Tasks" keyOf={(row) => row.id} onEnd={() => void app.listTasks({ more: true })}>
+        <VirtualList items={rows} rowHeight={ROW} label="List of tasks" keyOf={(row) => row.id} onEnd={() => void app.listTasks({ more: true })}>
           {(row) => <TaskRow row={row} now={now} />}
         </VirtualList>
       )}

@@ -146,7 +146,7 @@ async def test_what_runs_in_the_background_is_looked_after(open_page: OpenPage) 
     async with serving(agent, card=card(), explorer=True) as url:
         page = await open_page(named(url))
         await choose(page, "play")
-        await say(page, "go", how="background")
+        await say(page, "go", how="Background")
         await expect(page.locator(".task-row")).to_have_count(1)
         await expect(page.get_by_label("Message text")).to_be_editable()  # the next message need not wait
         gate.open()

@@ -32,7 +32,7 @@ from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.errors import A2AError
-from apcore_a2a.explorer import ExplorerPage
+from apcore_a2a.explorer.page import ExplorerPage
 from apcore_a2a.http.client_certificate import ClientCertificate
 from apcore_a2a.http.discovery import (
     CARD_PATH,
@@ -400,7 +400,7 @@ def _public_routes(application: Application, metrics: Metrics | None) -> dict[tu
     if metrics is not None:
         public["GET", "/metrics"] = metrics
     if settings.explorer:
-        page = ExplorerPage()
+        page = ExplorerPage(settings.explorer_prefix)
         public["GET", settings.explorer_prefix] = page
         public["GET", f"{settings.explorer_prefix}/"] = page
     return public

@@ -16,7 +16,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
     # A name that is not localhost: browsers keep some things from pages on plain http elsewhere.
-    "--host-resolver-rules=MAP agent.test 127.0.0.1",
+    "--host-resolver-rules=MAP agenthost 127.0.0.1",
 ]
 _REPORT = (
     "document.addEventListener('securitypolicyviolation', event => (window.violations ??= []).push(event.blockedURI))"
@@ -55,7 +55,7 @@ async def watch(page: Page) -> Watched:
 
 def named(url: str, path: str = "/explorer/") -> str:
     """The page at a host name, where browsers trust plain http less than at 127.0.0.1."""
-    return url.replace("127.0.0.1", "agent.test") + path
+    return url.replace("127.0.0.1", "agenthost") + path
 
 
 def card(*skills: AgentSkill, **more: Any) -> AgentCard:

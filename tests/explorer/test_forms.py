@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from apcore_a2a.protocol.card import AgentCapabilities, AgentExtension, AgentSkill
 from apcore_a2a.protocol.model import TaskState
@@ -58,8 +58,8 @@ def described(schema: dict[str, Any]) -> Any:
     )
 
 
-async def test_every_kind_of_field_is_filled_in_complained_about_and_sent(open_page: OpenPage) -> None:
-    agent = ScriptedAgent(default=(status(TaskState.COMPLETED),))
+async def test_what_is_wrong_stands_at_its_field_and_nothing_is_sent(open_page: OpenPage) -> None:
+    agent = ScriptedAgent()
     async with serving(agent, card=described(SCHEMA), explorer=True) as url:
         page = await open_page(named(url))
         await choose(page, "make")
@@ -73,29 +73,44 @@ async def test_every_kind_of_field_is_filled_in_complained_about_and_sent(open_p
         await expect(page.get_by_label("title")).to_be_focused()  # where the first complaint is
         assert agent.calls == []
 
-        await page.get_by_label("title").fill("thing")
-        await page.get_by_label("size").fill("3")
-        await page.get_by_label("big").fill("12345678901234567890")
-        await page.get_by_label("level").select_option("high")
-        await page.get_by_label("open").uncheck()
-        await page.locator(".field", has_text="note").get_by_label("null").uncheck()
-        await page.locator("#field-note").fill("a note")
-        await page.get_by_role("group", name="place").get_by_label("city").fill("Oslo")
-        names = page.get_by_role("group", name="names")
-        for place, name in enumerate(("Ada", "Bob", "Cid")):
-            await names.get_by_role("button", name="Add").click()
-            await names.get_by_role("textbox").nth(place).fill(name)
-        await names.get_by_role("button", name="Remove item 2").click()
-        people = page.get_by_role("group", name="people")
-        await people.get_by_role("button", name="Add").click()
-        await people.get_by_label("city").fill("Rome")
-        await page.get_by_label("when").fill("2026-02-03")
-        await page.get_by_label("Variant of shape").select_option("Circle")
-        await page.get_by_label("radius").fill("1.5")
-        await page.get_by_role("group", name="labels").get_by_label("further field").fill("colour")
-        await page.get_by_role("group", name="labels").get_by_role("button", name="Add").click()
-        await page.get_by_role("textbox", name="colour").fill("red")
-        await page.get_by_label("anything").fill('{"a": [1]}')
+
+async def fill_simple_fields(page: Page) -> None:
+    await page.get_by_label("title").fill("thing")
+    await page.get_by_label("size").fill("3")
+    await page.get_by_label("big").fill("12345678901234567890")
+    await page.get_by_label("level").select_option("high")
+    await page.get_by_label("open").uncheck()
+    await page.locator(".field", has_text="note").get_by_label("null").uncheck()
+    await page.locator("#field-note").fill("a note")
+    await page.get_by_label("when").fill("2026-02-03")
+    await page.get_by_label("anything").fill('{"a": [1]}')
+
+
+async def fill_nested_fields(page: Page) -> None:
+    await page.get_by_role("group", name="place").get_by_label("city").fill("Oslo")
+    names = page.get_by_role("group", name="names")
+    for place, name in enumerate(("Ada", "Bob", "Cid")):
+        await names.get_by_role("button", name="Add").click()
+        await names.get_by_role("textbox").nth(place).fill(name)
+    await names.get_by_role("button", name="Remove item 2").click()
+    people = page.get_by_role("group", name="people")
+    await people.get_by_role("button", name="Add").click()
+    await people.get_by_label("city").fill("Rome")
+    await page.get_by_label("Variant of shape").select_option("Circle")
+    await page.get_by_label("radius").fill("1.5")
+    labels = page.get_by_role("group", name="labels")
+    await labels.get_by_label("further field").fill("colour")
+    await labels.get_by_role("button", name="Add").click()
+    await page.get_by_role("textbox", name="colour").fill("red")
+
+
+async def test_every_kind_of_field_is_filled_in_and_sent(open_page: OpenPage) -> None:
+    agent = ScriptedAgent(default=(status(TaskState.COMPLETED),))
+    async with serving(agent, card=described(SCHEMA), explorer=True) as url:
+        page = await open_page(named(url))
+        await choose(page, "make")
+        await fill_simple_fields(page)
+        await fill_nested_fields(page)
         await press(page)
         await expect(runs(page)).to_contain_text("Completed")
         assert agent.calls[0].message.parts[0].data == {

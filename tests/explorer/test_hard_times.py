@@ -37,7 +37,7 @@ async def test_a_server_that_restarts_is_missed_and_found_again(open_page: OpenP
     async with await serve_demo(0, store) as first:
         said = await first.says(r"Uvicorn running on http://[\d.]+:(\d+)")
         port = int(said[1])
-        page = await open_page(f"http://agent.test:{port}/explorer/")
+        page = await open_page(f"http://agenthost:{port}/explorer/")
         await choose(page, "jobs.simulate")
         await page.get_by_label("steps").fill("600")
         await page.get_by_label("seconds").fill("0.2")

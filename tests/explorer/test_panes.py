@@ -53,6 +53,7 @@ async def test_the_palette_and_the_list_of_keys_open_by_key(open_page: OpenPage,
         page = await open_page(named(url))
         await expect(page.locator("[data-skill]")).to_have_count(8)
         await page.keyboard.press("Control+k")
+        await expect(page.get_by_role("combobox", name="Search commands")).to_be_focused()
         await page.keyboard.type("convert")
         await page.keyboard.press("Enter")
         await expect(page.locator(".skill-intro h2")).to_have_text("Units Convert")
@@ -228,7 +229,7 @@ async def test_copying_works_without_a_clipboard(open_page: OpenPage, demo: Any)
         await page.evaluate("addEventListener('copy', () => { window.copied = document.activeElement.value })")
         await code.get_by_role("button", name="Copy code").click()
         await expect(code.get_by_role("button", name="Copied")).to_be_visible()
-        assert "curl -sN http://agent.test:" in await page.evaluate("window.copied")
+        assert "curl -sN http://agenthost:" in await page.evaluate("window.copied")
 
 
 async def test_health_and_what_the_agent_counts(open_page: OpenPage, demo: Any) -> None:
@@ -268,7 +269,7 @@ async def test_it_works_below_any_mount(open_page: OpenPage, demo: Any) -> None:
     server.install_signal_handlers = lambda: None  # type: ignore[method-assign, attr-defined, unused-ignore] # pytest's
     with listen() as listener:
         running = asyncio.create_task(server.serve([listener]))
-        page = await open_page(f"http://agent.test:{listener.getsockname()[1]}/deep/down/tools/explorer")
+        page = await open_page(f"http://agenthost:{listener.getsockname()[1]}/deep/down/tools/explorer")
         await choose(page, "text.stats")
         await page.get_by_role("button", name="A proverb").click()
         await press(page)

@@ -338,7 +338,7 @@ class InMemoryTaskStore:
         stored = self._find_own(task_id, owner)
         if stored is None:
             return None
-        return _record(stored)
+        return stored.record()
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
         return await self.webhooks.events(task_id, owner, after, limit)  # they are kept for webhooks alone
@@ -350,7 +350,7 @@ class InMemoryTaskStore:
         if index is None:
             return Page([], "", 0)
         shown, last, total = index.page(query, start)
-        return Page([_record(stored) for stored in shown], self._tokens.seal(last, query.owner), total)
+        return Page([stored.record() for stored in shown], self._tokens.seal(last, query.owner), total)
 
     async def orphans(self) -> list[Record]:
         return []  # what a process leaves behind here goes with it
@@ -487,15 +487,3 @@ def _read_ttl(ttl_seconds: float, old: OldNames) -> float:
     if ttl_seconds != TTL:
         raise TypeError("ttl is the old name of ttl_seconds: give one of the two")
     return old["ttl"]
-
-
-def _record(stored: StoredTask) -> Record:
-    return Record(
-        document=stored.document(),
-        owner=stored.owner,
-        state=stored.state,
-        version=stored.version,
-        epoch=stored.epoch,
-        memo=stored.memo,
-        run=stored.run,
-    )

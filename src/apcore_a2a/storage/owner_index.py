@@ -15,7 +15,7 @@ from msgspec import Struct
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Document, Task, TaskState, encode
 from apcore_a2a.storage.cursor import Cursor, PageRoom, Place, newest
-from apcore_a2a.storage.task_store import Query
+from apcore_a2a.storage.task_store import Query, Record
 
 
 # gc=False: there is one for each task, and a full collection would look at all of them. eq=False: compared by identity.
@@ -53,6 +53,17 @@ class StoredTask(Struct, gc=False, eq=False):
             return Document(self.body)
         # The live task moves on: what is answered is a picture of it.
         return Document(encode(self.task))
+
+    def record(self) -> Record:
+        return Record(
+            document=self.document(),
+            owner=self.owner,
+            state=self.state,
+            version=self.version,
+            epoch=self.epoch,
+            memo=self.memo,
+            run=self.run,
+        )
 
 
 class HeldBytes(Struct):

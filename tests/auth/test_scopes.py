@@ -133,6 +133,10 @@ async def test_an_agent_that_does_not_route_asks_for_the_scopes_of_all_its_skill
 
 
 @requirement("NFR-SEC-001")
+def advice(answer: Any) -> Any:
+    return answer["error"]["data"]["errors"][0]["message"]
+
+
 async def test_a_function_asks_for_its_own_scopes_and_errors_name_what_a_caller_may_know() -> None:
     async def add(a: int, b: int = 0) -> int:
         return a + b
@@ -148,6 +152,6 @@ async def test_a_function_asks_for_its_own_scopes_and_errors_name_what_a_caller_
             assert (await ask(client, "pay", "", a=1))["error"]["message"] == "Task not found"
             assert (await ask(client, "pay", "money", a=1))["result"]["status"]["state"] == "input-required"
             unknown = await ask(client, "nothing", "", a=1)
-            assert unknown["error"]["message"] == "Skill not found: nothing; the skills are add"
+            assert advice(unknown) == "Skill not found: nothing; the skills are: add"
             unknown = await ask(client, "nothing", "money", a=1)
-            assert unknown["error"]["message"] == "Skill not found: nothing; the skills are add, pay"
+            assert advice(unknown) == "Skill not found: nothing; the skills are: add, pay"

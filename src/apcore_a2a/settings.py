@@ -65,6 +65,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Most tasks kept; None is the store's own: 10,000 in memory, a million in SQLite."""
     skill_scopes: dict[str, tuple[str, ...]] = {}
     """The scopes that a caller's credentials must have, by patterns of skill ids."""
+    admin_role: str | None = None
+    """The role whose bearers may list and cancel everybody's tasks; None: nobody may."""
     audit_log: str | None = None
     """Where the audit log goes: a file, or "-" for the logger `apcore_a2a.audit`."""
     cors_origins: tuple[str, ...] = ()
@@ -186,6 +188,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             same_message_same_task=self.same_message_same_task,
             keep_alive_interval=self.keep_alive_interval,
             state_history=self.state_history,
+            admin_role=self.admin_role or None,
         )
 
 

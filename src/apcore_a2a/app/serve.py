@@ -65,6 +65,7 @@ class ServeOptions(TypedDict, total=False):
     on_startup: Sequence[Hook]
     on_shutdown: Sequence[Hook]
     skill_scopes: Mapping[str, Sequence[str]]
+    admin_role: str | None
     audit_log: str | None
     cors_origins: str | Sequence[str] | None
     trusted_proxies: str | Sequence[str] | None

@@ -192,15 +192,7 @@ class JWTAuthenticator:
         """The bearer of a token, who is remembered for a while; None, with a line in the log, if it is not valid."""
         now = time.time()
         try:
-            header = jws.extract_compact(token.encode()).headers()
-            key = keys.find(header.get("kid"), header.get("alg"))
-            if key is None:
-                raise TokenRefused("no key of that name and algorithm")
-            if str(header.get("typ", "JWT")).lower() not in _TYPES:
-                raise TokenRefused("its type is not that of an access token")
-            # RFC 7515 §4: what a header says besides is ignored. That goes for keys and addresses of keys, too.
-            registry = jws.JWSRegistry(algorithms=[*key.algorithms], strict_check_header=False)
-            claims = jwt.decode(token, key.key, registry=registry).claims
+            claims = _verify(token, keys)
             self._check_claims(claims, int(now))
             caller = to_caller(claims, self._mapping)
         # Not only JoseError: on tokens that are well signed but oddly shaped, the library stumbles in its own ways.
@@ -235,6 +227,25 @@ class JWTAuthenticator:
         if self._discovers and self._issuer_keys is not None:
             schemes.append({"type": "openIdConnect", "openIdConnectUrl": self._issuer_keys.discovery_url})
         return schemes
+
+
+def _verify(token: str, keys: VerificationKeys) -> dict[str, Any]:
+    """The claims of a token that one of the keys has signed.
+
+    Raises:
+        TokenRefused, JoseError: none has, or it is no access token.
+    """
+    header = jws.extract_compact(token.encode()).headers()
+    key = keys.find(header.get("kid"), header.get("alg"))
+    if key is None:
+        raise TokenRefused("no key of that name and algorithm")
+    if "crit" in header:  # RFC 7515 §4.1.11: what must be understood, and is not, makes the token invalid
+        raise TokenRefused("it has critical headers, and none are known here")
+    if str(header.get("typ", "JWT")).lower() not in _TYPES:
+        raise TokenRefused("its type is not that of an access token")
+    # RFC 7515 §4: what a header says besides is ignored. That goes for keys and addresses of keys, too.
+    registry = jws.JWSRegistry(algorithms=[*key.algorithms], strict_check_header=False)
+    return jwt.decode(token, key.key, registry=registry).claims
 
 
 def _read_kid(token: str) -> object:

@@ -23,8 +23,8 @@ from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
 from apcore_a2a.storage.cursor import KEY_SIZE, PageTokens
 from apcore_a2a.storage.memory_webhooks import MemoryWebhooks
-from apcore_a2a.storage.owner_index import HeldBytes, OwnerIndex, StoredTask
-from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record, TaskListResult
+from apcore_a2a.storage.owner_index import HeldBytes, OwnerIndex, StoredTask, find_page
+from apcore_a2a.storage.task_store import ALL, EVERYBODY, Change, Page, Query, Record, TaskListResult
 from apcore_a2a.storage.webhook_table import WebhookTable
 
 ANONYMOUS: Final = "anonymous"  # who owns what is put in by `save`
@@ -335,7 +335,7 @@ class InMemoryTaskStore:
         return stored
 
     async def load(self, task_id: str, owner: str) -> Record | None:
-        stored = self._find_own(task_id, owner)
+        stored = self._find(task_id) if owner == EVERYBODY else self._find_own(task_id, owner)
         if stored is None:
             return None
         return stored.record()
@@ -346,10 +346,7 @@ class InMemoryTaskStore:
     async def page(self, query: Query) -> Page:
         start = self._tokens.parse(query)
         self._expire(MAX_SWEPT)
-        index = self._indexes.get(query.owner)
-        if index is None:
-            return Page([], "", 0)
-        shown, last, total = index.page(query, start)
+        shown, last, total = find_page(self._indexes, query, start)
         return Page([stored.record() for stored in shown], self._tokens.seal(last, query.owner), total)
 
     async def orphans(self) -> list[Record]:

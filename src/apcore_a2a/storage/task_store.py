@@ -59,10 +59,14 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     """Which replica goes on with it, where several share a store; "" is any of them, None is nobody."""
 
 
+EVERYBODY: Final = "*"
+"""Given to `load` and `page` as the owner: whosever tasks. For administrators; no caller's own name is this."""
+
+
 class Query(Struct, frozen=True, kw_only=True):
     """Which of an owner's tasks to list, newest first by status time (or by creation)."""
 
-    owner: str  # without a default: there is no listing of everybody's tasks
+    owner: str  # without a default: nobody lists everybody's tasks because something was left out
     limit: int
     cursor: str = ""
     context_id: str = ""

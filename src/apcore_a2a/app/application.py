@@ -37,9 +37,12 @@ from apcore_a2a.http.client_certificate import ClientCertificate
 from apcore_a2a.http.discovery import (
     CARD_PATH,
     EXTENDED_CARD_PATH,
+    JWKS_PATH,
     OLD_CARD_PATH,
     CardEndpoint,
+    CardSigner,
     ExtendedCardEndpoint,
+    KeysEndpoint,
 )
 from apcore_a2a.http.forwarded import ForwardedClient
 from apcore_a2a.http.front_page import FrontPage
@@ -70,6 +73,7 @@ class Parts(Struct, kw_only=True):
     card: AgentCard
     store: Store | None = None
     auth: Authenticator | None = None
+    signer: CardSigner | None = None
     extended_card: Callable[[Caller], AgentCard] | None = None
     interceptors: tuple[Interceptor, ...] = ()
     count_modules: Callable[[], int] | None = None
@@ -119,9 +123,7 @@ class Application(Starlette):
         )
         if settings.push_notifications:
             self.engine.offer_webhooks(_webhook_sender(settings))
-        self.cards = CardEndpoint(
-            parts.card, url=settings.url, mode=settings.card_mode, proxies=settings.trusted_proxies
-        )
+        self.cards = _card_endpoint(parts, settings)
         self.settings = settings
         self._parts = parts
         self._opening = asyncio.Lock()
@@ -241,6 +243,16 @@ def _as_one(observers: list[Observer]) -> Observer | None:
     if len(observers) > 1:
         return Observers(observers)
     return next(iter(observers), None)
+
+
+def _card_endpoint(parts: Parts, settings: Settings) -> CardEndpoint:
+    return CardEndpoint(
+        parts.card,
+        url=settings.url,
+        mode=settings.card_mode,
+        proxies=settings.trusted_proxies,
+        signer=parts.signer,
+    )
 
 
 def _engine_options(card: AgentCard, settings: Settings, store: Store) -> EngineOptions:
@@ -397,6 +409,10 @@ def _public_routes(application: Application, metrics: Metrics | None) -> dict[tu
         ("GET", LIVE): health,
         ("GET", READY): health,
     }
+    if cards.signer is not None:
+        keys = KeysEndpoint(cards.signer.jwks)
+        public["GET", JWKS_PATH] = keys
+        public["HEAD", JWKS_PATH] = keys
     if metrics is not None:
         public["GET", "/metrics"] = metrics
     if settings.explorer:

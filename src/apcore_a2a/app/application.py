@@ -133,7 +133,7 @@ class Application(Starlette):
         self.health = HealthEndpoint(self.engine, parts.count_modules or self._count_skills)
         self._core = _pipeline(self, parts, metrics, self._audit)
         super().__init__(lifespan=_lifespan)
-        self.router.default = self._core  # whatever no route of the user's takes
+        self.router.default = self._answer_rest  # whatever no route of the user's takes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -149,6 +149,12 @@ class Application(Starlette):
             await super().__call__(scope, receive, send)
         else:
             await self._core(scope, receive, send)
+
+    async def _answer_rest(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # another server may let one through
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        await self._core(scope, receive, send)
 
     def _around_lifespan(self, scope: Scope, receive: Receive, send: Send) -> tuple[Scope, Receive, Send]:
         """The protocol of our server learns the limits; a start that fails is told in a line, where it can be."""

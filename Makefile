@@ -15,7 +15,7 @@ PARALLEL := --numprocesses=2 --dist=loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-wire run explorer screenshots test test-wire test-matrix chaos check format lock clean
+.PHONY: help setup setup-wire run explorer screenshots test test-wire test-matrix chaos check audit format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -106,10 +106,13 @@ chaos: setup  ## kill -9 in the middle of 200 running tasks on SQLite, twenty ti
 test-matrix:  ## every supported Python, each with the oldest and the newest dependencies
 	scripts/test-matrix $(VERSIONS)
 
-check: setup  ## ruff, formatting, mypy --strict
+check: setup audit  ## ruff, formatting, mypy --strict, known vulnerabilities
 	.venv/bin/ruff check $(CHECKED)
 	.venv/bin/ruff format --check $(CHECKED)
 	.venv/bin/mypy $(CHECKED)
+
+audit: .venv/.stamp  ## look up our dependencies in a database of vulnerabilities, where one can be reached
+	.venv/bin/python -m scripts.audit requirements/dev.txt
 
 format: setup  ## let ruff repair and format
 	.venv/bin/ruff check --fix $(CHECKED)

@@ -15,6 +15,7 @@ from apcore_a2a.protocol.card import CardMode
 from apcore_a2a.protocol.decoding import MAX_VALUES
 from apcore_a2a.webhooks.signatures import parse_secret
 
+SECRETS: Final = frozenset({"ssl_keyfile_password", "webhook_secret"})
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 _POSITIVE: Final = (
     "shutdown_timeout",
@@ -125,6 +126,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     card_mode: CardMode = "auto"
     old_statuses: bool = False
     log_level: str | None = None
+
+    def __repr__(self) -> str:
+        """Every setting; of those that are secrets, only whether they are set."""
+        shown: list[str] = []
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if name in SECRETS and value is not None:
+                value = "***"
+            shown.append(f"{name}={value!r}")
+        return f"Settings({', '.join(shown)})"
 
     def check(self) -> "Settings":
         """This value, if it makes sense.

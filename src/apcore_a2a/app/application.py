@@ -37,9 +37,12 @@ from apcore_a2a.http.client_certificate import ClientCertificate
 from apcore_a2a.http.discovery import (
     CARD_PATH,
     EXTENDED_CARD_PATH,
+    JWKS_PATH,
     OLD_CARD_PATH,
     CardEndpoint,
+    CardSigner,
     ExtendedCardEndpoint,
+    KeysEndpoint,
 )
 from apcore_a2a.http.forwarded import ForwardedClient
 from apcore_a2a.http.front_page import FrontPage
@@ -70,6 +73,7 @@ class Parts(Struct, kw_only=True):
     card: AgentCard
     store: Store | None = None
     auth: Authenticator | None = None
+    signer: CardSigner | None = None
     extended_card: Callable[[Caller], AgentCard] | None = None
     interceptors: tuple[Interceptor, ...] = ()
     count_modules: Callable[[], int] | None = None
@@ -119,9 +123,7 @@ class Application(Starlette):
         )
         if settings.push_notifications:
             self.engine.offer_webhooks(_webhook_sender(settings))
-        self.cards = CardEndpoint(
-            parts.card, url=settings.url, mode=settings.card_mode, proxies=settings.trusted_proxies
-        )
+        self.cards = _card_endpoint(parts, settings)
         self.settings = settings
         self._parts = parts
         self._opening = asyncio.Lock()
@@ -131,7 +133,7 @@ class Application(Starlette):
         self.health = HealthEndpoint(self.engine, parts.count_modules or self._count_skills)
         self._core = _pipeline(self, parts, metrics, self._audit)
         super().__init__(lifespan=_lifespan)
-        self.router.default = self._core  # whatever no route of the user's takes
+        self.router.default = self._answer_rest  # whatever no route of the user's takes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -147,6 +149,12 @@ class Application(Starlette):
             await super().__call__(scope, receive, send)
         else:
             await self._core(scope, receive, send)
+
+    async def _answer_rest(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # another server may let one through
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        await self._core(scope, receive, send)
 
     def _around_lifespan(self, scope: Scope, receive: Receive, send: Send) -> tuple[Scope, Receive, Send]:
         """The protocol of our server learns the limits; a start that fails is told in a line, where it can be."""
@@ -241,6 +249,16 @@ def _as_one(observers: list[Observer]) -> Observer | None:
     if len(observers) > 1:
         return Observers(observers)
     return next(iter(observers), None)
+
+
+def _card_endpoint(parts: Parts, settings: Settings) -> CardEndpoint:
+    return CardEndpoint(
+        parts.card,
+        url=settings.url,
+        mode=settings.card_mode,
+        proxies=settings.trusted_proxies,
+        signer=parts.signer,
+    )
 
 
 def _engine_options(card: AgentCard, settings: Settings, store: Store) -> EngineOptions:
@@ -397,6 +415,10 @@ def _public_routes(application: Application, metrics: Metrics | None) -> dict[tu
         ("GET", LIVE): health,
         ("GET", READY): health,
     }
+    if cards.signer is not None:
+        keys = KeysEndpoint(cards.signer.jwks)
+        public["GET", JWKS_PATH] = keys
+        public["HEAD", JWKS_PATH] = keys
     if metrics is not None:
         public["GET", "/metrics"] = metrics
     if settings.explorer:

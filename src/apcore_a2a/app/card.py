@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -29,6 +30,10 @@ from apcore_a2a.protocol.lifecycle import STATE_TRANSITIONS
 from apcore_a2a.settings import Settings
 
 logger = logging.getLogger(__name__)
+
+KeyMaterial = str | Path | Mapping[str, Any]
+"""A private key: the path of a file, or what such a file holds: PEM, a JSON Web Key, a set of those."""
+SigningKeySource = KeyMaterial | Callable[[], KeyMaterial]
 
 _NAMELESS: Final = (list, tuple, set, frozenset, Mapping, SkillAgent)  # what functions may be collected in
 IDEMPOTENCY: Final = AgentExtension(

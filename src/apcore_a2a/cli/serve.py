@@ -18,7 +18,7 @@ from apcore_a2a.cli.limit_options import limit_options
 from apcore_a2a.cli.options import example
 from apcore_a2a.cli.reload import run_with_reload
 from apcore_a2a.cli.targets import FORMS, DirectoryTarget, ObjectTarget, is_asgi, load_target, parse_target
-from apcore_a2a.cli.tls_options import TLS_SETTINGS, tls_options
+from apcore_a2a.cli.tls_options import TLS_SETTINGS, signing_option, tls_options
 from apcore_a2a.settings import LOG_LEVELS, Settings
 
 # A default is written once, in Settings: `serve(...)` and `apcore-a2a serve` do the same unless told otherwise.
@@ -85,6 +85,7 @@ _OF_ANY_APPLICATION: Final = frozenset(
 )
 @auth_options
 @tls_options
+@signing_option
 @click.option("--cors-origins", envvar="CORS_ORIGINS", help="Origins browsers may call from, separated by commas.")
 @click.option("--push-notifications", envvar="PUSH_NOTIFICATIONS", is_flag=True, help="Offer webhooks.")
 @click.option(
@@ -292,6 +293,8 @@ def _app_options(given: dict[str, Any]) -> dict[str, Any]:  # Any: the values of
             options[name] = given[name]
     for name in ("cors_origins", "trusted_proxies"):
         options[name] = _split(given[name])
+    if given["card_signing_key"]:
+        options["card_signing_key"] = Path(given["card_signing_key"])
     if not options["default_skill"]:
         del options["default_skill"]  # what has no modules refuses it, even if it says nothing
     options["skill_scopes"] = read_skill_scopes(given["skill_scopes"])

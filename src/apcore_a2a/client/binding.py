@@ -7,11 +7,13 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
+import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import InvalidAgentResponseError, InvalidParamsError, ParseError
+from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import VERSION_HEADER, Dialect
 from apcore_a2a.protocol.model import ArtifactUpdate, Event, Message, StatusUpdate, Task, Value
 from apcore_a2a.protocol.operations import Operation
@@ -81,10 +83,19 @@ def read_event(dialect: Dialect, data: bytes | Raw) -> Event:
     return _note_left_out(event, left_out)
 
 
+class ReceivedCard(Struct, frozen=True):
+    """A card, and what it came as, decoded: that is what was signed."""
+
+    card: AgentCard
+    body: dict[str, Any]
+
+
 def read_result(dialect: Dialect, operation: Operation, data: bytes | Raw) -> Any:
-    """What an operation answered."""
+    """What an operation answered; a card as a ReceivedCard."""
     left_out: list[str] = []
     result = decode_answer(dialect.decode_result, operation, data, left_out)
+    if isinstance(result, AgentCard):
+        return ReceivedCard(result, msgspec.json.decode(bytes(data), type=dict[str, Any]))
     return _note_left_out(result, left_out)
 
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-import msgspec
 from msgspec.structs import replace
 
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client.address import check_url
 from apcore_a2a.client.auth import to_auth
+from apcore_a2a.client.binding import ReceivedCard
 from apcore_a2a.client.channel import Channel
 from apcore_a2a.client.messages import Sendable, to_message
 from apcore_a2a.client.options import (
@@ -53,7 +53,6 @@ from apcore_a2a.protocol.model import (
     Task,
     TaskPage,
     Value,
-    encode,
 )
 from apcore_a2a.protocol.operations import Operation
 
@@ -177,11 +176,10 @@ class A2AClient:
             ...     card = await client.extended_card(auth="Bearer …")
             ...     print(len(card.skills))
         """
-        card: AgentCard = await self._call(Operation.EXTENDED_CARD, GetExtendedCard(), options)
+        received: ReceivedCard = await self._call(Operation.EXTENDED_CARD, GetExtendedCard(), options)
+        card = received.card
         discovery = self._channel.discovery
-        # The bytes it came in are gone by now. A signature over fields that we do not know does not hold here.
-        body = msgspec.json.decode(encode(card))
-        discovery.verify(card, body, self.url)
+        discovery.verify(card, received.body, self.url)
         # What other credentials may see is not for the calls that go without them.
         if "auth" not in options:
             discovery.use_extended_card(card)

@@ -59,11 +59,11 @@ class FrontPage:
             location = f"{root}{self._explorer}/".encode()
             await respond(send, 307, b"", headers=((b"location", location), vary))
             return
-        headers = ((b"content-security-policy", POLICY.encode()), (b"referrer-policy", b"no-referrer"), vary)
+        headers = ((b"content-security-policy", POLICY.encode()), vary)
         await respond(send, 200, self._render(scope, root), media=b"text/html; charset=utf-8", headers=headers)
 
     def _render(self, scope: Scope, root: str) -> bytes:
-        card = self._cards.at(self._cards.card, scope)
+        card = self._cards.at(self._cards.card, scope, "1.0")
         skills = [
             f"<li><code>{escape(skill.id)}</code> {escape(skill.description)}</li>"
             for skill in card.skills[:MAX_SKILLS]

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from apcore_a2a.cli import options, output, rendering
-from apcore_a2a.cli.conformance.card_checks import check_card
+from apcore_a2a.cli.conformance.card_checks import check_card, check_signature
 from apcore_a2a.cli.conformance.probes import Conversation, converse, probe
 from apcore_a2a.cli.conformance.rules import Finding, Result, Rule
 from apcore_a2a.cli.connection import open_recorded_client, run_to_exit_code
@@ -128,13 +128,17 @@ async def _check_card(common: CommonOptions, report: Report, timeout: float) -> 
     """Look at the card; answers the bindings over which the agent can be tried."""
     async with open_recorded_client(common, timeout=timeout) as (client, recorder):
         card: AgentCard | None = None
+        refused = ""
         try:
             card = await client.agent_card
         except A2ADiscoveryError as error:
             if error.status is not None or not recorder.last_response.body:
                 raise  # there is none
             # There is one that our client cannot use: which of the rules it breaks is what the caller wants to know.
-        report.found += check_card(recorder.last_json(), recorder.last_response.headers)
+            refused = error.message
+        body = recorder.last_json()
+        report.found += check_card(body, recorder.last_response.headers)
+        report.found.append(check_signature(body, with_keys=common.keys_file is not None, refused=refused))
     if card is None:
         return []
     bindings = _bindings_to_try(common, card)

@@ -44,17 +44,19 @@ async def test_without_the_explorer_the_page_says_what_this_is(auth: Any) -> Non
 @pytest.mark.parametrize("prefix", ["/explorer", "/ui"])
 async def test_with_the_explorer_the_page_leads_there(prefix: str) -> None:
     async with browser(await async_serve(shout, explorer=True, explorer_prefix=prefix)) as http:
-        assert (await http.get("/")).headers["location"] == f"{prefix}/"
-        assert (await http.get(prefix, follow_redirects=True)).url.path == f"{prefix}/"
-        assert (await http.get("/", follow_redirects=True)).status_code == 200
+        for path in ("/", prefix):
+            found = await http.get(path, follow_redirects=True)
+            assert (found.status_code, found.url.path) == (200, f"{prefix}/")
 
 
-async def test_it_is_found_under_a_mount_too() -> None:
+async def test_it_is_found_under_a_mount_and_behind_a_proxy_too() -> None:
     inner = await async_serve(shout, explorer=True)
     plain = await async_serve(shout)
     async with browser(Starlette(routes=[Mount("/agent", inner), Mount("/plain", plain)])) as http:
-        assert (await http.get("/agent/")).headers["location"] == "/agent/explorer/"
-        assert 'href="/plain/.well-known/agent-card.json"' in (await http.get("/plain/")).text
+        assert (await http.get("/agent/", follow_redirects=True)).url.path == "/agent/explorer/"
+        assert 'href="./.well-known/agent-card.json"' in (await http.get("/plain/")).text
+    async with browser(inner) as http:  # what a proxy sees that has taken away a prefix
+        assert (await http.get("/")).headers["location"] == "./explorer/"
 
 
 async def test_whoever_asks_for_no_html_is_answered_as_before() -> None:

@@ -39,6 +39,7 @@ async def test_skills_are_grouped_and_searched_and_walked_through_by_key(open_pa
         await page.keyboard.press("Enter")
         await expect(page.locator(".skill-intro h2")).to_have_text("Payments Transfer")
         await page.get_by_label("Search skills").fill("")
+        await expect(page.locator("[data-skill]")).to_have_count(8)
         await page.keyboard.press("Escape")
         await page.keyboard.press("j")
         await expect(page.locator('[data-skill="text.stats"]')).to_be_focused()

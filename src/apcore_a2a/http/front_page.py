@@ -54,7 +54,10 @@ class FrontPage:
             await self._otherwise(scope, receive, send)
             return
         vary = (b"vary", b"Accept")
-        root = scope.get("root_path", "").rstrip("/")
+        # From here, whatever stands before the path: a mount, or a proxy that takes a prefix away.
+        root = "."
+        if not scope["path"].endswith("/"):
+            root = f"./{scope['path'].rpartition('/')[2]}"
         if self._explorer:
             location = f"{root}{self._explorer}/".encode()
             await respond(send, 307, b"", headers=((b"location", location), vary))

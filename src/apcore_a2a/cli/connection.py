@@ -168,7 +168,7 @@ class Route(NamedTuple):
 
 @asynccontextmanager
 async def _open_route(common: CommonOptions) -> AsyncIterator[Route]:
-    async with _open_network(common) as transport:
+    async with open_network(common) as transport:
         address = agent_address(common.agent)
         if "://" in address:
             yield Route(address, common.allowed_origins, transport)
@@ -180,7 +180,7 @@ async def _open_route(common: CommonOptions) -> AsyncIterator[Route]:
 
 
 @asynccontextmanager
-async def _open_network(common: CommonOptions) -> AsyncIterator[Transport]:
+async def open_network(common: CommonOptions) -> AsyncIterator[Transport]:
     if not common.insecure:
         yield _with_options(common, open_transport(None))
         return
@@ -207,7 +207,7 @@ def _make_client(
 ) -> A2AClient:
     return A2AClient(
         route.url,
-        auth=_choose_auth(common),
+        auth=choose_auth(common),
         timeout=timeout,  # mostly none: the command as a whole has a time limit, see run_to_exit_code
         http=route.transport,
         binding=binding,
@@ -268,7 +268,7 @@ def _read_card(path: str) -> LocalCard:
 # ---- as whom --------------------------------------------------------------------------------------------------------
 
 
-def _choose_auth(common: CommonOptions) -> Auth | None:
+def choose_auth(common: CommonOptions) -> Auth | None:
     if common.bearer:
         return BearerAuth(common.bearer)
     if common.api_key:

@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "tasks": ("task:list_tasks", "List tasks (task list)."),
     "cancel": ("task:cancel", "Cancel a task (task cancel)."),
     "subscribe": ("task:subscribe", "Follow a task that is under way (task subscribe)."),
+    "explore": ("explore:command", "Open the Explorer page for an agent, wherever it is."),
     "push": ("push:group", "Manage a task's webhooks (task push-config)."),
     "validate": ("conformance.command:command", "Check an agent against the specification."),
     "conformance": ("conformance.command:command", "Another name for validate."),

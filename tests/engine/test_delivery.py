@@ -102,6 +102,11 @@ class Yard:
                 await asyncio.sleep(0)
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "PACE", 0.0)
+
+
 @asynccontextmanager
 async def yard(**orders: Sequence[str | Gate]) -> AsyncIterator[Yard]:
     made = Yard(Postman(**orders))
@@ -281,3 +286,28 @@ async def test_the_end_waits_for_nobody_who_never_answers() -> None:
     async with asyncio.timeout(PATIENCE):
         await place.delivery.drain(0.01)
     assert (await place.store.webhooks.backlog()).events == 1
+
+
+async def test_at_the_end_nobody_begins_who_waited_for_a_worker() -> None:
+    gate = Gate()
+    place = Yard(Postman(slow=[gate]))
+    for number in range(2 * delivery.MAX_WORKERS_PER_TARGET):
+        await place.task(f"t{number}", "slow")
+    place.delivery.start()
+    await gate.reached()
+    await place.later(0)
+    await place.delivery.drain(0.01)
+    assert place.postman.posts.qsize() == delivery.MAX_WORKERS_PER_TARGET
+    assert place.postman.busy.total() == 0
+
+
+async def test_a_task_that_never_stops_talking_leaves_its_worker_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "MAX_WORKERS_PER_TARGET", 1)
+    async with yard() as place:
+        await place.task("long", events=10 * delivery.READ_AT_ONCE)
+        await place.task("short")
+        got = [await place.postman.next() for _ in range(3 * delivery.READ_AT_ONCE)]
+        assert "short/1" in numbers(got)
+        rest = [await place.postman.next() for _ in range(7 * delivery.READ_AT_ONCE + 1)]
+        told = [post for post in numbers(got + rest) if post.startswith("long")]
+        assert told == [f"long/{number}" for number in range(1, 10 * delivery.READ_AT_ONCE + 1)]

@@ -226,6 +226,18 @@ async def test_the_requirements_flat_form_is_understood(serve: Serve, hook: Webh
         assert (await rpc("delete", taskId=task.id))["error"]["code"] == NOT_FOUND
 
 
+async def test_a_webhook_without_an_id_is_replaced_in_0_3_and_another_one_in_1_0(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent({"hi": (ASKS,)}), **open_to())
+    task = await speaker.send("hi")
+    made = [await speaker.set_webhook(task.id, f"http://127.0.0.1:1/{name}") for name in ("a", "b")]
+    kept = await speaker.list_webhooks(task.id)
+    if speaker.version == "0.3":
+        assert [config.url for config in kept] == ["http://127.0.0.1:1/b"]
+        assert {config.id for config in made} == {"default"}
+    else:
+        assert {config.url for config in kept} == {"http://127.0.0.1:1/a", "http://127.0.0.1:1/b"}
+
+
 async def test_webhooks_of_another_s_task_are_answered_like_those_of_none(speak: Speak, hook: WebhookReceiver) -> None:
     speaker = await speak(ScriptedAgent({"hi": (ASKS,)}), auth=Keys(), **open_to())
     ada, eve = speaker.called("ada"), speaker.called("eve")

@@ -198,6 +198,12 @@ def test_what_would_not_stay_in_its_header_is_refused(text: str) -> None:
             post.check(config)
 
 
+def test_a_secret_is_of_bounded_length() -> None:
+    WebhookSender().check(PushConfig(url="https://example.com/", token="x" * sender.MAX_SECRET))
+    with pytest.raises(InvalidParamsError, match="longer than 4096"):
+        WebhookSender().check(PushConfig(url="https://example.com/", token="x" * (sender.MAX_SECRET + 1)))
+
+
 async def test_a_connection_is_used_again() -> None:
     connections = 0
 

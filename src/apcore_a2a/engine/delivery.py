@@ -43,7 +43,8 @@ LEASE: Final = 45.0  # seconds: more than a worker takes for one event, or a cla
 FRESH: Final = 15.0  # seconds for which a claim may wait until it is renewed
 POLL: Final = 1.0  # seconds after which the store is asked again, should nobody have said that there is something new
 LATER: Final = 1.0  # seconds after which one is claimed again for which there was no place
-READ_AT_ONCE: Final = 50  # events
+PACE: Final = 0.005  # seconds between two looks at the store: a task that streams would have it looked at all the time
+READ_AT_ONCE: Final = 16  # events that a worker delivers before others have their turn
 LARGE: Final = 64 * 1024  # bytes of an event that is not read on the loop
 MAX_TARGETS: Final = 1_000  # that are remembered, unless more of them are in use
 OPENS_AFTER: Final = 5  # failures in a row
@@ -191,6 +192,9 @@ class Delivery:
         self._draining = True
         self.wake()
         await self._work.join(seconds)
+        self._ready.clear()  # nobody else begins
+        for target in self._targets.values():
+            target.queue.clear()
         await self._work.cancel_all(1)
         await self._sender.close()
 
@@ -223,6 +227,8 @@ class Delivery:
         return ()
 
     async def _wait(self) -> None:
+        if PACE:
+            await asyncio.sleep(PACE)
         try:
             async with asyncio.timeout(POLL):
                 await self._news.wait()
@@ -340,32 +346,27 @@ class Delivery:
                 self._take(claim)
 
     async def _deliver(self, target: _Target, claim: Claim) -> None:
+        """The next events of one webhook. If there are more, it is claimed again: others wait for the worker, too."""
         webhook = claim.webhook
-        task_id = webhook.config.task_id
         delivered = webhook.delivered
         attempts = webhook.attempts
-        while True:
-            records = await self._store.events(task_id, claim.owner, delivered, READ_AT_ONCE)
-            if not records:  # the task is gone, or its events are
-                await self._store.settle(claim, Report(delivered=webhook.latest))
-                return
-            has_more = len(records) == READ_AT_ONCE
-            for index, record in enumerate(records, 1):
-                notification = await self._write(claim, record, delivered + 1)
-                is_last = index == len(records) and not has_more
-                if notification is not None:
-                    reason = await self._send(target, notification)
-                    if reason:
-                        await self._record_failure(claim, delivered, attempts, reason)
-                        return
-                    attempts = 0
-                delivered += 1
-                if notification is None and not is_last:
-                    continue
-                report = Report(delivered=delivered, attempts=attempts, pause=0.0 if is_last else LEASE)
-                if not await self._store.settle(claim, report):
+        records = await self._store.events(webhook.config.task_id, claim.owner, delivered, READ_AT_ONCE)
+        if not records:  # the task is gone, or its events are
+            await self._store.settle(claim, Report(delivered=webhook.latest))
+            return
+        for left, record in zip(reversed(range(len(records))), records, strict=True):
+            notification = await self._write(claim, record, delivered + 1)
+            if notification is not None:
+                reason = await self._send(target, notification)
+                if reason:
+                    await self._record_failure(claim, delivered, attempts, reason)
                     return
-            if not has_more:
+                attempts = 0
+            delivered += 1
+            if notification is None and left:
+                continue
+            pause = LEASE if left else 0.0
+            if not await self._store.settle(claim, Report(delivered=delivered, attempts=attempts, pause=pause)):
                 return
 
     async def _write(self, claim: Claim, record: bytes, number: int) -> Notification | None:

@@ -87,7 +87,7 @@ class Webhooks:
         """
         self._sender.check(config)
         return Webhook(
-            config=replace(config, id=config.id or new_id()),
+            config=replace(config, id=config.id or context.rules.unnamed_push or new_id()),
             a2a_version=context.rules.version,
         )
 

@@ -39,6 +39,8 @@ class Rules(NamedTuple):
     """Over REST, a page of a listing is a bare array of tasks; where the next one is stands in a header."""
     without_extended_card: type[A2AError] = UnsupportedOperationError
     """What GetExtendedAgentCard is refused with by an agent that has none."""
+    unnamed_push: str = ""
+    """The id of a webhook that is set without one, so that setting it again replaces it; empty: a new id each time."""
     deleted_push_must_exist: bool = False
     """Deleting a webhook that is not there is an error."""
     stream_errors_as_events: bool = False

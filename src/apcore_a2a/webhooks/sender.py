@@ -24,6 +24,7 @@ from apcore_a2a.webhooks.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAM
 TIMEOUT: Final = 10.0  # seconds for all of it
 MAX_ANSWER: Final = 64 * 1024  # bytes of an answer that are read, to use the connection again
 ANSWER_TIME: Final = 1.0  # seconds for them: what the status says counts already
+MAX_SECRET: Final = 4096  # characters of a token, or of credentials: they are sent in headers, and kept
 KEEP_ALIVE: Final = 4.0  # servers close idle connections after five seconds or more: ours are closed first
 TOKEN_HEADERS: Final = ("X-A2A-Notification-Token", "A2A-Notification-Token")  # 0.3's name, and a2a-go's
 
@@ -180,6 +181,9 @@ async def _drain(answer: aiohttp.ClientResponse) -> None:
 
 def _check_text(field: str, text: str) -> None:
     """Refuse what would not stay in its header, or not be the same text there."""
+    if len(text) > MAX_SECRET:
+        wrong = Violation(field, f"is longer than {MAX_SECRET} characters")
+        raise InvalidParamsError(f"Invalid parameter {field}: it is longer than {MAX_SECRET} characters", [wrong])
     if not text.isascii() or not text.isprintable():
         wrong = Violation(field, "must be printable ASCII")
         raise InvalidParamsError(f"Invalid parameter {field}: it must be printable ASCII", [wrong])

@@ -73,6 +73,7 @@ RULES: Final = Rules(
     list_by_creation=True,
     page_is_array=True,
     without_extended_card=ExtendedAgentCardNotConfiguredError,
+    unnamed_push="default",
     deleted_push_must_exist=True,
     stream_errors_as_events=True,
 )

@@ -18,7 +18,7 @@ from apcore_a2a.agent import CancelToken
 
 logger = logging.getLogger(__name__)
 
-LAST_JOB_TIME: Final = 5.0  # seconds that a generator has to close before its thread counts as stuck
+LAST_JOB_TIME: Final = 5.0  # seconds to come to an end, for what nobody waits for, before its thread counts as stuck
 
 T = TypeVar("T")
 
@@ -72,9 +72,13 @@ class Threads:
             elif worker.has_last_job:
                 loop.call_later(LAST_JOB_TIME, self._leave_behind, worker)
 
+    def expect_end(self, worker: "Worker") -> None:
+        """Nobody wants what a worker's function is about any more: it counts as stuck if it does not return soon."""
+        asyncio.get_running_loop().call_later(LAST_JOB_TIME, self._leave_behind, worker)
+
     def _leave_behind(self, worker: "Worker") -> None:
-        """Count a worker as stuck, unless its thread has ended by now."""
-        if worker.has_ended:
+        """Count a worker as stuck, unless its thread has ended by now, or it is counted already."""
+        if worker.has_ended or worker in self._stuck:
             return
         self._stuck.add(worker)
         extra = {"function": worker.name, "stuck_threads": self.stuck, "thread_capacity": self.capacity}

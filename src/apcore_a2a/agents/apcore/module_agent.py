@@ -18,8 +18,10 @@ from apcore_a2a.agents.apcore.context import make_context
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
 from apcore_a2a.agents.apcore.parts import copy_output, output_parts, to_inputs
 from apcore_a2a.agents.approvals import read_answer
+from apcore_a2a.agents.functions import MAX_THREADS, OUT_OF_THREADS, RETRY_AFTER
 from apcore_a2a.agents.routing import missing_skill, named_skill
-from apcore_a2a.errors import A2AError, SkillNotFoundError
+from apcore_a2a.agents.threads import Threads
+from apcore_a2a.errors import A2AError, OverloadedError, SkillNotFoundError
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
 from apcore_a2a.protocol.skill_names import advise
 
@@ -53,11 +55,28 @@ class ModuleAgent:
         self._modules = modules
         self._default_skill = default_skill
         self._approvals_by_caller = approvals_by_caller
+        self._threads: Threads | None = getattr(modules.executor, "threads", None)
+
+    @property
+    def stuck_threads(self) -> int:
+        """Threads on which modules go on although their runs have ended; those of a `ServedExecutor`."""
+        if self._threads is None:
+            return 0
+        return self._threads.stuck
+
+    @property
+    def thread_capacity(self) -> int:
+        """How many blocking modules can run at once, as things stand; with 0, messages for them are refused."""
+        if self._threads is None:
+            return MAX_THREADS
+        return self._threads.capacity
 
     async def admit(self, call: Call) -> Admission:
         if call.memo is not None:  # a reply to a task that waits: its call was checked when it was first asked for
             return Admission(retry_safe=self._resume(call).module.is_repeatable)
         asked = self._read(call)
+        if asked.module.blocks and not self.thread_capacity:
+            raise OverloadedError(OUT_OF_THREADS, retry_after=RETRY_AFTER)
 
         def context() -> Any:
             return make_context(call, self._modules.executor, asked.rest)

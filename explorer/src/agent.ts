@@ -72,11 +72,16 @@ export async function call(operation: Operation, params: unknown, options: CallO
 }
 
 /** A plain GET below the agent's address: health, metrics, and what this server offers besides A2A. */
-export async function get(path: string, options: CallOptions & { method?: string } = {}): Promise<any> {
+export async function get(path: string, options: CallOptions & { method?: string; body?: unknown } = {}): Promise<any> {
   const url = new URL(path, ROOT).href;
   const method = options.method ?? "GET";
   const accept = { Accept: "application/json", ...headers(), ...options.headers };
-  const answer = await start({ label: `${method} /${path}`, method, url, headers: accept, quiet: options.quiet === true });
+  const request: WireRequest = { label: `${method} ${new URL(url).pathname}`, method, url, headers: accept, quiet: options.quiet === true };
+  if (options.body !== undefined) {
+    request.body = JSON.stringify(options.body);
+    request.headers["Content-Type"] = "application/json";
+  }
+  const answer = await start(request);
   const body = await readText(answer);
   noteAnswer(answer.response.status);
   const value = parseOr(body, null);

@@ -32,6 +32,7 @@ from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.errors import A2AError
+from apcore_a2a.explorer.inbox import Inbox
 from apcore_a2a.explorer.page import ExplorerPage
 from apcore_a2a.http.client_certificate import ClientCertificate
 from apcore_a2a.http.discovery import (
@@ -322,6 +323,10 @@ def _pipeline(application: Application, parts: Parts, metrics: Metrics | None, a
         webhooks = limited(WebhooksEndpoint(engine.webhooks))
         routes["GET", PATH] = webhooks
         routes["POST", REDELIVER_PATH] = webhooks
+    if _has_inbox(settings):
+        inbox = limited(Inbox())
+        for method in ("GET", "POST", "DELETE"):
+            routes[method, f"{settings.explorer_prefix}/inbox"] = inbox
     rest = limited(
         RESTBinding(
             engine,
@@ -342,6 +347,11 @@ def _pipeline(application: Application, parts: Parts, metrics: Metrics | None, a
     public["GET", "/"] = FrontPage(cards, explorer=explorer, otherwise=rest)
     dispatch = _Dispatch({**public, **routes}, rest, metrics)
     return _behind_gates(dispatch, settings, parts.auth)
+
+
+def _has_inbox(settings: Settings) -> bool:
+    """Whether the Explorer takes webhooks itself, which is for development."""
+    return settings.explorer and settings.push_notifications and settings.allow_insecure_webhooks
 
 
 def _behind_gates(app: ASGIApp, settings: Settings, auth: Authenticator | None) -> ASGIApp:
@@ -422,7 +432,7 @@ def _public_routes(application: Application, metrics: Metrics | None) -> dict[tu
     if metrics is not None:
         public["GET", "/metrics"] = metrics
     if settings.explorer:
-        page = ExplorerPage(settings.explorer_prefix)
+        page = ExplorerPage(settings.explorer_prefix, options=("inbox",) if _has_inbox(settings) else ())
         public["GET", settings.explorer_prefix] = page
         public["GET", f"{settings.explorer_prefix}/"] = page
     return public

@@ -115,6 +115,7 @@ def test_the_functions_of_a_module_without_a_list_are_those_that_are_written_the
         ([lambda text: text], "a lambda has no name"),
         ({"": shout}, "a skill's id is a text"),
         ({3: shout}, "a skill's id is a text"),
+        ({"a\nb": shout}, "a skill's id is a text"),
         ({"x": 3}, "x is no function but a int"),
         ({"x": Calculator}, "x is no function but a type"),
         ("file.py", "a str cannot be served"),

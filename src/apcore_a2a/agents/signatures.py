@@ -32,6 +32,7 @@ GIVEN: Final[dict[object, ReadArgument]] = {
     Call: lambda call, asked: call,
     str: lambda call, asked: text_of(asked),
 }
+_NOT_THERE: Final = (NameError, AttributeError)  # what an annotation raises that names nothing
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # they are left empty
 # What a function may answer that is no value of its own: it has no schema.
 _EVENTS: Final = (Message, Part, StatusUpdate, ArtifactUpdate, Task, Remember, NoneType)
@@ -156,18 +157,30 @@ def _read_hints(function: Callable[..., Any]) -> dict[str, Any]:
     if not inspect.isroutine(target):  # an object with `__call__`
         target = type(target).__call__
     try:
-        return get_type_hints(target, include_extras=True)
-    except NameError:
-        pass
+        found = get_type_hints(target, include_extras=True)
+    except _NOT_THERE:
+        found = _read_hints_that_are_there(target)
+    return {name: _given_or_same(hint) for name, hint in found.items()}
+
+
+def _read_hints_that_are_there(target: Any) -> dict[str, Any]:
     hints: dict[str, Any] = {}
     names = getattr(inspect.unwrap(target), "__globals__", {})
     for name, annotation in target.__annotations__.items():
         alone: Any = SimpleNamespace(__annotations__={name: annotation})  # Any: it need not be a function
         try:
             hints |= get_type_hints(alone, names, include_extras=True)
-        except NameError:
+        except _NOT_THERE:
             continue
     return hints
+
+
+def _given_or_same(hint: Any) -> Any:
+    """`Call` for `Call | None`, of a function that is also called by others, who have none; anything else as it is."""
+    choices = [choice for choice in _choices(hint) if choice is not NoneType]
+    if len(choices) == 1 and choices[0] in (Call, Message) and len(choices) < len(_choices(hint)):
+        return choices[0]
+    return hint
 
 
 def name_of(function: Any) -> str:

@@ -31,10 +31,11 @@ class Mutant(NamedTuple):
 ISSUER_TESTS: Final = "tests/auth/test_issuer_keys.py"
 OIDC_TESTS: Final = "tests/auth/test_oidc.py"
 KEY_TESTS: Final = "tests/auth/test_api_keys.py"
-DECODE: Final = "jwt.decode(token, key.key, registry=registry).claims"
-READ_ONLY: Final = (
-    "__import__('json').loads(__import__('base64').urlsafe_b64decode(token.split('.')[1] + '=='))  # type: ignore"
+DECODE: Final = "jws.deserialize_compact(token, key.key, registry=registry).payload"
+CAUGHT: Final = (
+    "except (JoseError, A2AError, ValueError, TypeError, AttributeError, RecursionError) as error:\n            logger"
 )
+READ_ONLY: Final = "jws.extract_compact(token.encode()).payload"
 
 MUTANTS: Final = (
     # ---- tokens
@@ -53,12 +54,17 @@ MUTANTS: Final = (
     Mutant("the issuer is compared", "jwt.py", 'required["iss"] = {"essential": True, "value": issuer}', "pass"),
     Mutant("the audience is compared", "jwt.py", 'required["aud"] = {"essential": True, "value": audience}', "pass"),
     Mutant("times and claims are checked", "jwt.py", "**self._required).validate(claims)", "**self._required)"),
-    Mutant("claims can be written", "jwt.py", "        msgspec.json.encode(claims)\n", ""),
+    Mutant(
+        "claims are read strictly",
+        "jwt.py",
+        "    check(payload)\n    return decode(payload, _CLAIMS)",
+        "    return __import__('json').loads(payload)",
+    ),
     Mutant("a long token is not read", "jwt.py", "or len(token) > MAX_TOKEN", ""),
     Mutant(
         "what is no token is refused",
         "jwt.py",
-        "except (JoseError, ValueError, TypeError, AttributeError, RecursionError) as error:\n            logger",
+        CAUGHT,
         "except ZeroDivisionError as error:\n            logger",
     ),
     Mutant(
@@ -80,7 +86,7 @@ MUTANTS: Final = (
     Mutant(
         "a library that stumbles refuses",
         "jwt.py",
-        "except (JoseError, ValueError, TypeError, AttributeError, RecursionError) as error:\n            logger",
+        CAUGHT,
         "except JoseError as error:\n            logger",
     ),
     Mutant(

@@ -30,6 +30,18 @@ def test_a_task_that_an_agent_answers_with_too_early_is_waited_for(terminal: Ter
     assert (ran.code, ran.fields["State"]) == (0, "COMPLETED")
 
 
+def test_what_cannot_be_read_of_an_answer_is_said(terminal: Terminal, caplog: pytest.LogCaptureFixture) -> None:
+    with scripted() as server:
+        artifact = {"artifactId": "a-1", "parts": [{"text": "hello"}, {"video": 1}]}
+        server.on(peer.CARD, peer.respond(peer.card(server.url, capabilities={"streaming": False})))
+        server.on("/", peer.result({"task": peer.task("COMPLETED", artifacts=[artifact])}))
+
+        ran = terminal("send", server.url, "hi")
+
+    assert (ran.code, ran.out.endswith("Artifact: a-1\nText:\n  hello\n\n")) == (0, True)
+    assert "left out of the agent's answer, because it cannot be read: task.artifacts[0].parts[1]" in caplog.text
+
+
 def test_a_message_is_sent_and_its_task_waited_for(terminal: Terminal, url: str) -> None:
     ran = terminal("send", url, "hello")
 

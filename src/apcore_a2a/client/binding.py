@@ -104,7 +104,9 @@ def _note_left_out(answer: T, left_out: list[str]) -> T:
     if not left_out:
         return answer
     named = left_out[:MAX_NAMED]
-    logger.warning("part of the agent's answer cannot be read and is left out", extra={"left_out": named})
+    # The paths also in the text: a program that has not set up logging, as the command line, shows nothing else.
+    text = "left out of the agent's answer, because it cannot be read: %s"
+    logger.warning(text, "; ".join(named), extra={"left_out": named})
     if not isinstance(answer, Task | Message | StatusUpdate | ArtifactUpdate):
         return answer  # a page has no metadata
     metadata = {**(answer.metadata or {}), LEFT_OUT: named}

@@ -60,9 +60,9 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches  # for a typo alone
 
             near = get_close_matches(args[0], COMMANDS, n=1)
-            if near:
-                error.message += f" Did you mean '{near[0]}'?"
-            raise
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean '{near[0]}'?", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # click's own would import each command for its first line of help.

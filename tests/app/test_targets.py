@@ -120,6 +120,7 @@ def test_a_factory_may_be_a_coroutine_function(here: Path) -> None:
         ("agent.py:nothing", "agent.py has no nothing. It has: shout, whisper"),
         ("values.py", "Which one? It has: number, letter: name it as in values.py:NAME"),
         ("nowhere.at.all:x", "There is no module nowhere.at.all here"),
+        ("agent", "There is no directory agent; did you mean agent.py?"),
         ("nowhere", "There is no directory nowhere: name a directory of apcore modules, file.py, file.py:name or"),
         ("bad/name.py:x", "bad/name.py cannot be imported: bad/name.py:2: NameError: name 'undefined' is not defined"),
         ("bad/syntax.py:x", "bad/syntax.py cannot be imported: bad/syntax.py:1: SyntaxError: invalid syntax, in: def"),

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -66,17 +65,16 @@ def terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return run
 
 
+# Tests that run in the background ignore SIGINT, and so would what they start. Not with `preexec_fn`: in a process with
+# threads, newer Pythons warn of it.
+HEARING = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.executable, sys.argv[1:])"
+
+
 @contextmanager
-def interruptible(*args: str, **options: Any) -> Iterator["subprocess.Popen[str]"]:
-    """A command in a process that hears SIGINT, also if this one was started in the background, where it is ignored."""
-    command = [sys.executable, "-m", "apcore_a2a", *args]
-
-    def hear() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the interpreter then sets up its own
-
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear, **options
-    ) as process:
+def interruptible(*args: str) -> Iterator["subprocess.Popen[str]"]:
+    """A command in a process that hears SIGINT."""
+    command = [sys.executable, "-c", HEARING, sys.executable, "-m", "apcore_a2a", *args]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:

@@ -1,22 +1,23 @@
 """A command at a terminal: what a person types goes in, what they see comes out, and Ctrl-C is a key."""
 
-import fcntl
 import os
 import pty
 import re
 import select
-import signal
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+from tests.cli.conftest import HEARING
 
 PATIENCE = 20.0
 CTRL_C = "\x03"
 CTRL_D = "\x04"
 UP = "\x1b[A"
+# In the process itself, before the command: its terminal becomes the one whose keys are signals.
+TAKE_TERMINAL = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {HEARING}"
 
 
 class PseudoTerminal:
@@ -71,18 +72,12 @@ class PseudoTerminal:
 def at_terminal(*args: str, **environment: str) -> Iterator[PseudoTerminal]:
     """`apcore-a2a …` at a terminal of its own; killed at the end if it has not ended by itself."""
     master, slave = pty.openpty()
-
-    def take_terminal() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored, if the tests run in the background
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
     process = subprocess.Popen(
-        [sys.executable, "-m", "apcore_a2a", *args],
+        [sys.executable, "-c", TAKE_TERMINAL, sys.executable, "-m", "apcore_a2a", *args],
         stdin=slave,
         stdout=slave,
         stderr=slave,
         start_new_session=True,
-        preexec_fn=take_terminal,
         env={**os.environ, "TERM": "dumb", **environment},
     )
     os.close(slave)

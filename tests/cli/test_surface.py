@@ -134,5 +134,12 @@ def test_a_shell_is_told_the_commands_and_options() -> None:
     assert "--skill" in complete("apcore-a2a", "send", "--sk")
 
 
+def test_a_mistyped_command_is_answered_with_the_right_one(terminal: Terminal) -> None:
+    ran = terminal("snd", "http://localhost:8000", "hello")
+    assert (ran.code, ran.out) == (2, "")
+    assert "No such command 'snd'. Did you mean 'send'?" in ran.err
+    assert "Did you mean" not in terminal("xyzzy").err
+
+
 def test_the_version_is_printed(terminal: Terminal) -> None:
     assert terminal("-v").out.startswith("apcore-a2a, version ")

@@ -75,6 +75,8 @@ def parse_target(text: str) -> DirectoryTarget | ObjectTarget:
         raise click.ClickException(f"There is no file {place}{_did_you_mean(place, _python_files(place))}")
     is_path = "/" in place or "\\" in place
     if not place.endswith(".py") and (is_path or not name):
+        if Path(f"{text}.py").is_file():
+            raise click.ClickException(f"There is no directory {text}; did you mean {text}.py?")
         raise click.ClickException(f"There is no directory {text}: name {FORMS}")
     return ObjectTarget(place, name)
 

@@ -100,7 +100,7 @@ explorer: explorer/node_modules/.stamp  ## build the Explorer's page from explor
 screenshots: setup  ## pictures of every state of the Explorer, into build/screenshots
 	.venv/bin/python -m scripts.screenshots build/screenshots
 
-chaos: setup  ## kill -9 in the middle of 200 running tasks on SQLite, twenty times, and random histories
+chaos: setup  ## kill -9 in the middle of 200 running tasks on SQLite, twenty times; amid deliveries to webhooks; and random histories
 	.venv/bin/python -m tests.chaos --rounds 20 --tasks 200 --trials 500
 
 test-matrix:  ## every supported Python, each with the oldest and the newest dependencies

@@ -2,7 +2,7 @@
 
 It writes its port, then a line "task number digest" for each event that it has accepted. What it does with a request is
 thrown by dice: accept it, refuse it, never answer, hang up, answer after LATE seconds, point elsewhere, or accept it
-with a gigabyte. It does not fail one event more than three times in a row: a fourth would be the sender's last.
+with a gigabyte. It does not fail one event more than three times: a fourth would be the sender's last.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import random
 import sys
 from collections import Counter
 
-HOLIDAY, ALWAYS = 3, "accept"
+MERCY, ALWAYS = 3, "accept"
 DEEDS = {"accept": 700, "refuse": 100, "ignore": 2, "hang up": 80, "late": 30, "redirect": 70, "huge": 18}
 ACCEPTED = ("accept", "late", "huge")
 GIGABYTE = 1 << 30
@@ -23,6 +23,7 @@ class Receiver:
         self._dice = random.Random(seed)
         self._late = late
         self._failures: Counter[str] = Counter()
+        self._accepted: set[str] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -65,10 +66,11 @@ class Receiver:
 
     def _throw(self, event: str) -> str:
         deed = self._dice.choices(list(DEEDS), list(DEEDS.values()))[0]
-        if self._failures[event] == HOLIDAY:
+        # Nor does it fail what it has accepted: a sender that was killed before it heard of that may have one try left.
+        if self._failures[event] == MERCY or event in self._accepted:
             deed = ALWAYS
         if deed in ACCEPTED:
-            del self._failures[event]
+            self._accepted.add(event)
         else:
             self._failures[event] += 1
         return deed

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from apcore_a2a.engine import delivery
+from apcore_a2a.engine import delivery, target
 from apcore_a2a.engine.delivery import Delivery, Notification
 from apcore_a2a.engine.observer import Silent
 from apcore_a2a.errors import StoreUnavailableError
@@ -24,7 +24,7 @@ class Postman:
     """Posts as it is told: by target, a reason for each post, or a gate to stand at."""
 
     def __init__(self, **orders: Sequence[str | Gate]) -> None:
-        self.orders = {target: list(some) for target, some in orders.items()}
+        self.orders = {to: list(some) for to, some in orders.items()}
         self.posts: asyncio.Queue[Notification] = asyncio.Queue()
         self.busy: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
@@ -32,21 +32,21 @@ class Postman:
     def check(self, config: PushConfig) -> None: ...
 
     async def send(self, notification: Notification) -> str:
-        target = host(notification)
-        self.busy[target] += 1
-        self.most[target] = max(self.most[target], self.busy[target])
+        to = host(notification)
+        self.busy[to] += 1
+        self.most[to] = max(self.most[to], self.busy[to])
         self.posts.put_nowait(notification)
         try:
-            order = self._next_order(target)
+            order = self._next_order(to)
             if isinstance(order, Gate):
                 await order.stand()
                 return ""
             return order
         finally:
-            self.busy[target] -= 1
+            self.busy[to] -= 1
 
-    def _next_order(self, target: str) -> str | Gate:
-        orders = self.orders.get(target, [""])
+    def _next_order(self, to: str) -> str | Gate:
+        orders = self.orders.get(to, [""])
         if len(orders) > 1:
             return orders.pop(0)
         return orders[0]
@@ -75,10 +75,10 @@ class Yard:
         self.postman = postman
         self.delivery = Delivery(self.store.webhooks, postman, observer=Silent(), clock=self.clock)
 
-    async def task(self, name: str, target: str = "good", *, version: str = "1.0", events: int = 1) -> Author:
+    async def task(self, name: str, to: str = "good", *, version: str = "1.0", events: int = 1) -> Author:
         author = Author(name)
         change = author.create()
-        config = PushConfig(url=f"https://{target}/hook", id="w", task_id=name)
+        config = PushConfig(url=f"https://{to}/hook", id="w", task_id=name)
         change.webhook = Webhook(config=config, a2a_version=version)
         await self.store.create(change)
         for _ in range(events - 1):
@@ -167,12 +167,12 @@ async def test_a_webhook_that_hangs_delays_no_other() -> None:
             await place.task(f"slow{number}", "slow")
         for number in range(20):
             await place.task(f"t{number}")
-        got = [await place.postman.next() for _ in range(20 + delivery.MAX_WORKERS_PER_TARGET)]
-        assert Counter(host(post) for post in got) == {"good": 20, "slow": delivery.MAX_WORKERS_PER_TARGET}
+        got = [await place.postman.next() for _ in range(20 + target.MAX_WORKERS_PER_TARGET)]
+        assert Counter(host(post) for post in got) == {"good": 20, "slow": target.MAX_WORKERS_PER_TARGET}
         gate.open()
-        rest = [await place.postman.next() for _ in range(64 - delivery.MAX_WORKERS_PER_TARGET)]
+        rest = [await place.postman.next() for _ in range(64 - target.MAX_WORKERS_PER_TARGET)]
         assert {host(post) for post in rest} == {"slow"}
-        assert place.postman.most["slow"] == delivery.MAX_WORKERS_PER_TARGET
+        assert place.postman.most["slow"] == target.MAX_WORKERS_PER_TARGET
 
 
 async def test_there_are_so_many_workers_and_no_more() -> None:
@@ -188,8 +188,8 @@ async def test_there_are_so_many_workers_and_no_more() -> None:
 
 
 async def test_a_target_that_fails_again_and_again_is_left_alone_and_then_tried_once() -> None:
-    async with yard(bad=["no"] * delivery.OPENS_AFTER + [""]) as place:
-        for number in range(delivery.OPENS_AFTER):
+    async with yard(bad=["no"] * target.OPENS_AFTER + [""]) as place:
+        for number in range(target.OPENS_AFTER):
             await place.task(f"t{number}", "bad")
             await place.postman.next()
             await place.until(lambda webhook: webhook.attempts == 1, f"t{number}")
@@ -200,7 +200,7 @@ async def test_a_target_that_fails_again_and_again_is_left_alone_and_then_tried_
         await place.later(0.5)
         await place.postman.next()  # the trial, which arrives: then all may
         await place.later(1.0)
-        for _ in range(delivery.OPENS_AFTER):
+        for _ in range(target.OPENS_AFTER):
             await place.postman.next()
         await place.until(lambda webhook: webhook.delivered == 1, "late")
 
@@ -291,23 +291,38 @@ async def test_the_end_waits_for_nobody_who_never_answers() -> None:
 async def test_at_the_end_nobody_begins_who_waited_for_a_worker() -> None:
     gate = Gate()
     place = Yard(Postman(slow=[gate]))
-    for number in range(2 * delivery.MAX_WORKERS_PER_TARGET):
+    for number in range(2 * target.MAX_WORKERS_PER_TARGET):
         await place.task(f"t{number}", "slow")
     place.delivery.start()
     await gate.reached()
     await place.later(0)
     await place.delivery.drain(0.01)
-    assert place.postman.posts.qsize() == delivery.MAX_WORKERS_PER_TARGET
+    assert place.postman.posts.qsize() == target.MAX_WORKERS_PER_TARGET
     assert place.postman.busy.total() == 0
 
 
 async def test_a_task_that_never_stops_talking_leaves_its_worker_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "MAX_WORKERS_PER_TARGET", 1)
+    monkeypatch.setattr(target, "MAX_WORKERS_PER_TARGET", 1)
     async with yard() as place:
-        await place.task("long", events=10 * delivery.READ_AT_ONCE)
+        await place.task("long", events=10 * delivery.AT_A_TIME)
         await place.task("short")
-        got = [await place.postman.next() for _ in range(3 * delivery.READ_AT_ONCE)]
+        got = [await place.postman.next() for _ in range(3 * delivery.AT_A_TIME)]
         assert "short/1" in numbers(got)
-        rest = [await place.postman.next() for _ in range(7 * delivery.READ_AT_ONCE + 1)]
+        rest = [await place.postman.next() for _ in range(7 * delivery.AT_A_TIME + 1)]
         told = [post for post in numbers(got + rest) if post.startswith("long")]
-        assert told == [f"long/{number}" for number in range(1, 10 * delivery.READ_AT_ONCE + 1)]
+        assert told == [f"long/{number}" for number in range(1, 10 * delivery.AT_A_TIME + 1)]
+
+
+async def test_so_many_bytes_are_posted_at_once_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(Author("t0").create().events[0])
+    monkeypatch.setattr(delivery, "MAX_BYTES", 2 * size + size // 2)
+    gate = Gate()
+    async with yard(slow=[gate]) as place:
+        for number in range(6):
+            await place.task(f"t{number}", "slow")
+        await gate.reached()
+        await place.later(0)
+        assert place.postman.busy["slow"] == 2
+        gate.open()
+        assert len([await place.postman.next() for _ in range(6)]) == 6
+        assert place.postman.most["slow"] == 2

@@ -17,7 +17,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from msgspec import Struct
 from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.event_log import EventLog
 from apcore_a2a.engine.observer import Observer
+from apcore_a2a.engine.target import LATER, Target
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.dialect import DIALECTS
@@ -36,20 +38,16 @@ logger = logging.getLogger(__name__)
 
 RETRY_DELAYS: Final = (1.0, 2.0, 4.0)  # seconds; FR-PSH-003
 MAX_WORKERS: Final = 64
-MAX_WORKERS_PER_TARGET: Final = 16
 MAX_QUEUED_PER_TARGET: Final = 64
 MAX_CLAIMED: Final = 512  # by the workers, and in the queues before them
 LEASE: Final = 45.0  # seconds: more than a worker takes for one event, or a claim waits for its worker
 FRESH: Final = 15.0  # seconds for which a claim may wait until it is renewed
 POLL: Final = 1.0  # seconds after which the store is asked again, should nobody have said that there is something new
-LATER: Final = 1.0  # seconds after which one is claimed again for which there was no place
 PACE: Final = 0.005  # seconds between two looks at the store: a task that streams would have it looked at all the time
-READ_AT_ONCE: Final = 16  # events that a worker delivers before others have their turn
+AT_A_TIME: Final = 16  # events that a worker delivers before others have their turn
+MAX_BYTES: Final = 256 * 1024 * 1024  # of notifications that are being posted, unless a single one is larger
 LARGE: Final = 64 * 1024  # bytes of an event that is not read on the loop
 MAX_TARGETS: Final = 1_000  # that are remembered, unless more of them are in use
-OPENS_AFTER: Final = 5  # failures in a row
-OPEN_FOR: Final = (1.0, 30.0)  # seconds, the first time and at most: twice as long each time
-SPARED: Final = 60.0  # seconds for which what waits for a target that is down is not counted as tried
 
 
 class Notification(Struct, frozen=True, kw_only=True):
@@ -78,66 +76,25 @@ class Sender(Protocol):
     async def close(self) -> None: ...
 
 
-class _Target:
-    """A host and a port: its circuit, its workers, and the claims that wait for one of them."""
+class _ByteBudget:
+    """So many bytes at once; whoever has more waits until there is room, or nobody else has any."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.workers = 0
-        self.queue: deque[tuple[Claim, float]] = deque()  # with the time of the claim
-        self.is_listed = False  # among those that have something for a worker to do
-        self._failures = 0  # in a row
-        self._opened_for = 0.0
-        self._closed_until = 0.0
-        self._down_since = 0.0
-        self._is_tried = False
-        self.reason = ""
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._freed = asyncio.Condition()
 
-    def is_idle(self) -> bool:
-        return not self.workers and not self.queue and not self._failures
-
-    def is_forgotten(self, now: float) -> bool:
-        """Whether it failed, but nobody has asked for it since it may be tried again."""
-        return not self.workers and not self.queue and now > self._closed_until
-
-    def seconds_left(self, now: float) -> float:
-        """How long nobody may post to it; the first one after that is a trial, which the others wait for."""
-        if self._failures < OPENS_AFTER:
-            return 0.0
-        if self._is_tried:
-            return max(self._closed_until - now, LATER)
-        return max(self._closed_until - now, 0.0)
-
-    def has_room(self, now: float) -> bool:
-        return self.workers < MAX_WORKERS_PER_TARGET and not self.seconds_left(now)
-
-    def is_given_up(self, now: float) -> bool:
-        return self._failures >= OPENS_AFTER and now - self._down_since > SPARED
-
-    def begin(self) -> None:
-        self.workers += 1
-        self._is_tried = self._failures >= OPENS_AFTER
-
-    def end(self) -> None:
-        self.workers -= 1
-        self._is_tried = False
-
-    def succeeded(self) -> None:
-        self._failures = 0
-        self._opened_for = 0.0
-        self._is_tried = False
-
-    def failed(self, reason: str, now: float) -> None:
-        if not self._failures:
-            self._down_since = now
-        self._failures += 1
-        self._is_tried = False
-        self.reason = reason
-        if self._failures >= OPENS_AFTER and now >= self._closed_until:
-            first, longest = OPEN_FOR
-            self._opened_for = min(max(2 * self._opened_for, first), longest)
-            self._closed_until = now + self._opened_for
-            logger.warning("webhook target left alone", extra={"target": self.name, "seconds": self._opened_for})
+    @asynccontextmanager
+    async def held(self, size: int) -> AsyncIterator[None]:
+        async with self._freed:
+            await self._freed.wait_for(lambda: not self._used or self._used + size <= self._limit)
+            self._used += size
+        try:
+            yield
+        finally:
+            self._used -= size
+            async with self._freed:
+                self._freed.notify_all()
 
 
 class Delivery:
@@ -155,10 +112,11 @@ class Delivery:
         self._sender = sender
         self._observer = observer
         self._clock = clock
-        self._targets: dict[str, _Target] = {}
-        self._ready: deque[_Target] = deque()  # those that have room and a claim that waits
+        self._targets: dict[str, Target] = {}
+        self._ready: deque[Target] = deque()  # those that have room and a claim that waits
         self._workers = 0
         self._claimed = 0
+        self._bytes = _ByteBudget(MAX_BYTES)
         self._news = asyncio.Event()
         self._work = BackgroundWork()
         self._draining = False
@@ -271,13 +229,13 @@ class Delivery:
         await self._store.settle(claim, report)
         self._wake_after(seconds)
 
-    def _target(self, claim: Claim) -> _Target:
+    def _target(self, claim: Claim) -> Target:
         name = urlsplit(claim.webhook.config.url).netloc.lower()
         target = self._targets.get(name)
         if target is None:
             if len(self._targets) >= MAX_TARGETS:
                 self._forget_targets()
-            target = _Target(name)
+            target = Target(name)
             self._targets[name] = target
         return target
 
@@ -288,7 +246,7 @@ class Delivery:
             if target.is_idle() or target.is_forgotten(now):
                 del self._targets[name]
 
-    def _list(self, target: _Target) -> None:
+    def _list(self, target: Target) -> None:
         if target.queue and not target.is_listed and target.has_room(self._clock()):
             target.is_listed = True
             self._ready.append(target)
@@ -308,7 +266,7 @@ class Delivery:
 
     # ---- a worker -------------------------------------------------------------------------------------------------
 
-    async def _run_worker(self, target: _Target, claim: Claim, since: float) -> None:
+    async def _run_worker(self, target: Target, claim: Claim, since: float) -> None:
         """Deliver what one webhook waits for. Never raises: what it could not settle is claimed again in time."""
         try:
             if await self._renew(claim, since):
@@ -336,7 +294,7 @@ class Delivery:
         report = Report(delivered=webhook.delivered, attempts=webhook.attempts, reason=webhook.reason, pause=LEASE)
         return await self._store.settle(claim, report)
 
-    def _give_back_queue(self, target: _Target) -> None:
+    def _give_back_queue(self, target: Target) -> None:
         """A target that was just left alone has no use for claims."""
         if target.seconds_left(self._clock()):
             waiting = list(target.queue)
@@ -345,17 +303,19 @@ class Delivery:
             for claim, _ in waiting:
                 self._take(claim)
 
-    async def _deliver(self, target: _Target, claim: Claim) -> None:
+    async def _deliver(self, target: Target, claim: Claim) -> None:
         """The next events of one webhook. If there are more, it is claimed again: others wait for the worker, too."""
         webhook = claim.webhook
         delivered = webhook.delivered
         attempts = webhook.attempts
-        records = await self._store.events(webhook.config.task_id, claim.owner, delivered, READ_AT_ONCE)
-        if not records:  # the task is gone, or its events are
-            await self._store.settle(claim, Report(delivered=webhook.latest))
-            return
-        for left, record in zip(reversed(range(len(records))), records, strict=True):
-            notification = await self._write(claim, record, delivered + 1)
+        last = min(webhook.latest, delivered + AT_A_TIME)
+        while delivered < last:
+            # One by one: each may be as large as an event may be.
+            records = await self._store.events(webhook.config.task_id, claim.owner, delivered, 1)
+            if not records:  # the task is gone, or its events are
+                await self._store.settle(claim, Report(delivered=webhook.latest))
+                return
+            notification = await self._write(claim, records[0], delivered + 1)
             if notification is not None:
                 reason = await self._send(target, notification)
                 if reason:
@@ -363,9 +323,9 @@ class Delivery:
                     return
                 attempts = 0
             delivered += 1
-            if notification is None and left:
+            if notification is None and delivered < last:
                 continue
-            pause = LEASE if left else 0.0
+            pause = LEASE if delivered < last else 0.0
             if not await self._store.settle(claim, Report(delivered=delivered, attempts=attempts, pause=pause)):
                 return
 
@@ -386,8 +346,9 @@ class Delivery:
         body = await _in_thread_if_large(document.body, lambda _: dialect.encode_push(document.task(), document.task()))
         return Notification(config=config, event_id=event_id, body=body, media_type="application/json")
 
-    async def _send(self, target: _Target, notification: Notification) -> str:
-        reason = await self._sender.send(notification)
+    async def _send(self, target: Target, notification: Notification) -> str:
+        async with self._bytes.held(len(notification.body)):
+            reason = await self._sender.send(notification)
         if reason:
             target.failed(reason, self._clock())
             self._observer.notification_failed(notification.config.task_id)

@@ -15,7 +15,8 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from apcore_a2a import __version__
-from apcore_a2a.engine.delivery import MAX_WORKERS, MAX_WORKERS_PER_TARGET, Notification
+from apcore_a2a.engine.delivery import MAX_WORKERS, Notification
+from apcore_a2a.engine.target import MAX_WORKERS_PER_TARGET
 from apcore_a2a.errors import A2AError, InvalidParamsError, Violation
 from apcore_a2a.protocol.model import PushConfig
 from apcore_a2a.webhooks.addresses import check_url, is_public

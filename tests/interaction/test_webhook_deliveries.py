@@ -18,6 +18,7 @@ from tests.interaction.conftest import Serve, Speak
 from tests.interaction.hooked import open_to, state_of, until, until_delivered, until_state
 from tests.interaction.serving import listen, serving
 from tests.interaction.speaking import Speaker
+from tests.postgres_server import shared_server
 from tests.requirements import requirement
 from tests.storage.contract import DictStore
 
@@ -156,3 +157,24 @@ async def test_a_task_store_of_the_small_contract_has_webhooks_too(hook: Webhook
         assert store.push[task.id].url == hook.url
         await speaker.send("more", task_id=task.id)
         await until(hook, "COMPLETED")
+
+
+async def test_replicas_that_share_a_database_share_the_deliveries(hook: WebhookReceiver) -> None:
+    store = shared_server().url()
+    gate = Gate()
+    async with AsyncExitStack() as stack:
+        speakers = []
+        for _ in range(2):
+            agent = ScriptedAgent({"hi": (gate, chunk("x"), COMPLETED)})
+            url = await stack.enter_async_context(serving(agent, store=store, **open_to()))
+            http = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
+            speakers.append(Speaker(http, rest=False, version="1.0"))
+        here, there = speakers
+        task = await here.send("hi", return_immediately=True)
+        await gate.reached()
+        await there.set_webhook(task.id, hook.url)
+        gate.open()
+        assert [state_of(each) for each in await until(hook, "COMPLETED")] == ["chunk", "COMPLETED"]
+        for speaker in speakers:
+            assert await until_delivered(speaker, task.id)
+        assert len(hook.received) == 2

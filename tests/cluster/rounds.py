@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tests.cluster.checker import check_database, check_told, read_events
 from tests.cluster.replicas import Client, Place, Replica, message, replicas
+from tests.postgres_server import PostgresServer
 
 LEASE = 2.0  # seconds, in short rounds
 AT_REST = 20.0  # seconds after a fault in which every task must have come to rest, with a lease of 15
@@ -88,6 +89,13 @@ async def stop_one(found: list[Replica], dice: Random, seconds: float) -> None:
     victim.send(signal.SIGCONT)
 
 
+async def restart_database(server: PostgresServer, away: float) -> None:
+    """The database crashes, and is back after a while that is shorter than any lease."""
+    await asyncio.to_thread(server.stop, signal.SIGQUIT)
+    await asyncio.sleep(away)
+    await asyncio.to_thread(server.start)
+
+
 async def cancel_some(client: Client, load: Load, count: int) -> None:
     """Cancel tasks, each from two replicas at once."""
     chosen = client.dice.sample(sorted(load.kinds), count)
@@ -123,6 +131,9 @@ async def fault_round(place: Place, *, tasks: int, seed: int, fault: str, lease:
             await victim.start()
         elif fault == "stop":
             await stop_one(found, dice, 1.5 * lease)
+            slowest = await settle(client, load, 10 * lease + 20)
+        elif fault == "database":
+            await restart_database(place.server, lease / 4)
             slowest = await settle(client, load, 10 * lease + 20)
         else:
             raise ValueError(fault)

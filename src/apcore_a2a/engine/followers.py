@@ -138,6 +138,8 @@ class Followers:
     async def refresh(self, hint: Hint) -> None:
         """Read what others wrote to the tasks that are followed, or to those of them that the hint names."""
         await self._forget_unwatched()
+        if hint.everything:
+            await self._follow_lost()
         lives: dict[str, LiveTask] = {}
         wanted: list[Followed] = []
         for task_id, number in self._followed.items():
@@ -169,6 +171,16 @@ class Followers:
             self.replicas.wake_here()  # there was more than one reads at once
             return
         live.runner = self._other(news.runner)
+
+    async def _follow_lost(self) -> None:
+        """Follow what was run here and is not any more, though somebody still watches it."""
+        for live in self._runs.all_live():
+            if live.task.id not in self._followed and not self._is_written_here(live) and not live.has_ended():
+                with live.held():
+                    try:
+                        await self.look(live.task.id, live.owner, follow=True)
+                    except TaskNotFoundError:
+                        live.log.close()
 
     async def _forget_unwatched(self) -> None:
         gone = [task_id for task_id in self._followed if not self._is_watched(task_id)]

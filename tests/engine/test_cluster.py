@@ -287,7 +287,7 @@ async def test_what_may_not_be_repeated_has_lost_its_worker(url: str) -> None:
 async def test_a_task_of_a_replica_that_does_not_answer_is_canceled_without_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "CANCEL_GRACE", 0.2)
+    monkeypatch.setattr(cluster, "CANCEL_GRACE", 1.0)
     gate = Gate()
     agent = ScriptedAgent({"slow": (gate, COMPLETED)})
     async with replica(agent, url) as deaf:

@@ -58,13 +58,19 @@ async def fill(store: Store, tasks: int) -> None:
             group.create_task(create(first))
 
 
+def make_store(path: str, url: str) -> Store:
+    if url:
+        from apcore_a2a.storage.postgres.store import PostgresStore
+
+        return PostgresStore(url)
+    if path:
+        return SQLiteStore(path, max_tasks=MANY)
+    return InMemoryTaskStore(max_capacity=MANY, max_bytes=1000 * MANY)
+
+
 def main() -> None:
     given = arguments()
-    store: Store = (
-        SQLiteStore(given.sqlite, max_tasks=MANY)
-        if given.sqlite
-        else InMemoryTaskStore(max_capacity=MANY, max_bytes=1000 * MANY)
-    )
+    store = make_store(given.sqlite, given.postgres)
     target: object = Obedient()
     if given.kind == "apcore":
         from benchmarks.peers.modules import registry

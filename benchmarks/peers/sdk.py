@@ -54,18 +54,18 @@ def make_card(url: str) -> pb.AgentCard:
     )
 
 
-def make_store(path: str) -> Any:
-    if not path:
+def make_store(path: str, url: str) -> Any:
+    if not path and not url:
         return InMemoryTaskStore()
     from a2a.server.tasks import DatabaseTaskStore
     from sqlalchemy.ext.asyncio import create_async_engine  # type: ignore[import-not-found]  # only there
 
-    return DatabaseTaskStore(create_async_engine(f"sqlite+aiosqlite:///{path}"))
+    return DatabaseTaskStore(create_async_engine(url or f"sqlite+aiosqlite:///{path}"))
 
 
 def main() -> None:
     given = arguments()
-    store = make_store(given.sqlite)
+    store = make_store(given.sqlite, given.postgres)
     card = make_card(f"http://127.0.0.1:{given.port}/")
 
     @asynccontextmanager

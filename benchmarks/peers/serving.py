@@ -56,6 +56,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--fill", type=int, default=0, help="finished tasks to store before the start")
     parser.add_argument("--sqlite", default="", help="keep tasks in this file")
+    parser.add_argument("--postgres", default="", help="keep tasks in this database")
     parser.add_argument("--kind", default="")
     parser.add_argument("--answer", type=int, default=500, help="size of a constant answer")
     return parser.parse_args()

@@ -9,7 +9,7 @@ from tests.cluster import rounds
 from tests.cluster.replicas import new_place
 from tests.postgres_server import PostgresServer
 
-FAULTS = ("kill", "stop")
+FAULTS = ("kill", "stop", "database")
 
 
 async def play(options: argparse.Namespace, server: PostgresServer) -> None:

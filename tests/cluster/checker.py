@@ -39,6 +39,19 @@ async def check_database(dsn: str, schema: str) -> list[str]:
     return wrong
 
 
+async def not_at_rest(dsn: str, schema: str) -> list[str]:
+    """The tasks that have not ended, and who is to go on with them."""
+    connection = await asyncpg.connect(dsn, server_settings={"search_path": schema})
+    try:
+        rows = await connection.fetch(
+            "SELECT id, state, version, epoch, runner, until > now() AS lives FROM task"
+            " LEFT JOIN replica ON name = runner WHERE ended IS NULL"
+        )
+    finally:
+        await connection.close()
+    return [str(dict(row)) for row in rows]
+
+
 def check_task(row: Any, events: list[tuple[int, bytes]]) -> list[str]:
     wrong: list[str] = []
     if [sequence for sequence, _ in events] != list(range(1, row["version"] + 1)):

@@ -27,12 +27,13 @@ class Place(NamedTuple):
     url: str
     dsn: str
     schema: str
+    server: PostgresServer
 
 
 def new_place(server: PostgresServer) -> Place:
     url = server.url()
     schema = parse_qs(urlsplit(url).query)["schema"][0]
-    return Place(url, server.dsn, schema)
+    return Place(url, server.dsn, schema, server)
 
 
 class Replica:

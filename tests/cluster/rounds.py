@@ -6,8 +6,9 @@ import time
 from random import Random
 from typing import NamedTuple
 
-from tests.cluster.checker import check_database, check_told, read_events
+from tests.cluster.checker import check_database, check_told, not_at_rest, read_events
 from tests.cluster.replicas import Client, Place, Replica, message, replicas
+from tests.postgres_server import PostgresServer
 
 LEASE = 2.0  # seconds, in short rounds
 AT_REST = 20.0  # seconds after a fault in which every task must have come to rest, with a lease of 15
@@ -45,12 +46,12 @@ class Load:
         self.followers.append(self._group.create_task(self._client.follow(task_id)))
 
 
-async def settle(client: Client, load: Load, seconds: float) -> float:
+async def settle(client: Client, load: Load, place: Place, seconds: float) -> float:
     """Wait until every task has ended; how long it took."""
     begun = time.monotonic()
-    async with asyncio.timeout(seconds):
-        for follower in load.followers:
-            await follower
+    _, late = await asyncio.wait(load.followers, timeout=seconds)
+    if late:
+        raise AssertionError(f"{len(late)} followers wait; not at rest: {await not_at_rest(place.dsn, place.schema)}")
     return time.monotonic() - begun
 
 
@@ -62,7 +63,8 @@ async def conclude(client: Client, load: Load, place: Place, slowest: float) -> 
     for task_id, state in states.items():
         if load.kinds[task_id] == "safe" and state == "FAILED":
             wrong.append(f"{task_id}: it may be repeated, and has FAILED")
-    assert wrong == []
+    if wrong:
+        raise AssertionError("\n".join(wrong))
     return Outcome(
         tasks=len(states),
         events=sum(len(told.events) for told in client.told),
@@ -86,6 +88,13 @@ async def stop_one(found: list[Replica], dice: Random, seconds: float) -> None:
     victim.send(signal.SIGSTOP)
     await asyncio.sleep(seconds)
     victim.send(signal.SIGCONT)
+
+
+async def restart_database(server: PostgresServer, away: float) -> None:
+    """The database crashes, and is back after a while that is shorter than any lease."""
+    await asyncio.to_thread(server.stop, signal.SIGQUIT)
+    await asyncio.sleep(away)
+    await asyncio.to_thread(server.start)
 
 
 async def cancel_some(client: Client, load: Load, count: int) -> None:
@@ -119,11 +128,14 @@ async def fault_round(place: Place, *, tasks: int, seed: int, fault: str, lease:
         if fault == "kill":
             victim = await kill_one(found, dice)
             await cancel_some(client, load, tasks // 8)
-            slowest = await settle(client, load, 10 * lease + 20)
+            slowest = await settle(client, load, place, 10 * lease + 20)
             await victim.start()
         elif fault == "stop":
             await stop_one(found, dice, 1.5 * lease)
-            slowest = await settle(client, load, 10 * lease + 20)
+            slowest = await settle(client, load, place, 10 * lease + 20)
+        elif fault == "database":
+            await restart_database(place.server, lease / 4)
+            slowest = await settle(client, load, place, 10 * lease + 20)
         else:
             raise ValueError(fault)
         reading.cancel()
@@ -163,7 +175,7 @@ async def rolling_round(place: Place, *, requests: int, streams: int, seed: int)
         done.set()
         for sender in senders:
             await sender
-        slowest = await settle(client, load, 60)
+        slowest = await settle(client, load, place, 60)
         assert refused == [], f"{len(refused)} of {sent} requests failed twice: {refused[:3]}"
         outcome = await conclude(client, load, place, slowest)
         assert outcome.lost == 0, "a replica that was ended in peace failed a task that was shorter than its grace"

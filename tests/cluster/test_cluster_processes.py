@@ -4,7 +4,7 @@ import pytest
 
 from tests.cluster import rounds
 from tests.cluster.replicas import new_place
-from tests.postgres_server import shared_server
+from tests.postgres_server import PostgresServer, shared_server
 from tests.requirements import requirement
 
 SEED = 20261118
@@ -17,6 +17,16 @@ async def test_a_fault_of_one_replica_costs_no_task_and_no_event(fault: str) -> 
     assert outcome.tasks == 24
     assert outcome.completed > 0
     assert outcome.events > 100
+
+
+async def test_a_database_that_crashes_costs_no_task_and_no_event() -> None:
+    server = PostgresServer()
+    server.start()
+    try:
+        outcome = await rounds.fault_round(new_place(server), tasks=12, seed=SEED, fault="database", lease=6)
+    finally:
+        server.remove()
+    assert (outcome.completed, outcome.lost) == (12, 0)
 
 
 @requirement("NFR-REL-001")

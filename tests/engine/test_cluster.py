@@ -258,6 +258,7 @@ async def test_what_may_be_repeated_is_run_again_by_another_replica_and_the_dead
             alice = User(living)
             watcher = await alice.subscribe(task)
             await watcher.read()
+            at_the_dead_one = await User(dying).subscribe(task)
             await kill(dying)
             gate.open()  # the dead one goes on
             await watcher.rest()
@@ -266,6 +267,7 @@ async def test_what_may_be_repeated_is_run_again_by_another_replica_and_the_dead
             done = await alice.get(task)
             assert chunks_of(done) == ["whole"]
             assert await User(dying).get(task) == done  # it came back under a new name
+            assert (await at_the_dead_one.rest()).states[-1] is S.COMPLETED
 
 
 async def test_what_may_not_be_repeated_has_lost_its_worker(url: str) -> None:
@@ -285,7 +287,7 @@ async def test_what_may_not_be_repeated_has_lost_its_worker(url: str) -> None:
 async def test_a_task_of_a_replica_that_does_not_answer_is_canceled_without_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "CANCEL_GRACE", 0.2)
+    monkeypatch.setattr(cluster, "CANCEL_GRACE", 1.0)
     gate = Gate()
     agent = ScriptedAgent({"slow": (gate, COMPLETED)})
     async with replica(agent, url) as deaf:

@@ -50,6 +50,7 @@ from apcore_a2a.http.front_page import FrontPage
 from apcore_a2a.http.health import HEALTH, LIVE, READY, HealthEndpoint, is_health
 from apcore_a2a.http.jsonrpc import JSONRPCBinding
 from apcore_a2a.http.metrics import Metrics
+from apcore_a2a.http.metrics_board import MetricsBoard
 from apcore_a2a.http.origins import OriginGate
 from apcore_a2a.http.rate_limit import RateLimit, Rates
 from apcore_a2a.http.rest import RESTBinding
@@ -168,6 +169,19 @@ class Application(Starlette):
             await send(message)
 
         return scope, receive, tell
+
+    def share_metrics(self, board: MetricsBoard, worker: int) -> None:
+        """Show the figures of all workers at /metrics: this is the worker of that number. Before it opens.
+
+        Example:
+            >>> from apcore_a2a.http.metrics import make_board
+            >>> async def shout(text: str) -> str:
+            ...     return text.upper()
+            >>> from apcore_a2a import async_serve
+            >>> asyncio.run(async_serve(shout)).share_metrics(make_board(2), 0)
+        """
+        if self._metrics is not None:
+            self._metrics.share(board, worker)
 
     def _count_skills(self) -> int:
         return len(self.cards.card.skills)

@@ -4,6 +4,7 @@ Rule: only composition knows everybody; it hands each its part and keeps nothing
 """
 
 import logging
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from ssl import SSLContext
@@ -181,8 +182,9 @@ def run_at(
     log_level: str = "info",
     log_config: dict[str, Any] | None = LOGGING_CONFIG,
     on_started: Callable[[str], None] | None = None,
+    sockets: list[socket.socket] | None = None,
 ) -> str:
-    """The same for any ASGI application, at the address and with the times of these settings."""
+    """The same for any ASGI application, at the address (or the sockets) and with the times of these settings."""
     lifespan: Literal["on", "auto"] = "auto"
     ws: Literal["none", "auto"] = "auto"
     if isinstance(app, Application):
@@ -207,7 +209,7 @@ def run_at(
         log_config=log_config,
         timeout_graceful_shutdown=int(settings.shutdown_timeout) + 15,
     )
-    return Server(config, drain_delay=settings.drain_delay, tls=tls, on_started=on_started).run_to_end()
+    return Server(config, drain_delay=settings.drain_delay, tls=tls, on_started=on_started).run_to_end(sockets)
 
 
 def _server_headers(settings: Settings) -> list[tuple[str, str]]:

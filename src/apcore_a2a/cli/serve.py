@@ -1,6 +1,8 @@
 """`apcore-a2a serve` and `dev`: what you have, one command, an agent."""
 
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 
@@ -11,6 +13,7 @@ from msgspec.structs import replace
 from apcore_a2a.app import banner, logs
 from apcore_a2a.app.application import Application
 from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build, run_at
+from apcore_a2a.app.workers import Workers
 from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.cli.authentication import auth_options, choose_authenticators, read_skill_scopes
 from apcore_a2a.cli.extensions import Extensions, Reloader, open_extensions
@@ -19,7 +22,10 @@ from apcore_a2a.cli.options import example
 from apcore_a2a.cli.reload import run_with_reload
 from apcore_a2a.cli.targets import FORMS, DirectoryTarget, ObjectTarget, is_asgi, load_target, parse_target
 from apcore_a2a.cli.tls_options import TLS_SETTINGS, signing_option, tls_options
+from apcore_a2a.http.metrics import make_board
+from apcore_a2a.http.server import NotStarted, bind
 from apcore_a2a.settings import LOG_LEVELS, Settings
+from apcore_a2a.storage.task_store import as_shared
 
 # A default is written once, in Settings: `serve(...)` and `apcore-a2a serve` do the same unless told otherwise.
 DEFAULTS: Final = Settings()
@@ -122,6 +128,14 @@ _OF_ANY_APPLICATION: Final = frozenset(
     default=DEFAULTS.shutdown_timeout,
     show_default=True,
     help="Seconds running tasks get to finish at shutdown.",
+)
+@click.option(
+    "--workers",
+    envvar="A2A_WORKERS",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Processes that serve the port; more than one needs a PostgreSQL store.",
 )
 @click.option(
     "--drain-delay",
@@ -251,8 +265,37 @@ def _run(app: Application, given: dict[str, Any], changes: str) -> int:
 
     # Where to bind is said by the command, also for an application that was made without knowing.
     settings = replace(app.settings, **_where_to_bind(given))
+    if given["workers"] > 1:
+        return _run_workers(app, settings, given, show_banner)
     # No log configuration of uvicorn's: ours is set up, and has its loggers, too.
     return _exit_code(run_at(app, settings, log_level=given["log_level"], log_config=None, on_started=show_banner))
+
+
+def _run_workers(app: Application, settings: Settings, given: dict[str, Any], on_started: Callable[[str], None]) -> int:
+    count: int = given["workers"]
+    if as_shared(app.engine.store) is None:
+        raise click.ClickException(
+            "--workers needs a store that processes can share: --store postgresql://user@host/database; "
+            "memory and SQLite are for one process"
+        )
+    if given["reload"]:
+        raise click.ClickException("Give either --workers or --reload, not both.")
+    if not hasattr(os, "fork"):
+        raise click.ClickException("--workers needs a system that can fork; start the processes one by one here")
+    try:
+        sockets = bind(settings.host, settings.port)
+    except NotStarted as error:
+        return _exit_code(str(error))
+    board = make_board(count)
+
+    def serve_worker(worker: int) -> int:
+        app.share_metrics(board, worker)
+        on_first_started = on_started if worker == 0 else None
+        level = given["log_level"]
+        why_not = run_at(app, settings, log_level=level, log_config=None, on_started=on_first_started, sockets=sockets)
+        return _exit_code(why_not)
+
+    return Workers(count, serve_worker).run()
 
 
 def _serve_application(app: Any, name: str, given: dict[str, Any], changes: str) -> int:  # Any: an ASGI application

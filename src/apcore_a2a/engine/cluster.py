@@ -183,7 +183,7 @@ class Cluster:
 
     async def _listen(self) -> None:
         patience = self._replicas.lease / BEATS
-        if len(self._followers):
+        if len(self._followers) or self._runs.live > self._runs.active:  # somebody watches what is not run here
             patience = POLL
         if self._has_queue:
             patience = QUEUE_POLL

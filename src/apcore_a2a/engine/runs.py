@@ -162,6 +162,9 @@ class Runs:
         elif run.live.is_stored:  # else there is no task, and its sender was told why
             task_log.log_rest(run.call, run.live.task, seconds)
 
+    def all_live(self) -> list[LiveTask]:
+        return list(self._live.values())
+
     def all_running(self) -> list[Run]:
         return list(self._active.values())
 

@@ -1,5 +1,6 @@
 """What the server counts: an observer, and the page that shows it as JSON or Prometheus text. No contents, no names."""
 
+import asyncio
 import logging
 import time
 from collections import Counter
@@ -11,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from apcore_a2a.errors import A2AError
 from apcore_a2a.http.asgi import inbound, respond
 from apcore_a2a.http.loop_lag import LoopLag
+from apcore_a2a.http.metrics_board import MetricsBoard
 from apcore_a2a.http.traffic import Traffic
 from apcore_a2a.protocol.model import TaskState, encode
 from apcore_a2a.storage.task_store import Backlog
@@ -45,12 +47,31 @@ _HELP: Final = {
     "webhooks_failed": ("gauge", "Webhooks whose events are dead letters"),
     "uptime_seconds": ("gauge", "Seconds since the server started"),
 }
+# Of several workers, that of the one with most is shown; all other figures are added up. What waits for webhooks is in
+# the store, which they share: each of them sees all of it.
+_OF_THE_WORST: Final = frozenset(
+    {
+        "loop_lag_seconds_max",
+        "loop_lag_seconds_max_last_minute",
+        "loop_lag_cpu_seconds_max",
+        "webhook_notifications_waiting",
+        "webhook_oldest_seconds",
+        "webhooks_failed",
+        "uptime_seconds",
+    }
+)
+WRITE_INTERVAL: Final = 0.5  # seconds after which a worker's figures are written down for the others
 _ENDINGS: Final = {
     TaskState.COMPLETED: "completed_tasks",
     TaskState.FAILED: "failed_tasks",
     TaskState.REJECTED: "failed_tasks",
     TaskState.CANCELED: "canceled_tasks",
 }
+
+
+def make_board(workers: int) -> MetricsBoard:
+    """A place for the figures of so many workers."""
+    return MetricsBoard(workers, len(_HELP))
 
 
 class Metrics:
@@ -67,13 +88,34 @@ class Metrics:
         self._started = time.monotonic()
         self._counts: Counter[str] = Counter()
         self._seconds = 0.0
+        self._board: MetricsBoard | None = None  # where several processes serve one port
+        self._worker = 0
+        self._earlier: dict[str, float] = {}  # what those counted who were this worker before
+        self._timer: asyncio.TimerHandle | None = None
+
+    def share(self, board: MetricsBoard, worker: int) -> None:
+        """Show the figures of all workers; this one is the worker of that number."""
+        self._board = board
+        self._worker = worker
+        for name, value in zip(_HELP, board.read(worker), strict=True):
+            if _HELP[name][0] == "counter":
+                self._earlier[name] = value
 
     def watch_loop(self) -> None:
         """Measure from now on how long the event loop is kept from turning."""
         self._lag.start()
+        if self._board is not None:
+            self._write_down()
+
+    def _write_down(self) -> None:
+        assert self._board is not None  # who calls has seen that
+        self._board.write(self._worker, list(self._own_values().values()))
+        self._timer = asyncio.get_running_loop().call_later(WRITE_INTERVAL, self._write_down)
 
     def stop(self) -> None:
         self._lag.stop()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def request_received(self) -> None:
         self._counts["total_requests"] += 1
@@ -114,7 +156,17 @@ class Metrics:
         self._counts["webhooks_given_up"] += 1
 
     def values(self) -> dict[str, float]:
-        """Every figure by name."""
+        """Every figure by name; of all workers together, where there are several."""
+        own = self._own_values()
+        if self._board is None:
+            return own
+        self._board.write(self._worker, list(own.values()))
+        values: dict[str, float] = {}
+        for name, column in zip(_HELP, zip(*self._board.read_all(), strict=True), strict=True):
+            values[name] = max(column) if name in _OF_THE_WORST else sum(column)
+        return values
+
+    def _own_values(self) -> dict[str, float]:
         values: dict[str, float] = {}
         for name in _HELP:
             values[name] = self._counts[name]
@@ -130,6 +182,8 @@ class Metrics:
         values["webhook_oldest_seconds"] = round(self._backlog.oldest, 3)
         values["webhooks_failed"] = self._backlog.failed
         values["uptime_seconds"] = round(time.monotonic() - self._started, 3)
+        for name, value in self._earlier.items():
+            values[name] += value
         return values
 
     def prometheus(self) -> bytes:

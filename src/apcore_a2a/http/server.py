@@ -56,11 +56,11 @@ class Server(uvicorn.Server):
         self._on_started = on_started
         self._timer: threading.Timer | None = None
 
-    def run_to_end(self) -> str:
-        """Serve until a signal; why it could not start, or nothing if it did."""
+    def run_to_end(self, sockets: list[socket.socket] | None = None) -> str:
+        """Serve until a signal, at sockets that are bound already, if any; why it could not start, or nothing."""
         with _signals_end_the_server_only():
             try:
-                self.run()
+                self.run(sockets)
             except NotStarted as error:
                 return str(error)
             finally:

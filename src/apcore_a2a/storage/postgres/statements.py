@@ -20,6 +20,7 @@ _RUNNING: Final = frozenset({TaskState.SUBMITTED, TaskState.WORKING})
 
 # `given` has a row for each write, `logs` one for each event. A new task whose id or key is in use is not created; an
 # old one that does not match is not updated; neither is in `done`, and only what is gets its events.
+# `id = ANY` is there for the planner: with it the tasks are always found by their index, however they are joined then.
 # A task that is left to any replica is watched by this one, whose client waits for it.
 # A NULL for memo or run is "as it was": a memo may be large, and is not sent again with each event.
 WRITE: Final = """
@@ -57,8 +58,9 @@ WRITE: Final = """
             document = coalesce(given.document, task.document),
             document_version = CASE WHEN given.document IS NULL THEN document_version ELSE given.version END
         FROM given
-        WHERE NOT is_new AND task.id = given.id AND task.owner = given.owner AND task.version = given.expected
-            AND task.epoch <= given.epoch AND task.ended IS NULL AND (task.runner IS NULL OR task.runner = $20)
+        WHERE NOT is_new AND task.id = ANY($2) AND task.id = given.id AND task.owner = given.owner
+            AND task.version = given.expected AND task.epoch <= given.epoch
+            AND task.ended IS NULL AND (task.runner IS NULL OR task.runner = $20)
         RETURNING place, number, watchers
     ), done AS (
         SELECT place, number, '{}'::text[] AS watchers FROM created JOIN given USING (id) WHERE is_new

@@ -46,7 +46,6 @@ MAX_SWEPT: Final = 1_000  # expired tasks removed in one look
 PLANNING: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
-    "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
 

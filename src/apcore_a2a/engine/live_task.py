@@ -24,7 +24,7 @@ from apcore_a2a.engine.agent_output import (
     repeats_state,
     with_unanswered,
 )
-from apcore_a2a.engine.event_log import EventLog, Folded, LogEntry, Snapshot, fold_records, snapshot_entry
+from apcore_a2a.engine.event_log import EventLog, Folded, LogEntry, Snapshot, StoredEvents, fold_records, snapshot_entry
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.stored_run import RunKeeper
 from apcore_a2a.engine.turn import Place, Turn

@@ -18,7 +18,7 @@ from typing import Final, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailableError
+from apcore_a2a.errors import LimitExceededError, OverloadedError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
 from apcore_a2a.storage.cursor import KEY_SIZE, PageTokens
@@ -34,6 +34,7 @@ TTL: Final = 3600.0  # seconds
 MAX_CAPACITY: Final = 10_000  # tasks
 MAX_BYTES: Final = 256 * 1024 * 1024
 
+SHARE_FULL: Final = "You are at your limit of unfinished tasks; try again later"
 FULL: Final = "The agent is at its limit of unfinished tasks; try again later"
 
 
@@ -130,7 +131,7 @@ class InMemoryTaskStore:
             size += len(change.document.body)
         is_full = len(self._tasks) >= self._capacity or self._held.all + size > self._max_bytes
         if is_full or index.held.all + size > self._max_bytes_per_owner:
-            self._make_room(index, size)
+            self._make_room(owner, index, size)
         self._indexes[owner] = index  # also if it was there: it is taken out when its last task makes room
         self._created += 1
         stored = StoredTask(task.id, owner, task.context_id, key, self._created)
@@ -238,16 +239,19 @@ class InMemoryTaskStore:
                 return
             self._drop_ended(ended.popleft())
 
-    def _make_room(self, index: OwnerIndex, size: int) -> None:
+    def _make_room(self, owner: str, index: OwnerIndex, size: int) -> None:
         """Let ended tasks go until one more of this size, of the owner whose index it is, fits.
 
         Raises:
             OverloadedError: it cannot fit beside the tasks that have not ended; then none is let go.
+                LimitExceededError if that is because of the owner's own.
         """
         held = self._held
         own = index.held
         for_all = self._max_bytes - size
         for_owner = self._max_bytes_per_owner - size
+        if own.all - own.ended > for_owner and owner != ANONYMOUS:  # whose share is that of many
+            raise LimitExceededError(SHARE_FULL, retry_after=5)
         if held.all - held.ended > for_all or own.all - own.ended > for_owner:
             raise OverloadedError(FULL, retry_after=5)
         if len(self._tasks) >= self._capacity:

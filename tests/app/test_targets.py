@@ -15,6 +15,7 @@ import pytest
 from apcore_a2a import A2AClient
 from apcore_a2a.cli.targets import DirectoryTarget, ObjectTarget, load_target, parse_target
 from tests.app.test_serving import address
+from tests.cli.pseudo_terminal import at_terminal
 from tests.processes import running
 from tests.requirements import requirement
 from tests.sources import ROOT
@@ -242,3 +243,20 @@ async def test_dev_starts_a_file_anew_when_it_changes_also_after_a_mistake(here:
             assert task.artifacts[0].parts[0].text == "HI!"
         process.signal(signal.SIGTERM)
         assert await process.ends() == 0
+
+
+async def test_what_dev_has_started_ends_with_it_however_that_ends(here: Path) -> None:
+    (here / "skills.py").write_text(SKILLS)
+    async with running(*serve("skills.py", verb="dev")) as process:
+        await address(process)
+        process.signal(signal.SIGKILL)
+        await process.ends()  # what it has started holds its standard error, too
+    assert "Finished server process" in process.said
+
+
+def test_ctrl_c_at_a_terminal_ends_dev_and_what_it_has_started(here: Path) -> None:
+    (here / "skills.py").write_text(SKILLS)
+    with at_terminal("dev", "skills.py", "--port", "0") as person:
+        person.sees("Press CTRL\\+C to quit")
+        person.interrupts("Finished server process")
+        assert person.ends() == 0

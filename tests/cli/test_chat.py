@@ -1,7 +1,7 @@
 """`chat`: a conversation, at a terminal and through a pipe."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.agents.apcore.module_agent import ModuleAgent
 from apcore_a2a.agents.apcore.sources import open_modules
+from apcore_a2a.agents.as_agent import as_agent
 from apcore_a2a.app.serve import build
 from apcore_a2a.cli.chat_input import Command, parse_line
 from apcore_a2a.cli.chat_output import TurnPrinter
@@ -209,6 +210,22 @@ def test_earlier_lines_come_back_with_the_arrow_keys_also_the_next_time(url: str
         person.type(CTRL_D)
         assert person.ends() == 0
     assert (tmp_path / "apcore-a2a" / "chat_history").stat().st_mode & 0o077 == 0
+
+
+def test_data_is_shown_as_it_changes_and_printed_when_it_is_complete() -> None:
+    async def count(text: str) -> AsyncIterator[ArtifactUpdate]:
+        for step in (1, 2, 3):
+            yield ArtifactUpdate(artifact=Artifact(artifact_id="a", parts=[Part(data={"step": step})]))
+
+    with hosted(as_agent(count)) as url, at_terminal("chat", url) as person:
+        person.sees("> ")
+        person.type("go\n")
+        person.sees('… {"step":1}')
+        person.sees('"step": 3')
+        person.sees("> ")
+        assert '"step": 3' not in person.screen  # once
+        person.type(CTRL_D)
+        assert person.ends() == 0
 
 
 def test_an_approval_at_a_terminal(paying: str) -> None:

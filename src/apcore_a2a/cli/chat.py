@@ -87,8 +87,8 @@ class Conversation:
 
     def run(self) -> int:
         """Talk until the input ends; the exit code."""
-        self._runner.run(self._open())
         try:
+            self._runner.run(self._open())
             chat_input.keep_history()
             self._take_turns()
         except KeyboardInterrupt:

@@ -1,5 +1,6 @@
 """What a person reads in a conversation: text as it grows, other parts when they are complete, how a task ended."""
 
+import sys
 from typing import Final
 
 import click
@@ -20,6 +21,8 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 
+MAX_PROGRESS: Final = 70  # characters: it must not wrap, or it could not be cleared
+CLEAR_LINE: Final = "\r\x1b[K"
 ENDINGS: Final = {
     TaskState.FAILED: "The task failed",
     TaskState.REJECTED: "The agent rejected the task",
@@ -40,6 +43,7 @@ class TurnPrinter:
         self._unprinted: dict[str, Artifact] = {}  # what is not text, as it was last sent
         self._line_is_open = False
         self._has_answered = False  # whether anything was printed
+        self._progress_is_shown = False
 
     def print(self, event: Event) -> None:
         match event:
@@ -109,6 +113,7 @@ class TurnPrinter:
                 self._unprinted[artifact.artifact_id] = artifact
             else:
                 self._unprinted[artifact.artifact_id].parts.extend(artifact.parts)
+            self._show_progress(artifact.parts)
             return
         before = self._printed.get(artifact.artifact_id)
         if before is None:
@@ -124,9 +129,23 @@ class TurnPrinter:
             self._print_text(text)
         self._printed[artifact.artifact_id] = text
 
+    def _show_progress(self, parts: list[Part]) -> None:
+        """Show what is held back on a line that goes away again, if there is a terminal to show it on."""
+        if not sys.stderr.isatty():
+            return
+        self._end_line()
+        click.echo(f"{CLEAR_LINE}… {shorten(parts)[:MAX_PROGRESS]}", nl=False, err=True)
+        self._progress_is_shown = True
+
+    def _clear_progress(self) -> None:
+        if self._progress_is_shown:
+            click.echo(CLEAR_LINE, nl=False, err=True)
+            self._progress_is_shown = False
+
     def _print_text(self, text: str) -> None:
         if not text:
             return
+        self._clear_progress()
         self._has_answered = True
         click.echo(clean_text(text), nl=False)
         self._line_is_open = not text.endswith("\n")
@@ -141,6 +160,7 @@ class TurnPrinter:
                 click.echo(rendering.file_or_data(part).rstrip("\n"))
 
     def _end_line(self) -> None:
+        self._clear_progress()
         if self._line_is_open:
             click.echo()
             self._line_is_open = False

@@ -19,7 +19,7 @@ from apcore_a2a.cli.authentication import auth_options, choose_authenticators, r
 from apcore_a2a.cli.extensions import Extensions, Reloader, open_extensions
 from apcore_a2a.cli.limit_options import limit_options
 from apcore_a2a.cli.options import example
-from apcore_a2a.cli.reload import run_with_reload
+from apcore_a2a.cli.reload import end_with_supervisor, run_with_reload
 from apcore_a2a.cli.targets import FORMS, DirectoryTarget, ObjectTarget, is_asgi, load_target, parse_target
 from apcore_a2a.cli.tls_options import TLS_SETTINGS, signing_option, tls_options
 from apcore_a2a.http.metrics import make_board
@@ -160,7 +160,7 @@ _OF_ANY_APPLICATION: Final = frozenset(
     help="Most messages of a conversation that an agent is told.  [default: 100]",
 )
 @limit_options
-@click.option("--supervised", is_flag=True, hidden=True)  # we are the process that --reload has started
+@click.option("--supervised", type=int, hidden=True)  # we are the process that --reload has started
 @click.option("--reload", is_flag=True, help="Take in code again when its files change.")
 @click.option(
     "--log-level",
@@ -217,9 +217,10 @@ def _serve(given: dict[str, Any]) -> int:
     if isinstance(target, DirectoryTarget):
         extensions = open_extensions(target.directory)
         return _serve_modules(extensions, given, auth)
-    if given["reload"] and not given["supervised"]:
-        arguments = [*click.get_current_context().obj, "--supervised"]
-        return run_with_reload(arguments, target.root)
+    if given["supervised"] is not None:
+        end_with_supervisor(given["supervised"])
+    elif given["reload"]:
+        return run_with_reload(click.get_current_context().obj, target.root)
     loaded = load_target(target, factory=given["factory"])
     changes = ""
     if given["reload"]:

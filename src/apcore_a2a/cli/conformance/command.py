@@ -19,6 +19,7 @@ from apcore_a2a.cli.conformance.rules import Finding, Result, Rule
 from apcore_a2a.cli.connection import open_recorded_client, run_to_exit_code
 from apcore_a2a.cli.failures import EXIT_FAILED, Failure, explain
 from apcore_a2a.cli.options import CommonOptions
+from apcore_a2a.cli.skills import complete_skill
 from apcore_a2a.cli.transports import RecordingTransport
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import BINDING_NAMES, BindingName
@@ -37,7 +38,7 @@ ANSWERS: Final = Rule("agent.answers", "3.1", "The agent answers each call in ti
 
 @click.command("validate", epilog=options.example("apcore-a2a validate http://localhost:8000 --message hello"))
 @click.option("--message", metavar="TEXT", help="Also send this message, plainly and as a stream: the agent will work.")
-@click.option("--skill", help="The skill that the message is for.")
+@click.option("--skill", shell_complete=complete_skill, help="The skill that the message is for.")
 @options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT")
 def command(message: str | None, skill: str | None, **given: Any) -> int:

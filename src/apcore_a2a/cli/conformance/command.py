@@ -106,12 +106,13 @@ class Report:
         return 0
 
     def fail(self, error: Exception, *, with_credentials: bool) -> None:
-        """The agent, or its card, cannot be had; the exit code then says why."""
+        """The agent, or its card, cannot be had, or not any more; the exit code then says why."""
         self._failure = explain(error, with_credentials=with_credentials)
         text = self._failure.message
         if self._failure.hint:
             text = f"{text}. {self._failure.hint}"
-        self.found += HAS_CARD.judge([text])
+        rule = ANSWERS if self.found else HAS_CARD
+        self.found += rule.judge([text])
 
 
 async def _check(common: CommonOptions, wish: Wish, report: Report, limit: float) -> None:

@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from types import NoneType
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +20,8 @@ from apcore_a2a.agents.schema import Schema, inline
 from apcore_a2a.errors import Violation
 from apcore_a2a.protocol.model import encode
 
-MAX_MODELS: Final = 1_000  # of pydantic, whose schemas are kept
+MAX_TYPES: Final = 1_000  # of the user's, about which something is kept
+_PLAIN: Final = (str, int, float, bytes, NoneType)
 # How msgspec says where in a value it has found something wrong: "… - at `$.rows[0].name`", "… - at `key` in `$.rows`".
 _PLACE: Final = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
 _STEP: Final = re.compile(r"\[\.\.\.\]|\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]")  # the first: some key of a dict
@@ -52,30 +54,36 @@ def to_value(data: Any, annotation: Any, *, composed: bool) -> Any:
 
 def _complete(value: Any) -> None:
     """Give dataclasses the defaults that msgspec leaves to their classes: it would not write them back as JSON."""
-    match value:
-        case dict():
-            inside: Iterable[Any] = value.values()
-        case list() | tuple() | set() | frozenset():
-            inside = value
-        case msgspec.Struct():
-            inside = [getattr(value, name) for name in value.__struct_fields__]
-        case _ if dataclasses.is_dataclass(value):
-            inside = _completed_fields(value)
-        case _:
-            return
+    if isinstance(value, dict):
+        inside: Iterable[Any] = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        inside = value
+    else:
+        inside = _completed_fields(value)
     for each in inside:
-        _complete(each)
+        if not isinstance(each, _PLAIN):
+            _complete(each)
 
 
 def _completed_fields(value: Any) -> list[Any]:
-    own = getattr(value, "__dict__", None)  # with slots there is none, and no default of a class either
-    found: list[Any] = []
-    for field in dataclasses.fields(value):
-        held = getattr(value, field.name)
-        if own is not None:
-            own.setdefault(field.name, held)  # past a class that is frozen
-        found.append(held)
+    """What is in the fields of a struct or a dataclass; nothing of anything else."""
+    kind: Any = type(value)  # Any: it is a type, which mypy does not take for hashable
+    names = _field_names(kind)
+    found = [getattr(value, name) for name in names]
+    # With slots there is no `__dict__`, and no default of a class either.
+    if dataclasses.is_dataclass(kind) and hasattr(value, "__dict__"):
+        for name, held in zip(names, found, strict=True):
+            vars(value).setdefault(name, held)  # past a class that is frozen
     return found
+
+
+@lru_cache(MAX_TYPES)
+def _field_names(kind: type) -> tuple[str, ...]:
+    if issubclass(kind, msgspec.Struct):
+        return kind.__struct_fields__
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    return ()
 
 
 def to_violations(name: str, error: msgspec.ValidationError) -> list[Violation]:
@@ -118,6 +126,6 @@ def _own_schema(annotation: Any) -> Schema:
     return dict(annotation.model_json_schema())
 
 
-@lru_cache(MAX_MODELS)
+@lru_cache(MAX_TYPES)
 def _integers(annotation: type) -> IntegerSchema:
     return IntegerSchema(_own_schema(annotation))

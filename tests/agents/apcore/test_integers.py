@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from apcore_a2a.agents.apcore.parts import to_inputs
+from apcore_a2a.agents.integers import IntegerSchema
 from apcore_a2a.protocol.model import Part
 from tests.agents.apcore.running import Pair, Returns, Spy, agent_of, call_of, modules_of, needs_pipeline, run
+from tests.calls import count_calls
 
 INTEGER = {"type": "integer"}
 NUMBER = {"type": "number"}
@@ -202,3 +204,26 @@ async def test_the_module_gets_the_integer_and_the_sender_keeps_the_message(sche
     await run(agent_of(a__spy=spy), call)
     assert same(spy.inputs, {"x": 5})
     assert same(call.message.parts[0].data, {"x": 5.0})
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "array", "items": INTEGER}, 5.0),
+        ({"type": "array", "items": {"$ref": "#/$defs/row"}}, {"n": 5.0, "unknown": 1.5}),
+        ({"type": "object", "additionalProperties": INTEGER}, 5.0),
+    ],
+    ids=["numbers", "rows", "properties"],
+)
+async def test_a_large_value_costs_a_few_calls_for_each_that_is_in_it(schema: Any, value: Any) -> None:
+    integers = IntegerSchema(taking(schema, row={"type": "object", "properties": {"n": INTEGER}}))
+
+    async def restore(size: int) -> None:
+        inside: Any = [dict(value) if isinstance(value, dict) else value for _ in range(size)]
+        if schema["type"] == "object":
+            inside = {str(number): value for number in range(size)}
+        integers.restore({"x": inside})
+
+    await restore(1)  # what is worked out once
+    calls, _ = await count_calls(restore(1_000))
+    assert calls <= 1_000 * 12 + 20

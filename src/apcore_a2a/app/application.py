@@ -1,62 +1,43 @@
-"""The application: an engine, its bindings, and the order in which a request passes them.
+"""The application: an engine, its cards, health and metrics, and how it opens and closes. Its routes are in `routes`.
 
-Rule: the door stands before every route, and what is open is named exactly.
+Rule: it opens once, in one order: the store, the hooks, then what a dead process left.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.applications import Starlette
-from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.app.audited import AuditedOperations, AuditedTasks, Observers
+from apcore_a2a.app.routes import Served, pipeline
 from apcore_a2a.app.stores import why_not_open
 from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import (
     Authenticator,
     close_authenticator,
     open_authenticator,
-    security_schemes,
 )
-from apcore_a2a.auth.credentials import credential_headers
-from apcore_a2a.auth.middleware import AuthMiddleware
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.engine.delivery import Sender
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.errors import A2AError
-from apcore_a2a.explorer.inbox import Inbox
-from apcore_a2a.explorer.page import ExplorerPage
-from apcore_a2a.http.client_certificate import ClientCertificate
 from apcore_a2a.http.discovery import (
-    CARD_PATH,
-    EXTENDED_CARD_PATH,
-    JWKS_PATH,
-    OLD_CARD_PATH,
     CardEndpoint,
     CardSigner,
-    ExtendedCardEndpoint,
-    KeysEndpoint,
 )
-from apcore_a2a.http.forwarded import ForwardedClient
-from apcore_a2a.http.front_page import FrontPage
-from apcore_a2a.http.health import HEALTH, LIVE, READY, HealthEndpoint, is_health
-from apcore_a2a.http.jsonrpc import JSONRPCBinding
+from apcore_a2a.http.health import HealthEndpoint, is_health
 from apcore_a2a.http.metrics import Metrics
 from apcore_a2a.http.metrics_board import MetricsBoard
-from apcore_a2a.http.origins import OriginGate
-from apcore_a2a.http.rate_limit import RateLimit, Rates
-from apcore_a2a.http.rest import RESTBinding
 from apcore_a2a.http.signals import on_exit_signal
 from apcore_a2a.http.traffic import KEY, Traffic
-from apcore_a2a.http.webhooks import PATH, REDELIVER_PATH, WebhooksEndpoint
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.memory import InMemoryTaskStore
@@ -65,7 +46,6 @@ from apcore_a2a.storage.task_store import Store
 logger = logging.getLogger(__name__)
 
 Hook = Callable[[], Awaitable[None] | None]
-CORS_HEADERS = ("A2A-Version", "A2A-Extensions", "Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID")
 
 
 class Parts(Struct, kw_only=True):
@@ -133,7 +113,17 @@ class Application(Starlette):
         self._why_not_open = ""
         self._metrics = metrics
         self.health = HealthEndpoint(self.engine, parts.count_modules or self._count_skills)
-        self._core = _pipeline(self, parts, metrics, self._audit)
+        self._core = pipeline(
+            Served(
+                engine=self.engine,
+                cards=self.cards,
+                health=self.health,
+                settings=settings,
+                auth=parts.auth,
+                metrics=metrics,
+                audit=self._audit,
+            )
+        )
         super().__init__(lifespan=_lifespan)
         self.router.default = self._answer_rest  # whatever no route of the user's takes
 
@@ -305,94 +295,6 @@ async def _lifespan(app: Application) -> AsyncIterator[None]:
     await app.close()
 
 
-class _Dispatch:
-    """Exact routes first, then the REST table."""
-
-    def __init__(self, routes: Mapping[tuple[str, str], ASGIApp], rest: ASGIApp, metrics: Metrics | None) -> None:
-        self._routes = routes
-        self._rest = rest
-        self._metrics = metrics
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if self._metrics is not None:
-            self._metrics.request_received()
-        path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
-        return self._routes.get((scope["method"], path), self._rest)(scope, receive, send)
-
-
-def _pipeline(application: Application, parts: Parts, metrics: Metrics | None, audit: AuditLog | None) -> ASGIApp:
-    """Whom a browser may call for, CORS, then the route; before each that is not open to all, the door."""
-    engine = application.engine
-    cards = application.cards
-    settings = application.settings
-    limited = _rate_limit(settings, parts, metrics)
-    rpc = JSONRPCBinding(
-        engine, locate=cards.at, max_values=settings.max_json_values, max_body=settings.max_request_bytes
-    )
-    routes: dict[tuple[str, str], ASGIApp] = {
-        ("POST", "/"): limited(rpc),
-        ("GET", EXTENDED_CARD_PATH): limited(ExtendedCardEndpoint(engine, cards)),
-    }
-    if engine.webhooks is not None:
-        webhooks = limited(WebhooksEndpoint(engine.webhooks))
-        routes["GET", PATH] = webhooks
-        routes["POST", REDELIVER_PATH] = webhooks
-    if _has_inbox(settings):
-        inbox = limited(Inbox())
-        for method in ("GET", "POST", "DELETE"):
-            routes[method, f"{settings.explorer_prefix}/inbox"] = inbox
-    rest = limited(
-        RESTBinding(
-            engine,
-            locate=cards.at,
-            max_values=settings.max_json_values,
-            max_body=settings.max_request_bytes,
-            old_statuses=settings.old_statuses,
-        )
-    )
-    if parts.auth is not None:
-        # Around each of them, and not around the dispatch: what a request runs is what was looked up, door and all. No
-        # way to write a path finds one thing for the door and another behind it.
-        for route, endpoint in routes.items():
-            routes[route] = AuthMiddleware(endpoint, parts.auth, audit=audit)
-        rest = AuthMiddleware(rest, parts.auth, audit=audit)
-    public = _public_routes(application, metrics)
-    explorer = settings.explorer_prefix if settings.explorer else ""
-    public["GET", "/"] = FrontPage(cards, explorer=explorer, otherwise=rest)
-    dispatch = _Dispatch({**public, **routes}, rest, metrics)
-    return _behind_gates(dispatch, settings, parts.auth)
-
-
-def _has_inbox(settings: Settings) -> bool:
-    """Whether the Explorer takes webhooks itself, which is for development."""
-    return settings.explorer and settings.push_notifications and settings.allow_insecure_webhooks
-
-
-def _behind_gates(app: ASGIApp, settings: Settings, auth: Authenticator | None) -> ASGIApp:
-    """What looks at every request, the last one here first."""
-    if _asks_for_certificates(auth):
-        app = ClientCertificate(app, proxies=settings.trusted_proxies)
-    if settings.cors_origins:
-        app = _with_cors(app, settings.cors_origins, auth)
-    app = OriginGate(
-        app,
-        host=settings.host,
-        url=settings.url,
-        origins=settings.cors_origins,
-        proxies=settings.trusted_proxies,
-        is_open=auth is None,
-    )
-    if settings.trusted_proxies:
-        app = ForwardedClient(app, proxies=settings.trusted_proxies)
-    return app
-
-
-def _asks_for_certificates(auth: Authenticator | None) -> bool:
-    if auth is None:
-        return False
-    return any(scheme.get("type") == "mutualTLS" for scheme in security_schemes(auth))
-
-
 def _webhook_sender(settings: Settings) -> Sender:
     from apcore_a2a.webhooks.sender import (
         WebhookSender,  # loads aiohttp, which a server without webhooks has no use for
@@ -402,64 +304,3 @@ def _webhook_sender(settings: Settings) -> Sender:
         logger.warning("webhooks may be plain HTTP and point into this network: for development only")
     secrets = (settings.webhook_secret or "").split()
     return WebhookSender(allow_insecure=settings.allow_insecure_webhooks, secrets=secrets)
-
-
-def _rate_limit(settings: Settings, parts: Parts, metrics: Metrics | None) -> Callable[[ASGIApp], ASGIApp]:
-    """What is put around each binding; nothing if there is no limit. What is open to everybody has none."""
-    anonymous = settings.max_anonymous_requests_per_second
-    if anonymous is None and settings.max_requests_per_second is not None:
-        anonymous = settings.max_requests_per_second
-        if parts.auth is not None:  # else nobody has a name, and that is no reason to give less
-            anonymous /= 10
-    rates = Rates(
-        per_caller=settings.max_requests_per_second,
-        per_anonymous=anonymous,
-        total=settings.max_total_requests_per_second,
-        burst=settings.request_burst,
-    )
-    if not rates.are_limited:
-        return lambda app: app
-    on_refused = None
-    if metrics is not None:
-        on_refused = metrics.request_limited
-    return RateLimit(rates, on_refused=on_refused).around
-
-
-def _public_routes(application: Application, metrics: Metrics | None) -> dict[tuple[str, str], ASGIApp]:
-    """What is open to everybody, named exactly: method and path."""
-    cards = application.cards
-    settings = application.settings
-    health = application.health
-    public: dict[tuple[str, str], ASGIApp] = {
-        ("GET", CARD_PATH): cards,
-        ("HEAD", CARD_PATH): cards,
-        ("GET", OLD_CARD_PATH): cards,
-        ("HEAD", OLD_CARD_PATH): cards,
-        ("GET", HEALTH): health,
-        ("GET", LIVE): health,
-        ("GET", READY): health,
-    }
-    if cards.signer is not None:
-        keys = KeysEndpoint(cards.signer.jwks)
-        public["GET", JWKS_PATH] = keys
-        public["HEAD", JWKS_PATH] = keys
-    if metrics is not None:
-        public["GET", "/metrics"] = metrics
-    if settings.explorer:
-        page = ExplorerPage(settings.explorer_prefix, options=("inbox",) if _has_inbox(settings) else ())
-        public["GET", settings.explorer_prefix] = page
-        public["GET", f"{settings.explorer_prefix}/"] = page
-    return public
-
-
-def _with_cors(app: ASGIApp, origins: tuple[str, ...], auth: Authenticator | None) -> ASGIApp:
-    if "*" in origins:
-        logger.warning("CORS is open to every origin; name the origins in production")
-    keys = () if auth is None else credential_headers(security_schemes(auth))
-    return CORSMiddleware(
-        app,
-        allow_origins=origins,
-        allow_methods=("GET", "POST", "DELETE"),
-        allow_headers=(*CORS_HEADERS, *sorted(keys)),
-        expose_headers=("A2A-Version", "A2A-Extensions", "ETag", "Link", "Retry-After", "WWW-Authenticate"),
-    )

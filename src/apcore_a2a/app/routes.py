@@ -1,0 +1,216 @@
+"""Which routes there are, which of them are open to everybody, and what looks at a request before it reaches one.
+
+Rule: the door stands before every route, and what is open is named exactly.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from msgspec import Struct
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from apcore_a2a.auth.audit import AuditLog
+from apcore_a2a.auth.authenticator import (
+    Authenticator,
+    security_schemes,
+)
+from apcore_a2a.auth.credentials import credential_headers
+from apcore_a2a.auth.middleware import AuthMiddleware
+from apcore_a2a.engine.engine import Engine
+from apcore_a2a.explorer.inbox import Inbox
+from apcore_a2a.explorer.page import ExplorerPage
+from apcore_a2a.http.client_certificate import ClientCertificate
+from apcore_a2a.http.discovery import (
+    CARD_PATH,
+    EXTENDED_CARD_PATH,
+    JWKS_PATH,
+    OLD_CARD_PATH,
+    CardEndpoint,
+    ExtendedCardEndpoint,
+    KeysEndpoint,
+)
+from apcore_a2a.http.forwarded import ForwardedClient
+from apcore_a2a.http.front_page import FrontPage
+from apcore_a2a.http.health import HEALTH, LIVE, READY, HealthEndpoint
+from apcore_a2a.http.jsonrpc import JSONRPCBinding
+from apcore_a2a.http.metrics import Metrics
+from apcore_a2a.http.origins import OriginGate
+from apcore_a2a.http.rate_limit import RateLimit, Rates
+from apcore_a2a.http.rest import RESTBinding
+from apcore_a2a.http.webhooks import PATH, REDELIVER_PATH, WebhooksEndpoint
+from apcore_a2a.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+CORS_HEADERS: Final = (
+    "A2A-Version",
+    "A2A-Extensions",
+    "Authorization",
+    "Content-Type",
+    "Idempotency-Key",
+    "Last-Event-ID",
+)
+
+
+class Served(Struct, frozen=True, kw_only=True):
+    """What the routes lead to."""
+
+    engine: Engine
+    cards: CardEndpoint
+    health: HealthEndpoint
+    settings: Settings
+    auth: Authenticator | None
+    metrics: Metrics | None
+    audit: AuditLog | None
+
+
+class _Dispatch:
+    """Exact routes first, then the REST table."""
+
+    def __init__(self, routes: Mapping[tuple[str, str], ASGIApp], rest: ASGIApp, metrics: Metrics | None) -> None:
+        self._routes = routes
+        self._rest = rest
+        self._metrics = metrics
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if self._metrics is not None:
+            self._metrics.request_received()
+        path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
+        return self._routes.get((scope["method"], path), self._rest)(scope, receive, send)
+
+
+def pipeline(served: Served) -> ASGIApp:
+    """Whom a browser may call for, CORS, then the route; before each that is not open to all, the door."""
+    engine = served.engine
+    cards = served.cards
+    settings = served.settings
+    limited = _rate_limit(served)
+    rpc = JSONRPCBinding(
+        engine, locate=cards.at, max_values=settings.max_json_values, max_body=settings.max_request_bytes
+    )
+    routes: dict[tuple[str, str], ASGIApp] = {
+        ("POST", "/"): limited(rpc),
+        ("GET", EXTENDED_CARD_PATH): limited(ExtendedCardEndpoint(engine, cards)),
+    }
+    if engine.webhooks is not None:
+        webhooks = limited(WebhooksEndpoint(engine.webhooks))
+        routes["GET", PATH] = webhooks
+        routes["POST", REDELIVER_PATH] = webhooks
+    if _has_inbox(settings):
+        inbox = limited(Inbox())
+        for method in ("GET", "POST", "DELETE"):
+            routes[method, f"{settings.explorer_prefix}/inbox"] = inbox
+    rest = limited(
+        RESTBinding(
+            engine,
+            locate=cards.at,
+            max_values=settings.max_json_values,
+            max_body=settings.max_request_bytes,
+            old_statuses=settings.old_statuses,
+        )
+    )
+    if served.auth is not None:
+        # Around each of them, and not around the dispatch: what a request runs is what was looked up, door and all. No
+        # way to write a path finds one thing for the door and another behind it.
+        for route, endpoint in routes.items():
+            routes[route] = AuthMiddleware(endpoint, served.auth, audit=served.audit)
+        rest = AuthMiddleware(rest, served.auth, audit=served.audit)
+    public = _public_routes(served)
+    explorer = settings.explorer_prefix if settings.explorer else ""
+    public["GET", "/"] = FrontPage(cards, explorer=explorer, otherwise=rest)
+    dispatch = _Dispatch({**public, **routes}, rest, served.metrics)
+    return _behind_gates(dispatch, settings, served.auth)
+
+
+def _has_inbox(settings: Settings) -> bool:
+    """Whether the Explorer takes webhooks itself, which is for development."""
+    return settings.explorer and settings.push_notifications and settings.allow_insecure_webhooks
+
+
+def _behind_gates(app: ASGIApp, settings: Settings, auth: Authenticator | None) -> ASGIApp:
+    """What looks at every request, the last one here first."""
+    if _asks_for_certificates(auth):
+        app = ClientCertificate(app, proxies=settings.trusted_proxies)
+    if settings.cors_origins:
+        app = _with_cors(app, settings.cors_origins, auth)
+    app = OriginGate(
+        app,
+        host=settings.host,
+        url=settings.url,
+        origins=settings.cors_origins,
+        proxies=settings.trusted_proxies,
+        is_open=auth is None,
+    )
+    if settings.trusted_proxies:
+        app = ForwardedClient(app, proxies=settings.trusted_proxies)
+    return app
+
+
+def _asks_for_certificates(auth: Authenticator | None) -> bool:
+    if auth is None:
+        return False
+    return any(scheme.get("type") == "mutualTLS" for scheme in security_schemes(auth))
+
+
+def _rate_limit(served: Served) -> Callable[[ASGIApp], ASGIApp]:
+    """What is put around each binding; nothing if there is no limit. What is open to everybody has none."""
+    settings = served.settings
+    anonymous = settings.max_anonymous_requests_per_second
+    if anonymous is None and settings.max_requests_per_second is not None:
+        anonymous = settings.max_requests_per_second
+        if served.auth is not None:  # else nobody has a name, and that is no reason to give less
+            anonymous /= 10
+    rates = Rates(
+        per_caller=settings.max_requests_per_second,
+        per_anonymous=anonymous,
+        total=settings.max_total_requests_per_second,
+        burst=settings.request_burst,
+    )
+    if not rates.are_limited:
+        return lambda app: app
+    on_refused = None
+    if served.metrics is not None:
+        on_refused = served.metrics.request_limited
+    return RateLimit(rates, on_refused=on_refused).around
+
+
+def _public_routes(served: Served) -> dict[tuple[str, str], ASGIApp]:
+    """What is open to everybody, named exactly: method and path."""
+    cards = served.cards
+    settings = served.settings
+    health = served.health
+    public: dict[tuple[str, str], ASGIApp] = {
+        ("GET", CARD_PATH): cards,
+        ("HEAD", CARD_PATH): cards,
+        ("GET", OLD_CARD_PATH): cards,
+        ("HEAD", OLD_CARD_PATH): cards,
+        ("GET", HEALTH): health,
+        ("GET", LIVE): health,
+        ("GET", READY): health,
+    }
+    if cards.signer is not None:
+        keys = KeysEndpoint(cards.signer.jwks)
+        public["GET", JWKS_PATH] = keys
+        public["HEAD", JWKS_PATH] = keys
+    if served.metrics is not None:
+        public["GET", "/metrics"] = served.metrics
+    if settings.explorer:
+        page = ExplorerPage(settings.explorer_prefix, options=("inbox",) if _has_inbox(settings) else ())
+        public["GET", settings.explorer_prefix] = page
+        public["GET", f"{settings.explorer_prefix}/"] = page
+    return public
+
+
+def _with_cors(app: ASGIApp, origins: tuple[str, ...], auth: Authenticator | None) -> ASGIApp:
+    if "*" in origins:
+        logger.warning("CORS is open to every origin; name the origins in production")
+    keys = () if auth is None else credential_headers(security_schemes(auth))
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=(*CORS_HEADERS, *sorted(keys)),
+        expose_headers=("A2A-Version", "A2A-Extensions", "ETag", "Link", "Retry-After", "WWW-Authenticate"),
+    )

@@ -15,6 +15,7 @@ import pytest
 from apcore_a2a import A2AClient
 from apcore_a2a.cli.targets import DirectoryTarget, ObjectTarget, load_target, parse_target
 from tests.app.test_serving import address
+from tests.auth.tokens import SECRET
 from tests.cli.pseudo_terminal import at_terminal
 from tests.processes import running
 from tests.requirements import requirement
@@ -201,6 +202,9 @@ async def test_any_asgi_application_can_be_served_and_options_it_cannot_keep_are
     async with running(*serve("agent.py:web", "--metrics")) as process:
         assert await process.ends() == 1
     assert "--metrics has no effect: agent.py:web is a ready application" in process.said
+    async with running(*serve("agent.py:web"), JWT_KEY=SECRET) as process:
+        assert await process.ends() == 1
+    assert "agent.py:web is a ready application: give it auth= where it is made" in process.said
 
 
 @requirement("FR-CMD-002")

@@ -6,6 +6,7 @@ Python's own `input`, with all that a terminal does for it, and Ctrl-C means one
 
 import asyncio
 import shlex
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final
 
@@ -149,7 +150,7 @@ class Conversation:
             return [Part(text="approve")]
         return [Part(text="reject")]
 
-    async def _guarded(self, work: Any) -> None:  # Any: a coroutine
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """Do it; what the agent refuses is told, and the conversation goes on."""
         try:
             await work

@@ -36,9 +36,9 @@ DEVELOPMENT: Final = {"host": "127.0.0.1", "explorer": True, "reload": True, "lo
 # What an application that is ready leaves to say.
 _OF_ANY_APPLICATION: Final = frozenset(
     {"target", "extensions_dir", "factory", "host", "port", "reload", "supervised", "log_level", "log_format"}
-    | {"shutdown_timeout", "drain_delay"}
     | TLS_SETTINGS
 )
+_TIMES: Final = frozenset({"shutdown_timeout", "drain_delay"})
 
 
 @click.command("serve", epilog=example("apcore-a2a serve agent.py:agent --store sqlite:///tasks.db"))
@@ -196,10 +196,14 @@ def develop(**given: Any) -> int:
     return _serve(given)
 
 
-for _param in command.params:
-    if isinstance(_param, click.Option):
-        _param.show_envvar = True
+def _show_variables(params: list[click.Parameter]) -> None:
+    """Have --help name the variable of each option that has one."""
+    for param in params:
+        if isinstance(param, click.Option):
+            param.show_envvar = True
 
+
+_show_variables(command.params)
 development_command: Final = click.Command(
     "dev",
     callback=develop,
@@ -226,6 +230,8 @@ def _serve(given: dict[str, Any]) -> int:
     if given["reload"]:
         changes = f"on: a change below {target.root} starts it anew"
     if is_asgi(loaded):
+        if auth:  # it may come from the environment, where nobody sees that it has no effect
+            raise click.ClickException(f"{target} is a ready application: give it auth= where it is made")
         return _serve_application(loaded, str(target), given, changes)
     app = _build(loaded, _app_options(given) | {"auth": auth}, given, name=f"{target}: ")
     return _run(app, given, changes)
@@ -301,8 +307,11 @@ def _run_workers(app: Application, settings: Settings, given: dict[str, Any], on
 
 def _serve_application(app: Any, name: str, given: dict[str, Any], changes: str) -> int:  # Any: an ASGI application
     """Serve an application that is ready: who made it has said all that the other options say."""
+    possible = _OF_ANY_APPLICATION
+    if not isinstance(app, Application):  # ours has its own
+        possible |= _TIMES
     for option in click.get_current_context().command.params:
-        if option.name not in _OF_ANY_APPLICATION and _is_given(option.name):
+        if option.name not in possible and _is_given(option.name):
             text = f"{option.opts[0]} has no effect: {name} is a ready application; set it where that is made"
             raise click.ClickException(text)
     if isinstance(app, Application):

@@ -73,7 +73,8 @@ export async function call(operation: Operation, params: unknown, options: CallO
 
 /** A plain GET below the agent's address: health, metrics, and what this server offers besides A2A. */
 export async function get(path: string, options: CallOptions & { method?: string; body?: unknown } = {}): Promise<any> {
-  const url = new URL(path, ROOT).href;
+  // Put together, not resolved: "webhooks:redeliver" would be read as an address with a scheme of its own.
+  const url = path.startsWith(location.origin) ? path : ROOT + path;
   const method = options.method ?? "GET";
   const accept = { Accept: "application/json", ...headers(), ...options.headers };
   const request: WireRequest = { label: `${method} ${new URL(url).pathname}`, method, url, headers: accept, quiet: options.quiet === true };

@@ -18,9 +18,10 @@ FLAGS = [
     # A name that is not localhost: browsers keep some things from pages on plain http elsewhere.
     "--host-resolver-rules=MAP agenthost 127.0.0.1",
 ]
-_REPORT = (
-    "document.addEventListener('securitypolicyviolation', event => (window.violations ??= []).push(event.blockedURI))"
-)
+_REPORT = """
+document.addEventListener("securitypolicyviolation", event =>
+    (window.violations ??= []).push(`${event.violatedDirective} ${event.blockedURI}`))
+"""
 
 
 class Watched:

@@ -30,6 +30,7 @@ class Mutant(NamedTuple):
 
 ISSUER_TESTS: Final = "tests/auth/test_issuer_keys.py"
 OIDC_TESTS: Final = "tests/auth/test_oidc.py"
+ISOLATION: Final = "tests/interaction/test_isolation.py"
 KEY_TESTS: Final = "tests/auth/test_api_keys.py"
 DECODE: Final = "jws.deserialize_compact(token, key.key, registry=registry).payload"
 CAUGHT: Final = (
@@ -204,6 +205,41 @@ MUTANTS: Final = (
         "            return self._skills\n",
         "            return ()\n",
         "tests/auth/test_scopes.py",
+    ),
+    Mutant(
+        "another's live task is not there",
+        "../engine/runs.py",
+        "if live is None or live.owner != owner:",
+        "if live is None:",
+        ISOLATION,
+    ),
+    Mutant(
+        "another's stored task is not there",
+        "../storage/memory.py",
+        "if stored is None or stored.owner != owner:",
+        "if stored is None:",
+        ISOLATION,
+    ),
+    Mutant(
+        "another's task is not referred to",
+        "../engine/conversation.py",
+        "self._store.load(task_id, context.owner)",
+        'self._store.load(task_id, "*")',
+        ISOLATION,
+    ),
+    Mutant(
+        "another's messages are not told",
+        "../engine/conversation.py",
+        "query = Query(owner=owner,",
+        'query = Query(owner="*",',
+        ISOLATION,
+    ),
+    Mutant(
+        "another's tasks are not listed",
+        "../engine/engine.py",
+        "owner=EVERYBODY if is_admin else context.owner",
+        "owner=EVERYBODY",
+        ISOLATION,
     ),
     Mutant(
         "a denial looks like an unknown task",

@@ -25,7 +25,9 @@ def show(key: str, header: str = "x-api-key") -> dict[str, str]:
 def test_a_key_names_its_owner_and_what_they_may_do() -> None:
     auth = APIKeyAuthenticator([APIKey(id="ada", hash=hash_key(KEY), roles=("ops",), scopes=("pay",))])
     assert isinstance(auth, Authenticator)
-    assert auth.authenticate(show(KEY)) == Caller(id="ada", type="service", roles=("ops",), scopes=("pay",))
+    assert auth.authenticate(show(KEY)) == Caller(
+        id="ada", type="service", issuer="api-key", roles=("ops",), scopes=("pay",)
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ def test_what_is_not_the_key_is_refused(headers: dict[str, str]) -> None:
 def test_a_callers_old_and_new_key_work_while_one_replaces_the_other() -> None:
     auth = APIKeyAuthenticator({"ada": [hash_key(KEY), hash_key(OTHER)]})
     callers = [auth.authenticate(show(key)) for key in (KEY, OTHER)]
-    assert [caller and caller.owner for caller in callers] == ["|ada", "|ada"]
+    assert [caller and caller.owner for caller in callers] == ["api-key|ada", "api-key|ada"]
 
 
 def test_the_header_can_be_another() -> None:

@@ -11,7 +11,7 @@ from apcore_a2a.agent import Caller
 from apcore_a2a.auth.scopes import SkillScopes
 from tests.app.test_app import browsing, send
 from tests.auth.tokens import SECRET, bearer
-from tests.fakes import COMPLETED, ScriptedAgent
+from tests.fakes import ASKS, COMPLETED, ScriptedAgent
 from tests.interaction.serving import CARD
 from tests.modules import Add, Pay, registry
 from tests.requirements import requirement
@@ -119,6 +119,45 @@ async def test_the_card_says_which_scopes_and_the_extended_card_what_this_caller
             card = (await client.get(EXTENDED, headers=bearer(scope=scope))).json()
             assert sorted(skill["id"] for skill in card["skills"]) == seen
             assert ("bank.add" in str(card)) is ("bank.add" in seen)
+
+
+@requirement("FR-AGC-004")
+async def test_every_name_of_the_extended_card_answers_for_its_reader() -> None:
+    async with browsing(await bank()) as client:
+
+        async def rpc(method: str, headers: dict[str, str]) -> Any:
+            call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {}}
+            return (await client.post("/", json=call, headers=headers)).json()["result"]
+
+        async def get(path: str, headers: dict[str, str]) -> Any:
+            return (await client.get(path, headers=headers)).json()
+
+        for scope, seen in [("", ["math.add"]), ("bank:write", ["bank.add", "bank.pay", "math.add"])]:
+            reader = bearer(scope=scope)
+            cards = [
+                await get(EXTENDED, reader),
+                await get("/v1/card", reader),
+                await get("/extendedAgentCard", {**reader, **V1}),
+                await rpc("agentCard/get", reader),
+                await rpc("agent/getAuthenticatedExtendedCard", reader),
+                await rpc("GetExtendedAgentCard", {**reader, **V1}),
+            ]
+            for card in cards:
+                assert sorted(skill["id"] for skill in card["skills"]) == seen
+
+
+async def test_a_later_message_runs_with_the_rights_of_its_own_sender() -> None:
+    played = ScriptedAgent({"hi": (ASKS,)})
+    async with browsing(await async_serve(played, card=CARD, auth=JWTAuthenticator(SECRET))) as client:
+
+        async def say(text: str, roles: list[str], **task: str) -> Any:
+            message = {"role": "user", "parts": [{"kind": "text", "text": text}], **task}
+            call = {**send(), "params": {"message": message}}
+            return (await client.post("/", json=call, headers=bearer(roles=roles))).json()["result"]
+
+        task = await say("hi", ["reader"])
+        await say("more", ["writer"], taskId=task["id"])
+    assert [call.caller.roles for call in played.calls] == [("reader",), ("writer",)]
 
 
 async def test_an_agent_that_does_not_route_asks_for_the_scopes_of_all_its_skills() -> None:

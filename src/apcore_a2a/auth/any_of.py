@@ -29,9 +29,11 @@ class AnyOf:
 
     def __init__(self, authenticators: Sequence[Authenticator]) -> None:
         self._authenticators = tuple(authenticators)
+        self._schemes = [security_schemes(authenticator) for authenticator in self._authenticators]
 
     async def authenticate(self, headers: dict[str, str]) -> Caller | None:
-        asked = [one for one in self._authenticators if shows_credentials(security_schemes(one), headers)]
+        pairs = zip(self._authenticators, self._schemes, strict=True)
+        asked = [authenticator for authenticator, schemes in pairs if shows_credentials(schemes, headers)]
         unavailable: OverloadedError | None = None
         for authenticator in asked or self._authenticators:
             try:
@@ -47,8 +49,8 @@ class AnyOf:
 
     def security_schemes(self) -> list[dict[str, Any]]:
         schemes: list[dict[str, Any]] = []
-        for authenticator in self._authenticators:
-            for scheme in security_schemes(authenticator):
+        for declared in self._schemes:
+            for scheme in declared:
                 if scheme not in schemes:  # tokens of two issuers are asked for in the same words
                     schemes.append(scheme)
         return schemes

@@ -26,6 +26,7 @@ from apcore_a2a.auth.repeating import Repeating
 logger = logging.getLogger(__name__)
 
 HEADER: Final = "X-API-Key"
+ISSUER: Final = "api-key"  # ada with a key is not the ada of a token that names no issuer
 PREFIX: Final = "apcore_"  # by which a scanner for lost secrets knows one
 MAX_KEY: Final = 512  # characters
 MAX_FILE: Final = 16 * 1024 * 1024  # bytes; a hundred thousand keys
@@ -133,7 +134,7 @@ class APIKeyAuthenticator:
         if key is None or not hmac.compare_digest(key.hash, hashed):
             logger.info("API key refused")
             return None
-        return Caller(id=key.id, type=outside_type(key.type), roles=key.roles, scopes=key.scopes)
+        return Caller(id=key.id, type=outside_type(key.type), issuer=ISSUER, roles=key.roles, scopes=key.scopes)
 
     def security_schemes(self) -> list[dict[str, Any]]:
         """What the agent card says of these keys, in OpenAPI's words.

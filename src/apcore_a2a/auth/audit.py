@@ -73,7 +73,9 @@ class AuditLog:
         entry: dict[str, str | int] = {"time": utc_now(), "event": event}
         for name, value in fields.items():
             if isinstance(value, str):
-                value = clean_line(value, MAX_TEXT)
+                value = (
+                    clean_line(value, MAX_TEXT).encode(errors="replace").decode()
+                )  # half a character cannot be written
             if value not in (None, ""):
                 entry[name] = value
         line = msgspec.json.encode(entry)

@@ -137,6 +137,8 @@ class JWTAuthenticator:
         self._issuer_keys.open()
         if "aud" not in self._required:
             logger.warning("every token of the issuer is accepted, whomever it is for: set an audience")
+        if "iss" not in self._required:
+            logger.warning("tokens that these keys sign may name any issuer, and its callers: set an issuer")
 
     async def close(self) -> None:
         """Fetch no more keys. The application calls this when it ends.

@@ -264,6 +264,7 @@ def run(mutant: Mutant) -> list[str]:
             path.write_text(text.replace(old, new, 1), encoding="utf-8")
         line = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-rfE"]
         environment = {"PYTHONPATH": str(sources), "PATH": "/usr/bin:/bin", "COLUMNS": "1000"}
+        environment["TESTED_SOURCES"] = str(sources)  # for servers in processes of their own
         ran = subprocess.run(
             [*line, *mutant.tests.split()], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
         )

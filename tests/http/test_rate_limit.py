@@ -268,11 +268,13 @@ async def test_behind_a_trusted_proxy_the_client_counts(said: str, same_as: str)
 
 
 async def test_a_list_of_forwarders_in_two_headers_is_one_list() -> None:
-    served = app(max_requests_per_second=SLOW, request_burst=1, trusted_proxies=["10.0.0.8"])
+    served = app(max_requests_per_second=SLOW, request_burst=1, trusted_proxies=["10.0.0.8", "10.0.0.9"])
     async with client("10.0.0.8", served) as http:
         lists = [("X-Forwarded-For", "198.51.100.1"), ("X-Forwarded-For", "203.0.113.1")]
         assert (await http.get("/tasks", headers=lists)).status_code == 200
         lists = [("X-Forwarded-For", "198.51.100.2"), ("X-Forwarded-For", "203.0.113.1")]
+        assert (await http.get("/tasks", headers=lists)).status_code == 429
+        lists = [("X-Forwarded-For", "203.0.113.1"), ("X-Forwarded-For", "10.0.0.9")]  # and a proxy behind the other
         assert (await http.get("/tasks", headers=lists)).status_code == 429
 
 

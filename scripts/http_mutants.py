@@ -1,0 +1,406 @@
+"""The same as `scripts.mutants` for what stands before the door: requests, limits, browsers, certificates, cards.
+
+`python -m scripts.http_mutants [NAME…]`; the last lines name the ambiguous requests that no mutant let through.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from scripts.mutants import ROOT, Mutant, run
+
+SMUGGLING: Final = "tests/hostile/test_smuggling.py"
+RATES: Final = "tests/http/test_rate_limit.py"
+ORIGINS: Final = "tests/http/test_origins.py"
+SAFE: Final = "tests/http/test_safe_headers.py"
+TLS: Final = "tests/http/test_tls.py"
+CARDS: Final = "tests/app/test_signing.py"
+RUNS: Final = "tests/engine/test_live_tasks.py"
+STREAMS: Final = "tests/engine/test_stream_limits.py"
+CANARIES: Final = "tests/hostile/test_canaries.py"
+DRIBBLE: Final = "tests/hostile/test_connections.py"
+FLOOD: Final = "tests/hostile/test_http_limits.py"
+
+_START: Final = "        super().__init__(*args, **kwargs)\n"
+
+
+def _lenient(name: str) -> str:
+    return f"{_START}        self.parser.set_dangerous_leniencies(lenient_{name}=True)\n"
+
+
+_TIMER: Final = "            self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)\n        else:"
+_ALL_LENIENT: Final = _START + "        self.parser.set_dangerous_leniencies(*[True] * 10)\n"
+_QUIET: Final = (
+    "    def send_400_response(self, msg: str) -> None:\n        self.transport.close()\n\n    def connection_made(self"
+)
+_ROOM: Final = "        if self._active_of.get(allowance, 0) >= self._limit_per_caller:"
+_LIST: Final = '                named += value.decode("latin-1").split(",")'
+
+MUTANTS: Final = (
+    # ---- requests on the wire: the parser's own strictness, one kind at a time
+    *(
+        Mutant(
+            f"the parser is strict about {name.replace('_', ' ')}",
+            "../http/guard.py",
+            _START,
+            _lenient(name),
+            SMUGGLING,
+        )
+        for name in (
+            "headers",
+            "chunked_length",
+            "transfer_encoding",
+            "version",
+            "optional_lf_after_cr",
+            "optional_cr_before_lf",
+            "optional_crlf_after_chunk",
+            "spaces_after_chunk_size",
+        )
+    ),
+    Mutant("the parser is strict at all", "../http/guard.py", _START, _ALL_LENIENT, SMUGGLING),
+    Mutant(
+        "what cannot be read is refused",  # many refusals of the parser have no switch: here they are all kept quiet
+        "../http/guard.py",
+        "    def connection_made(self",
+        _QUIET,
+        SMUGGLING,
+    ),
+    Mutant("a request names one host", "../http/origins.py", "and _names_two_hosts(scope)", "and False", SMUGGLING),
+    Mutant(
+        "websockets are closed",
+        "../app/application.py",
+        'if scope["type"] == "websocket":',
+        "if False:",
+        SMUGGLING,
+    ),
+    Mutant("headers come in time", "../http/guard.py", _TIMER, "            pass\n        else:", DRIBBLE),
+    Mutant(
+        "connections are counted",
+        "../http/traffic.py",
+        "return self.connections <= self.max_connections",
+        "return True",
+        FLOOD,
+    ),
+    # ---- whose limit it is
+    Mutant("a bucket can be empty", "../http/rate_limit.py", "if missing > 1e-9:", "if False:", RATES),
+    Mutant(
+        "a bucket holds no more than its burst",
+        "../http/rate_limit.py",
+        "max(self._full_at.get(name, now), now)",
+        "self._full_at.get(name, now)",
+        RATES,
+    ),
+    Mutant("buckets are few", "../http/rate_limit.py", "if len(self._full_at) > self._most:", "if False:", RATES),
+    Mutant(
+        "the bucket unused for longest goes",
+        "../http/rate_limit.py",
+        "        self._full_at[name] = full_at + self._interval\n        self._full_at.move_to_end(name)\n",
+        "        self._full_at[name] = full_at + self._interval\n",
+        RATES,
+    ),
+    Mutant(
+        "who is refused is not forgotten",
+        "../http/rate_limit.py",
+        "            self._full_at.move_to_end(name)\n            return missing\n",
+        "            return missing\n",
+        RATES,
+    ),
+    Mutant("all together have a limit", "../http/rate_limit.py", "if self._total is not None:", "if False:", RATES),
+    Mutant("the nameless have less", "../app/routes.py", "anonymous /= 10", "pass", RATES),
+    Mutant("JSON-RPC is limited", "../app/routes.py", "limited(rpc)", "rpc", RATES),
+    Mutant("REST is limited", "../app/routes.py", "rest = limited(", "rest = (lambda app: app)(", RATES),
+    Mutant(
+        "the extended card is limited",
+        "../app/routes.py",
+        "limited(ExtendedCardEndpoint(engine, cards))",
+        "ExtendedCardEndpoint(engine, cards)",
+        RATES,
+    ),
+    Mutant(
+        "a tenant is no second caller",
+        "../engine/call_context.py",
+        '        caller = replace(caller, tenant="")\n',
+        "        pass\n",
+        f"{RATES} {STREAMS} {RUNS}",
+    ),
+    Mutant(
+        "the nameless are told apart",
+        "../engine/call_context.py",
+        "{ANONYMOUS}\\n{_network(peer)}",
+        "{ANONYMOUS}",
+        RATES,
+    ),
+    Mutant(
+        "an IPv6 network is one caller",
+        "../engine/call_context.py",
+        'return f"{int(address) >> 64:x}::/64"',
+        "return host",
+        RATES,
+    ),
+    Mutant(
+        "all of IPv4 is not one network",
+        "../engine/call_context.py",
+        "if address.ipv4_mapped is not None:",
+        "if False:",
+        RATES,
+    ),
+    Mutant(
+        "only a trusted proxy says whom it forwards",
+        "../http/forwarded.py",
+        "if peer is not None and peer[0] in self._proxies:",
+        "if peer is not None:",
+        RATES,
+    ),
+    Mutant(
+        "what a client made up is not read",
+        "../http/forwarded.py",
+        "for text in reversed(named):",
+        "for text in named:",
+        RATES,
+    ),
+    Mutant(
+        "trusted proxies are passed over", "../http/forwarded.py", "if address not in self._proxies:", "if True:", RATES
+    ),
+    Mutant("two lists are one", "../http/forwarded.py", _LIST, _LIST.replace("+=", "="), RATES),
+    Mutant(
+        "behind what is no address nothing is believed",
+        "../http/forwarded.py",
+        "            if address is None:\n                break",
+        "            if address is None:\n                continue",
+        RATES,
+    ),
+    Mutant("one caller has a share of runs", "../engine/runs.py", _ROOM, "        if False:", RUNS),
+    Mutant(
+        "the share of runs is looked at twice",
+        "../engine/runs.py",
+        "        self.check_room(allowance)\n        return LiveTask(",
+        "        return LiveTask(",
+        RUNS,
+    ),
+    Mutant(
+        "an event has a size", "../engine/run.py", "size > self._max_event or self._room < 0", "self._room < 0", RUNS
+    ),
+    Mutant(
+        "a run's output has a size",
+        "../engine/run.py",
+        "size > self._max_event or self._room < 0",
+        "size > self._max_event",
+        RUNS,
+    ),
+    Mutant(
+        "one caller has a share of streams",
+        "../engine/streams.py",
+        "if self._open[allowance] >= self._limit_per_caller:",
+        "if False:",
+        STREAMS,
+    ),
+    # ---- browsers
+    Mutant(
+        "on the loopback interface Host is looked at",
+        "../http/origins.py",
+        "        if self._on_loopback:\n            return True\n        here",
+        "        if self._on_loopback:\n            return False\n        here",
+        ORIGINS,
+    ),
+    Mutant(
+        "Host is looked at where a connection came in",
+        "../http/origins.py",
+        "return self._is_open and here is not None and is_loopback(here[0])",
+        "return False",
+        ORIGINS,
+    ),
+    Mutant(
+        "127.0.0.1.evil.example is another",
+        "../http/origins.py",
+        "return ip_address(host).is_loopback",
+        'return host.startswith("127.")',
+        ORIGINS,
+        (
+            (
+                "../http/origins.py",
+                "    except ValueError:\n        return False\n\n\ndef",
+                "    except ValueError:\n        return host.startswith('127.')\n\n\ndef",
+            ),
+        ),
+    ),
+    Mutant("a name with a dot is not this machine's", "../http/origins.py", ' and "." not in name', "", ORIGINS),
+    Mutant(
+        "Origin is looked at",
+        "../http/origins.py",
+        "if origin and self._is_forbidden(",
+        "if False and self._is_forbidden(",
+        ORIGINS,
+    ),
+    Mutant(
+        "a form of a foreign page is refused everywhere",
+        "../http/origins.py",
+        'return scope["method"] not in READS and',
+        "return False and",
+        ORIGINS,
+    ),
+    Mutant(
+        "answers are not guessed at", "../safe_headers.py", '    (b"x-content-type-options", b"nosniff"),\n', "", SAFE
+    ),
+    Mutant("answers are not framed", "../safe_headers.py", '    (b"x-frame-options", b"DENY"),\n', "", SAFE),
+    Mutant(
+        "answers do not tell where one was",
+        "../safe_headers.py",
+        '    (b"referrer-policy", b"no-referrer"),\n',
+        "",
+        SAFE,
+    ),
+    Mutant("answers are not kept", "../safe_headers.py", '((b"cache-control", b"no-store"),)', "()", SAFE),
+    Mutant(
+        "https for good is for others than localhost", "../app/serve.py", " or is_loopback(settings.host)", "", SAFE
+    ),
+    Mutant(
+        "pages send no credentials along",
+        "../app/routes.py",
+        "        allow_origins=origins,\n",
+        "        allow_origins=origins,\n        allow_credentials=True,\n",
+        SAFE,
+    ),
+    # ---- certificates
+    Mutant(
+        "a certificate is not claimed in a header",
+        "../http/client_certificate.py",
+        '[pair for pair in scope["headers"] if pair[0] != HEADER]',
+        'list(scope["headers"])',
+        TLS,
+    ),
+    Mutant(
+        "only a trusted proxy hands certificates on",
+        "../http/client_certificate.py",
+        "if peer is not None and peer[0] in self._proxies:",
+        "if True:",
+        TLS,
+    ),
+    Mutant(
+        "a proxy's own certificate is nobody's",
+        "../http/client_certificate.py",
+        "if peer is not None and peer[0] in self._proxies:",
+        "if False:",
+        TLS,
+    ),
+    Mutant(
+        "callers are asked for certificates",
+        "../http/tls.py",
+        "context.verify_mode = _MODES[files.client_certs]",
+        "pass",
+        TLS,
+    ),
+    Mutant("TLS is new enough", "../http/tls.py", "ssl.TLSVersion.TLSv1_2", "ssl.TLSVersion.TLSv1", TLS),
+    Mutant(
+        "a certificate has its time",
+        "client_certificates.py",
+        "if not begin <= datetime.now(UTC) <= end:",
+        "if False:",
+        TLS,
+    ),
+    Mutant(
+        "only names on the list come in",
+        "client_certificates.py",
+        " or (self._names is not None and name not in self._names)",
+        "",
+        TLS,
+    ),
+    Mutant(
+        "two authorities, two callers",
+        "client_certificates.py",
+        "issuer=certificate.issuer.rfc4514_string()",
+        'issuer=""',
+        TLS,
+    ),
+    Mutant(
+        "certificates are few", "client_certificates.py", "if len(self._known) >= MAX_REMEMBERED:", "if False:", TLS
+    ),
+    Mutant("a certificate names somebody", "client_certificates.py", "if not name or (", "if (", TLS),
+    # ---- signed cards
+    Mutant("a card is signed with a private key", "../app/signing.py", "if not key.is_private:", "if False:", CARDS),
+    Mutant(
+        "a card is not signed with a shared secret",
+        "../app/signing.py",
+        "if not isinstance(key, ECKey | RSAKey | OKPKey):",
+        "if False:",
+        CARDS,
+    ),
+    Mutant("an RSA key has 2048 bits", "../app/signing.py", "key.public_key.key_size < MIN_RSA_BITS", "False", CARDS),
+    Mutant(
+        "a key signs with its own algorithms",
+        "../app/signing.py",
+        "if algorithm not in algorithms:",
+        "if False:",
+        CARDS,
+    ),
+    Mutant(
+        "what is published is public", "../app/signing.py", "as_dict(private=False)", "as_dict(private=True)", CARDS
+    ),
+    Mutant(
+        "the extended card is checked",
+        "../client/client.py",
+        "discovery.verify(card, received.body, self.url)",
+        "pass",
+        "tests/client/test_signatures.py",
+    ),
+    # ---- secrets
+    Mutant(
+        "an exception is not told over a binding",
+        "../http/asgi.py",
+        "    return InternalError(reference)\n",
+        "    return A2AError(str(error))  # type: ignore\n",
+        "tests/hostile/test_nothing_leaks.py",
+    ),
+    Mutant(
+        "an exception is not told in a task",
+        "../engine/run.py",
+        "return failed_status(InternalError(reference))",
+        "return failed_status(AgentError(str(failure)))",
+        CANARIES,
+    ),
+    Mutant(
+        "a webhook's credentials are not told",
+        "../engine/webhooks.py",
+        "tuple(_without_credentials(webhook.config) for webhook in shown)",
+        "tuple(webhook.config for webhook in shown)",
+        CANARIES,
+    ),
+    Mutant(
+        "settings do not tell secrets",
+        "../settings.py",
+        "if name in SECRETS and value is not None:",
+        "if False:",
+        CANARIES,
+    ),
+)
+
+
+def ambiguous_requests() -> Iterator[str]:
+    line = [sys.executable, "-m", "pytest", "-q", "--collect-only", SMUGGLING]
+    listed = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    for case in listed.stdout.splitlines():
+        if "::test_a_request_with_two_meanings" in case:
+            yield case
+
+
+def main(names: list[str]) -> int:
+    unbroken = list(ambiguous_requests())
+    survivors = 0
+    for mutant in MUTANTS:
+        if names and not any(name in mutant.guard for name in names):
+            continue
+        failed = run(mutant)
+        survivors += not failed
+        unbroken = [case for case in unbroken if case not in failed]
+        file = mutant.file.removeprefix("../")
+        print(f"{len(failed):4} {mutant.guard} ({file})", flush=True)
+    print(f"{survivors} mutants survived")
+    if not names:  # else most were not tried
+        print(f"ambiguous requests that none let through: {len(unbroken)}")
+        for case in unbroken:
+            print(f"     {case.partition('::')[2]}")
+    return int(survivors > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -9,7 +9,7 @@ socket costs more than an event, so events that come faster leave together.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -26,6 +26,10 @@ READ_AT_ONCE: Final = 500  # events; somebody who reads 20,000 takes turns with 
 PACE: Final = 0.001  # seconds after which readers are woken again, at the earliest
 CROWD: Final = 32  # readers; writing to so many takes about as long as PACE
 MAX_PACE: Final = 0.02
+
+
+StoredEvents = Callable[[int, int], Awaitable[Sequence[bytes] | None]]
+"""The next events above a sequence number, at most so many."""
 
 
 class Lagged(Exception):

@@ -142,13 +142,18 @@ class Followers:
             await self._follow_lost()
         lives: dict[str, LiveTask] = {}
         wanted: list[Followed] = []
+        torn: list[LiveTask] = []  # a run here was lost half-way: what it had folded was never stored
         for task_id, number in self._followed.items():
             live = self._runs.get(task_id)
             if live is None or self._is_written_here(live):
                 continue
-            if hint.everything or number is None or number in hint.tasks:
+            if not live.is_in_step:
+                torn.append(live)
+            elif hint.everything or number is None or number in hint.tasks:
                 lives[task_id] = live
                 wanted.append(Followed(task_id, live.owner, live.version))
+        for live in torn:
+            await self._read_anew(live)
         if not wanted:
             return
         after = {followed.task_id: followed.version for followed in wanted}
@@ -164,7 +169,7 @@ class Followers:
             return
         if task_id in self._followed:
             self._followed[task_id] = news.number
-        if self._is_written_here(live) or live.version < after:
+        if self._is_written_here(live) or not live.is_in_step or live.version < after:
             return
         live.follow_events(news.events[live.version - after :], epoch=news.epoch or 1, memo=news.memo or b"")
         if live.version < news.version:
@@ -176,11 +181,15 @@ class Followers:
         """Follow what was run here and is not any more, though somebody still watches it."""
         for live in self._runs.all_live():
             if live.task.id not in self._followed and not self._is_written_here(live) and not live.has_ended():
-                with live.held():
-                    try:
-                        await self.look(live.task.id, live.owner, follow=True)
-                    except TaskNotFoundError:
-                        live.log.close()
+                await self._read_anew(live)
+
+    async def _read_anew(self, live: LiveTask) -> None:
+        """Bring a task up to date as a whole; its readers begin again from a snapshot."""
+        with live.held():
+            try:
+                await self.look(live.task.id, live.owner, follow=True)
+            except TaskNotFoundError:
+                live.log.close()
 
     async def _forget_unwatched(self) -> None:
         gone = [task_id for task_id in self._followed if not self._is_watched(task_id)]

@@ -5,7 +5,7 @@ Rule: fold, save, publish, in this order. No reader sees what a restart would fo
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -24,7 +24,7 @@ from apcore_a2a.engine.agent_output import (
     repeats_state,
     with_unanswered,
 )
-from apcore_a2a.engine.event_log import EventLog, Folded, LogEntry, Snapshot, fold_records, snapshot_entry
+from apcore_a2a.engine.event_log import EventLog, Folded, LogEntry, Snapshot, StoredEvents, fold_records, snapshot_entry
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.stored_run import RunKeeper
 from apcore_a2a.engine.turn import Place, Turn
@@ -50,8 +50,6 @@ MAX_UNSAVED: Final = 64  # writes an agent may be ahead of a durable store
 Saving = asyncio.Future[None] | None
 """A write: None when it is saved already. Never await it where one may be cancelled: that would cancel the write."""
 
-StoredEvents = Callable[[int, int], Awaitable[Sequence[bytes] | None]]
-"""The next events above a sequence number, at most so many."""
 Tasks = dict[str, "LiveTask"]
 """The live tasks by id; each enters and leaves by itself."""
 
@@ -111,6 +109,11 @@ class LiveTask:
     def is_shared(self) -> bool:
         """Whether other replicas may write the task, too."""
         return as_shared(self._store) is not None
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether what is folded is what is stored and told."""
+        return not self._out_of_step and self.version == self.log.version
 
     def has_ended(self) -> bool:
         """Whether the task is over, as a restart would find it, too."""

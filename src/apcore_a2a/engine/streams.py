@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from typing import Final, Protocol
 
 from apcore_a2a.engine.call_context import CallContext
-from apcore_a2a.engine.event_log import READ_AT_ONCE, EventLog, Lagged, LogEntry
-from apcore_a2a.engine.live_task import LiveTask, StoredEvents
+from apcore_a2a.engine.event_log import READ_AT_ONCE, EventLog, Lagged, LogEntry, StoredEvents
+from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import DEFAULTS, EngineOptions
 from apcore_a2a.engine.runs import Runs

@@ -15,12 +15,12 @@ PARALLEL := --numprocesses=2 --dist=loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-wire run test test-wire test-matrix chaos chaos-cluster check format lock clean
+.PHONY: help setup setup-wire run explorer screenshots test test-wire test-matrix chaos chaos-cluster check audit format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: .venv/.stamp .venvs/sdk03/.stamp .venvs/fasta2a/.stamp .venvs/js/.stamp .venvs/apcore-oldest/.stamp  ## make .venv and the small environments tests need
+setup: .venv/.stamp explorer/node_modules/.stamp .venvs/sdk03/.stamp .venvs/fasta2a/.stamp .venvs/js/.stamp .venvs/apcore-oldest/.stamp  ## make .venv and the small environments tests need
 
 setup-wire: $(OTHERS:3.%=.venvs/py3%/.stamp)
 
@@ -54,6 +54,11 @@ setup-wire: $(OTHERS:3.%=.venvs/py3%/.stamp)
 		mkdir -p .venvs/js && npm install --prefix .venvs/js --no-package-lock --no-audit --no-fund --silent $$(cat $<) && touch $@; \
 	else echo "no npm: the JavaScript SDK is left out"; fi
 
+# What builds the Explorer's page; only who changes the page needs it. Without npm its tests are skipped, and say so.
+explorer/node_modules/.stamp: explorer/package-lock.json
+	@if command -v npm >/dev/null; then npm ci --prefix explorer --silent && touch $@; \
+	else echo "no npm: the Explorer's page is not rebuilt"; fi
+
 # The servers to measure ourselves against: one environment each, made when a benchmark asks for it.
 .venvs/bench-%/.stamp: benchmarks/peers/%.txt
 	$(call install,.venvs/bench-$*,$<)
@@ -86,10 +91,16 @@ wire-on-3.%:
 	.venvs/py3$*/bin/python $(PYTEST) -p no:cacheprovider $(WIRE)
 
 run: .venv/.stamp  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/
-	.venv/bin/apcore-a2a serve --extensions-dir examples/extensions --host 127.0.0.1 --name demo \
+	.venv/bin/apcore-a2a serve examples/extensions --host 127.0.0.1 --name demo --default-skill text.stats \
 		--description "A demo agent: text, units, files, jobs, approvals" --explorer --metrics --reload
 
-chaos: setup  ## kill -9 in the middle of 200 running tasks on SQLite, twenty times, and random histories
+explorer: explorer/node_modules/.stamp  ## build the Explorer's page from explorer/src into src/apcore_a2a/explorer/page.html
+	cd explorer && npx --no-install tsc --noEmit && node build.mjs
+
+screenshots: setup  ## pictures of every state of the Explorer, into build/screenshots
+	.venv/bin/python -m scripts.screenshots build/screenshots
+
+chaos: setup  ## kill -9 in the middle of 200 running tasks on SQLite, twenty times; amid deliveries to webhooks; and random histories
 	.venv/bin/python -m tests.chaos --rounds 20 --tasks 200 --trials 500
 
 chaos-cluster: setup  ## three replicas on PostgreSQL: kill -9, zombies, a crash of the database; a rolling restart (half an hour)
@@ -98,10 +109,13 @@ chaos-cluster: setup  ## three replicas on PostgreSQL: kill -9, zombies, a crash
 test-matrix:  ## every supported Python, each with the oldest and the newest dependencies
 	scripts/test-matrix $(VERSIONS)
 
-check: setup  ## ruff, formatting, mypy --strict
+check: setup audit  ## ruff, formatting, mypy --strict, known vulnerabilities
 	.venv/bin/ruff check $(CHECKED)
 	.venv/bin/ruff format --check $(CHECKED)
 	.venv/bin/mypy $(CHECKED)
+
+audit: .venv/.stamp  ## look up our dependencies in a database of vulnerabilities, where one can be reached
+	.venv/bin/python -m scripts.audit requirements/dev.txt
 
 format: setup  ## let ruff repair and format
 	.venv/bin/ruff check --fix $(CHECKED)

@@ -20,6 +20,7 @@ from benchmarks import (
     bench_send,
     bench_store,
     bench_stream,
+    bench_webhooks,
 )
 from benchmarks.chart import draw
 from benchmarks.load import require_wrk
@@ -30,6 +31,7 @@ BENCHES: dict[str, Callable[[Findings, Plan], None]] = {
     "send": bench_send.bench,
     "apcore": bench_apcore.bench,
     "stream": bench_stream.bench,
+    "webhooks": bench_webhooks.bench,
     "reads": bench_reads.bench,
     "footprint": bench_footprint.bench,
     "store": bench_store.bench,

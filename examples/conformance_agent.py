@@ -106,11 +106,18 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=9999)
     parser.add_argument("--card", default="auto", choices=("1.0", "0.3", "auto"), help="the only form of card to serve")
     parser.add_argument("--no-streaming", action="store_true", help="an agent that does not stream")
+    parser.add_argument("--no-push", action="store_true", help="an agent that has no webhooks")
     parser.add_argument("--required-extension", metavar="URI", action="append", default=[])
     options = parser.parse_args()
     url = f"http://{options.host}:{options.port}"
     card = build_card(url, streaming=not options.no_streaming, required=tuple(options.required_extension))
-    app = build_app(ConformanceAgent(), card=card, card_mode=options.card)
+    app = build_app(
+        ConformanceAgent(),
+        card=card,
+        card_mode=options.card,
+        push_notifications=not options.no_push,
+        allow_insecure_webhooks=True,  # the kits receive them on this machine
+    )
     uvicorn.run(app, host=options.host, port=options.port, log_level="warning")
 
 

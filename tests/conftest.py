@@ -1,9 +1,25 @@
-"""What every test runs under: hypothesis without wall-clock deadlines, and the same examples on each CI run."""
+"""What every test runs under.
+
+Hypothesis without wall-clock deadlines, and the same examples on each CI run; a cache directory that is nobody's.
+"""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("local", deadline=None, print_blob=True)
 settings.register_profile("ci", parent=settings.get_profile("local"), derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The command line remembers the skills of agents there; those of tests are not to be offered to a person."""
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    del os.environ["XDG_CACHE_HOME"]
+    if before is not None:
+        os.environ["XDG_CACHE_HOME"] = before

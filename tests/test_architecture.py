@@ -47,7 +47,9 @@ RULES: Final = {
         "aiohttp cryptography joserfc msgspec starlette.types",
     ),
     "engine": may("agent protocol errors ids_and_time clean_text storage.task_store", "msgspec"),
-    "http": may("http.traffic engine agent protocol errors clean_text safe_headers", "msgspec starlette"),
+    "http": may(
+        "http.traffic engine agent protocol errors clean_text safe_headers storage.task_store", "msgspec starlette"
+    ),
     "http.traffic": may("", ""),
     "http.tls": may("", "msgspec"),
     "http.guard": may("http.traffic", "uvicorn"),
@@ -56,7 +58,10 @@ RULES: Final = {
     "storage": may("storage.task_store protocol errors", "msgspec"),
     "storage.postgres": may("storage storage.task_store protocol errors", "asyncpg msgspec"),
     "client": may("protocol errors ids_and_time clean_text", "aiohttp httpx joserfc msgspec"),
-    "settings": may("engine http http.tls http.traffic protocol errors", "msgspec"),
+    # Posting to webhooks; the signatures are for their receivers, too.
+    "webhooks.signatures": may("", ""),
+    "webhooks": may("webhooks.signatures engine protocol errors", "aiohttp"),
+    "settings": may("engine http http.tls http.traffic protocol errors webhooks.signatures", "msgspec"),
     # Remote agents as modules: the client on one side, apcore on the other.
     "remote": may("agents agents.apcore client protocol errors clean_text", "apcore msgspec pydantic"),
     # Composition: the only packages that may import everything.

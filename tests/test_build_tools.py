@@ -1,5 +1,6 @@
 """The tools that guard the build can say no."""
 
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import audit
 from scripts.code_lines import count_code_lines
 from scripts.coverage_gate import PACKAGE, ROOT, core_files, find_gaps
 from tests.requirements import requirement
@@ -132,3 +134,54 @@ def test_a_lock_holds_pins_and_hashes_and_no_address(lock: Path) -> None:
     lines = lock.read_text(encoding="utf-8").splitlines()
     assert lines
     assert [line for line in lines if not pin.fullmatch(line)] == []
+
+
+# ---- the audit -----------------------------------------------------------------------------------------------------
+
+
+def audited(*dependencies: dict[str, object]) -> str:
+    return json.dumps({"dependencies": list(dependencies), "fixes": []})
+
+
+CLEAN: dict[str, object] = {"name": "good", "version": "1.0", "vulns": []}
+UNKNOWN: dict[str, object] = {"name": "odd", "skip_reason": "not found"}
+BAD: dict[str, object] = {"name": "bad", "version": "1.0", "vulns": [{"id": "CVE-1", "fix_versions": ["1.1"]}]}
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "line"),
+    [
+        (audited(CLEAN), 0, "no known vulnerability in 1 packages"),
+        (audited(CLEAN, UNKNOWN), 0, "could not be looked up: odd"),
+        (audited(UNKNOWN), 0, "audit skipped: none of 1 packages could be looked up in the database"),
+        (audited(), 0, "audit skipped: none of 0 packages could be looked up in the database"),
+        ("", 0, "audit skipped: pip-audit is not installed, or its database cannot be reached"),
+        ("Traceback", 0, "audit skipped: pip-audit is not installed, or its database cannot be reached"),
+        (audited(CLEAN, BAD), 1, "bad 1.0 has CVE-1, fixed in 1.1"),
+        (audited(BAD, UNKNOWN), 1, "bad 1.0 has CVE-1, fixed in 1.1"),
+    ],
+)
+def test_the_audit_fails_for_a_known_vulnerability_and_never_calls_silence_health(
+    said: str, code: int, line: str
+) -> None:
+    found, lines = audit.judge(said)
+    assert found == code
+    assert line in lines
+    assert ("no known vulnerability" in " ".join(lines)) == (code == 0 and "good" in said)
+
+
+def test_an_audit_whose_database_does_not_answer_is_skipped_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(requirements: str) -> str:
+        raise subprocess.TimeoutExpired("pip-audit", 1)
+
+    monkeypatch.setattr(audit, "run_pip_audit", never)
+    assert audit.main("requirements/dev.txt") == 0
+    assert capsys.readouterr().out.startswith("audit skipped: the database did not answer")
+
+
+def test_make_check_audits() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(r"^check: .*\baudit\b", makefile, re.MULTILINE)
+    assert "-m scripts.audit requirements/dev.txt" in makefile

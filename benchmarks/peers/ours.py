@@ -84,6 +84,9 @@ def main() -> None:
         max_connections=40_000,
         shutdown_timeout=1,
     )
+    if given.kind == "webhooks":
+        options["push_notifications"] = True
+        options["allow_insecure_webhooks"] = True
     run(build(target, options, host="127.0.0.1", port=given.port), log_level="warning")
 
 

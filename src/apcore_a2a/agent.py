@@ -115,21 +115,39 @@ class Call(Struct, kw_only=True):
     """The skill that answers, once the agent has chosen one; for logs."""
     memo: Any = None
     """What this agent last kept with `Remember`: JSON, private, stored with the task."""
+    prepared: Any = None
+    """What the agent made of the message when it admitted it, for its run; None if another process did."""
     controls: Controls | None = None
     """What `progress` and `ask` go to, where the agent is a function."""
 
     @property
     def message(self) -> Message:
+        """What was sent.
+
+        Example:
+            >>> async def who(call: Call) -> str:
+            ...     return call.message.message_id
+        """
         return self.request.message
 
     @property
     def text(self) -> str:
-        """The text of the message: all its text parts, in lines."""
+        """The text of the message: all its text parts, in lines.
+
+        Example:
+            >>> async def shout(call: Call) -> str:
+            ...     return call.text.upper()
+        """
         return self.message.text
 
     @property
     def files(self) -> list[Part]:
-        """The parts of the message that are files, by value (`raw`) or by address (`url`)."""
+        """The parts of the message that are files, by value (`raw`) or by address (`url`).
+
+        Example:
+            >>> async def names(call: Call) -> list[str]:
+            ...     return [file.filename for file in call.files]
+        """
         return self.message.files
 
     def progress(self, done: float | None = None, text: str = "") -> None:
@@ -141,6 +159,11 @@ class Call(Struct, kw_only=True):
         Args:
             done: The share that is done, from 0 to 1; None if that is not known.
             text: What is being done.
+
+        Example:
+            >>> def copy(files: list[str], call: Call) -> None:
+            ...     for number, name in enumerate(files):
+            ...         call.progress(number / len(files), f"Copying {name}")
         """
         if self.controls is None:
             raise RuntimeError(NO_CONTROLS)
@@ -155,6 +178,11 @@ class Call(Struct, kw_only=True):
 
         Args:
             question: What to ask: a text, data, parts or a Message.
+
+        Example:
+            >>> async def weather(days: int, call: Call) -> str:
+            ...     city = call.ask("Which city?").text
+            ...     return f"{days} sunny days in {city}"
         """
         if self.controls is None:
             raise RuntimeError(NO_CONTROLS)

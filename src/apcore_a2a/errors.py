@@ -115,20 +115,23 @@ class SkillNotFoundError(InvalidParamsError):
     """No skill has the id that the message asks for.
 
     Args:
-        known: The ids that the caller may be told of.
+        advice: Which skills there are, and which was probably meant; it stands in the details.
 
     Example:
-        >>> print(SkillNotFoundError("ad", ["add", "translate"]))
-        Skill not found: ad; the skills are add, translate
+        >>> error = SkillNotFoundError("ad", "did you mean add?")
+        >>> print(error)
+        Skill not found: ad
+        >>> print(error.violations[0].message)
+        Skill not found: ad; did you mean add?
     """
 
-    def __init__(self, skill_id: str, known: Iterable[str] = ()) -> None:
-        text = f"Skill not found: {skill_id[:MAX_SHOWN]}"
-        listed = list_names(known)
-        if listed:
-            text += f"; the skills are {listed}"
+    def __init__(self, skill_id: str, advice: str = "") -> None:
+        text = f"Skill not found: {skill_id[:MAX_SHOWN]}"  # as the requirements word it, and nothing else
+        wrong = text
+        if advice:
+            wrong = f"{text}; {advice}"
         # FR-ERR-001: clients see the name of apcore's exception.
-        super().__init__(text, [Violation("message.metadata.skillId", text, "unknown")], kind="ModuleNotFoundError")
+        super().__init__(text, [Violation("message.metadata.skillId", wrong, "unknown")], kind="ModuleNotFoundError")
         self.skill_id = skill_id
 
 

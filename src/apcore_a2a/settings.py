@@ -13,7 +13,9 @@ from apcore_a2a.http.tls import ClientCertificates
 from apcore_a2a.http.traffic import MAX_BODY, MIB
 from apcore_a2a.protocol.card import CardMode
 from apcore_a2a.protocol.decoding import MAX_VALUES
+from apcore_a2a.webhooks.signatures import parse_secret
 
+SECRETS: Final = frozenset({"ssl_keyfile_password", "webhook_secret"})
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 _POSITIVE: Final = (
     "shutdown_timeout",
@@ -64,10 +66,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Most tasks kept; None is the store's own: 10,000 in memory, a million in SQLite."""
     skill_scopes: dict[str, tuple[str, ...]] = {}
     """The scopes that a caller's credentials must have, by patterns of skill ids."""
+    admin_role: str | None = None
+    """The role whose bearers may list and cancel everybody's tasks; None: nobody may."""
     audit_log: str | None = None
     """Where the audit log goes: a file, or "-" for the logger `apcore_a2a.audit`."""
     cors_origins: tuple[str, ...] = ()
     push_notifications: bool = False
+    """Whether tasks may have webhooks."""
+    allow_insecure_webhooks: bool = False
+    """Whether they may be plain HTTP, and point into this machine and its network. For development."""
+    webhook_secret: str | None = None
+    """What notifications are signed with: `whsec_` and base64; two with a space between while it is being changed."""
     explorer: bool = False
     explorer_prefix: str = "/explorer"
     metrics: bool = False
@@ -118,6 +127,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     old_statuses: bool = False
     log_level: str | None = None
 
+    def __repr__(self) -> str:
+        """Every setting; of those that are secrets, only whether they are set."""
+        shown: list[str] = []
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if name in SECRETS and value is not None:
+                value = "***"
+            shown.append(f"{name}={value!r}")
+        return f"Settings({', '.join(shown)})"
+
     def check(self) -> "Settings":
         """This value, if it makes sense.
 
@@ -146,6 +165,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         if not self.explorer_prefix.startswith("/") or self.explorer_prefix.endswith("/"):
             raise ValueError(f"explorer_prefix must look like '/explorer', not {self.explorer_prefix!r}")
         self._check_tls()
+        _check_secrets(self.webhook_secret or "")
         if self.log_level is not None and self.log_level.lower() not in LOG_LEVELS:
             raise ValueError(f"log_level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}")
         return self
@@ -179,7 +199,16 @@ class Settings(Struct, frozen=True, kw_only=True):
             same_message_same_task=self.same_message_same_task,
             keep_alive_interval=self.keep_alive_interval,
             state_history=self.state_history,
+            admin_role=self.admin_role or None,
         )
+
+
+def _check_secrets(given: str) -> None:
+    for secret in given.split():
+        try:
+            parse_secret(secret)
+        except ValueError as error:
+            raise ValueError(f"webhook_secret makes no sense: {error}") from error
 
 
 def _is_origin(text: str) -> bool:

@@ -294,3 +294,37 @@ async def main():
 asyncio.run(main())
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=20, cwd=ROOT)
+
+
+async def test_a_thread_takes_one_run_after_another_and_ends_when_there_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("apcore_a2a.agents.threads.IDLE_TIME", 0.05)
+    workers = Threads(2)
+    seen: list[threading.Thread] = []
+    for name in ("first", "second"):
+        async with workers.worker(name, CancelToken()) as worker:
+            seen.append(await worker.call(threading.current_thread))
+            assert seen[-1].name == name
+
+    assert seen[0] is seen[1]
+    await until(lambda: not seen[0].is_alive())
+    async with workers.worker("third", CancelToken()) as worker:  # and it took no place with it
+        assert await worker.call(threading.current_thread) is not seen[0]
+    assert (workers.stuck, workers.capacity) == (0, 2)
+
+
+def test_a_thread_of_a_loop_that_is_gone_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apcore_a2a.agents.threads.IDLE_TIME", 0.05)
+    workers = Threads(2)
+
+    async def run() -> threading.Thread:
+        async with workers.worker("a run", CancelToken()) as worker:
+            return await worker.call(threading.current_thread)
+
+    threads = [asyncio.run(run()) for _ in range(3)]
+    assert len(set(threads)) == 3
+    for thread in threads:
+        thread.join(5)
+        assert not thread.is_alive()
+    assert workers.capacity == 2

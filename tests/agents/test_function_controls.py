@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a import AgentError, Call
+from apcore_a2a import AgentError, Call, ask
+from apcore_a2a.agent import Remember
 from apcore_a2a.protocol.lifecycle import PROGRESS
 from apcore_a2a.protocol.model import Event, Message, Part, Role, StatusUpdate, TaskState
 from tests.conversations import contents, make_call, talk_to, text_of
@@ -212,8 +213,6 @@ async def test_a_question_is_no_error_that_a_function_could_handle() -> None:
 
 async def test_a_typed_function_may_still_return_its_question() -> None:
     async def order(item: str, count: int, call: Call) -> Any:
-        from apcore_a2a import ask
-
         if not call.resumed:
             return ask("Really?")
         return f"{count} {item}: {call.text}"
@@ -222,3 +221,15 @@ async def test_a_typed_function_may_still_return_its_question() -> None:
         task = await user.task(Part(data={"item": "tea", "count": 2}))
         task = await user.task("yes", task=task)
     assert task.text == "2 tea: yes"
+
+
+async def test_what_a_function_keeps_by_itself_is_no_question_of_ours() -> None:
+    async def count(text: str, call: Call) -> AsyncIterator[Any]:
+        number = (call.memo or {"number": 0})["number"] + 1
+        yield Remember({"number": number})
+        yield ask(f"{number}: {text}")
+
+    async with talk_to(count) as user:
+        task = await user.task("a")
+        task = await user.task("b", task=task)
+    assert text_of(task) == "2: b"

@@ -3,6 +3,7 @@
 import inspect
 import types
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -114,6 +115,7 @@ def test_the_functions_of_a_module_without_a_list_are_those_that_are_written_the
         ([lambda text: text], "a lambda has no name"),
         ({"": shout}, "a skill's id is a text"),
         ({3: shout}, "a skill's id is a text"),
+        ({"a\nb": shout}, "a skill's id is a text"),
         ({"x": 3}, "x is no function but a int"),
         ({"x": Calculator}, "x is no function but a type"),
         ("file.py", "a str cannot be served"),
@@ -179,10 +181,12 @@ async def test_without_a_name_the_error_lists_the_skills() -> None:
     async with talk_to([add, shout]) as user:
         with pytest.raises(InvalidParamsError) as refusal:
             await user.task(said("hi"))
-        assert str(refusal.value) == "Missing required parameter: metadata.skillId; the skills are math.add, shout"
+        assert str(refusal.value) == "Missing required parameter: metadata.skillId"
+        assert refusal.value.violations[0].message.endswith("; the skills are: math.add, shout")
         with pytest.raises(SkillNotFoundError) as unknown:
             await user.task(said("hi", "shuot"))
-        assert str(unknown.value) == "Skill not found: shuot; the skills are math.add, shout"
+        assert str(unknown.value) == "Skill not found: shuot"
+        assert unknown.value.violations[0].message.endswith("; did you mean shout? The skills are: math.add, shout")
 
 
 async def test_a_default_skill_or_the_only_one_needs_no_name() -> None:
@@ -191,6 +195,11 @@ async def test_a_default_skill_or_the_only_one_needs_no_name() -> None:
     async with talk_to(as_agent([add, shout], default_skill="shout")) as user:
         assert await answer(user, said("hi")) == [["HI"]]
         assert await answer(user, said('{"a": 1}', "math.add")) == [[1]]
+
+
+async def test_a_default_skill_of_an_agent_is_said_where_the_agent_is_made() -> None:
+    with pytest.raises(ValueError, match="default_skill is for what has several skills, and this SkillAgent has not"):
+        await async_serve(as_agent([add, shout]), default_skill="shout")
 
 
 def test_a_default_skill_must_be_there() -> None:
@@ -240,6 +249,7 @@ async def test_the_card_says_what_the_functions_say() -> None:
     assert (first.input_modes, first.output_modes) == (("application/json",), ("application/json",))
     assert (second.id, second.name, second.description) == ("shout", "Shout", "Says it louder.")
     assert (second.input_modes, third.input_modes) == (("text/plain",), ("application/json", "text/plain"))
+    assert (second.output_modes, third.output_modes) == (("text/plain",), ("text/plain",))
     extension = next(each for each in card.capabilities.extensions if each.uri == EXTENSION)
     assert extension.params is not None
     described = extension.params["skills"]
@@ -274,6 +284,8 @@ async def test_the_card_says_what_the_functions_say() -> None:
         ([shout], "shout", "The agent shout"),
         (skills_module, "skills_module", "Sums and products."),
         (Calculator(), "Calculator", "Calculates."),
+        (partial(add, b=2), "add", "Adds two numbers."),
+        (as_agent([add, shout]), "agent", "Agent with 2 skills: math.add, shout"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

@@ -98,7 +98,8 @@ async def test_a_json_object_as_text_becomes_the_arguments() -> None:
         (float, 5, 5.0),
         (bool, True, True),
         (str | None, None, None),
-        (Literal["a", 1], 1, 1),
+        (Literal["a", "b"], "b", "b"),
+        (Literal[1, 2], 1.0, 1),
         (Color, "red", Color.RED),
         (list[int], [1.0, 2], [1, 2]),
         (dict[str, int], {"x": 1.0}, {"x": 1}),
@@ -188,9 +189,16 @@ async def test_a_long_wrong_value_is_not_said_back() -> None:
     assert len(str(error)) < 500
 
 
+async def test_of_very_many_wrong_fields_some_are_named() -> None:
+    many = {f"{'x' * 1000}{number}": 1 for number in range(10_000)}
+    error = await refusal_of(add, Part(data=many))
+    assert len(error.violations) == 50
+    assert sum(len(each.field) + len(each.message) for each in error.violations) < 20_000
+
+
 async def test_text_that_is_no_json_is_refused_with_what_the_function_takes() -> None:
     error = await refusal_of(add, Part(text="two and three"))
-    assert str(error) == "Invalid JSON in TextPart"
+    assert str(error) == "Skill add takes a JSON object with a, b"
     assert [each.message for each in error.violations] == ["Skill add takes a JSON object with a, b"]
 
 
@@ -249,6 +257,10 @@ async def with_call(a: int, call: Call, message: Message) -> str:
     return f"{a} {call.caller.id} {message.message_id}"
 
 
+async def with_call_or_none(a: int, call: Call | None = None) -> str:
+    return f"{a} {call is not None}"
+
+
 class Counter:
     def __init__(self, start: int) -> None:
         self.start = start
@@ -263,6 +275,7 @@ class Counter:
         (blocking, {"a": 2, "b": 3}, 6),
         (by_place, {"b": 3}, [1, 3]),
         (with_call, {"a": 2}, "2 anonymous m"),
+        (with_call_or_none, {"a": 2}, "2 True"),
         (Counter(2), {"by": 3}, 5),
     ],
 )

@@ -51,6 +51,7 @@ async def test_what_is_served_can_be_given_by_its_name() -> None:
 
 def test_every_setting_is_a_keyword_and_every_keyword_a_setting_or_an_object() -> None:
     objects = {"card", "auth", "task_store", "interceptors", "request_context_builder", "on_startup", "on_shutdown"}
+    objects.add("card_signing_key")
     assert set(ServeOptions.__annotations__) - objects == set(Settings.__struct_fields__) - {"host", "port"}
 
 
@@ -71,7 +72,7 @@ async def test_an_option_for_modules_is_refused_where_there_are_none() -> None:
 
 
 async def test_a_default_skill_is_refused_where_there_is_nothing_to_choose_from() -> None:
-    with pytest.raises(ValueError, match="default_skill is an option for skills, and function has none"):
+    with pytest.raises(ValueError, match="default_skill is for what has several skills, and this function has not"):
         await async_serve(echo, default_skill="x")
 
 

@@ -15,11 +15,22 @@ import pytest
 from apcore_a2a import A2AClient
 from apcore_a2a.cli.targets import DirectoryTarget, ObjectTarget, load_target, parse_target
 from tests.app.test_serving import address
+from tests.cli.pseudo_terminal import at_terminal
 from tests.processes import running
 from tests.requirements import requirement
 from tests.sources import ROOT
 from tests.test_docs import blocks_of
 
+SKILLS = '''
+from pathlib import Path
+
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+async def shout(text: str) -> str:
+    return text.upper()
+'''
 AGENT = '''
 import apcore
 from fastapi import FastAPI
@@ -108,9 +119,10 @@ def test_a_factory_may_be_a_coroutine_function(here: Path) -> None:
         ("agnt.py:shout", "There is no file agnt.py; did you mean agent.py?"),
         ("agent.py:shuot", "agent.py has no shuot; did you mean shout? It has: shout, whisper"),
         ("agent.py:nothing", "agent.py has no nothing. It has: shout, whisper"),
-        ("agent.py", "Which one? It has: shout, whisper: name it as in agent.py:NAME"),
+        ("values.py", "Which one? It has: number, letter: name it as in values.py:NAME"),
         ("nowhere.at.all:x", "There is no module nowhere.at.all here"),
-        ("nowhere", "There is no directory nowhere: name a directory of apcore modules, file.py:name or"),
+        ("agent", "There is no directory agent; did you mean agent.py?"),
+        ("nowhere", "There is no directory nowhere: name a directory of apcore modules, file.py, file.py:name or"),
         ("bad/name.py:x", "bad/name.py cannot be imported: bad/name.py:2: NameError: name 'undefined' is not defined"),
         ("bad/syntax.py:x", "bad/syntax.py cannot be imported: bad/syntax.py:1: SyntaxError: invalid syntax, in: def"),
         ("bad/missing.py:x", "bad/missing.py:1: ModuleNotFoundError: No module named 'nowhere', in: import nowhere"),
@@ -121,6 +133,7 @@ def test_a_factory_may_be_a_coroutine_function(here: Path) -> None:
 )
 def test_what_cannot_be_served_is_told_in_one_line_with_the_users_own(here: Path, target: str, said: str) -> None:
     (here / "agent.py").write_text("from pathlib import Path\ndef shout(): ...\ndef whisper(): ...\n")
+    (here / "values.py").write_text("number = 1\nletter = 'a'\n")
     (here / "bad").mkdir()
     (here / "bad" / "name.py").write_text("x = 1\ny = undefined + 1\n")
     (here / "bad" / "syntax.py").write_text("def f(:\n")
@@ -154,6 +167,7 @@ SHOWN = [
 @pytest.mark.parametrize("line", [*SHOWN, "apcore-a2a serve agent.py:echo"])
 async def test_every_target_of_the_page_is_served(here: Path, line: str) -> None:
     (here / "agent.py").write_text(AGENT)
+    (here / "skills.py").write_text(SKILLS)
     (here / "package").mkdir()
     (here / "package" / "agents.py").write_text(AGENT)
     (here / "extensions").mkdir()
@@ -166,6 +180,17 @@ async def test_every_target_of_the_page_is_served(here: Path, line: str) -> None
         process.signal(signal.SIGTERM)
         assert await process.ends() == 0
     assert "Traceback" not in process.said
+
+
+async def test_the_functions_of_a_file_are_skills(here: Path) -> None:
+    (here / "skills.py").write_text(SKILLS)
+    async with running(*serve("skills.py", "--host", "127.0.0.1", "--default-skill", "shout")) as process:
+        async with A2AClient(await address(process)) as client:
+            assert [skill.id for skill in (await client.agent_card).skills] == ["add", "shout"]
+            task: Any = await client.send_message({"a": 1}, skill="add")
+            assert task.artifacts[0].parts[0].data == 2
+            task = await client.send_message("hi")
+            assert task.artifacts[0].parts[0].text == "HI"
 
 
 async def test_any_asgi_application_can_be_served_and_options_it_cannot_keep_are_refused(here: Path) -> None:
@@ -218,3 +243,20 @@ async def test_dev_starts_a_file_anew_when_it_changes_also_after_a_mistake(here:
             assert task.artifacts[0].parts[0].text == "HI!"
         process.signal(signal.SIGTERM)
         assert await process.ends() == 0
+
+
+async def test_what_dev_has_started_ends_with_it_however_that_ends(here: Path) -> None:
+    (here / "skills.py").write_text(SKILLS)
+    async with running(*serve("skills.py", verb="dev")) as process:
+        await address(process)
+        process.signal(signal.SIGKILL)
+        await process.ends()  # what it has started holds its standard error, too
+    assert "Finished server process" in process.said
+
+
+def test_ctrl_c_at_a_terminal_ends_dev_and_what_it_has_started(here: Path) -> None:
+    (here / "skills.py").write_text(SKILLS)
+    with at_terminal("dev", "skills.py", "--port", "0") as person:
+        person.sees("Press CTRL\\+C to quit")
+        person.interrupts("Finished server process")
+        assert person.ends() == 0

@@ -95,8 +95,9 @@ async def test_a_task_that_failed_is_found_by_its_reference(caplog: pytest.LogCa
         task: Any = await client.send_message(PAIR)
     (line,) = lines(caplog, "task ended")
     (cause,) = lines(caplog, "module failed")
-    reference = task.status.message.metadata["reference"]
-    assert (line["state"], line["reference"], line["type"]) == ("failed", reference, "ModuleExecuteError")
+    told = task.status.message.metadata
+    reference = told["reference"]
+    assert (line["state"], line["reference"], line["type"]) == ("failed", reference, told["type"])
     assert (cause["task_id"], cause["reference"], cause["module_id"]) == (task.id, reference, "fails")
 
 

@@ -89,6 +89,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(issuer.discovery())
         elif path == CERTS:
             self.answer_certs()
+        elif path == "/elsewhere":
+            self.answer(issuer.certs())
         elif path == "/test/asked":
             self.answer(issuer.asked)
         else:
@@ -106,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
             case "is empty":
                 self.answer({"keys": []})
             case "is endless":
-                self.write(200, b'{"keys": [' + b" " * 2_000_000 + b"]}")
+                self.write(200, json.dumps(self.issuer.certs()).encode() + b" " * 2_000_000)
             case "redirects":
                 self.write(302, b"", location="/elsewhere")
             case _:

@@ -97,6 +97,21 @@ async def test_many_who_wait_cause_one_fetch(web: Web, clock: Clock) -> None:
     assert len(web.asked) == 1
 
 
+async def test_who_waits_for_the_fetch_of_the_start_causes_no_other(web: Web, clock: Clock) -> None:
+    keys = IssuerKeys(jwks_url=CERTS, fetch=web.fetch, clock=clock)
+    web.gate = asyncio.Event()
+    keys.open()
+    await until(lambda: bool(web.asked))
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        waiting = group.create_task(keys.look_again())
+        await asyncio.sleep(0)
+        web.gate.set()
+        await waiting
+    await keys.close()
+    assert has(keys, "one")
+    assert len(web.asked) == 1
+
+
 async def test_an_unknown_key_is_looked_for_at_most_once_a_minute(web: Web, clock: Clock) -> None:
     keys = await fetched(web, clock, jwks_url=CERTS)
     clock.now += LOOK_AGAIN

@@ -155,6 +155,13 @@ def test_claims_can_be_called_anything() -> None:
     )
 
 
+@pytest.mark.parametrize("uid", [None, "", True, 1.5, ["ada"], {"id": "ada"}], ids=str)
+def test_an_id_of_another_name_is_checked_as_sub_is(uid: Any) -> None:
+    auth = JWTAuthenticator(SECRET, claim_mapping=ClaimMapping(id="user.uid"))
+    assert auth.authenticate(bearer(user={"uid": "ada"})) is not None
+    assert auth.authenticate(bearer(user={"uid": uid})) is None
+
+
 def test_a_required_claim_must_be_there() -> None:
     auth = authenticator(require_claims=["team"])
     assert auth.authenticate(bearer()) is None

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from apcore_a2a import JWTAuthenticator, async_serve
+from apcore_a2a import JWTAuthenticator, as_agent, async_serve, skill
 from apcore_a2a.agent import Caller
 from apcore_a2a.auth.scopes import SkillScopes
 from tests.app.test_app import browsing, send
@@ -83,9 +83,9 @@ async def test_who_has_not_learns_nothing_not_even_whether_there_is_such_a_skill
         assert forbidden["error"]["data"]["type"] == missing["error"]["data"]["type"]
         listed = await client.get("/tasks", headers={**bearer(), **V1})
         assert listed.json()["totalSize"] == 0
-    reasons = [vars(record)["reason"] for record in caplog.records]
-    assert reasons == ["missing scopes: bank:write"] * 3 + ["missing scopes: math"]
-    assert vars(caplog.records[0])["caller"] == "ada"
+    denied = [vars(record) for record in caplog.records if record.message == "call denied by scope"]
+    assert [one["reason"] for one in denied] == ["missing scopes: bank:write"] * 3 + ["missing scopes: math"]
+    assert denied[0]["caller"] == "ada"
 
 
 async def test_a_task_that_waits_is_not_answered_with_fewer_scopes() -> None:
@@ -130,3 +130,28 @@ async def test_an_agent_that_does_not_route_asks_for_the_scopes_of_all_its_skill
         assert (await ask(client, "another", "stage"))["result"]["status"]["state"] == "completed"
         card = (await client.get(EXTENDED, headers=bearer(scope="openid"))).json()
         assert card["skills"] == []
+
+
+@requirement("NFR-SEC-001")
+def advice(answer: Any) -> Any:
+    return answer["error"]["data"]["errors"][0]["message"]
+
+
+async def test_a_function_asks_for_its_own_scopes_and_errors_name_what_a_caller_may_know() -> None:
+    async def add(a: int, b: int = 0) -> int:
+        return a + b
+
+    @skill(annotations={"requires_approval": True})
+    async def pay(a: int) -> int:
+        raise AssertionError("nobody has approved it")
+
+    for functions in ([add, pay], as_agent([add, pay])):
+        app = await async_serve(functions, auth=JWTAuthenticator(SECRET), skill_scopes={"pay": ["money"]})
+        async with browsing(app) as client:
+            assert (await ask(client, "add", "", a=1))["result"]["status"]["state"] == "completed"
+            assert (await ask(client, "pay", "", a=1))["error"]["message"] == "Task not found"
+            assert (await ask(client, "pay", "money", a=1))["result"]["status"]["state"] == "input-required"
+            unknown = await ask(client, "nothing", "", a=1)
+            assert advice(unknown) == "Skill not found: nothing; the skills are: add"
+            unknown = await ask(client, "nothing", "money", a=1)
+            assert advice(unknown) == "Skill not found: nothing; the skills are: add, pay"

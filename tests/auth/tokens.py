@@ -18,7 +18,7 @@ def bearer(
 ) -> dict[str, str]:
     """The Authorization header of a token; a change to None leaves the claim out."""
     said = CLAIMS if claims is None else claims
-    whole = {"exp": int(time.time()) + 60, **said, **changes}
+    whole = {"exp": int(time.time()) + 3600, **said, **changes}
     kept = {name: value for name, value in whole.items() if value is not None}
     token = jwt.encode({"alg": alg}, kept, key or OctKey.import_key(SECRET), algorithms=[alg])
     return {"authorization": f"Bearer {token}"}

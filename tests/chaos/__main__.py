@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from apcore_a2a.engine import run
+from tests.chaos import webhook_rounds
 from tests.chaos.rounds import run_round
 from tests.engine.history import Trial
 
@@ -16,6 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--tasks", type=int, default=200)
+    parser.add_argument("--webhook-rounds", type=int, default=5, help="kills amid deliveries to a bad receiver")
     parser.add_argument("--trials", type=int, default=100, help="random histories of 200 operations each")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     chosen = parser.parse_args()
@@ -26,6 +28,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             outcome = run_round(Path(folder) / "tasks.db", dice, tasks=chosen.tasks)
         print(f"round {number}: {outcome}", flush=True)
+    for number in range(1, chosen.webhook_rounds + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            webhooks = webhook_rounds.run_round(Path(folder) / "tasks.db", dice, tasks=chosen.tasks, kills=3)
+        print(f"webhooks, round {number}: {webhooks}", flush=True)
     run.SAVE_RETRIES = (0.0, 0.0, 0.0, 0.001)  # type: ignore[misc]  # a trial has no time to wait
     operations = 0
     for _ in range(chosen.trials):

@@ -3,6 +3,8 @@
 import asyncio
 import io
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
@@ -63,6 +65,22 @@ def terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return run
 
 
+# Tests that run in the background ignore SIGINT, and so would what they start. Not with `preexec_fn`: in a process with
+# threads, newer Pythons warn of it.
+HEARING = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.executable, sys.argv[1:])"
+
+
+@contextmanager
+def interruptible(*args: str) -> Iterator["subprocess.Popen[str]"]:
+    """A command in a process that hears SIGINT."""
+    command = [sys.executable, "-c", HEARING, sys.executable, "-m", "apcore_a2a", *args]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def produce(*parts: Part, name: str = "") -> ArtifactUpdate:
     return ArtifactUpdate(artifact=Artifact(artifact_id="made", name=name, parts=list(parts)), last_chunk=True)
 
@@ -74,6 +92,7 @@ def scripts() -> dict[str, Any]:
         "login": (status(TaskState.WORKING), status(TaskState.AUTH_REQUIRED, "go there"), Gate()),
         "fail": (status(TaskState.FAILED, "not today"),),
         "hang": (WORKING, Gate()),
+        "think": (status(TaskState.WORKING, "thinking"), Gate()),
         "evil": (produce(Part(text=EVIL), Part(data={"x": EVIL}), name=EVIL), COMPLETED),
         "files": (
             produce(

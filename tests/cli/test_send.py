@@ -1,8 +1,6 @@
 """`send` and `stream`: what is sent, what is printed, where it goes, and how it exits."""
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.protocol.card import AgentCapabilities
 from apcore_a2a.protocol.model import TaskState
-from tests.cli.conftest import Terminal, hosted, scripted
+from tests.cli.conftest import Terminal, hosted, interruptible, scripted
 from tests.client import scripted as peer
 from tests.fakes import ScriptedAgent
 from tests.interaction.serving import CARD
@@ -30,6 +28,18 @@ def test_a_task_that_an_agent_answers_with_too_early_is_waited_for(terminal: Ter
         ran = terminal("send", server.url, "hi", "--poll-interval", "0.01")
 
     assert (ran.code, ran.fields["State"]) == (0, "COMPLETED")
+
+
+def test_what_cannot_be_read_of_an_answer_is_said(terminal: Terminal, caplog: pytest.LogCaptureFixture) -> None:
+    with scripted() as server:
+        artifact = {"artifactId": "a-1", "parts": [{"text": "hello"}, {"video": 1}]}
+        server.on(peer.CARD, peer.respond(peer.card(server.url, capabilities={"streaming": False})))
+        server.on("/", peer.result({"task": peer.task("COMPLETED", artifacts=[artifact])}))
+
+        ran = terminal("send", server.url, "hi")
+
+    assert (ran.code, ran.out.endswith("Artifact: a-1\nText:\n  hello\n\n")) == (0, True)
+    assert "left out of the agent's answer, because it cannot be read: task.artifacts[0].parts[1]" in caplog.text
 
 
 def test_a_message_is_sent_and_its_task_waited_for(terminal: Terminal, url: str) -> None:
@@ -138,8 +148,7 @@ def test_time_runs_out_with_an_exit_code_of_its_own_and_the_task_goes_on(termina
 
 
 def test_ctrl_c_leaves_the_task_and_says_how_to_find_it(url: str) -> None:
-    command = [sys.executable, "-m", "apcore_a2a", "stream", url, "hang"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with interruptible("stream", url, "hang") as process:
         assert process.stdout is not None
         while not process.stdout.readline().startswith("State: WORKING"):
             pass

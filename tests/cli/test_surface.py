@@ -37,7 +37,7 @@ EXAMPLES = [
     for block in blocks_of(PAGE, "sh")
     for line in block.code.splitlines()
     # somebody else has to end these: test_tasks.py has the one, tests/app/test_targets.py the others
-    if not re.search(" (subscribe|serve|dev) ", line)
+    if not re.search(" (subscribe|serve|dev|explore) ", line)
 ]
 
 
@@ -93,7 +93,7 @@ def test_every_example_of_the_page_works(
     said = [real.get(word, word) for word in words[1:]]
     stdin = b""
     if piped:
-        stdin = b"hello\n"  # what its echo would say
+        stdin = f"{shlex.split(piped)[1]}\n".encode()  # what its echo would say
     ran = terminal(*said, stdin=stdin)
 
     assert words[0] == "apcore-a2a"
@@ -132,6 +132,13 @@ def test_a_shell_is_told_the_commands_and_options() -> None:
     assert complete("apcore-a2a", "st") == ["stream"]
     assert complete("apcore-a2a", "task", "c") == ["cancel"]
     assert "--skill" in complete("apcore-a2a", "send", "--sk")
+
+
+def test_a_mistyped_command_is_answered_with_the_right_one(terminal: Terminal) -> None:
+    ran = terminal("snd", "http://localhost:8000", "hello")
+    assert (ran.code, ran.out) == (2, "")
+    assert "No such command 'snd'. Did you mean 'send'?" in ran.err
+    assert "Did you mean" not in terminal("xyzzy").err
 
 
 def test_the_version_is_printed(terminal: Terminal) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Terminal
+from apcore_a2a.engine import delivery
+from apcore_a2a.testing.webhook import WebhookReceiver
+from tests.cli.conftest import Terminal, elsewhere, hosted
+from tests.fakes import COMPLETED, ScriptedAgent
 
 
 def begin(terminal: Terminal, url: str, text: str) -> str:
@@ -185,3 +188,28 @@ def test_the_extended_card_is_shown_to_those_who_ask(terminal: Terminal, peer: C
     ran = terminal("card", peer("sdk1"), "--extended", "--token", "any")
 
     assert ran.fields["Agent"] == "sdk1, extended"
+
+
+def test_what_was_given_up_is_listed_and_tried_again(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "RETRY_DELAYS", ())
+    agent = ScriptedAgent({"hello": (COMPLETED,)})
+    with elsewhere(WebhookReceiver((500, 500, 200))) as hook:
+        with hosted(agent, push_notifications=True, allow_insecure_webhooks=True) as url:
+            task_id = begin(terminal, url, "hello")
+            terminal("push", "create", url, task_id, hook.url, "--id", "w")
+            found = terminal("push", "dead", url, "--json").json["webhooks"]
+            while not found:  # it is being tried
+                found = terminal("push", "dead", url, "--json").json["webhooks"]
+            assert (found[0]["taskId"], found[0]["id"], found[0]["reason"]) == (task_id, "w", "HTTP 500")
+            shown = terminal("push", "dead", url, task_id)
+            assert (shown.fields["State"], shown.fields["Webhooks"]) == ("failed", "1")
+            again = terminal("push", "redeliver", url, task_id, "w", "--json").json["webhooks"]
+            assert [webhook["state"] for webhook in again] == ["active"]
+            assert terminal("push", "redeliver", url, "nobody").code == 1
+            assert terminal("push", "redeliver", url, task_id, "unknown").code == 1
+
+
+def test_an_agent_without_webhooks_says_that_it_tells_nothing_of_them(terminal: Terminal, url: str) -> None:
+    ran = terminal("push", "dead", url)
+    assert ran.code != 0
+    assert "tells nothing of its webhooks" in ran.err

@@ -84,6 +84,28 @@ async def test_a_number_that_json_has_not_fails_the_task(event: AgentEvent) -> N
     assert text_of(task) == "The agent's output holds NaN or infinity, which JSON has not"
 
 
+@pytest.mark.parametrize(
+    ("data", "is_taken"),
+    [
+        ([0] * 490_000, True),
+        (["x,[{"] * 490_000, True),
+        ("[{,}]" * 490_000, True),  # one value
+        ([0] * 510_000, False),
+        ([{}] * 260_000, False),
+        ([""] * 1_100_000, False),
+    ],
+    ids=["numbers", "texts", "one text", "too many numbers", "too many objects", "too many texts"],
+)
+async def test_an_event_of_too_many_values_fails_the_task(data: Any, is_taken: bool) -> None:
+    async with serving(ScriptedAgent(default=(artifact(Part(data=data)), COMPLETED))) as engine:
+        task = await User(engine).send("go")
+    if is_taken:
+        assert (task.status.state, task.artifacts[0].parts[0].data) == (S.COMPLETED, data)
+    else:
+        assert task.status.state is S.FAILED
+        assert "more than 500000 JSON values" in text_of(task)
+
+
 async def test_null_and_the_word_for_it_stay_what_they_are() -> None:
     said = artifact(Part(data={"none": None, "n": 1.5, "raw": b"x"}, metadata={"a": None}))
     async with serving(ScriptedAgent(default=(chunk("null"), said, COMPLETED))) as engine:

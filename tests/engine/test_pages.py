@@ -2,11 +2,24 @@
 
 import re
 
-from apcore_a2a.engine import conversation, event_log, live_task, phase, recovery, run, runs, stored_run, streams
+from apcore_a2a.engine import (
+    conversation,
+    delivery,
+    event_log,
+    live_task,
+    phase,
+    recovery,
+    run,
+    runs,
+    stored_run,
+    streams,
+    target,
+)
 from apcore_a2a.engine.options import DEFAULTS
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, TRANSITIONS
 from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage.task_store import MAX_WEBHOOKS
 from tests.sources import ROOT
 
 LIFECYCLE = (ROOT / "docs/lifecycle.md").read_text(encoding="utf-8")
@@ -57,6 +70,11 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
         (waits["a cancel"], f"{run.CANCEL_GRACE + 1:g} s, then"),
         (waits["a stopped agent's task"], grace),
         (waits["a canceled task that waits for its user"], f"{runs.CANCEL_HOOK_TIME:g} s"),
+        (waits["a webhook's next event"], f"{', '.join(f'{pause:g}' for pause in delivery.RETRY_DELAYS)} s between"),
+        (bounds["workers that post to webhooks"], f"{delivery.MAX_WORKERS}, of one host and port"),
+        (bounds["workers that post to webhooks"], f"port {target.MAX_WORKERS_PER_TARGET}; "),
+        (bounds["workers that post to webhooks"], f"{delivery.MAX_BYTES >> 20} MiB"),
+        (bounds["webhooks of one task"], str(MAX_WEBHOOKS)),
         (waits["a reader"], f"every {DEFAULTS.keep_alive_interval:g} s"),
         (waits["the agent"], f"{live_task.MAX_UNSAVED} writes"),
         (waits["the end of a task"], f"{pauses} s, then every {run.SAVE_RETRIES[-1]:g} s"),

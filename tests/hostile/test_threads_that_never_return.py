@@ -87,3 +87,61 @@ async def test_functions_that_never_return_are_replaced_and_then_messages_are_re
         while (await user.send("hello")).status_code == 503:
             pass
         assert "answered hello" in (await user.send("hello")).text
+
+
+# The same with a module of apcore.
+MODULES = """
+import itertools, signal, sys, threading
+import apcore
+from apcore_a2a import serve
+
+gate = threading.Event()
+calls = itertools.count(1)
+signal.signal(signal.SIGUSR1, lambda *_: gate.set())
+
+class Answer:
+    description = "Answers"
+    input_schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+    output_schema = {"type": "object"}
+
+    def execute(self, inputs, context):
+        if inputs["text"] == "wait":
+            print("waiting:", next(calls), file=sys.stderr, flush=True)
+            gate.wait()
+        if inputs["text"] == "other":
+            return context.executor.call("a.other", {"text": "other"}, context)
+        return {"answered": inputs["text"]}
+
+class Other:
+    description = "Called by another module, and not in an event loop"
+    input_schema = output_schema = Answer.output_schema
+
+    def execute(self, inputs, context):
+        return {"answered": "by the other"}
+
+registry = apcore.Registry()
+registry.register("an.answer", Answer())
+registry.register("a.other", Other())
+serve(registry, host="127.0.0.1", port=0, metrics=True, default_skill="an.answer")
+"""
+
+
+async def test_modules_that_never_return_are_counted_and_stop_nobody() -> None:
+    async with running("-c", MODULES) as process, httpx.AsyncClient(base_url=await address(process)) as client:
+        user = User(client, process)
+        await user.get_stuck(40)  # asyncio's own pool has 32 threads at most
+        assert '"answered":"hello"' in (await user.send("hello")).text
+        assert '"answered":"by the other"' in (await user.send("other")).text
+        metrics = await user.metrics()
+        assert (metrics["stuck_threads"], metrics["abandoned_runs"]) == (40, 40)
+        await user.get_stuck(88)
+        await process.says("every thread is held by a function that does not return")
+        health = await client.get("/health")
+        assert (health.status_code, health.json()["reason"]) == (503, NO_THREADS)
+        refused = await user.send("hello")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "30")
+
+        process.signal(signal.SIGUSR1)
+        while (await user.send("hello")).status_code == 503:
+            pass
+        assert '"answered":"hello"' in (await user.send("hello")).text

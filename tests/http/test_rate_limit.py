@@ -91,6 +91,16 @@ def test_only_so_many_buckets_are_kept_and_the_longest_unused_go() -> None:
     assert len(buckets) == 100
 
 
+@pytest.mark.parametrize("burst", [1, 2])
+def test_who_has_asked_of_late_is_not_forgotten_be_it_in_vain(burst: int) -> None:
+    buckets = TokenBuckets(rate=SLOW, burst=burst, most=2)
+    buckets.take("ada")
+    buckets.take("bob")
+    buckets.take("ada")  # refused with a burst of one
+    buckets.take("eve")
+    assert buckets.take("ada") > 0
+
+
 # ---- whose bucket ------------------------------------------------------------------------------------------------
 
 

@@ -67,7 +67,7 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve what can be an agent as `serve` does; the address to reach it at. Ends what still runs, without grace."""
     app = build_app(agent, card=card, **{"shutdown_timeout": 0.1} | options)
-    config = uvicorn.Config(app, http=GuardedProtocol, lifespan="on", log_config=None)
+    config = uvicorn.Config(app, http=GuardedProtocol, ws="none", lifespan="on", log_config=None)
     config.load()
     config.ssl = tls
     server = _Server(config)

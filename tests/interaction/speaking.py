@@ -20,8 +20,12 @@ from apcore_a2a.protocol.model import (
     Event,
     GetExtendedCard,
     GetTask,
+    ListPushConfigs,
     ListTasks,
     Message,
+    PushConfig,
+    PushConfigPage,
+    PushConfigRef,
     Role,
     SendConfiguration,
     SendMessage,
@@ -44,6 +48,10 @@ PATHS: Final = {
     Operation.LIST: ("GET", "/tasks"),
     Operation.CANCEL: ("POST", "/tasks/{id}:cancel"),
     Operation.SUBSCRIBE: ("POST", "/tasks/{id}:subscribe"),
+    Operation.CREATE_PUSH: ("POST", "/tasks/{task_id}/pushNotificationConfigs"),
+    Operation.GET_PUSH: ("GET", "/tasks/{task_id}/pushNotificationConfigs/{id}"),
+    Operation.LIST_PUSH: ("GET", "/tasks/{task_id}/pushNotificationConfigs"),
+    Operation.DELETE_PUSH: ("DELETE", "/tasks/{task_id}/pushNotificationConfigs/{id}"),
     Operation.EXTENDED_CARD: ("GET", "/extendedAgentCard"),
 }
 
@@ -139,6 +147,24 @@ class Speaker:
         assert isinstance(task, Task)
         return task
 
+    async def set_webhook(self, task_id: str, url: str, **fields: Any) -> PushConfig:
+        config = await self.call(Operation.CREATE_PUSH, PushConfig(task_id=task_id, url=url, **fields))
+        assert isinstance(config, PushConfig)
+        return config
+
+    async def get_webhook(self, task_id: str, config_id: str) -> PushConfig:
+        config = await self.call(Operation.GET_PUSH, PushConfigRef(task_id=task_id, id=config_id))
+        assert isinstance(config, PushConfig)
+        return config
+
+    async def list_webhooks(self, task_id: str) -> tuple[PushConfig, ...]:
+        page = await self.call(Operation.LIST_PUSH, ListPushConfigs(task_id=task_id))
+        assert isinstance(page, PushConfigPage)
+        return page.configs
+
+    async def delete_webhook(self, task_id: str, config_id: str) -> None:
+        assert await self.call(Operation.DELETE_PUSH, PushConfigRef(task_id=task_id, id=config_id)) is None
+
     async def extended_card(self) -> Any:
         return await self.call(Operation.EXTENDED_CARD, GetExtendedCard())
 
@@ -163,8 +189,13 @@ class Speaker:
         method, path = PATHS[operation]
         if operation is Operation.EXTENDED_CARD and self.version == "0.3":
             path = "/card"
-        url = self.dialect.REST_PREFIX + path.format(id=params.pop("id", ""))
-        if method == "GET":
+        task_id = getattr(value, "task_id", "")
+        config_id = getattr(value, "id", "")
+        url = self.dialect.REST_PREFIX + path.format(id=config_id or params.get("id", ""), task_id=task_id)
+        if operation is not Operation.CREATE_PUSH:
+            for name in ("id", "taskId", "pushNotificationConfigId"):
+                params.pop(name, None)
+        if method in ("GET", "DELETE"):
             query = {name: json.dumps(one) if isinstance(one, bool) else one for name, one in params.items()}
             return self.http.build_request(method, url, params=query, headers=self.headers)
         return self.http.build_request(method, url, json=params, headers=self.headers)

@@ -3,7 +3,9 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
+from apcore_a2a.agent import Caller
 from apcore_a2a.protocol.model import Task, TaskState
 from tests.fakes import ASKS, COMPLETED, Gate, Keys, ScriptedAgent
 from tests.interaction.conftest import Speak
@@ -49,6 +51,48 @@ async def test_a_foreign_task_is_answered_like_one_that_is_not_there(speak: Spea
     assert (await eve.list()).tasks == ()
     assert (await eve.list(context_id="talk")).tasks == ()
     assert (await ada.get(task.id)).status.state is TaskState.INPUT_REQUIRED
+
+
+class KeysWithRoles(Keys):
+    """Whoever is called root is an administrator."""
+
+    def authenticate(self, headers: dict[str, str]) -> Caller | None:
+        caller = super().authenticate(headers)
+        if caller is None or caller.id != "root":
+            return caller
+        return replace(caller, roles=("ops", "admin"))
+
+
+async def test_an_administrator_lists_and_cancels_everybodys_tasks_and_does_nothing_else(speak: Speak) -> None:
+    nobody = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles(), admin_role="admin")
+    ada, eve, root = nobody.called("ada"), nobody.called("eve"), nobody.called("root")
+    of_ada = await ada.send("hi")
+    of_eve = await eve.send("hi")
+    page = await root.list()
+    assert {task.id for task in page.tasks} == {of_ada.id, of_eve.id}
+    assert {(task.metadata or {})["apcore.owner"] for task in page.tasks} == {"|ada", "|eve"}
+    assert [task.id for task in (await ada.list()).tasks] == [of_ada.id]
+    assert "apcore.owner" not in ((await ada.list()).tasks[0].metadata or {})
+    for operation in (root.get(of_ada.id), root.send("more", task_id=of_ada.id)):
+        with pytest.raises(Refused) as refused:
+            await operation
+        assert refused.value.code == TASK_NOT_FOUND
+    with pytest.raises(Refused) as foreign:
+        await eve.cancel(of_ada.id)
+    assert foreign.value.code == TASK_NOT_FOUND
+    with pytest.raises(Refused) as unknown:
+        await root.cancel("unknown")
+    assert unknown.value.code == TASK_NOT_FOUND
+    assert (await root.cancel(of_ada.id)).status.state is TaskState.CANCELED
+    assert (await ada.get(of_ada.id)).status.state is TaskState.CANCELED
+
+
+async def test_without_the_setting_nobody_is_an_administrator(speak: Speak) -> None:
+    nobody = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles())
+    task = await nobody.called("ada").send("hi")
+    assert (await nobody.called("root").list()).tasks == ()
+    with pytest.raises(Refused):
+        await nobody.called("root").cancel(task.id)
 
 
 async def test_a_context_of_the_same_name_is_another_for_another_caller(speak: Speak) -> None:

@@ -8,11 +8,15 @@ from functools import partial
 from typing import Any, Protocol
 
 import pytest
+from a2a.types import a2a_pb2 as pb
+from google.protobuf.json_format import ParseDict
 
 from apcore_a2a.agent import Agent
+from apcore_a2a.testing.webhook import WebhookReceiver
 from tests.fakes import ASKS, COMPLETED, Gate, Keys, ScriptedAgent, chunk, says
 from tests.interaction.conftest import Serve
 from tests.interaction.peers import Peer, PeerError, rest
+from tests.interaction.peers.js import ask_js
 from tests.interaction.peers.ours import Ours
 from tests.interaction.peers.sdk03 import Process, Sdk03
 from tests.interaction.peers.sdk1 import Sdk1
@@ -173,6 +177,44 @@ async def test_what_is_not_offered_is_refused(meet: Meet) -> None:
     task = await peer.send("hi")
     with pytest.raises(PeerError, match=r"PushNotificationNotSupportedError|HTTP 400"):
         await peer.set_webhook(task["task"], "https://example.com/hook")
+
+
+@requirement("NFR-CMP-005", "FR-PSH-001", "FR-PSH-004")
+async def test_a_webhook(meet: Meet) -> None:
+    gate = Gate()
+    options = {"push_notifications": True, "allow_insecure_webhooks": True}
+    async with WebhookReceiver() as hook:
+        peer = await meet(ScriptedAgent({"hi": (gate, COMPLETED)}), **options)
+        task = (await peer.send("hi", wait=False))["task"]
+        await gate.reached()
+        made = await peer.set_webhook(task, hook.url)
+        config = made.get("pushNotificationConfig", made)
+        assert (made["taskId"], config["url"]) == (task, hook.url)
+        assert await peer.get_webhook(task, config["id"]) == made
+        gate.open()
+        body = (await hook.next()).json
+        if "statusUpdate" in body:
+            assert ParseDict(body, pb.StreamResponse()).status_update.status.state == pb.TASK_STATE_COMPLETED
+        else:
+            assert (body["kind"], body["id"], body["status"]["state"]) == ("task", task, "completed")
+        if isinstance(peer, Sdk1) and "statusUpdate" in body:  # as a 0.3 client it lists and deletes none over REST
+            assert await peer.webhook_urls(task) == (hook.url,)
+            await peer.delete_webhook(task, config["id"])
+            assert await peer.webhook_urls(task) == ()
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_a_webhook_of_the_javascript_client(serve: Serve, binding: str) -> None:
+    agent = ScriptedAgent({"hi": (COMPLETED,)})
+    async with WebhookReceiver() as hook:
+        url = await serve(agent, push_notifications=True, allow_insecure_webhooks=True)
+        made, got, listed, left = await ask_js(url, binding, "webhook", hook.url)
+        assert made["url"] == got["url"] == hook.url
+        assert made["id"] == got["id"]
+        assert {config["id"] for config in listed["configs"]} == {made["id"], "stays"}
+        assert [config["id"] for config in left["configs"]] == ["stays"]
+        body = (await hook.next()).json
+        assert (body["kind"], body["id"], body["status"]["state"]) == ("task", made["taskId"], "completed")
 
 
 @requirement("FR-AGC-003")

@@ -1,9 +1,10 @@
-"""A conversation of three turns with an agent that streams, through a socket: it hears both sides."""
+"""Conversations through a socket: an agent that streams hears both sides, one that asks goes on with the answers."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from apcore_a2a import A2AClient, Call
+from apcore_a2a.protocol.model import Task
 from tests.interaction.serving import serving
 from tests.requirements import requirement
 
@@ -52,3 +53,20 @@ async def test_another_context_and_a_message_without_one_hear_nothing() -> None:
         await say(client, "one")
         assert (await client.send_message("two")).text == "TWO"
         assert (await client.send_message("two", context_id="elsewhere")).text == "TWO"
+
+
+async def book(seats: int, call: Call) -> str:
+    """Books seats, and asks twice."""
+    city = call.ask("Which city?").text
+    day = call.ask("Which day?").text
+    return f"{seats} seats in {city} on {day}"
+
+
+async def test_a_function_that_asks_goes_on_after_a_restart(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with serving([book, chat], card=None, store=store) as url, A2AClient(url) as client:
+        asked = await client.send_message({"seats": 2}, skill="book")
+        assert isinstance(asked, Task)
+    for answer, expected in [("Rome", "Which day?"), ("Monday", "2 seats in Rome on Monday")]:
+        async with serving([book, chat], card=None, store=store) as url, A2AClient(url) as client:
+            assert (await client.send_message(answer, task_id=asked.id)).text == expected

@@ -67,6 +67,10 @@ def test_what_is_printed_is_what_a_person_wants_to_read() -> None:
     assert str(StatusUpdate(status=TaskStatus(state=TaskState.WORKING))) == "working"
     assert str(ArtifactUpdate(artifact=artifact(Part(text="piece")))) == "piece"
     assert str(said) == "Reading"
+    assert str(task(artifact(Part(data={"sum": 5})))) == 'completed: {"sum":5}'
+    assert str(task(artifact(Part(data=0)))) == "completed: 0"
+    assert str(task(artifact(FILE))) == "completed"
+    assert str(message(Part(data=[1]))) == "[1]"
 
 
 def test_the_repr_has_what_is_there_and_nothing_else() -> None:

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from apcore_a2a.errors import OverloadedError, StoreUnavailableError
+from apcore_a2a.errors import LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.model import PushConfig, Task, TaskState, TaskStatus
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.task_store import Query, Report, Webhook
@@ -131,9 +131,17 @@ async def test_an_owner_with_too_many_bytes_loses_their_own_tasks_first() -> Non
 async def test_an_owner_whose_unfinished_tasks_are_too_large_is_refused_and_nobody_else() -> None:
     store = make(of_one=50 * KB)
     await run(store, "a", 45 * KB)
-    with pytest.raises(OverloadedError):
+    with pytest.raises(LimitExceededError, match="You are at your limit"):
         await run_with_message(store, "b", 10 * KB)
     await run_with_message(store, "of-bob", 10 * KB, owner=BOB)
+
+
+async def test_the_share_of_all_who_have_no_name_is_nobody_s_own() -> None:
+    store = make(of_one=50 * KB)
+    await run_with_message(store, "a", 45 * KB, owner="anonymous")
+    with pytest.raises(OverloadedError, match="The agent is at its limit") as caught:
+        await run_with_message(store, "b", 10 * KB, owner="anonymous")
+    assert not isinstance(caught.value, LimitExceededError)
 
 
 async def test_an_owner_whose_task_grows_loses_their_own_tasks_too() -> None:

@@ -50,23 +50,23 @@ def as_agent(
     if isinstance(thing, AgentExecutor):
         return ExecutorAgent(thing, retry_safe=retry_safe, builder=request_context_builder)
     if callable(thing) or is_collection(thing):
-        return _from_functions(thing, retry_safe, default_skill)
+        agents = _from_functions(thing, retry_safe)
+        if callable(thing) and not agents[0].skill.signature.inputs and mark_of(thing) is None:
+            return agents[0]  # it takes whatever is said to it, so nobody has to name a skill
+        return SkillAgent(agents, default_skill=default_skill)
     expected = "an Agent, an AgentExecutor (with execute and cancel), a function or several"
     raise TypeError(f"a {type(thing).__name__} cannot be served: expected {expected}")
 
 
-def _from_functions(thing: Any, retry_safe: bool, default_skill: str) -> Agent:
+def _from_functions(thing: Any, retry_safe: bool) -> list[FunctionAgent]:
     if callable(thing):
-        agent = FunctionAgent(thing, retry_safe=retry_safe)
-        if not agent.skill.signature.inputs and mark_of(thing) is None:
-            return agent  # it takes whatever is said to it, so nobody has to name a skill
-        return SkillAgent([agent], default_skill=default_skill)
+        return [FunctionAgent(thing, retry_safe=retry_safe)]
     threads = make_threads()  # for all of them together
     agents: list[FunctionAgent] = []
     for skill_id, function in collect(thing).items():
         is_safe = retry_safe or bool(getattr(function, "retry_safe", False))
         agents.append(FunctionAgent(function, skill_id=skill_id, retry_safe=is_safe, threads=threads))
-    return SkillAgent(agents, default_skill=default_skill)
+    return agents
 
 
 def _check_builder(thing: Any, builder: Any) -> None:

@@ -15,9 +15,10 @@ from apcore_a2a.agents.docstrings import read_docstring
 from apcore_a2a.agents.inputs import fill_in, read_inputs, refuse_inputs
 from apcore_a2a.agents.integers import IntegerSchema
 from apcore_a2a.agents.schema import Schema, inline
-from apcore_a2a.agents.signatures import Signature, input_schema, name_of, output_schema, read_signature
+from apcore_a2a.agents.signatures import Signature, docstring_of, input_schema, name_of, output_schema, read_signature
 from apcore_a2a.agents.skill_card import (
     MAX_EXAMPLES,
+    TEXT,
     Annotations,
     Example,
     describe_call,
@@ -26,11 +27,9 @@ from apcore_a2a.agents.skill_card import (
 )
 from apcore_a2a.agents.skills import SkillMark, mark_of
 from apcore_a2a.agents.typed_values import to_value, to_violations
-from apcore_a2a.errors import Violation
+from apcore_a2a.errors import InvalidParamsError, Violation
 from apcore_a2a.protocol.card import AgentSkill
-from apcore_a2a.protocol.model import Message, Role, encode
-
-MAX_TEXT = 300  # characters of what is wrong with a field: it may repeat what a client sent
+from apcore_a2a.protocol.model import Message, Part, Role, encode
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -59,7 +58,7 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
         return self.annotations is not None and self.annotations.requires_approval
 
     def read_arguments(self, call: Call) -> Arguments:
-        """What to call the function with.
+        """What to call the function with: positional arguments, and others by name.
 
         Raises:
             InvalidParamsError: a client has not sent what the function takes; it names the fields.
@@ -76,12 +75,12 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
 
     def asking_message(self, call: Call) -> Message:
         """The message with the inputs: of a task that goes on, its first one. A reply answers a question."""
-        if not call.resumed or not (self.signature.inputs or call.memo is not None):
-            return call.message
-        return user_messages(call)[0]
+        if call.resumed and (self.signature.inputs or what_was_waited_for(call) is not None):
+            return user_messages(call)[0]
+        return call.message
 
     def _read_values(self, asked: Message) -> dict[str, Any]:
-        inputs, rest = read_inputs(asked.parts, self)
+        inputs, rest = self._read_inputs(asked)
         fill_in(inputs, rest, self)
         violations: list[Violation] = []
         values: dict[str, Any] = {}
@@ -91,17 +90,26 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
                     violations.append(Violation(each.name, "Field required", "missing"))
                 continue
             try:
-                values[each.name] = to_value(inputs.pop(each.name), each.type)
+                values[each.name] = to_value(inputs.pop(each.name), each.type, composed=each.is_composed)
             except msgspec.ValidationError as error:
                 violations += to_violations(each.name, error)
         violations += [Violation(name, "There is no such field", "unexpected") for name in inputs]
         if violations:
-            raise refuse_inputs([each._replace(message=each.message[:MAX_TEXT]) for each in violations])
+            raise refuse_inputs(violations)
         return values
 
+    def _read_inputs(self, asked: Message) -> tuple[dict[str, Any], tuple[Part, ...]]:
+        try:
+            return read_inputs(asked.parts, self)
+        except InvalidParamsError as error:
+            # The text is the requirements', who think of modules; the violation says what to send instead.
+            if not error.violations:
+                raise
+            raise InvalidParamsError(error.violations[0].message, error.violations) from error
 
-class Waiting(Struct, frozen=True, kw_only=True):
-    """What is kept with a task that waits for its user."""
+
+class Waiting(Struct, frozen=True, kw_only=True, tag_field="waits", tag="function"):
+    """What is kept with a task that waits for its user. The tag tells it from what a function keeps by itself."""
 
     approval_id: str = ""
     """Of the approval that it waits for; empty once that was given."""
@@ -112,8 +120,8 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
 
 def what_was_waited_for(call: Call) -> Waiting | None:
-    """What the task of a call has waited for, if it was for its user."""
-    if call.memo is None:
+    """What the task of a call has waited for, if it was for an approval or an answer to `Call.ask`."""
+    if not isinstance(call.memo, dict) or call.memo.get("waits") != "function":
         return None
     return msgspec.convert(call.memo, Waiting)
 
@@ -134,9 +142,7 @@ def describe(function: Callable[..., Any], *, skill_id: str = "") -> FunctionSki
     """
     signature = read_signature(function)
     mark = mark_of(function) or SkillMark()
-    docstring = inspect.getdoc(function)
-    if not inspect.isroutine(function):  # an object with `__call__`, or a partial: its class has its own docstring
-        docstring = getattr(function, "__doc__", None)
+    docstring = docstring_of(function)
     skill_id = skill_id or mark.id or name_of(function)
     schema: Schema = {}
     if signature.inputs:
@@ -181,8 +187,14 @@ def to_card_skill(skill: FunctionSkill) -> AgentSkill:
         tags=skill.tags,
         examples=tuple(texts),
         input_modes=modes(skill.input_schema),
-        output_modes=modes(skill.output_schema),
+        output_modes=_output_modes(skill.output_schema),
     )
+
+
+def _output_modes(schema: Schema) -> tuple[str, ...]:
+    if schema.get("type") == "string":  # a text that is returned is a text part
+        return (TEXT,)
+    return modes(schema)
 
 
 def to_params(skill: FunctionSkill) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from apcore_a2a.agents.content import agent_message, read_file
 from apcore_a2a.agents.function_controls import Asked, FunctionControls
 from apcore_a2a.agents.function_output import FunctionOutput
 from apcore_a2a.agents.function_skill import Waiting, describe, user_messages, what_was_waited_for
-from apcore_a2a.agents.signatures import may_be_message, name_of
+from apcore_a2a.agents.signatures import docstring_of, may_be_message, name_of
 from apcore_a2a.agents.threads import Threads, Worker
 from apcore_a2a.errors import OverloadedError
 from apcore_a2a.ids_and_time import new_id
@@ -71,7 +71,7 @@ class FunctionAgent:
         self._function = function
         # What a card says of the agent, which is made from these two as if this were the function.
         self.__name__ = name_of(function)
-        self.__doc__ = function.__doc__
+        self.__doc__ = docstring_of(function)
         self._blocks = not _is_async(function)
         self._admission = Admission(retry_safe=retry_safe or self.skill.is_repeatable)
         self._threads = threads or make_threads()
@@ -90,7 +90,7 @@ class FunctionAgent:
         if self._blocks and not self.thread_capacity:
             raise OverloadedError(OUT_OF_THREADS, retry_after=RETRY_AFTER)
         if self.skill.signature.inputs:
-            self.skill.read_arguments(call)
+            call.prepared = self.skill.read_arguments(call)
         return self._admission
 
     def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
@@ -103,12 +103,14 @@ class FunctionAgent:
 
     async def _run_if_approved(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         """Run a function that must not run unasked: the caller is asked, and the answer decides about this call."""
-        waiting = what_was_waited_for(call) or Waiting(approval_id=new_id())
+        waiting = what_was_waited_for(call)
+        approved = None
+        if waiting is None:
+            waiting = Waiting(approval_id=new_id())
+        elif waiting.approval_id:
+            approved = read_answer(call.message)
+            waiting = replace(waiting, approval_messages=waiting.approval_messages + 1)
         if waiting.approval_id:
-            approved = None
-            if call.memo is not None:
-                approved = read_answer(call.message)
-                waiting = replace(waiting, approval_messages=waiting.approval_messages + 1)
             if approved is None:
                 yield Remember(waiting)
                 what = f"skill {self.skill.id}"
@@ -157,7 +159,7 @@ class FunctionAgent:
 
     async def _call(self, call: Call, stack: AsyncExitStack) -> Any:
         """Call the function, on a thread if it may block. What is needed for the whole run is put on the stack."""
-        arguments, named = self.skill.read_arguments(call)
+        arguments, named = call.prepared or self.skill.read_arguments(call)
         if not self._blocks:
             result = self._function(*arguments, **named)
         else:

@@ -16,6 +16,8 @@ from apcore_a2a.agents.schema import ROOT, Schema, file_field, is_base64, text_f
 from apcore_a2a.protocol.decoding import check_tree, decode
 from apcore_a2a.protocol.model import Part
 
+MAX_VIOLATIONS: Final = 50  # that an error names
+MAX_TEXT: Final = 300  # characters of each: it may repeat what a client sent
 _JSON: Final = msgspec.json.Decoder()
 
 
@@ -148,12 +150,15 @@ def fill_in(inputs: dict[str, Any], rest: tuple[Part, ...], skill: TakesInputs) 
 
 
 def refuse_inputs(violations: Sequence[errors.Violation]) -> errors.InvalidParamsError:
-    """The error that names each wrong field."""
+    """The error that names each wrong field, as many as anybody reads: a client may send any number of them."""
+    named: list[errors.Violation] = []
     texts: list[str] = []
-    for field, message, _ in violations:
-        texts.append(f"{field}: {message}" if field else message)
-    text = f"Invalid parameters: {'; '.join(texts[:3])}"  # the text is for people; the violations name them all
-    return errors.InvalidParamsError(text, violations, kind="SchemaValidationError")
+    for field, message, code in violations[:MAX_VIOLATIONS]:
+        shown = errors.Violation(field[:MAX_TEXT], message[:MAX_TEXT], code)
+        named.append(shown)
+        texts.append(f"{shown.field}: {shown.message}" if shown.field else shown.message)
+    text = f"Invalid parameters: {'; '.join(texts[:3])}"  # for people
+    return errors.InvalidParamsError(text, named, kind="SchemaValidationError")
 
 
 def _unreadable(text: str, hint: str = "") -> errors.A2AError:

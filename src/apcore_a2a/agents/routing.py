@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from apcore_a2a.agent import Call
-from apcore_a2a.errors import InvalidParamsError, Violation, list_names
+from apcore_a2a.errors import InvalidParamsError, Violation
+from apcore_a2a.protocol.skill_names import advise
 
 SKILL_ID: Final = "skillId"
 MISSING: Final = "Missing required parameter: metadata.skillId"
@@ -25,5 +26,4 @@ def first_skill_id(*metadata: Mapping[str, Any] | None) -> str:
 
 def missing_skill(known: Iterable[str]) -> InvalidParamsError:
     """The error for a message that could be for any of several skills."""
-    text = f"{MISSING}; the skills are {list_names(known)}"
-    return InvalidParamsError(text, [Violation("metadata.skillId", text, "required")])
+    return InvalidParamsError(MISSING, [Violation("metadata.skillId", f"{MISSING}; {advise(known)}", "required")])

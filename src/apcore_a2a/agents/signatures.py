@@ -14,6 +14,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from apcore_a2a.agent import Call, Remember
 from apcore_a2a.agents.content import text_of
@@ -31,6 +32,7 @@ GIVEN: Final[dict[object, ReadArgument]] = {
     Call: lambda call, asked: call,
     str: lambda call, asked: text_of(asked),
 }
+_NOT_THERE: Final = (NameError, AttributeError)  # what an annotation raises that names nothing
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # they are left empty
 # What a function may answer that is no value of its own: it has no schema.
 _EVENTS: Final = (Message, Part, StatusUpdate, ArtifactUpdate, Task, Remember, NoneType)
@@ -42,6 +44,8 @@ class Input(Struct, frozen=True):
     name: str
     type: Any
     default: Any = inspect.Parameter.empty
+    is_composed: bool = False
+    """Whether there are classes of the user's in it."""
 
     @property
     def is_required(self) -> bool:
@@ -75,9 +79,7 @@ def read_signature(function: Callable[..., Any]) -> Signature:
         raise TypeError(f"{name} cannot be served: its parameters are unknown") from error
     hints = _read_hints(function)
     parameters = [each for each in signature.parameters.values() if each.kind not in _VARIADIC]
-    inputs = _find_inputs(parameters, hints)
-    if inputs:
-        _check_inputs(name, inputs)
+    inputs = tuple(_check_input(name, each) for each in _find_inputs(parameters, hints))
     given = _find_given(name, parameters, hints, inputs)
     return Signature(
         given=given,
@@ -138,13 +140,13 @@ def _find_given(
     return given
 
 
-def _check_inputs(name: str, inputs: tuple[Input, ...]) -> None:
-    for each in inputs:
-        try:
-            schemas_of([each.type])
-        except TypeError as error:
-            reason = str(error).splitlines()[-1]  # before it stands what one could do in a schema
-            raise TypeError(f"{name} cannot be served: JSON has no form for {each.name}: {reason}") from error
+def _check_input(name: str, each: Input) -> Input:
+    try:
+        _, definitions = schemas_of([each.type])
+    except TypeError as error:
+        reason = str(error).splitlines()[-1]  # before it stands what one could do in a schema
+        raise TypeError(f"{name} cannot be served: JSON has no form for {each.name}: {reason}") from error
+    return replace(each, is_composed=bool(definitions))
 
 
 def _read_hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -155,22 +157,44 @@ def _read_hints(function: Callable[..., Any]) -> dict[str, Any]:
     if not inspect.isroutine(target):  # an object with `__call__`
         target = type(target).__call__
     try:
-        return get_type_hints(target, include_extras=True)
-    except NameError:
-        pass
+        found = get_type_hints(target, include_extras=True)
+    except _NOT_THERE:
+        found = _read_hints_that_are_there(target)
+    return {name: _given_or_same(hint) for name, hint in found.items()}
+
+
+def _read_hints_that_are_there(target: Any) -> dict[str, Any]:
     hints: dict[str, Any] = {}
     names = getattr(inspect.unwrap(target), "__globals__", {})
     for name, annotation in target.__annotations__.items():
         alone: Any = SimpleNamespace(__annotations__={name: annotation})  # Any: it need not be a function
         try:
             hints |= get_type_hints(alone, names, include_extras=True)
-        except NameError:
+        except _NOT_THERE:
             continue
     return hints
 
 
+def _given_or_same(hint: Any) -> Any:
+    """`Call` for `Call | None`, of a function that is also called by others, who have none; anything else as it is."""
+    choices = [choice for choice in _choices(hint) if choice is not NoneType]
+    if len(choices) == 1 and choices[0] in (Call, Message) and len(choices) < len(_choices(hint)):
+        return choices[0]
+    return hint
+
+
 def name_of(function: Any) -> str:
+    if isinstance(function, partial):
+        return name_of(function.func)
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+def docstring_of(function: Any) -> str | None:
+    if isinstance(function, partial):  # which has a docstring about partials
+        return docstring_of(function.func)
+    if inspect.isroutine(function):
+        return inspect.getdoc(function)
+    return inspect.getdoc(type(function).__call__) or inspect.getdoc(type(function))
 
 
 # ---- schemas ---------------------------------------------------------------------------------------------------------

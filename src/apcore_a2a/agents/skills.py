@@ -142,7 +142,7 @@ def collect(target: Any) -> dict[str, Callable[..., Any]]:
     """
     found: dict[str, Callable[..., Any]] = {}
     for skill_id, function in _pairs(target):
-        if not isinstance(skill_id, str) or not 0 < len(skill_id) <= MAX_ID:
+        if not isinstance(skill_id, str) or not 0 < len(skill_id) <= MAX_ID or not skill_id.isprintable():
             raise TypeError(f"a skill's id is a text of at most {MAX_ID} characters, not {skill_id!r}")
         if isinstance(function, type) or not callable(function):
             raise TypeError(f"{skill_id} is no function but a {type(function).__name__}")

@@ -35,14 +35,17 @@ def schemas_of(types: Sequence[Any]) -> tuple[list[Schema], dict[str, Schema]]:
     return list(schemas), definitions
 
 
-def to_value(data: Any, annotation: Any) -> Any:
+def to_value(data: Any, annotation: Any, *, composed: bool) -> Any:
     """The value of a type that JSON stands for.
+
+    Args:
+        composed: Whether there may be dataclasses in it.
 
     Raises:
         msgspec.ValidationError: it stands for none.
     """
     value = msgspec.convert(data, annotation, strict=True, str_keys=True, dec_hook=_read_model)
-    if isinstance(data, dict | list):
+    if composed:
         _complete(value)
     return value
 

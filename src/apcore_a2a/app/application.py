@@ -27,29 +27,35 @@ from apcore_a2a.auth.authenticator import (
 from apcore_a2a.auth.credentials import credential_headers
 from apcore_a2a.auth.middleware import AuthMiddleware
 from apcore_a2a.engine.call_context import Interceptor
+from apcore_a2a.engine.delivery import Sender
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.errors import A2AError
-from apcore_a2a.explorer import ExplorerPage
+from apcore_a2a.explorer.inbox import Inbox
+from apcore_a2a.explorer.page import ExplorerPage
 from apcore_a2a.http.client_certificate import ClientCertificate
 from apcore_a2a.http.discovery import (
     CARD_PATH,
     EXTENDED_CARD_PATH,
+    JWKS_PATH,
     OLD_CARD_PATH,
     CardEndpoint,
+    CardSigner,
     ExtendedCardEndpoint,
+    KeysEndpoint,
 )
 from apcore_a2a.http.forwarded import ForwardedClient
+from apcore_a2a.http.front_page import FrontPage
 from apcore_a2a.http.health import HEALTH, LIVE, READY, HealthEndpoint, is_health
 from apcore_a2a.http.jsonrpc import JSONRPCBinding
 from apcore_a2a.http.metrics import Metrics
-from apcore_a2a.http.metrics_board import MetricsBoard
 from apcore_a2a.http.origins import OriginGate
 from apcore_a2a.http.rate_limit import RateLimit, Rates
 from apcore_a2a.http.rest import RESTBinding
 from apcore_a2a.http.signals import on_exit_signal
 from apcore_a2a.http.traffic import KEY, Traffic
+from apcore_a2a.http.webhooks import PATH, REDELIVER_PATH, WebhooksEndpoint
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.memory import InMemoryTaskStore
@@ -68,6 +74,7 @@ class Parts(Struct, kw_only=True):
     card: AgentCard
     store: Store | None = None
     auth: Authenticator | None = None
+    signer: CardSigner | None = None
     extended_card: Callable[[Caller], AgentCard] | None = None
     interceptors: tuple[Interceptor, ...] = ()
     count_modules: Callable[[], int] | None = None
@@ -98,10 +105,7 @@ class Application(Starlette):
             max_body_bytes=settings.max_body_bytes_in_flight,
             max_answer_bytes=settings.max_answer_bytes_in_flight,
         )
-        metrics = None
-        if settings.metrics:
-            # Asked when somebody looks: the engine is made with the metrics, so it comes after them.
-            metrics = Metrics(self.traffic, stuck_threads=lambda: self.engine.stuck_threads)
+        metrics = _metrics_of(self) if settings.metrics else None
         store = parts.store or InMemoryTaskStore()
         observers: list[Observer] = [] if metrics is None else [metrics]
         interceptors = parts.interceptors
@@ -118,19 +122,19 @@ class Application(Starlette):
             interceptors=interceptors,
             extended_card=parts.extended_card,
         )
-        self.cards = CardEndpoint(
-            parts.card, url=settings.url, mode=settings.card_mode, proxies=settings.trusted_proxies
-        )
+        if settings.push_notifications:
+            self.engine.offer_webhooks(_webhook_sender(settings))
+        self.cards = _card_endpoint(parts, settings)
         self.settings = settings
         self._parts = parts
         self._opening = asyncio.Lock()
         self._opened = False
         self._why_not_open = ""
-        self._metrics = metrics
+        self.metrics = metrics
         self.health = HealthEndpoint(self.engine, parts.count_modules or self._count_skills)
         self._core = _pipeline(self, parts, metrics, self._audit)
         super().__init__(lifespan=_lifespan)
-        self.router.default = self._core  # whatever no route of the user's takes
+        self.router.default = self._answer_rest  # whatever no route of the user's takes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -147,6 +151,12 @@ class Application(Starlette):
         else:
             await self._core(scope, receive, send)
 
+    async def _answer_rest(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # another server may let one through
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        await self._core(scope, receive, send)
+
     def _around_lifespan(self, scope: Scope, receive: Receive, send: Send) -> tuple[Scope, Receive, Send]:
         """The protocol of our server learns the limits; a start that fails is told in a line, where it can be."""
         if "state" in scope:
@@ -158,19 +168,6 @@ class Application(Starlette):
             await send(message)
 
         return scope, receive, tell
-
-    def share_metrics(self, board: MetricsBoard, worker: int) -> None:
-        """Show the figures of all workers at /metrics: this is the worker of that number. Before it opens.
-
-        Example:
-            >>> from apcore_a2a.http.metrics import make_board
-            >>> async def shout(text: str) -> str:
-            ...     return text.upper()
-            >>> from apcore_a2a import async_serve
-            >>> asyncio.run(async_serve(shout)).share_metrics(make_board(2), 0)
-        """
-        if self._metrics is not None:
-            self._metrics.share(board, worker)
 
     def _count_skills(self) -> int:
         return len(self.cards.card.skills)
@@ -217,8 +214,8 @@ class Application(Starlette):
         except A2AError as error:
             self._why_not_open = why_not_open(error)
             raise
-        if self._metrics is not None:
-            self._metrics.watch_loop()
+        if self.metrics is not None:
+            self.metrics.watch_loop()
 
     async def close(self) -> None:
         """End every run and stream in bounded time, run the shutdown hooks, close the store.
@@ -234,8 +231,8 @@ class Application(Starlette):
             >>> asyncio.run(main())
             closed
         """
-        if self._metrics is not None:
-            self._metrics.stop()
+        if self.metrics is not None:
+            self.metrics.stop()
         await self.engine.close()
         await close_authenticator(self._parts.auth)
         for hook in self._parts.on_shutdown:
@@ -244,10 +241,25 @@ class Application(Starlette):
             await asyncio.to_thread(self._audit.close)  # it waits for the disk
 
 
+def _metrics_of(app: Application) -> Metrics:
+    # Asked when somebody looks: the engine is made with the metrics, so it comes after them.
+    return Metrics(app.traffic, stuck_threads=lambda: app.engine.stuck_threads, backlog=lambda: app.engine.backlog())
+
+
 def _as_one(observers: list[Observer]) -> Observer | None:
     if len(observers) > 1:
         return Observers(observers)
     return next(iter(observers), None)
+
+
+def _card_endpoint(parts: Parts, settings: Settings) -> CardEndpoint:
+    return CardEndpoint(
+        parts.card,
+        url=settings.url,
+        mode=settings.card_mode,
+        proxies=settings.trusted_proxies,
+        signer=parts.signer,
+    )
 
 
 def _engine_options(card: AgentCard, settings: Settings, store: Store) -> EngineOptions:
@@ -307,6 +319,14 @@ def _pipeline(application: Application, parts: Parts, metrics: Metrics | None, a
         ("POST", "/"): limited(rpc),
         ("GET", EXTENDED_CARD_PATH): limited(ExtendedCardEndpoint(engine, cards)),
     }
+    if engine.webhooks is not None:
+        webhooks = limited(WebhooksEndpoint(engine.webhooks))
+        routes["GET", PATH] = webhooks
+        routes["POST", REDELIVER_PATH] = webhooks
+    if _has_inbox(settings):
+        inbox = limited(Inbox())
+        for method in ("GET", "POST", "DELETE"):
+            routes[method, f"{settings.explorer_prefix}/inbox"] = inbox
     rest = limited(
         RESTBinding(
             engine,
@@ -322,8 +342,16 @@ def _pipeline(application: Application, parts: Parts, metrics: Metrics | None, a
         for route, endpoint in routes.items():
             routes[route] = AuthMiddleware(endpoint, parts.auth, audit=audit)
         rest = AuthMiddleware(rest, parts.auth, audit=audit)
-    dispatch = _Dispatch({**_public_routes(application, metrics), **routes}, rest, metrics)
+    public = _public_routes(application, metrics)
+    explorer = settings.explorer_prefix if settings.explorer else ""
+    public["GET", "/"] = FrontPage(cards, explorer=explorer, otherwise=rest)
+    dispatch = _Dispatch({**public, **routes}, rest, metrics)
     return _behind_gates(dispatch, settings, parts.auth)
+
+
+def _has_inbox(settings: Settings) -> bool:
+    """Whether the Explorer takes webhooks itself, which is for development."""
+    return settings.explorer and settings.push_notifications and settings.allow_insecure_webhooks
 
 
 def _behind_gates(app: ASGIApp, settings: Settings, auth: Authenticator | None) -> ASGIApp:
@@ -349,6 +377,17 @@ def _asks_for_certificates(auth: Authenticator | None) -> bool:
     if auth is None:
         return False
     return any(scheme.get("type") == "mutualTLS" for scheme in security_schemes(auth))
+
+
+def _webhook_sender(settings: Settings) -> Sender:
+    from apcore_a2a.webhooks.sender import (
+        WebhookSender,  # loads aiohttp, which a server without webhooks has no use for
+    )
+
+    if settings.allow_insecure_webhooks:
+        logger.warning("webhooks may be plain HTTP and point into this network: for development only")
+    secrets = (settings.webhook_secret or "").split()
+    return WebhookSender(allow_insecure=settings.allow_insecure_webhooks, secrets=secrets)
 
 
 def _rate_limit(settings: Settings, parts: Parts, metrics: Metrics | None) -> Callable[[ASGIApp], ASGIApp]:
@@ -386,10 +425,14 @@ def _public_routes(application: Application, metrics: Metrics | None) -> dict[tu
         ("GET", LIVE): health,
         ("GET", READY): health,
     }
+    if cards.signer is not None:
+        keys = KeysEndpoint(cards.signer.jwks)
+        public["GET", JWKS_PATH] = keys
+        public["HEAD", JWKS_PATH] = keys
     if metrics is not None:
         public["GET", "/metrics"] = metrics
     if settings.explorer:
-        page = ExplorerPage()
+        page = ExplorerPage(settings.explorer_prefix, options=("inbox",) if _has_inbox(settings) else ())
         public["GET", settings.explorer_prefix] = page
         public["GET", f"{settings.explorer_prefix}/"] = page
     return public

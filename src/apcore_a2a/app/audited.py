@@ -103,3 +103,19 @@ class Observers:
     def stream_closed(self, task_id: str) -> None:
         for observer in self._observers:
             observer.stream_closed(task_id)
+
+    def notification_sent(self, task_id: str) -> None:
+        for observer in self._observers:
+            observer.notification_sent(task_id)
+
+    def notification_failed(self, task_id: str) -> None:
+        for observer in self._observers:
+            observer.notification_failed(task_id)
+
+    def notification_retried(self, task_id: str) -> None:
+        for observer in self._observers:
+            observer.notification_retried(task_id)
+
+    def webhook_given_up(self, task_id: str) -> None:
+        for observer in self._observers:
+            observer.webhook_given_up(task_id)

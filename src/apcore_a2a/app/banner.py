@@ -15,6 +15,7 @@ from apcore_a2a.settings import Settings
 from apcore_a2a.storage.memory import InMemoryTaskStore
 
 MAX_SKILLS: Final = 12
+NO_WIDTH: Final = 1000  # characters
 ANY_ADDRESS: Final = ("0.0.0.0", "::")
 THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
 
@@ -59,7 +60,9 @@ def show_other(name: str, listening: str, settings: Settings, *, reload: str = "
 
 def _console() -> Console:
     # Without a terminal there is no width to wrap at: in a log, an address must stay on its line.
-    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+    if sys.stderr.isatty():
+        return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, soft_wrap=True, width=NO_WIDTH)
 
 
 def _facts(app: Application, settings: Settings, listening: str) -> dict[str, str]:
@@ -122,6 +125,6 @@ def warnings(app: Application, settings: Settings, port: int | None) -> list[str
         found.append(f"anybody who can reach {settings.host}:{port} can run every skill: no authentication is set")
     if "*" in settings.cors_origins:
         found.append("CORS is open to every origin")
-    if settings.push_notifications:
-        found.append("webhooks are not available yet: --push-notifications has no effect")
+    if settings.push_notifications and settings.allow_insecure_webhooks:
+        found.append("webhooks may be plain HTTP and point into this network: --allow-insecure-webhooks is set")
     return found

@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from apcore_a2a import __version__
 from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.agents.function_skill import to_card_skill, to_params
+from apcore_a2a.agents.signatures import docstring_of, name_of
 from apcore_a2a.agents.skill_agent import SkillAgent
 from apcore_a2a.agents.skill_card import JSON, TEXT, describe_skills
 from apcore_a2a.auth.authenticator import Authenticator, security_schemes
@@ -29,7 +31,11 @@ from apcore_a2a.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_NAMELESS: Final = (list, tuple, set, frozenset, Mapping)  # what functions may be collected in
+KeyMaterial = str | Path | Mapping[str, Any]
+"""A private key: the path of a file, or what such a file holds: PEM, a JSON Web Key, a set of those."""
+SigningKeySource = KeyMaterial | Callable[[], KeyMaterial]
+
+_NAMELESS: Final = (list, tuple, set, frozenset, Mapping, SkillAgent)  # what functions may be collected in
 IDEMPOTENCY: Final = AgentExtension(
     uri="urn:apcore:a2a:idempotency-key:1",
     description="A send repeated with the same Idempotency-Key header answers with the same task",
@@ -73,8 +79,7 @@ def describe_agent(agent: Agent, target: Any, settings: Settings, *, extended: b
 
 def _name_of(target: Any, skills: tuple[AgentSkill, ...]) -> str:
     if not isinstance(target, _NAMELESS):
-        name = str(getattr(target, "__name__", type(target).__name__))
-        return name.rpartition(".")[2]  # of a module in a package, its own
+        return name_of(target).rpartition(".")[2]  # of a module in a package, its own
     if len(skills) == 1:
         return skills[0].id
     return "agent"
@@ -83,8 +88,10 @@ def _name_of(target: Any, skills: tuple[AgentSkill, ...]) -> str:
 def _first_line(target: Any) -> str:
     if isinstance(target, _NAMELESS):  # the docstring of `list` says nothing about what is in it
         return ""
-    docstring = getattr(target, "__doc__", None) or ""
-    return str(docstring).strip().partition("\n")[0]
+    docstring = getattr(target, "__doc__", None)
+    if callable(target):
+        docstring = docstring_of(target)
+    return str(docstring or "").strip().partition("\n")[0]
 
 
 def _summary(name: str, skills: tuple[AgentSkill, ...]) -> str:
@@ -106,14 +113,14 @@ def _project_version(target: object) -> str:
 def complete(card: AgentCard, settings: Settings, auth: Authenticator | None) -> AgentCard:
     """The card as the settings name it, with what this server adds.
 
-    That is webhooks (none yet), its extensions, and what a caller must show.
+    That is webhooks, its extensions, and what a caller must show.
     """
     extensions = [*card.capabilities.extensions, IDEMPOTENCY]
     if settings.state_history:
         extensions.append(PASSED_STATES)
     capabilities = replace(
         card.capabilities,
-        push_notifications=False,
+        push_notifications=settings.push_notifications,
         extended_agent_card=auth is not None,
         extensions=tuple(extensions),
     )

@@ -3,7 +3,8 @@
 Rule: apcore is recognised by its methods, never by its types, so that any version and any look-alike will do.
 """
 
-from apcore_a2a.agent import Agent
+from apcore_a2a.agent import Agent, Caller
+from apcore_a2a.agents.function_skill import FunctionSkill
 from apcore_a2a.agents.skill_agent import SkillAgent
 from apcore_a2a.app.application import Parts
 from apcore_a2a.app.card import complete, describe_agent, visible_to, warn_of_unused
@@ -42,8 +43,8 @@ def compose(
         from apcore_a2a.agents.as_agent import as_agent
 
         agent = as_agent(target, request_context_builder=request_context_builder, default_skill=settings.default_skill)
-    if settings.default_skill and not isinstance(agent, SkillAgent):
-        raise ValueError(f"default_skill is an option for skills, and {type(target).__name__} has none to choose from")
+    if settings.default_skill and (agent is target or not isinstance(agent, SkillAgent)):
+        raise ValueError(f"default_skill is for what has several skills, and this {type(target).__name__} has not")
 
     def build(*, extended: bool) -> AgentCard:
         return complete(card or describe_agent(agent, target, settings, extended=extended), settings, auth)
@@ -54,8 +55,19 @@ def compose(
     scopes = SkillScopes(settings.skill_scopes)
     warn_of_unused(scopes, [skill.id for skill in for_callers.skills])
     return Parts(
-        agent=agent,
+        agent=_discreet(agent, scopes),
         card=build(extended=False),
         auth=auth,
         extended_card=lambda caller: visible_to(for_callers, caller, scopes),
     )
+
+
+def _discreet(agent: Agent, scopes: SkillScopes) -> Agent:
+    """An agent whose errors name to a caller only what the cards would show them."""
+
+    def may_know(caller: Caller, skill: FunctionSkill) -> bool:
+        return scopes.permits(caller, skill.id) and (caller.is_authenticated or not skill.requires_approval)
+
+    if isinstance(agent, SkillAgent):
+        return agent.telling(may_know)
+    return agent

@@ -17,12 +17,14 @@ from uvicorn.config import LOGGING_CONFIG
 from apcore_a2a.agent import Agent
 from apcore_a2a.app import logs
 from apcore_a2a.app.application import Application, Hook, Parts
+from apcore_a2a.app.card import SigningKeySource
 from apcore_a2a.app.compose import compose, is_apcore
 from apcore_a2a.app.stores import Retention, choose_store
 from apcore_a2a.auth.any_of import as_authenticator
 from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.auth.scopes import ScopedAgent, SkillScopes
 from apcore_a2a.engine.call_context import Interceptor
+from apcore_a2a.http.discovery import CardSigner
 from apcore_a2a.http.guard import GuardedProtocol
 from apcore_a2a.http.origins import is_loopback
 from apcore_a2a.http.server import Server
@@ -58,6 +60,7 @@ class ServeOptions(TypedDict, total=False):
     approvals_by_caller: bool
     auth: Authenticator | Sequence[Authenticator] | None
     store: str | None
+    card_signing_key: SigningKeySource | None
     task_store: TaskStore | Store | None
     task_store_ttl: float | None
     task_store_max: int | None
@@ -66,6 +69,7 @@ class ServeOptions(TypedDict, total=False):
     on_startup: Sequence[Hook]
     on_shutdown: Sequence[Hook]
     skill_scopes: Mapping[str, Sequence[str]]
+    admin_role: str | None
     audit_log: str | None
     cors_origins: str | Sequence[str] | None
     trusted_proxies: str | Sequence[str] | None
@@ -75,6 +79,8 @@ class ServeOptions(TypedDict, total=False):
     ssl_ca_certs: str | None
     ssl_client_certs: ClientCertificates
     push_notifications: bool
+    allow_insecure_webhooks: bool
+    webhook_secret: str | None
     explorer: bool
     explorer_prefix: str
     metrics: bool
@@ -261,6 +267,7 @@ def build_app(agent: Agent, **options: Unpack[ServeOptions]) -> Application:
 _NOT_SETTINGS: Final = (  # but objects
     "card",
     "auth",
+    "card_signing_key",
     "task_store",
     "interceptors",
     "request_context_builder",
@@ -288,6 +295,7 @@ def build(target: object, options: ServeOptions, **address: Any) -> Application:
     parts = compose(target, options.get("card"), settings, auth, request_context_builder=builder)
     _require_scopes(parts, settings)
     parts.store = choose_store(settings.store, options.get("task_store"), retention)
+    parts.signer = _make_signer(options.get("card_signing_key"), parts.card)
     parts.interceptors = tuple(options.get("interceptors", ()))
     parts.on_startup = tuple(options.get("on_startup", ()))
     parts.on_shutdown = tuple(options.get("on_shutdown", ()))
@@ -302,6 +310,16 @@ def _require_scopes(parts: Parts, settings: Settings) -> None:
     if parts.auth is None:
         raise ValueError("skill_scopes needs auth: without it nobody has scopes, and nobody could call these skills")
     parts.agent = ScopedAgent(parts.agent, scopes, [skill.id for skill in parts.card.skills])
+
+
+def _make_signer(source: SigningKeySource | None, card: AgentCard) -> CardSigner | None:
+    if source is None:
+        return None
+    from apcore_a2a.app.signing import make_signer  # it loads a cryptography library
+
+    signer = make_signer(source)
+    signer.check(card)
+    return signer
 
 
 def _read_settings(options: dict[str, Any]) -> Settings:  # Any: as the user gave them

@@ -56,7 +56,7 @@ def to_caller(claims: Mapping[str, Any], names: ClaimMapping) -> Caller:
     return Caller(
         id=_to_id(names.id, _find(claims, names.id)),
         type=outside_type(_to_text(names.type, kind)),
-        issuer=str(claims.get("iss") or ""),
+        issuer=_to_text("iss", claims.get("iss")),
         roles=_to_roles(names.roles, _find(claims, names.roles)),
         scopes=tuple(sorted(scopes)),
         attributes=_pick_attributes(claims, names.attributes),

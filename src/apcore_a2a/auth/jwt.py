@@ -19,7 +19,8 @@ from apcore_a2a.auth.checked_tokens import CheckedTokens, digest_of
 from apcore_a2a.auth.claims import ClaimMapping, TokenRefused, to_caller
 from apcore_a2a.auth.issuer_keys import IssuerKeys
 from apcore_a2a.auth.keys import VerificationKeys, import_keys
-from apcore_a2a.errors import OverloadedError
+from apcore_a2a.errors import A2AError, OverloadedError
+from apcore_a2a.protocol.decoding import check, decode
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ LEEWAY: Final = 30  # seconds two clocks may differ
 # RFC 8725 §3.11: what is signed for something else (a logout, a proof of possession) is no access token.
 _TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 _DEFAULT: Final = ClaimMapping()
+_CLAIMS: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class TokenChecks(TypedDict, total=False):
@@ -192,19 +194,11 @@ class JWTAuthenticator:
         """The bearer of a token, who is remembered for a while; None, with a line in the log, if it is not valid."""
         now = time.time()
         try:
-            header = jws.extract_compact(token.encode()).headers()
-            key = keys.find(header.get("kid"), header.get("alg"))
-            if key is None:
-                raise TokenRefused("no key of that name and algorithm")
-            if str(header.get("typ", "JWT")).lower() not in _TYPES:
-                raise TokenRefused("its type is not that of an access token")
-            # RFC 7515 §4: what a header says besides is ignored. That goes for keys and addresses of keys, too.
-            registry = jws.JWSRegistry(algorithms=[*key.algorithms], strict_check_header=False)
-            claims = jwt.decode(token, key.key, registry=registry).claims
+            claims = _verify(token, keys)
             self._check_claims(claims, int(now))
             caller = to_caller(claims, self._mapping)
         # Not only JoseError: on tokens that are well signed but oddly shaped, the library stumbles in its own ways.
-        except (JoseError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (JoseError, A2AError, ValueError, TypeError, AttributeError, RecursionError) as error:
             logger.info("token refused", extra={"reason": _reason(error)})
             return None
         until = float(claims["exp"]) + self._leeway
@@ -217,9 +211,6 @@ class JWTAuthenticator:
             claims = {**claims, "sub": str(subject)}  # the library wants a text; a number becomes one (`to_caller`)
         # A registry for each token: it holds the time at which it was made.
         jwt.JWTClaimsRegistry(now=now, leeway=self._leeway, **self._required).validate(claims)
-        # Claims become a caller, who is stored and written: half a character ("\\ud800") or 5,000 lists in each
-        # other would fail somewhere else, where nobody expects it.
-        msgspec.json.encode(claims)
 
     # ---- on the card -------------------------------------------------------------------------------------------------
 
@@ -235,6 +226,30 @@ class JWTAuthenticator:
         if self._discovers and self._issuer_keys is not None:
             schemes.append({"type": "openIdConnect", "openIdConnectUrl": self._issuer_keys.discovery_url})
         return schemes
+
+
+def _verify(token: str, keys: VerificationKeys) -> dict[str, Any]:
+    """The claims of a token that one of the keys has signed.
+
+    Raises:
+        TokenRefused, JoseError: none has, or it is no access token.
+        A2AError: its claims are no JSON, or none that we would take from anybody.
+    """
+    header = jws.extract_compact(token.encode()).headers()
+    key = keys.find(header.get("kid"), header.get("alg"))
+    if key is None:
+        raise TokenRefused("no key of that name and algorithm")
+    if "crit" in header:  # RFC 7515 §4.1.11: what must be understood, and is not, makes the token invalid
+        raise TokenRefused("it has critical headers, and none are known here")
+    if str(header.get("typ", "JWT")).lower() not in _TYPES:
+        raise TokenRefused("its type is not that of an access token")
+    # RFC 7515 §4: what a header says besides is ignored. That goes for keys and addresses of keys, too.
+    registry = jws.JWSRegistry(algorithms=[*key.algorithms], strict_check_header=False)
+    payload = jws.deserialize_compact(token, key.key, registry=registry).payload
+    # Read as strictly as every request: claims become a caller, who is stored and written. Half a character, NaN, or
+    # 5,000 lists in each other would fail somewhere else, where nobody expects it.
+    check(payload)
+    return decode(payload, _CLAIMS)
 
 
 def _read_kid(token: str) -> object:

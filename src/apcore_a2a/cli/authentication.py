@@ -66,6 +66,11 @@ auth_options: Final = combine(
         help="Scopes that a caller must have for the skills of that name, such as 'pay.*=pay:write'. May be repeated.",
     ),
     click.option(
+        "--admin-role",
+        envvar="A2A_ADMIN_ROLE",
+        help="Role whose bearers may list and cancel everybody's tasks.  [default: none]",
+    ),
+    click.option(
         "--audit-log",
         envvar="A2A_AUDIT_LOG",
         metavar="FILE",

@@ -13,9 +13,11 @@ from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from apcore_a2a.cli import failures
 from apcore_a2a.cli.options import CommonOptions
+from apcore_a2a.cli.skills import is_about_skill, remember_skills, skill_hint
 from apcore_a2a.cli.transports import DebugTransport, FileCardTransport, HeaderTransport, LocalCard, RecordingTransport
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.address import origin
@@ -50,7 +52,15 @@ def run_with_client(
         async with open_preferred_client(common) as client:
             if calls_agent and common.version is None:
                 await _note_old_version(client)
-            return await work(client)
+            remember_skills(common.agent, await client.agent_card)
+            try:
+                return await work(client)
+            except A2AError as error:
+                if not is_about_skill(error):
+                    raise
+                hint = skill_hint(error, await client.agent_card)
+                failure = failures.explain(error, with_credentials=common.has_credentials)
+                return failures.report(replace(failure, hint=hint), json=common.json)
 
     return run_to_exit_code(common, connect_and_work, time_limit=time_limit)
 
@@ -66,8 +76,13 @@ def run_to_exit_code(
             code = await work()
             return code or 0
 
+    return report_failures(common, lambda: asyncio.run(limited_work()), limit=limit)
+
+
+def report_failures(common: CommonOptions, run: Callable[[], int], *, limit: float | None = None) -> int:
+    """The exit code of a command, whatever it raises; what fails is said once, here."""
     try:
-        return asyncio.run(limited_work())
+        return run()
     except KeyboardInterrupt:
         return failures.EXIT_INTERRUPTED
     except TimeoutError:
@@ -153,7 +168,7 @@ class Route(NamedTuple):
 
 @asynccontextmanager
 async def _open_route(common: CommonOptions) -> AsyncIterator[Route]:
-    async with _open_network(common) as transport:
+    async with open_network(common) as transport:
         address = agent_address(common.agent)
         if "://" in address:
             yield Route(address, common.allowed_origins, transport)
@@ -165,7 +180,7 @@ async def _open_route(common: CommonOptions) -> AsyncIterator[Route]:
 
 
 @asynccontextmanager
-async def _open_network(common: CommonOptions) -> AsyncIterator[Transport]:
+async def open_network(common: CommonOptions) -> AsyncIterator[Transport]:
     if not common.insecure:
         yield _with_options(common, open_transport(None))
         return
@@ -192,7 +207,7 @@ def _make_client(
 ) -> A2AClient:
     return A2AClient(
         route.url,
-        auth=_choose_auth(common),
+        auth=choose_auth(common),
         timeout=timeout,  # mostly none: the command as a whole has a time limit, see run_to_exit_code
         http=route.transport,
         binding=binding,
@@ -253,7 +268,7 @@ def _read_card(path: str) -> LocalCard:
 # ---- as whom --------------------------------------------------------------------------------------------------------
 
 
-def _choose_auth(common: CommonOptions) -> Auth | None:
+def choose_auth(common: CommonOptions) -> Auth | None:
     if common.bearer:
         return BearerAuth(common.bearer)
     if common.api_key:

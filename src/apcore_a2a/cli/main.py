@@ -24,10 +24,12 @@ COMMANDS: Final = {
     "skills": ("card:skills", "List what an agent can do."),
     "send": ("send:send", "Send a message and wait for the outcome."),
     "stream": ("send:stream", "Send a message and follow what happens (send --stream)."),
+    "chat": ("chat:command", "Talk with an agent, a line at a time."),
     "task": ("task:group", "Get, list, cancel, subscribe to, download a task (task get)."),
     "tasks": ("task:list_tasks", "List tasks (task list)."),
     "cancel": ("task:cancel", "Cancel a task (task cancel)."),
     "subscribe": ("task:subscribe", "Follow a task that is under way (task subscribe)."),
+    "explore": ("explore:command", "Open the Explorer page for an agent, wherever it is."),
     "push": ("push:group", "Manage a task's webhooks (task push-config)."),
     "validate": ("conformance.command:command", "Check an agent against the specification."),
     "conformance": ("conformance.command:command", "Another name for validate."),
@@ -49,6 +51,19 @@ class LazyGroup(click.Group):
         module, _, attribute = COMMANDS[name][0].partition(":")
         command: click.Command = getattr(import_module(f"apcore_a2a.cli.{module}"), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches  # for a typo alone
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean '{near[0]}'?", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # click's own would import each command for its first line of help.

@@ -77,7 +77,7 @@ def _text_part(value: str) -> Part:
         raise click.UsageError(f"{value} is not text in UTF-8; send it with --file.") from error
 
 
-def _file_part(value: str) -> Part:
+def file_part(value: str) -> Part:
     media_type = mimetypes.guess_type(value)[0] or UNKNOWN
     if value.startswith(("http://", "https://")):
         name = value.partition("?")[0].rpartition("/")[2]
@@ -104,7 +104,7 @@ def _data_part(value: str) -> Part:
         raise click.UsageError(f"--data {source} is not JSON: {error}") from error
 
 
-_MAKERS: Final[dict[str, Callable[[str], Part]]] = {"text": _text_part, "file": _file_part, "data": _data_part}
+_MAKERS: Final[dict[str, Callable[[str], Part]]] = {"text": _text_part, "file": file_part, "data": _data_part}
 
 
 def _read_stdin() -> bytes:

@@ -8,6 +8,7 @@ import msgspec
 from apcore_a2a.cli import options, output, rendering
 from apcore_a2a.cli.connection import run_with_client
 from apcore_a2a.client import A2AClient
+from apcore_a2a.client.webhooks import WebhookStatus
 from apcore_a2a.protocol.model import AuthenticationInfo, PushConfig, PushConfigPage, encode
 
 
@@ -84,6 +85,47 @@ def delete(**given: Any) -> int:
         output.print_result(common, msgspec.json.encode({}), [rendering.field("Deleted", config_id)])
 
     return run_with_client(common, work)
+
+
+@group.command("dead", epilog=options.example("apcore-a2a push dead http://localhost:8000"))
+@options.common_options
+@click.argument("words", nargs=-1, metavar="AGENT [TASK]")
+def dead(**given: Any) -> int:
+    """List the webhooks that were given up: their events are dead letters.
+
+    An addition to A2A, which agents served by apcore-a2a understand.
+    """
+    common, words = options.read_common(given, "[TASK]")
+
+    async def work(client: A2AClient) -> None:
+        found = [webhook for webhook in await client.webhooks(*words) if webhook.state == "failed"]
+        _print_states(common, found)
+
+    return run_with_client(common, work)
+
+
+@group.command("redeliver", epilog=options.example("apcore-a2a push redeliver http://localhost:8000 TASK CONFIG"))
+@options.common_options
+@click.argument("words", nargs=-1, metavar="AGENT TASK [CONFIG]")
+def redeliver(**given: Any) -> int:
+    """Try again what a webhook has not got, from where it stopped; without CONFIG, all of the task.
+
+    An addition to A2A, which agents served by apcore-a2a understand.
+    """
+    common, words = options.read_common(given, "TASK", "[CONFIG]")
+
+    async def work(client: A2AClient) -> None:
+        _print_states(common, await client.redeliver(*words))
+
+    return run_with_client(common, work)
+
+
+def _print_states(common: options.CommonOptions, webhooks: list[WebhookStatus]) -> None:
+    lines: list[str] = []
+    for webhook in webhooks:
+        lines += rendering.webhook_lines(webhook)
+    lines.append(rendering.field("Webhooks", len(webhooks)))
+    output.print_result(common, msgspec.json.encode({"webhooks": webhooks}), lines)
 
 
 # 0.3 called the operation tasks/pushNotificationConfig/set.

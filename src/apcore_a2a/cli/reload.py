@@ -5,8 +5,10 @@ only be taken in whole.
 """
 
 import asyncio
+import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
@@ -34,8 +36,10 @@ class News(Enum):
 class Supervisor:
     """Runs a command, and runs it anew whenever a Python file below a directory changes."""
 
-    def __init__(self, command: Sequence[str], directory: Path) -> None:
-        self._command = command
+    def __init__(self, arguments: Sequence[str], directory: Path) -> None:
+        # Nothing is written to it. It is closed when this process is gone, however that ended, and so the child knows.
+        self._lifeline, self._kept = os.pipe()
+        self._command = [sys.executable, "-m", "apcore_a2a", *arguments, "--supervised", str(self._lifeline)]
         self._directory = directory
         self._news: asyncio.Queue[News] = asyncio.Queue()
         self._stop_watching = asyncio.Event()
@@ -65,7 +69,7 @@ class Supervisor:
 
     async def _keep_running(self, group: asyncio.TaskGroup) -> int:
         while True:
-            child = await asyncio.create_subprocess_exec(*self._command)
+            child = await self._start()
             ending = group.create_task(self._tell_end(child))
             news = await self._news.get()
             if news is News.ENDED and child.returncode in (0, NOT_STARTED):
@@ -87,6 +91,11 @@ class Supervisor:
             if self._news.get_nowait() is News.STOP:
                 was_stopped = True
         return was_stopped
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        if os.name == "posix":
+            return await asyncio.create_subprocess_exec(*self._command, pass_fds=[self._lifeline])
+        return await asyncio.create_subprocess_exec(*self._command)
 
     async def _tell_end(self, child: asyncio.subprocess.Process) -> None:
         await child.wait()
@@ -110,5 +119,20 @@ class Supervisor:
 
 def run_with_reload(arguments: Sequence[str], directory: Path) -> int:
     """Run `apcore-a2a` with these arguments, anew whenever a Python file below the directory changes."""
-    command = [sys.executable, "-m", "apcore_a2a", *arguments]
-    return asyncio.run(Supervisor(command, directory).run())
+
+    async def supervise() -> int:
+        return await Supervisor(arguments, directory).run()
+
+    return asyncio.run(supervise())
+
+
+def end_with_supervisor(lifeline: int) -> None:
+    """End this process as SIGTERM does when the one that supervises it is gone."""
+    if os.name != "posix":
+        return
+
+    def wait() -> None:
+        os.read(lifeline, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="supervisor", daemon=True).start()

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from apcore_a2a.clean_text import CONTROL, clean_line, clean_text
+from apcore_a2a.client.webhooks import WebhookStatus
 from apcore_a2a.protocol.card import AgentCard, AgentSkill
 from apcore_a2a.protocol.model import Artifact, Message, Part, PushConfig, Task, TaskState, encode
 
@@ -67,12 +68,12 @@ def parts_lines(parts: Iterable[Part]) -> Iterator[str]:
         if texts:
             yield block("Text", "".join(texts))
             texts = []
-        yield _file_or_data(part)
+        yield file_or_data(part)
     if texts:
         yield block("Text", "".join(texts))
 
 
-def _file_or_data(part: Part) -> str:
+def file_or_data(part: Part) -> str:
     name = part.filename or "(no name)"
     media_type = part.media_type or "unknown type"
     if part.raw is not UNSET:
@@ -189,4 +190,17 @@ def push_lines(config: PushConfig) -> Iterator[str]:
     yield field("URL", config.url)
     if config.authentication is not None:
         yield field("Authentication", config.authentication.scheme)
+    yield ""
+
+
+def webhook_lines(webhook: WebhookStatus) -> Iterator[str]:
+    """How far a webhook has got."""
+    yield field("Config", webhook.id)
+    yield field("Task", webhook.task_id)
+    yield field("URL", webhook.url)
+    yield field("State", webhook.state)
+    yield field("Delivered", webhook.delivered)
+    yield field("Undelivered", webhook.undelivered)
+    if webhook.reason:
+        yield field("Reason", webhook.reason)
     yield ""

@@ -12,6 +12,7 @@ from apcore_a2a.cli import options, output
 from apcore_a2a.cli.connection import run_with_client
 from apcore_a2a.cli.options import CommonOptions
 from apcore_a2a.cli.parts import OrderedCommand, part_options, read_parts
+from apcore_a2a.cli.skills import complete_skill
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import SendOptions
 from apcore_a2a.errors import MethodNotFoundError, UnsupportedOperationError
@@ -20,7 +21,7 @@ from apcore_a2a.protocol.model import Event, Message, Part, SendConfiguration, S
 
 message_options: Final = options.combine(
     part_options,
-    click.option("--skill", help="The skill that is to answer (metadata.skillId)."),
+    click.option("--skill", shell_complete=complete_skill, help="The skill that is to answer (metadata.skillId)."),
     options.env_option(
         "--metadata", type=options.json_object, metavar="JSON", help="Metadata of the request: a JSON object."
     ),

@@ -19,9 +19,9 @@ from apcore_a2a.cli.authentication import auth_options, choose_authenticators, r
 from apcore_a2a.cli.extensions import Extensions, Reloader, open_extensions
 from apcore_a2a.cli.limit_options import limit_options
 from apcore_a2a.cli.options import example
-from apcore_a2a.cli.reload import run_with_reload
+from apcore_a2a.cli.reload import end_with_supervisor, run_with_reload
 from apcore_a2a.cli.targets import FORMS, DirectoryTarget, ObjectTarget, is_asgi, load_target, parse_target
-from apcore_a2a.cli.tls_options import TLS_SETTINGS, tls_options
+from apcore_a2a.cli.tls_options import TLS_SETTINGS, signing_option, tls_options
 from apcore_a2a.http.metrics import make_board
 from apcore_a2a.http.server import NotStarted, bind
 from apcore_a2a.settings import LOG_LEVELS, Settings
@@ -91,9 +91,19 @@ _OF_ANY_APPLICATION: Final = frozenset(
 )
 @auth_options
 @tls_options
+@signing_option
 @click.option("--cors-origins", envvar="CORS_ORIGINS", help="Origins browsers may call from, separated by commas.")
+@click.option("--push-notifications", envvar="PUSH_NOTIFICATIONS", is_flag=True, help="Offer webhooks.")
 @click.option(
-    "--push-notifications", envvar="PUSH_NOTIFICATIONS", is_flag=True, help="Offer webhooks (not available yet)."
+    "--allow-insecure-webhooks",
+    envvar="ALLOW_INSECURE_WEBHOOKS",
+    is_flag=True,
+    help="Let webhooks be plain HTTP, and point into this network: for development.",
+)
+@click.option(
+    "--webhook-secret",
+    envvar="WEBHOOK_SECRET",
+    help="Sign notifications with it: whsec_ and base64. Better set as a variable: flags are seen by others.",
 )
 @click.option("--explorer", envvar="A2A_EXPLORER", is_flag=True, help="Serve the Explorer page.")
 @click.option("--metrics", envvar="A2A_METRICS", is_flag=True, help="Serve GET /metrics.")
@@ -150,7 +160,7 @@ _OF_ANY_APPLICATION: Final = frozenset(
     help="Most messages of a conversation that an agent is told.  [default: 100]",
 )
 @limit_options
-@click.option("--supervised", is_flag=True, hidden=True)  # we are the process that --reload has started
+@click.option("--supervised", type=int, hidden=True)  # we are the process that --reload has started
 @click.option("--reload", is_flag=True, help="Take in code again when its files change.")
 @click.option(
     "--log-level",
@@ -169,9 +179,9 @@ _OF_ANY_APPLICATION: Final = frozenset(
 def command(**given: Any) -> int:
     """Serve TARGET as an A2A agent.
 
-    TARGET is a directory of apcore modules, or the name of an object: file.py:name or package.module:name. The object
-    can be a function, an apcore Registry or Executor, an AgentExecutor, or an application that is ready. Without a
-    TARGET, the modules of --extensions-dir are served.
+    TARGET is a directory of apcore modules; a file, whose functions are the skills; or the name of an object:
+    file.py:name or package.module:name. The object can be a function or several, an apcore Registry or Executor, an
+    AgentExecutor, or an application that is ready. Without a TARGET, the modules of --extensions-dir are served.
 
     Every option can also be set in the environment, under the name beside it; an option given here wins.
     """
@@ -207,9 +217,10 @@ def _serve(given: dict[str, Any]) -> int:
     if isinstance(target, DirectoryTarget):
         extensions = open_extensions(target.directory)
         return _serve_modules(extensions, given, auth)
-    if given["reload"] and not given["supervised"]:
-        arguments = [*click.get_current_context().obj, "--supervised"]
-        return run_with_reload(arguments, target.root)
+    if given["supervised"] is not None:
+        end_with_supervisor(given["supervised"])
+    elif given["reload"]:
+        return run_with_reload(click.get_current_context().obj, target.root)
     loaded = load_target(target, factory=given["factory"])
     changes = ""
     if given["reload"]:
@@ -279,7 +290,8 @@ def _run_workers(app: Application, settings: Settings, given: dict[str, Any], on
     board = make_board(count)
 
     def serve_worker(worker: int) -> int:
-        app.share_metrics(board, worker)
+        if app.metrics is not None:
+            app.metrics.share(board, worker)
         on_first_started = on_started if worker == 0 else None
         level = given["log_level"]
         why_not = run_at(app, settings, log_level=level, log_config=None, on_started=on_first_started, sockets=sockets)
@@ -326,6 +338,8 @@ def _app_options(given: dict[str, Any]) -> dict[str, Any]:  # Any: the values of
             options[name] = given[name]
     for name in ("cors_origins", "trusted_proxies"):
         options[name] = _split(given[name])
+    if given["card_signing_key"]:
+        options["card_signing_key"] = Path(given["card_signing_key"])
     if not options["default_skill"]:
         del options["default_skill"]  # what has no modules refuses it, even if it says nothing
     options["skill_scopes"] = read_skill_scopes(given["skill_scopes"])

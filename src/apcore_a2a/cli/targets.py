@@ -21,7 +21,7 @@ from msgspec import Struct
 from starlette.applications import Starlette
 
 MAX_NAMES: Final = 12
-FORMS: Final = "a directory of apcore modules, file.py:name or package.module:name"
+FORMS: Final = "a directory of apcore modules, file.py, file.py:name or package.module:name"
 _ASGI_PARAMETERS: Final = ("scope", "receive", "send")
 
 
@@ -32,7 +32,7 @@ class DirectoryTarget(Struct, frozen=True):
 
 
 class ObjectTarget(Struct, frozen=True):
-    """A name in a file or in a module."""
+    """A name in a file or in a module; without a name, all functions that are there."""
 
     place: str
     """As the user wrote it: `agent.py` or `package.module`."""
@@ -52,6 +52,8 @@ class ObjectTarget(Struct, frozen=True):
         return Path.cwd()
 
     def __str__(self) -> str:
+        if not self.name:
+            return self.place
         return f"{self.place}:{self.name}"
 
 
@@ -73,6 +75,8 @@ def parse_target(text: str) -> DirectoryTarget | ObjectTarget:
         raise click.ClickException(f"There is no file {place}{_did_you_mean(place, _python_files(place))}")
     is_path = "/" in place or "\\" in place
     if not place.endswith(".py") and (is_path or not name):
+        if Path(f"{text}.py").is_file():
+            raise click.ClickException(f"There is no directory {text}; did you mean {text}.py?")
         raise click.ClickException(f"There is no directory {text}: name {FORMS}")
     return ObjectTarget(place, name)
 
@@ -108,6 +112,8 @@ def load_target(target: ObjectTarget, *, factory: bool = False) -> object:
     sys.path.insert(0, str(target.root))
     module = _import(target)
     if not target.name:
+        if not factory and any(inspect.isfunction(value) for value in _own_objects(module).values()):
+            return module  # each of its functions is a skill
         raise click.ClickException(f"Which one? {_list_names(module)}: name it as in {target.place}:NAME")
     found: object = module
     for name in target.name.split("."):
@@ -215,19 +221,25 @@ def _shorten(filename: str) -> Path:
 
 
 def _list_names(module: ModuleType) -> str:
-    """What a module has that could be served: its own functions and objects, not what it imports."""
-    names = []
-    for name, value in vars(module).items():
-        is_own = getattr(value, "__module__", module.__name__) == module.__name__
-        is_object = not inspect.isclass(value) and not inspect.ismodule(value) and not hasattr(value, "__origin__")
-        if not name.startswith("_") and is_object and (is_own or not inspect.isroutine(value)):
-            names.append(name)
+    """What a module has that could be served."""
+    names = list(_own_objects(module))
     if not names:
         return "It defines nothing that could be served"
     shown = ", ".join(names[:MAX_NAMES])
     if len(names) > MAX_NAMES:
         shown += ", …"
     return f"It has: {shown}"
+
+
+def _own_objects(module: ModuleType) -> dict[str, object]:
+    """A module's own functions and objects by name: not what it imports, and no classes."""
+    found: dict[str, object] = {}
+    for name, value in vars(module).items():
+        is_own = getattr(value, "__module__", module.__name__) == module.__name__
+        is_object = not inspect.isclass(value) and not inspect.ismodule(value) and not hasattr(value, "__origin__")
+        if not name.startswith("_") and is_object and (is_own or not inspect.isroutine(value)):
+            found[name] = value
+    return found
 
 
 def is_asgi(target: object) -> bool:

@@ -1,4 +1,4 @@
-"""The options of `serve` for TLS."""
+"""The options of `serve` for TLS, and for the signature of the card."""
 
 from typing import Final, get_args
 
@@ -43,4 +43,10 @@ tls_options: Final = combine(
         show_default=True,
         help="Whether a caller without one is refused by TLS, or only where authentication is asked for.",
     ),
+)
+signing_option: Final = click.option(
+    "--card-signing-key",
+    envvar="A2A_CARD_SIGNING_KEY",
+    metavar="FILE",
+    help="Sign the card with this private key (PEM or JSON Web Key).",
 )

@@ -7,11 +7,13 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
+import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
 from apcore_a2a.errors import InvalidAgentResponseError, InvalidParamsError, ParseError
+from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import VERSION_HEADER, Dialect
 from apcore_a2a.protocol.model import ArtifactUpdate, Event, Message, StatusUpdate, Task, Value
 from apcore_a2a.protocol.operations import Operation
@@ -81,10 +83,19 @@ def read_event(dialect: Dialect, data: bytes | Raw) -> Event:
     return _note_left_out(event, left_out)
 
 
+class ReceivedCard(Struct, frozen=True):
+    """A card, and what it came as, decoded: that is what was signed."""
+
+    card: AgentCard
+    body: dict[str, Any]
+
+
 def read_result(dialect: Dialect, operation: Operation, data: bytes | Raw) -> Any:
-    """What an operation answered."""
+    """What an operation answered; a card as a ReceivedCard."""
     left_out: list[str] = []
     result = decode_answer(dialect.decode_result, operation, data, left_out)
+    if isinstance(result, AgentCard):
+        return ReceivedCard(result, msgspec.json.decode(bytes(data), type=dict[str, Any]))
     return _note_left_out(result, left_out)
 
 
@@ -93,7 +104,9 @@ def _note_left_out(answer: T, left_out: list[str]) -> T:
     if not left_out:
         return answer
     named = left_out[:MAX_NAMED]
-    logger.warning("part of the agent's answer cannot be read and is left out", extra={"left_out": named})
+    # The paths also in the text: a program that has not set up logging, as the command line, shows nothing else.
+    text = "left out of the agent's answer, because it cannot be read: %s"
+    logger.warning(text, "; ".join(named), extra={"left_out": named})
     if not isinstance(answer, Task | Message | StatusUpdate | ArtifactUpdate):
         return answer  # a page has no metadata
     metadata = {**(answer.metadata or {}), LEFT_OUT: named}

@@ -4,14 +4,14 @@ Rule: every request of a client leaves through here, and with credentials only f
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
 from apcore_a2a.client.auth import AuthContext
-from apcore_a2a.client.binding import Exchange
+from apcore_a2a.client.binding import ChosenInterface, Exchange
 from apcore_a2a.client.discovery import MAX_CARD, Discovery
 from apcore_a2a.client.failures import from_status
 from apcore_a2a.client.negotiation import BINDINGS
@@ -19,6 +19,7 @@ from apcore_a2a.client.open_transport import open_transport
 from apcore_a2a.client.options import ClientSettings, ResolvedOptions
 from apcore_a2a.client.retry import SENDS, Retry, repeat
 from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport, read_all
+from apcore_a2a.client.webhooks import WebhookExchange
 from apcore_a2a.errors import (
     A2AConnectionError,
     A2ADiscoveryError,
@@ -79,13 +80,24 @@ class Channel:
 
     async def _call_once(self, operation: Operation, request: Value, options: ResolvedOptions) -> Any:
         exchange = await self._prepare(operation, request)
+        return await self._exchange(exchange.request, exchange.result, options)
+
+    async def ask(self, prepare: Callable[[ChosenInterface], WebhookExchange], options: ResolvedOptions) -> Any:
+        """One question that is no operation of A2A, and its answer."""
+        async with call_deadline(options.timeout):
+            exchange = prepare(await self.discovery.interface())
+            return await self._exchange(exchange.request, exchange.result, options)
+
+    async def _exchange(
+        self, request: HttpRequest, read: Callable[[HttpResponse], Any], options: ResolvedOptions
+    ) -> Any:
         try:
-            return exchange.result(await self._send(exchange.request, options))
+            return read(await self._send(request, options))
         except UnauthenticatedError:
             if options.auth is None or not options.auth.renew():
                 raise
         # Refused, so not begun: even a message may be sent once more, with the renewed credentials.
-        return exchange.result(await self._send(exchange.request, options))
+        return read(await self._send(request, options))
 
     async def events(
         self, operation: Operation, request: Value, options: ResolvedOptions, last_id: str = ""

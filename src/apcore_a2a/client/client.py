@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-import msgspec
 from msgspec.structs import replace
 
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client.address import check_url
 from apcore_a2a.client.auth import to_auth
+from apcore_a2a.client.binding import ReceivedCard
 from apcore_a2a.client.channel import Channel
 from apcore_a2a.client.messages import Sendable, to_message
 from apcore_a2a.client.options import (
@@ -29,6 +29,7 @@ from apcore_a2a.client.options import (
 )
 from apcore_a2a.client.streaming import EventStream, wait_until_at_rest
 from apcore_a2a.client.transport import Transport
+from apcore_a2a.client.webhooks import WebhookStatus, ask_redelivery, ask_status
 from apcore_a2a.errors import A2AConnectionError, InvalidAgentResponseError
 from apcore_a2a.protocol.card import AgentCard, AgentInterface
 from apcore_a2a.protocol.lifecycle import AT_REST
@@ -52,7 +53,6 @@ from apcore_a2a.protocol.model import (
     Task,
     TaskPage,
     Value,
-    encode,
 )
 from apcore_a2a.protocol.operations import Operation
 
@@ -176,11 +176,10 @@ class A2AClient:
             ...     card = await client.extended_card(auth="Bearer …")
             ...     print(len(card.skills))
         """
-        card: AgentCard = await self._call(Operation.EXTENDED_CARD, GetExtendedCard(), options)
+        received: ReceivedCard = await self._call(Operation.EXTENDED_CARD, GetExtendedCard(), options)
+        card = received.card
         discovery = self._channel.discovery
-        # The bytes it came in are gone by now. A signature over fields that we do not know does not hold here.
-        body = msgspec.json.decode(encode(card))
-        discovery.verify(card, body, self.url)
+        discovery.verify(card, received.body, self.url)
         # What other credentials may see is not for the calls that go without them.
         if "auth" not in options:
             discovery.use_extended_card(card)
@@ -403,6 +402,32 @@ class A2AClient:
             ...     await client.delete_push_config("task-id", "config-id")
         """
         await self._call(Operation.DELETE_PUSH, PushConfigRef(task_id=task_id, id=config_id), options)
+
+    async def webhooks(self, task_id: str = "", **options: Unpack[CallOptions]) -> list[WebhookStatus]:
+        """How far the webhooks of a task have got; without a task, yours that were given up. Agents of ours tell it.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     for webhook in await client.webhooks("task-id"):
+            ...         print(webhook.state, webhook.undelivered, webhook.reason)
+        """
+        found: list[WebhookStatus] = await self._channel.ask(
+            lambda interface: ask_status(interface, task_id), self._resolve(options)
+        )
+        return found
+
+    async def redeliver(self, task_id: str, config_id: str = "", **options: Unpack[CallOptions]) -> list[WebhookStatus]:
+        """Have an agent of ours try again what a webhook of a task has not got, or all of them.
+
+        Example:
+            >>> async def main(client: A2AClient) -> None:
+            ...     for dead in await client.webhooks():
+            ...         await client.redeliver(dead.task_id, dead.id)
+        """
+        revived: list[WebhookStatus] = await self._channel.ask(
+            lambda interface: ask_redelivery(interface, task_id, config_id), self._resolve(options)
+        )
+        return revived
 
     def _resolve(self, options: CallOptions) -> ResolvedOptions:
         return resolve_options(options, self._channel.defaults)

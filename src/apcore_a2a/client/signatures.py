@@ -12,6 +12,7 @@ import msgspec
 from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key
+from joserfc.registry import HeaderParameter
 from msgspec import Struct
 
 from apcore_a2a.errors import A2ADiscoveryError
@@ -32,7 +33,24 @@ ALGORITHMS: Final = [
     "Ed25519",
     "EdDSA",
 ]
+MAX_PAYLOAD: Final = 4 * 1024 * 1024  # bytes in base64: of a card that a client reads at all
 MAX_SIGNATURES: Final = 10  # a card may list thousands, and each is checked against four forms
+
+
+def _anything(value: object) -> None:
+    """What is not read need not be right: a2a-sdk writes `"jku": null`."""
+
+
+class _Registry(jws.JWSRegistry):
+    """What a signature of a card may be. The library's own limits are for tokens, and less than a large card."""
+
+    max_header_length = 8 * 1024
+    max_payload_length = MAX_PAYLOAD
+
+
+_REGISTRY: Final = _Registry(
+    {"jku": HeaderParameter("not read", _anything)}, algorithms=ALGORITHMS, strict_check_header=False
+)
 
 
 class _Header(Struct, frozen=True):
@@ -95,7 +113,7 @@ def _is_valid(signature: AgentCardSignature, payload: bytes, key: Key) -> bool:
     encoded = urlsafe_b64encode(payload).rstrip(b"=").decode()
     token = f"{signature.protected}.{encoded}.{signature.signature}"
     try:
-        jws.deserialize_compact(token, key, algorithms=ALGORITHMS)
+        jws.deserialize_compact(token, key, registry=_REGISTRY)
     except (JoseError, ValueError):
         return False
     return True

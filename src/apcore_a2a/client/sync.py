@@ -11,6 +11,7 @@ from apcore_a2a.client.client import A2AClient
 from apcore_a2a.client.messages import Sendable
 from apcore_a2a.client.options import AuthLike, CallOptions, ClientOptions, ListOptions, SendOptions
 from apcore_a2a.client.transport import Transport
+from apcore_a2a.client.webhooks import WebhookStatus
 from apcore_a2a.protocol.card import AgentCard, AgentInterface
 from apcore_a2a.protocol.model import Event, Message, Metadata, PushConfig, Task, TaskPage
 
@@ -303,3 +304,23 @@ class Client:
             ...     client.delete_push_config("task-id", "config-id")
         """
         self._thread.run(self._client.delete_push_config(task_id, config_id, **options))
+
+    def webhooks(self, task_id: str = "", **options: Unpack[CallOptions]) -> list[WebhookStatus]:
+        """How far the webhooks of a task have got; without a task, yours that were given up. Agents of ours tell it.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     for webhook in client.webhooks("task-id"):
+            ...         print(webhook.state, webhook.undelivered, webhook.reason)
+        """
+        return self._thread.run(self._client.webhooks(task_id, **options))
+
+    def redeliver(self, task_id: str, config_id: str = "", **options: Unpack[CallOptions]) -> list[WebhookStatus]:
+        """Have an agent of ours try again what a webhook of a task has not got, or all of them.
+
+        Example:
+            >>> def main(client: Client) -> None:
+            ...     for dead in client.webhooks():
+            ...         client.redeliver(dead.task_id, dead.id)
+        """
+        return self._thread.run(self._client.redeliver(task_id, config_id, **options))

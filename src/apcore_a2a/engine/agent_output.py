@@ -17,6 +17,7 @@ from apcore_a2a.agent import AgentEvent, Remember
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, to_metadata
 from apcore_a2a.ids_and_time import new_id, utc_now
 from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.decoding import holds_more_values
 from apcore_a2a.protocol.model import (
     ArtifactUpdate,
     Event,
@@ -34,6 +35,11 @@ from apcore_a2a.protocol.model import (
 E = TypeVar("E", bound=Event)
 CheckedEvent = tuple[AgentEvent, bytes]  # an event and its 1.0 JSON; a Remember has none, and its memo is JSON itself
 
+# Of one event. To encode and read back as many takes the loop 100 ms, and whoever lists the task does so again.
+MAX_VALUES: Final = 500_000
+TOO_MANY_VALUES: Final = (
+    f"The agent's output has more than {MAX_VALUES} JSON values at once; it should come in pieces, or as a file"
+)
 UNANSWERED: Final = "The task ended before it was the turn of the messages that waited"
 UNANSWERED_KEY: Final = "unansweredMessages"
 # How the JSON of an event begins (`v1.encode_event`): the name of the member of a StreamResponse.
@@ -75,6 +81,8 @@ def detach(event: E) -> tuple[E, bytes]:
     """An event as its JSON says it: checked, and shared with nobody who could still change it."""
     try:
         body = encode(event)
+        if len(body) > MAX_VALUES and holds_more_values(body, MAX_VALUES):
+            raise InvalidAgentResponseError(TOO_MANY_VALUES)
         if b"null" in body:  # rarely, for what is not set is left out
             _check_numbers(event)
         return _DECODE[type(event)](body), v1.MEMBERS[type(event)] + body + b"}"

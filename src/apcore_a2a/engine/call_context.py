@@ -25,11 +25,13 @@ class CallContext(Struct, frozen=True, kw_only=True):
     extensions: frozenset[str] = frozenset()
     idempotency_key: str = ""
     last_event_id: int | None = None
+    on_behalf_of: str = ""
+    """The owner for whom an administrator acts; empty for everybody else, who act for themselves."""
 
     @property
     def owner(self) -> str:
         """Whose tasks this call may see; part of every question to the store."""
-        return self.caller.owner
+        return self.on_behalf_of or self.caller.owner
 
     @property
     def allowance(self) -> str:

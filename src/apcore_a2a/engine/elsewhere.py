@@ -5,7 +5,6 @@ from typing import Final, NamedTuple
 from apcore_a2a.agent import Call
 from apcore_a2a.engine.followers import Followers
 from apcore_a2a.engine.live_task import LiveTask
-from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import StoredRun
 from apcore_a2a.errors import OverloadedError
 
@@ -20,17 +19,16 @@ class Elsewhere(NamedTuple):
     """The id of a task that was made with the same key, if there is one: then there is no new one."""
 
 
-async def queue_task(followers: Followers, runs: Runs, call: Call, *, key: str, retry_safe: bool) -> Elsewhere:
-    """Store a new task for whichever replica has room first.
+async def queue_task(followers: Followers, live: LiveTask, call: Call, *, key: str, retry_safe: bool) -> Elsewhere:
+    """Store a new task, which nobody holds yet, for whichever replica has room first.
 
     Raises:
         OverloadedError: too many wait already.
     """
-    if await followers.replicas.count_queued(MAX_QUEUED_TASKS) >= MAX_QUEUED_TASKS:
-        raise OverloadedError("The agents are at their limit of waiting tasks; try again later", retry_after=5)
-    live = runs.add_queued(call.task, call.caller.owner)
     live.hold()
     try:
+        if await followers.replicas.count_queued(MAX_QUEUED_TASKS) >= MAX_QUEUED_TASKS:
+            raise OverloadedError("The agents are at their limit of waiting tasks; try again later", retry_after=5)
         live.kept.set_run(StoredRun(request=call.request, caller=call.caller, retry_safe=retry_safe, attempt=0))
         earlier = await live.create(key=key, hand_on=True)
         live.runner = ""

@@ -19,6 +19,7 @@ from apcore_a2a.engine import task_log
 from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.call_context import CallContext, Interceptor
 from apcore_a2a.engine.cluster import Cluster
+from apcore_a2a.engine.delivery import Delivery, Sender
 from apcore_a2a.engine.elsewhere import Elsewhere
 from apcore_a2a.engine.event_log import LogEntry, Snapshot, snapshot_entry
 from apcore_a2a.engine.followers import Followers, is_at_rest
@@ -39,16 +40,19 @@ from apcore_a2a.engine.streams import (
     event_stream,
     replay_ended,
 )
+from apcore_a2a.engine.webhooks import Webhooks
 from apcore_a2a.errors import InvalidParamsError, UnsupportedOperationError, Violation
 from apcore_a2a.protocol import model
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Document, Message, SendMessage, Task, TaskState, Value
 from apcore_a2a.protocol.operations import SHAPES, Operation
-from apcore_a2a.storage.task_store import Query, Record, Store, as_shared, trouble_of
+from apcore_a2a.storage.task_store import EVERYBODY, Backlog, Query, Record, Store, as_shared, trouble_of, webhooks_of
 
 logger = logging.getLogger(__name__)
 
+WEBHOOK_GRACE: Final = 5.0  # seconds in which webhooks get the last events of a server that shuts down
 LARGE_PAGE: Final = 256 * 1024  # bytes of tasks that are not read on the loop
+OWNER: Final = "apcore.owner"  # in the metadata of tasks that an administrator lists
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
 
 
@@ -75,6 +79,8 @@ class Engine:
         self._interceptors = interceptors
         self._extended_card = extended_card
         self._runs = Runs(agent, store, observer=observer, options=options)
+        self.webhooks: Webhooks | None = None
+        self._observer = observer
         shared = as_shared(store)
         self._followers = None
         if shared is not None:
@@ -95,6 +101,22 @@ class Engine:
             Operation.SUBSCRIBE: self.subscribe,
             Operation.EXTENDED_CARD: self.get_extended_card,
         }
+
+    def offer_webhooks(self, sender: Sender) -> None:
+        """Have events posted to webhooks; without this call, made before `open`, there are none.
+
+        Raises:
+            TypeError: the store keeps no webhooks.
+        """
+        kept = webhooks_of(self.store)
+        webhooks = Webhooks(kept, sender, Delivery(kept, sender, observer=self._observer), self._runs)
+        self.webhooks = webhooks
+        self._intake.offer_webhooks(webhooks)
+        self._recovery.offer_webhooks(webhooks)
+        self._operations[Operation.CREATE_PUSH] = webhooks.create
+        self._operations[Operation.GET_PUSH] = webhooks.get
+        self._operations[Operation.LIST_PUSH] = webhooks.list
+        self._operations[Operation.DELETE_PUSH] = webhooks.delete
 
     @property
     def active_tasks(self) -> int:
@@ -125,6 +147,12 @@ class Engine:
     def draining(self) -> bool:
         return self._runs.draining
 
+    async def backlog(self) -> Backlog:
+        """What webhooks wait for; nothing if there are none."""
+        if self.webhooks is None:
+            return Backlog()
+        return await self.webhooks.delivery.backlog()
+
     async def open(self) -> None:
         """Open the store. `recover` comes next, when the agent can work."""
         await self.store.open()
@@ -134,6 +162,8 @@ class Engine:
         await self._recovery.recover()
         if self._cluster is not None:
             self._cluster.start()
+        if self.webhooks is not None:
+            self.webhooks.delivery.start()
 
     def begin_drain(self) -> None:
         """Take no more work, and let what runs end; `close` waits for that."""
@@ -147,6 +177,8 @@ class Engine:
         await self._drain.join(self.options.shutdown_timeout + 15)
         if self._cluster is not None:  # until now, or the others would take over what is still ending here
             await self._cluster.close()
+        if self.webhooks is not None:
+            await self.webhooks.delivery.drain(min(self.options.shutdown_timeout, WEBHOOK_GRACE))
         await self.store.close()
 
     async def handle(self, operation: Operation, request: Value, context: CallContext) -> Any:
@@ -237,8 +269,9 @@ class Engine:
         return _trim_history(record.document, request.history_length)
 
     async def list_tasks(self, request: model.ListTasks, context: CallContext) -> model.TaskPage:
+        is_admin = self._is_admin(context)
         query = Query(
-            owner=context.owner,
+            owner=EVERYBODY if is_admin else context.owner,
             limit=request.page_size,
             cursor=request.page_token,
             context_id=request.context_id,
@@ -249,14 +282,16 @@ class Engine:
         page = await self.store.page(query)
         size = sum(len(record.document.body) for record in page.records)
         if size > LARGE_PAGE:
-            tasks = await asyncio.to_thread(_list_records, page.records, request)
+            tasks = await asyncio.to_thread(_list_records, page.records, request, with_owner=is_admin)
         else:
-            tasks = _list_records(page.records, request)
+            tasks = _list_records(page.records, request, with_owner=is_admin)
         return model.TaskPage(
             tasks=tasks, next_page_token=page.next_cursor, page_size=request.page_size, total_size=page.total
         )
 
     async def cancel_task(self, request: model.CancelTask, context: CallContext) -> Document:
+        if self._is_admin(context):
+            context = await self._for_owner(request.id, context)
         async with self._intake.live(request.id, context, follow=True) as live:
             if not live.has_ended():
                 if self._cluster is not None and live.runner is not None:
@@ -268,6 +303,17 @@ class Engine:
                 if live.state is TaskState.CANCELED:
                     return live.snapshot()
             raise errors.TaskNotCancelableError(request.id, live.state.removeprefix("TASK_STATE_").lower())
+
+    def _is_admin(self, context: CallContext) -> bool:
+        role = self.options.admin_role
+        return role is not None and context.caller.is_authenticated and role in context.caller.roles
+
+    async def _for_owner(self, task_id: str, context: CallContext) -> CallContext:
+        """The call of an administrator, made for whoever owns the task; as it is, if nobody does."""
+        record = await self.store.load(task_id, EVERYBODY)
+        if record is None:
+            return context
+        return replace(context, on_behalf_of=record.owner)
 
     async def subscribe(self, request: model.SubscribeToTask, context: CallContext) -> Events:
         with self._streams.reserve(context) as room:
@@ -324,8 +370,12 @@ def _trim_history(document: Document, history_length: int | None) -> Task | Docu
     return replace(task, history=_last(task.history, history_length))
 
 
-def _list_records(records: Sequence[Record], request: model.ListTasks) -> tuple[Task, ...]:
-    return tuple(_listed(record.document.task(), request) for record in records)
+def _list_records(records: Sequence[Record], request: model.ListTasks, *, with_owner: bool) -> tuple[Task, ...]:
+    tasks = tuple(_listed(record.document.task(), request) for record in records)
+    if with_owner:
+        for task, record in zip(tasks, records, strict=True):
+            task.metadata = {**(task.metadata or {}), OWNER: record.owner}
+    return tasks
 
 
 def _listed(task: Task, request: model.ListTasks) -> Task:

@@ -28,11 +28,11 @@ from apcore_a2a.engine.run import Run, retry_pause
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun
 from apcore_a2a.engine.turn import Place
+from apcore_a2a.engine.webhooks import Webhooks, check_inline
 from apcore_a2a.errors import (
     A2AError,
     InvalidParamsError,
     OverloadedError,
-    PushNotificationNotSupportedError,
     StaleWriteError,
     StoreUnavailableError,
     TaskNotFoundError,
@@ -42,7 +42,7 @@ from apcore_a2a.errors import (
 from apcore_a2a.ids_and_time import new_id, utc_now
 from apcore_a2a.protocol.lifecycle import STATE_TRANSITIONS
 from apcore_a2a.protocol.model import Message, Metadata, Role, SendMessage, Task, TaskState, TaskStatus
-from apcore_a2a.storage.task_store import Query, Record, Store
+from apcore_a2a.storage.task_store import Query, Record, Store, Webhook
 
 MAX_RACES: Final = 5  # looks at a task that other replicas keep writing to
 EXITED: Final = "the agent's admit tried to exit"
@@ -69,22 +69,32 @@ class Intake:
         self._options = options
         self.conversations = Conversations(store, options.context_messages)
         self._followers = followers  # where several replicas share the store
+        self._webhooks: Webhooks | None = None
+
+    def offer_webhooks(self, webhooks: Webhooks) -> None:
+        self._webhooks = webhooks
 
     async def begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere:
         """Start the run a message asks for, up to where its sender can be answered.
 
         A Snapshot when there is no run to wait for: it ended before, or it is not yet its turn and `wait` is false.
         """
+        webhook = None
+        if request.configuration.task_push_notification_config is not None:
+            config = request.configuration.task_push_notification_config
+            webhook = check_inline(self._webhooks, config, context)
         if self._followers is None:
-            return await self._begin(request, context, wait=wait)
+            return await self._begin(request, context, webhook, wait=wait)
         for _ in range(MAX_RACES):
             try:
-                return await self._begin(request, context, wait=wait)
+                return await self._begin(request, context, webhook, wait=wait)
             except StaleWriteError:
                 continue  # another replica took the task's turn between our look and our write
         raise OverloadedError("Too many messages to this task at once; try again later")
 
-    async def _begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere:
+    async def _begin(
+        self, request: SendMessage, context: CallContext, webhook: Webhook | None, *, wait: bool
+    ) -> Run | Snapshot | Elsewhere:
         self._check(request, context)
         message = request.message
         task_id = message.task_id
@@ -92,12 +102,12 @@ class Intake:
             task_id = await self._find_waiting(message.context_id, context)
         if task_id:
             async with self.live(task_id, context) as live:
-                begun = await self._continue(live, request, context, wait=wait)
+                begun = await self._continue(live, request, context, webhook, wait=wait)
             if not isinstance(begun, Run):
                 return begun
             run = begun
         else:
-            new = await self._begin_task(request, context)
+            new = await self._begin_task(request, context, webhook)
             if isinstance(new, Elsewhere):
                 return await self._answer_elsewhere(new, context, wait=wait)
             run = new
@@ -114,8 +124,6 @@ class Intake:
         message = request.message
         if message.role is not Role.USER:
             raise InvalidParamsError("Invalid message role", [Violation("message.role", "must be the user's")])
-        if request.configuration.task_push_notification_config is not None:
-            raise PushNotificationNotSupportedError
         if self._followers is None or message.task_id:  # else a new task may wait for another replica
             self._runs.check_room(context.allowance)
 
@@ -129,7 +137,7 @@ class Intake:
 
     # ---- a new task -----------------------------------------------------------------------------------------------
 
-    async def _begin_task(self, request: SendMessage, context: CallContext) -> Run | Elsewhere:
+    async def _begin_task(self, request: SendMessage, context: CallContext, webhook: Webhook | None) -> Run | Elsewhere:
         message = request.message
         call = self._new_task(request, context)
         if message.context_id or message.reference_task_ids:
@@ -138,9 +146,12 @@ class Intake:
         key = self._repetition_key(call.request.message, context)
         allowance = context.allowance
         if self._followers is not None and self._runs.room <= 0:
-            return await queue_task(self._followers, self._runs, call, key=key, retry_safe=admission.retry_safe)
+            live = self._runs.add_queued(call.task, context.owner)
+            self._attach(webhook, live)
+            return await queue_task(self._followers, live, call, key=key, retry_safe=admission.retry_safe)
         live = self._runs.add(call.task, context.owner, allowance)
         self._keep_for_restart(live, call, retry_safe=admission.retry_safe)
+        self._attach(webhook, live)
         if self._agent.may_reply and not key:
             return self._runs.launch(live, call, AgentDecides(), allowance=allowance)
         return self._runs.launch(live, call, NewTask(key), allowance=allowance)
@@ -207,6 +218,11 @@ class Intake:
             )
             live.kept.set_run(run)
 
+    def _attach(self, webhook: Webhook | None, live: LiveTask) -> None:
+        """Have a new task stored with the webhook that came with its message."""
+        if webhook is not None and self._webhooks is not None:
+            self._webhooks.attach(webhook, live)
+
     # ---- a task's next message ------------------------------------------------------------------------------------
 
     async def _find_waiting(self, context_id: str, context: CallContext) -> str:
@@ -218,7 +234,7 @@ class Intake:
         return page.records[0].document.task().id
 
     async def _continue(
-        self, live: LiveTask, request: SendMessage, context: CallContext, *, wait: bool
+        self, live: LiveTask, request: SendMessage, context: CallContext, webhook: Webhook | None, *, wait: bool
     ) -> Run | Snapshot:
         context_id = request.message.context_id
         if context_id and context_id != live.task.context_id:
@@ -229,6 +245,8 @@ class Intake:
         if live.has_ended():
             raise _ended(live)
         admitted = await self._admit(live, request, context)
+        if self._webhooks is not None:
+            await self._webhooks.resume(live, webhook)
         if self._followers is not None and live.runner is not None:
             if not wait:
                 await send_on(self._followers, live, request, context.caller)
@@ -246,7 +264,7 @@ class Intake:
     async def queue_here(self, live: LiveTask, request: SendMessage, context: CallContext) -> None:
         """Take a message that another replica was sent, to a task that runs here; done when it is stored."""
         with live.held():
-            begun = await self._continue(live, request, context, wait=False)
+            begun = await self._continue(live, request, context, None, wait=False)
             if isinstance(begun, Run):  # its turn has come at once
                 await begun.progress.until(OPENED)
                 if begun.error is not None:

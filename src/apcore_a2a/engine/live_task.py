@@ -175,7 +175,7 @@ class LiveTask:
 
     def when_unwatched(self, seconds: float, stop: Callable[[], object]) -> None:
         """Call `stop` after a while, unless somebody takes an interest in the task again."""
-        if self._holders == 1:  # the run itself
+        if self._holders == 1 and not self.kept.has_webhook:  # the run itself
             self._set_unwatched_timer(asyncio.get_running_loop().call_later(seconds, stop))
 
     def _set_unwatched_timer(self, timer: asyncio.TimerHandle | None) -> None:
@@ -208,7 +208,6 @@ class LiveTask:
     def lose(self) -> None:
         """Another process writes the task now: whoever watches it reads the store again."""
         self._out_of_step = True
-        self.runner = ""
         if not self.is_shared:  # else it is followed from now on
             self.log.close()
 
@@ -245,6 +244,7 @@ class LiveTask:
             records.append(body)
         change = self._change(records)
         change.hand_on = hand_on
+        change.webhook = self.kept.webhook
         self._out_of_step = True  # until the store says that it has it
         earlier = await self._store.create(change, key=key)
         self._out_of_step = False

@@ -22,6 +22,18 @@ class Observer(Protocol):
 
     def stream_closed(self, task_id: str) -> None: ...
 
+    def notification_sent(self, task_id: str) -> None:
+        """A webhook has got an event."""
+
+    def notification_failed(self, task_id: str) -> None:
+        """An attempt to post an event to a webhook was in vain."""
+
+    def notification_retried(self, task_id: str) -> None:
+        """An event will be posted again."""
+
+    def webhook_given_up(self, task_id: str) -> None:
+        """What it waits for are dead letters now."""
+
 
 class Silent:
     """The default observer: sees nothing."""
@@ -37,3 +49,11 @@ class Silent:
     def stream_opened(self, task_id: str) -> None: ...
 
     def stream_closed(self, task_id: str) -> None: ...
+
+    def notification_sent(self, task_id: str) -> None: ...
+
+    def notification_failed(self, task_id: str) -> None: ...
+
+    def notification_retried(self, task_id: str) -> None: ...
+
+    def webhook_given_up(self, task_id: str) -> None: ...

@@ -21,6 +21,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     cancel_on_disconnect: bool = True
     same_message_same_task: bool = False
     state_history: bool = False
+    admin_role: str | None = None
+    """The role whose bearers may list and cancel everybody's tasks; None: nobody may."""
     streaming: bool = True
     required_extensions: frozenset[str] = frozenset()
 

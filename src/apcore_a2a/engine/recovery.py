@@ -15,6 +15,7 @@ from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.phase import FromQueue, Rerun, Start
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import StoredRun, decode_stored_run
+from apcore_a2a.engine.webhooks import Webhooks
 from apcore_a2a.errors import AgentError
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import SendMessage
@@ -30,6 +31,10 @@ class Recovery:
         self._store = store
         self._runs = runs
         self._intake = intake
+        self._webhooks: Webhooks | None = None
+
+    def offer_webhooks(self, webhooks: Webhooks) -> None:
+        self._webhooks = webhooks
 
     async def recover(self) -> None:
         """Run again what a dead process left, if its agent allows that, and what waited; end the rest."""
@@ -44,6 +49,8 @@ class Recovery:
             if live.is_shared:
                 live.follow(record)
                 live.runner = None
+            if self._webhooks is not None:
+                await self._webhooks.resume(live)
             if stored is not None:
                 live.kept.set_queue(stored.queue)
             request = stored.request if stored is not None else None

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from apcore_a2a.agent import Caller
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import SendMessage, TaskState, encode
+from apcore_a2a.storage.task_store import Webhook
 
 MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task whose process died
 
@@ -53,11 +54,13 @@ def decode_stored_run(body: bytes) -> StoredRun | None:
 
 
 class RunKeeper:
-    """The run and the queue of one task, and what a durable store keeps of them; encoded when they change."""
+    """The run, the queue and the webhook of one task, and what a durable store keeps of the first two, encoded."""
 
     def __init__(self, *, durable: bool) -> None:
         self.run: StoredRun | None = None
         self.queue: tuple[QueuedMessage, ...] = ()  # in the order in which they will be run
+        self.has_webhook = False  # then the task is not canceled for want of streams
+        self.webhook: Webhook | None = None  # that a new task is stored with
         self._durable = durable
         self._run_body = b""  # the run and the queue
         self._queue_body = b""  # the queue alone
@@ -69,6 +72,11 @@ class RunKeeper:
     def set_queue(self, queue: tuple[QueuedMessage, ...]) -> None:
         self.queue = queue
         self._encode()
+
+    def expect_webhook(self, webhook: Webhook | None) -> None:
+        """The task has a webhook; one that is given is to be stored with the task, which is new."""
+        self.has_webhook = True
+        self.webhook = webhook
 
     def _encode(self) -> None:
         if not self._durable:  # nothing outlives the process

@@ -61,10 +61,11 @@ _STREAM_HEADERS: Final = (
 )
 
 Headers = tuple[tuple[bytes, bytes], ...]
-Locate = Callable[[AgentCard, Scope], AgentCard]
+Locate = Callable[[AgentCard, Scope, str], AgentCard]
+"""From a card, a request and the version that it speaks, to the card as it is told there."""
 
 
-def as_it_is(card: AgentCard, scope: Scope) -> AgentCard:
+def as_it_is(card: AgentCard, scope: Scope, version: str) -> AgentCard:
     """The card of an agent that knows its address; others say on a card where it was asked for."""
     return card
 

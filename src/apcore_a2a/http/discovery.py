@@ -6,7 +6,7 @@ Rule: a card is encoded when it changes, never when it is asked for.
 import hashlib
 import time
 from email.utils import formatdate
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,8 +23,10 @@ from apcore_a2a.safe_headers import SAFE
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
 OLD_CARD_PATH: Final = "/.well-known/agent.json"
+JWKS_PATH: Final = "/.well-known/jwks.json"
 EXTENDED_CARD_PATH: Final = "/agent/authenticatedExtendedCard"
 MAX_AGE: Final = 300
+_ENCODERS: Final = (("1.0", v1.encode_card), ("0.3", v03.encode_card), ("hybrid", v03.encode_hybrid_card))
 MAX_ADDRESSES: Final = 32  # a server has few; what somebody makes up is not remembered for ever
 
 
@@ -54,6 +56,14 @@ def _form(body: bytes, modified: float) -> _Form:
     return _Form(body, headers, etag, date)
 
 
+async def _hand_out(form: _Form, request: Inbound, send: Send) -> None:
+    if form.is_known(request):
+        await send({"type": "http.response.start", "status": 304, "headers": [*form.headers, *SAFE]})
+        await send({"type": "http.response.body", "body": b""})
+    else:
+        await respond(send, 200, form.body, cache=form.headers)  # the server leaves the body out for HEAD
+
+
 def interfaces(base: str) -> tuple[AgentInterface, ...]:
     """Where this server speaks what: every binding and version at one address; the first is preferred."""
     rest = base.rstrip("/")  # clients put paths behind it, some without looking whether it ends in a slash
@@ -65,6 +75,15 @@ def interfaces(base: str) -> tuple[AgentInterface, ...]:
     )
 
 
+class CardSigner(Protocol):
+    """Signs cards; loaded by those who have a key."""
+
+    @property
+    def jwks(self) -> bytes: ...
+    def sign(self, card: AgentCard, form: str, base: str) -> AgentCard:
+        """The card with signatures, as it is told in that form (1.0, 0.3, hybrid) and at that address."""
+
+
 class CardEndpoint:
     """Holds the public card and hands it out.
 
@@ -73,12 +92,21 @@ class CardEndpoint:
 
     Without `url`, a card says the address its request came in at: the socket's, or what a trusted proxy forwarded;
     never the Host header, which anybody can write.
+
+    A `signer` puts signatures on every card that is told here.
     """
 
     def __init__(
-        self, card: AgentCard, *, url: str | None = None, mode: CardMode = "auto", proxies: tuple[str, ...] = ()
+        self,
+        card: AgentCard,
+        *,
+        url: str | None = None,
+        mode: CardMode = "auto",
+        proxies: tuple[str, ...] = (),
+        signer: CardSigner | None = None,
     ) -> None:
         self.card = card
+        self.signer = signer
         self._url = url
         self._mode = mode
         self._proxies = frozenset(proxies)
@@ -91,35 +119,31 @@ class CardEndpoint:
         self._modified = time.time()
         self._forms = {}
 
-    def at(self, card: AgentCard, scope: Scope) -> AgentCard:
-        """A card that says where it is served."""
-        if card.supported_interfaces:
+    def at(self, card: AgentCard, scope: Scope, form: str) -> AgentCard:
+        """A card that says where it is served, signed if cards are signed here."""
+        address = self._address(scope)
+        if not card.supported_interfaces:
+            card = replace(card, supported_interfaces=interfaces(address))
+        if self.signer is None:
             return card
-        return replace(card, supported_interfaces=interfaces(self._address(scope)))
+        return self.signer.sign(card, form, address)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
         forms = self._encoded(scope)
         form = forms[self._choose(scope["path"], request.version())]
-        if form.is_known(request):
-            await send({"type": "http.response.start", "status": 304, "headers": [*form.headers, *SAFE]})
-            await send({"type": "http.response.body", "body": b""})
-        else:
-            await respond(send, 200, form.body, cache=form.headers)  # the server leaves the body out for HEAD
+        await _hand_out(form, request, send)
 
     def _encoded(self, scope: Scope) -> dict[str, _Form]:
         """The card in every form, for the address at which it was asked for."""
         address = ""
-        if not self.card.supported_interfaces:
+        if not self.card.supported_interfaces or self.signer is not None:
             address = self._address(scope)
         if address not in self._forms:
             if len(self._forms) >= MAX_ADDRESSES:
                 self._forms.clear()
-            card = self.at(self.card, scope)
             self._forms[address] = {
-                "1.0": _form(v1.encode_card(card), self._modified),
-                "0.3": _form(v03.encode_card(card), self._modified),
-                "hybrid": _form(v03.encode_hybrid_card(card), self._modified),
+                form: _form(encode(self.at(self.card, scope, form)), self._modified) for form, encode in _ENCODERS
             }
         return self._forms[address]
 
@@ -164,6 +188,16 @@ class ExtendedCardEndpoint:
         try:
             dialect = request.dialect()
             card = await self._engine.get_extended_card(GetExtendedCard(), request.context(dialect, ""))
-            await respond(send, 200, dialect.encode_card(self._cards.at(card, scope)))
+            await respond(send, 200, dialect.encode_card(self._cards.at(card, scope, dialect.VERSION)))
         except A2AError as error:
             await refuse_early(scope, send, 404, error)
+
+
+class KeysEndpoint:
+    """GET /.well-known/jwks.json: the public keys that the card is signed with."""
+
+    def __init__(self, keys: bytes) -> None:
+        self._form = _form(keys, time.time())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _hand_out(self._form, inbound(scope), send)

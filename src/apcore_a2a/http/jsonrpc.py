@@ -88,13 +88,13 @@ class JSONRPCBinding:
             if SHAPES[operation].streams:
                 await send_stream(result, receive, send, dialect, head=jsonrpc.result_head(id), tail=b"}")
             else:
-                encoded = dialect.encode_result(operation, self._located(result, scope))
+                encoded = dialect.encode_result(operation, self._located(result, scope, dialect))
                 await respond(send, 200, jsonrpc.format_result(id, encoded))
 
-    def _located(self, result: Any, scope: Scope) -> Any:
+    def _located(self, result: Any, scope: Scope, dialect: Dialect) -> Any:
         """A result as it is; a card says where it was asked for."""
         if isinstance(result, AgentCard):
-            return self._locate(result, scope)
+            return self._locate(result, scope, dialect.VERSION)
         return result
 
 

@@ -1,18 +1,23 @@
 """What the server counts: an observer, and the page that shows it as JSON or Prometheus text. No contents, no names."""
 
 import asyncio
+import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
+from apcore_a2a.errors import A2AError
 from apcore_a2a.http.asgi import inbound, respond
 from apcore_a2a.http.loop_lag import LoopLag
 from apcore_a2a.http.metrics_board import MetricsBoard
 from apcore_a2a.http.traffic import Traffic
 from apcore_a2a.protocol.model import TaskState, encode
+from apcore_a2a.storage.task_store import Backlog
+
+logger = logging.getLogger(__name__)
 
 PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _HELP: Final = {
@@ -33,11 +38,27 @@ _HELP: Final = {
     "loop_lag_seconds_max": ("gauge", "Longest time in which the event loop did not turn"),
     "loop_lag_seconds_max_last_minute": ("gauge", "The same, within the last minute"),
     "loop_lag_cpu_seconds_max": ("gauge", "The same since the start, on the processor"),
+    "webhook_notifications_sent": ("counter", "Events that webhooks have got"),
+    "webhook_notifications_failed": ("counter", "Attempts to post an event to a webhook that were in vain"),
+    "webhook_notifications_retried": ("counter", "Events that were put off to be posted again"),
+    "webhooks_given_up": ("counter", "Webhooks that were given up"),
+    "webhook_notifications_waiting": ("gauge", "Events that wait for a webhook to get them"),
+    "webhook_oldest_seconds": ("gauge", "How long the webhook that waits longest has waited"),
+    "webhooks_failed": ("gauge", "Webhooks whose events are dead letters"),
     "uptime_seconds": ("gauge", "Seconds since the server started"),
 }
-# Of several workers, that of the one with most is shown; all other figures are added up.
+# Of several workers, that of the one with most is shown; all other figures are added up. What waits for webhooks is in
+# the store, which they share: each of them sees all of it.
 _OF_THE_WORST: Final = frozenset(
-    {"loop_lag_seconds_max", "loop_lag_seconds_max_last_minute", "loop_lag_cpu_seconds_max", "uptime_seconds"}
+    {
+        "loop_lag_seconds_max",
+        "loop_lag_seconds_max_last_minute",
+        "loop_lag_cpu_seconds_max",
+        "webhook_notifications_waiting",
+        "webhook_oldest_seconds",
+        "webhooks_failed",
+        "uptime_seconds",
+    }
 )
 WRITE_INTERVAL: Final = 0.5  # seconds after which a worker's figures are written down for the others
 _ENDINGS: Final = {
@@ -56,9 +77,13 @@ def make_board(workers: int) -> MetricsBoard:
 class Metrics:
     """An observer that counts."""
 
-    def __init__(self, traffic: Traffic, *, stuck_threads: Callable[[], int]) -> None:
+    def __init__(
+        self, traffic: Traffic, *, stuck_threads: Callable[[], int], backlog: Callable[[], Awaitable[Backlog]]
+    ) -> None:
         self._traffic = traffic
         self._stuck_threads = stuck_threads
+        self._ask_backlog = backlog
+        self._backlog = Backlog()  # as of the last look
         self._lag = LoopLag()
         self._started = time.monotonic()
         self._counts: Counter[str] = Counter()
@@ -118,6 +143,18 @@ class Metrics:
     def stream_closed(self, task_id: str) -> None:
         self._counts["open_streams"] -= 1
 
+    def notification_sent(self, task_id: str) -> None:
+        self._counts["webhook_notifications_sent"] += 1
+
+    def notification_failed(self, task_id: str) -> None:
+        self._counts["webhook_notifications_failed"] += 1
+
+    def notification_retried(self, task_id: str) -> None:
+        self._counts["webhook_notifications_retried"] += 1
+
+    def webhook_given_up(self, task_id: str) -> None:
+        self._counts["webhooks_given_up"] += 1
+
     def values(self) -> dict[str, float]:
         """Every figure by name; of all workers together, where there are several."""
         own = self._own_values()
@@ -141,6 +178,9 @@ class Metrics:
         values["loop_lag_seconds_max"] = round(self._lag.longest, 6)
         values["loop_lag_seconds_max_last_minute"] = round(self._lag.longest_of_last_minute(), 6)
         values["loop_lag_cpu_seconds_max"] = round(self._lag.longest_on_processor, 6)
+        values["webhook_notifications_waiting"] = self._backlog.events
+        values["webhook_oldest_seconds"] = round(self._backlog.oldest, 3)
+        values["webhooks_failed"] = self._backlog.failed
         values["uptime_seconds"] = round(time.monotonic() - self._started, 3)
         for name, value in self._earlier.items():
             values[name] += value
@@ -158,6 +198,10 @@ class Metrics:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """GET /metrics: JSON, or Prometheus text for those who accept text."""
+        try:
+            self._backlog = await self._ask_backlog()
+        except A2AError as error:  # the figures of a server whose store is away are wanted more than ever
+            logger.warning("backlog of webhooks not known", extra={"reason": error.message})
         if b"text/plain" in inbound(scope).headers.get(b"accept", b""):
             await respond(send, 200, self.prometheus(), media=PROMETHEUS)
         else:

@@ -23,6 +23,7 @@ from apcore_a2a.http.asgi import A2A_JSON, CLOSE, JSON, inbound, media_type, ref
 
 READS: Final = ("GET", "HEAD", "OPTIONS")
 WRONG_HOST: Final = "This server answers to localhost only; if it has another name, say so with --url (in Python: url=)"
+TWO_HOSTS: Final = "The request names two hosts"
 WRONG_ORIGIN: Final = (
     "Pages of this origin may not call this server; allow it with --cors-origins (in Python: cors_origins=)"
 )
@@ -36,6 +37,11 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _names_two_hosts(scope: Scope) -> bool:
+    # RFC 9112 §3.2: of two, a proxy may have looked at the other one.
+    return [name for name, _ in scope["headers"]].count(b"host") > 1
 
 
 class OriginGate:
@@ -66,6 +72,8 @@ class OriginGate:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         headers = dict(scope["headers"])
+        if len(headers) < len(scope["headers"]) and _names_two_hosts(scope):
+            return refuse_early(scope, send, 400, InvalidRequestError(TWO_HOSTS), CLOSE)
         host = headers.get(b"host", b"")
         origin = headers.get(b"origin", b"")
         if host != self._known_host and self._is_local(scope) and not self._is_our_name(host, scope):

@@ -75,6 +75,7 @@ class TokenBuckets:
         full_at = max(self._full_at.get(name, now), now)
         missing = full_at - now - self._tolerance
         if missing > 1e-9:  # less than a nanosecond is how numbers are rounded
+            self._full_at.move_to_end(name)
             return missing
         self._full_at[name] = full_at + self._interval
         self._full_at.move_to_end(name)

@@ -114,7 +114,7 @@ class RESTBinding:
                 await send_stream(result, receive, send, dialect)
                 return
             if isinstance(result, AgentCard):
-                result = self._locate(result, scope)
+                result = self._locate(result, scope, dialect.VERSION)
             body = dialect.encode_result(operation, result)
             await respond(send, 200, body, media=media, headers=_link_next(request, dialect, result))
 

@@ -85,6 +85,16 @@ def check_tree(body: bytes, *, max_values: int = MAX_VALUES) -> None:
     _check_depth(structure)
 
 
+def holds_more_values(body: bytes, limit: int) -> bool:
+    """Whether JSON of our own writing holds more values than that; a file or a text is one, whatever its size."""
+    if len(body) <= limit:
+        return False
+    try:
+        return _count_values(_outside_strings(body, limit), limit) > limit
+    except InvalidRequestError:  # its strings alone are too many
+        return True
+
+
 def _outside_strings(body: bytes, max_values: int) -> bytes:
     """What stands outside of strings: numbers, brackets, commas."""
     if b"\\" in body:

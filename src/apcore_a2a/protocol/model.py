@@ -154,7 +154,7 @@ class Message(Value, frozen=True):
         return [part for part in self.parts if part.is_file]
 
     def __str__(self) -> str:
-        return self.text
+        return _in_words(self.text, self.data)
 
 
 class TaskStatus(Value, frozen=True):
@@ -197,7 +197,7 @@ class Artifact(Value, frozen=True):
         return [part for part in self.parts if part.is_file]
 
     def __str__(self) -> str:
-        return self.text
+        return _in_words(self.text, self.data)
 
 
 # Not a Value: it changes. It has a `__dict__` (dict=True) for its cached property, which is no part of its JSON.
@@ -243,7 +243,7 @@ class Task(Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, re
         return found
 
     def __str__(self) -> str:
-        return _labelled(self.status.state, self.text)
+        return _labelled(self.status.state, _in_words(self.text, self.data))
 
     def to_dict(self) -> dict[str, Any]:
         """The 1.0 JSON of this task, as Python objects."""
@@ -278,7 +278,7 @@ class ArtifactUpdate(Value, frozen=True):
         return self.artifact.text
 
     def __str__(self) -> str:
-        return self.text
+        return str(self.artifact)
 
 
 def _texts(parts: Iterable[Part]) -> list[str]:
@@ -290,6 +290,13 @@ def _first_data(parts: Iterable[Part]) -> Any:
         if part.data is not UNSET:
             return part.data
     return None
+
+
+def _in_words(text: str, data: Any) -> str:
+    """What to print: the text; where there is none, the data as JSON."""
+    if text or data is None:
+        return text
+    return encode(data).decode()
 
 
 def _labelled(state: TaskState, text: str) -> str:

@@ -23,6 +23,8 @@ class Rules(NamedTuple):
     The defaults are the rules of 1.0, so that each field that a dialect sets is a difference from it.
     """
 
+    version: str = "1.0"
+    """Its name: a webhook is sent what it was set in."""
     resume_by_context: bool = False
     """A message without taskId continues the only task of its context that waits for input."""
     stream_keeps_task: bool = False
@@ -37,6 +39,10 @@ class Rules(NamedTuple):
     """Over REST, a page of a listing is a bare array of tasks; where the next one is stands in a header."""
     without_extended_card: type[A2AError] = UnsupportedOperationError
     """What GetExtendedAgentCard is refused with by an agent that has none."""
+    unnamed_push: str = ""
+    """The id of a webhook that is set without one, so that setting it again replaces it; empty: a new id each time."""
+    deleted_push_must_exist: bool = False
+    """Deleting a webhook that is not there is an error."""
     stream_errors_as_events: bool = False
     """Over JSON-RPC, the error of a request that wanted a stream is the only event of one, if the client takes streams:
     clients of 0.3 look for it there and nowhere else."""

@@ -18,13 +18,13 @@ from typing import Final, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailableError
+from apcore_a2a.errors import LimitExceededError, OverloadedError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
 from apcore_a2a.storage.cursor import KEY_SIZE, PageTokens
 from apcore_a2a.storage.memory_webhooks import MemoryWebhooks
-from apcore_a2a.storage.owner_index import HeldBytes, OwnerIndex, StoredTask
-from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record, TaskListResult
+from apcore_a2a.storage.owner_index import HeldBytes, OwnerIndex, StoredTask, find_page
+from apcore_a2a.storage.task_store import ALL, EVERYBODY, Change, Page, Query, Record, TaskListResult
 from apcore_a2a.storage.webhook_table import WebhookTable
 
 ANONYMOUS: Final = "anonymous"  # who owns what is put in by `save`
@@ -34,6 +34,7 @@ TTL: Final = 3600.0  # seconds
 MAX_CAPACITY: Final = 10_000  # tasks
 MAX_BYTES: Final = 256 * 1024 * 1024
 
+SHARE_FULL: Final = "You are at your limit of unfinished tasks; try again later"
 FULL: Final = "The agent is at its limit of unfinished tasks; try again later"
 
 
@@ -122,7 +123,7 @@ class InMemoryTaskStore:
         index = self._indexes.get(owner)
         if index is None:  # not setdefault, which would make an index for each task and throw it away
             index = OwnerIndex()
-        # The sizes spelled out, here and in `_write`: a call for each would make a message 5 % dearer.
+        # The sizes spelled out, here and in `append`: a call for each would make a message 5 % dearer.
         size = len(change.memo)
         if change.document is None:
             size += sum(map(len, change.events))
@@ -130,7 +131,7 @@ class InMemoryTaskStore:
             size += len(change.document.body)
         is_full = len(self._tasks) >= self._capacity or self._held.all + size > self._max_bytes
         if is_full or index.held.all + size > self._max_bytes_per_owner:
-            self._make_room(index, size)
+            self._make_room(owner, index, size)
         self._indexes[owner] = index  # also if it was there: it is taken out when its last task makes room
         self._created += 1
         stored = StoredTask(task.id, owner, task.context_id, key, self._created)
@@ -140,7 +141,7 @@ class InMemoryTaskStore:
             self._keys[owner, key] = task.id
         if change.webhook is not None:
             self._webhooks.begin(task.id, owner, change.webhook)
-        self._write(stored, change)
+        self._write(stored, change, size)
         return None
 
     def append(self, change: Change) -> None:
@@ -155,24 +156,27 @@ class InMemoryTaskStore:
         held = self._held
         if held.all - held.ended > self._max_bytes and change.task.status.state not in TERMINAL:
             raise StoreUnavailableError("The agent has no memory left for unfinished tasks; try again later")
-        self._write(stored, change)
+        if change.document is None:
+            size = stored.growth + len(stored.body) + sum(map(len, change.events))
+            if change.memo is not stored.memo:
+                size += len(change.memo) - len(stored.memo)
+        else:
+            size = len(change.memo) + len(change.document.body)
+        self._write(stored, change, size)
 
-    def _write(self, stored: StoredTask, change: Change) -> None:
+    def _write(self, stored: StoredTask, change: Change, size: int) -> None:
+        """Make the change; `size` is what the task holds then."""
         status = change.task.status
         document = change.document
-        before = stored.growth + len(stored.body)
+        grown = size - stored.growth - len(stored.body)
         if document is None:
             stored.task = change.task
             stored.body = b""
-            size = before + sum(map(len, change.events))
-            if change.memo is not stored.memo:
-                size += len(change.memo) - len(stored.memo)
             stored.growth = size
         else:
             stored.task = None
             stored.body = document.body
             stored.growth = len(change.memo)
-            size = stored.growth + len(stored.body)
         stored.version = change.version
         stored.epoch = change.epoch
         stored.memo = change.memo
@@ -182,8 +186,8 @@ class InMemoryTaskStore:
         index = self._indexes[stored.owner]
         held = self._held
         held_by_owner = index.held
-        held.all += size - before
-        held_by_owner.all += size - before
+        held.all += grown
+        held_by_owner.all += grown
         has_ended = status.state in TERMINAL
         if has_ended:
             index.move_to_ended(stored)
@@ -235,16 +239,19 @@ class InMemoryTaskStore:
                 return
             self._drop_ended(ended.popleft())
 
-    def _make_room(self, index: OwnerIndex, size: int) -> None:
+    def _make_room(self, owner: str, index: OwnerIndex, size: int) -> None:
         """Let ended tasks go until one more of this size, of the owner whose index it is, fits.
 
         Raises:
             OverloadedError: it cannot fit beside the tasks that have not ended; then none is let go.
+                LimitExceededError if that is because of the owner's own.
         """
         held = self._held
         own = index.held
         for_all = self._max_bytes - size
         for_owner = self._max_bytes_per_owner - size
+        if own.all - own.ended > for_owner and owner != ANONYMOUS:  # whose share is that of many
+            raise LimitExceededError(SHARE_FULL, retry_after=5)
         if held.all - held.ended > for_all or own.all - own.ended > for_owner:
             raise OverloadedError(FULL, retry_after=5)
         if len(self._tasks) >= self._capacity:
@@ -332,10 +339,10 @@ class InMemoryTaskStore:
         return stored
 
     async def load(self, task_id: str, owner: str) -> Record | None:
-        stored = self._find_own(task_id, owner)
+        stored = self._find(task_id) if owner == EVERYBODY else self._find_own(task_id, owner)
         if stored is None:
             return None
-        return _record(stored)
+        return stored.record()
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
         return await self.webhooks.events(task_id, owner, after, limit)  # they are kept for webhooks alone
@@ -343,11 +350,8 @@ class InMemoryTaskStore:
     async def page(self, query: Query) -> Page:
         start = self._tokens.parse(query)
         self._expire(MAX_SWEPT)
-        index = self._indexes.get(query.owner)
-        if index is None:
-            return Page([], "", 0)
-        shown, last, total = index.page(query, start)
-        return Page([_record(stored) for stored in shown], self._tokens.seal(last, query.owner), total)
+        shown, last, total = find_page(self._indexes, query, start)
+        return Page([stored.record() for stored in shown], self._tokens.seal(last, query.owner), total)
 
     async def orphans(self) -> list[Record]:
         return []  # what a process leaves behind here goes with it
@@ -401,7 +405,10 @@ class InMemoryTaskStore:
         index.remove(old)
         self._release(old, index)
         index.add(stored)
-        self._write(stored, change)
+        size = 0  # of a task at work; as anywhere here, its events are counted, and it has none
+        if change.document is not None:
+            size = len(change.document.body)
+        self._write(stored, change, size)
         self._mark_stale(old)
 
     async def get(self, task_id: str) -> Task | None:
@@ -481,15 +488,3 @@ def _read_ttl(ttl_seconds: float, old: OldNames) -> float:
     if ttl_seconds != TTL:
         raise TypeError("ttl is the old name of ttl_seconds: give one of the two")
     return old["ttl"]
-
-
-def _record(stored: StoredTask) -> Record:
-    return Record(
-        document=stored.document(),
-        owner=stored.owner,
-        state=stored.state,
-        version=stored.version,
-        epoch=stored.epoch,
-        memo=stored.memo,
-        run=stored.run,
-    )

@@ -6,7 +6,7 @@ Tasks that have not ended and tasks that have are kept apart. The latter lie in 
 newest are found from the back. Of the former there are few, and their times change: a listing looks at all of them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, takewhile
 from math import inf
 
@@ -15,7 +15,7 @@ from msgspec import Struct
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Document, Task, TaskState, encode
 from apcore_a2a.storage.cursor import Cursor, PageRoom, Place, newest
-from apcore_a2a.storage.task_store import Query
+from apcore_a2a.storage.task_store import EVERYBODY, Query, Record
 
 
 # gc=False: there is one for each task, and a full collection would look at all of them. eq=False: compared by identity.
@@ -53,6 +53,17 @@ class StoredTask(Struct, gc=False, eq=False):
             return Document(self.body)
         # The live task moves on: what is answered is a picture of it.
         return Document(encode(self.task))
+
+    def record(self) -> Record:
+        return Record(
+            document=self.document(),
+            owner=self.owner,
+            state=self.state,
+            version=self.version,
+            epoch=self.epoch,
+            memo=self.memo,
+            run=self.run,
+        )
 
 
 class HeldBytes(Struct):
@@ -121,7 +132,7 @@ class OwnerIndex:
         """What a page shows, where it ends if there is a next one, and how many tasks match in all."""
         candidates: Iterable[StoredTask]
         if query.context_id or query.changed_since or query.state is not None:
-            matching = self._matching(query)
+            matching = self.matching(query)
             total = len(matching)
             candidates = matching
         else:
@@ -130,19 +141,10 @@ class OwnerIndex:
                 candidates = self._newest(query, start)
             else:
                 candidates = self._all()
-        place = _by_status
-        if query.by_creation:
-            place = _by_creation
-        found = newest(candidates, place, query, start)
-        shown: list[StoredTask] = []
-        room = PageRoom(query)
-        for stored in found:
-            if not room.takes(stored.size):
-                return shown, Cursor(query.by_creation, *place(shown[-1])), total
-            shown.append(stored)
-        return shown, None, total
+        shown, last = _fill_page(candidates, query, start)
+        return shown, last, total
 
-    def _matching(self, query: Query) -> list[StoredTask]:
+    def matching(self, query: Query) -> list[StoredTask]:
         some: Iterable[StoredTask]
         if query.context_id:
             some = self._of_context(query.context_id)
@@ -191,3 +193,36 @@ def _by_creation(stored: StoredTask) -> Place:
 
 def _by_status(stored: StoredTask) -> Place:
     return stored.changed_at, stored.created
+
+
+def _fill_page(
+    candidates: Iterable[StoredTask], query: Query, start: Cursor | None
+) -> tuple[list[StoredTask], Cursor | None]:
+    """What a page shows of those that may be on it, and where it ends if there is a next one."""
+    place = _by_status
+    if query.by_creation:
+        place = _by_creation
+    shown: list[StoredTask] = []
+    room = PageRoom(query)
+    for stored in newest(candidates, place, query, start):
+        if not room.takes(stored.size):
+            return shown, Cursor(query.by_creation, *place(shown[-1]))
+        shown.append(stored)
+    return shown, None
+
+
+def find_page(
+    indexes: Mapping[str, OwnerIndex], query: Query, start: Cursor | None
+) -> tuple[list[StoredTask], Cursor | None, int]:
+    """What a page shows, where it ends if there is a next one, and how many tasks match in all."""
+    if query.owner != EVERYBODY:
+        index = indexes.get(query.owner)
+        if index is None:
+            return [], None, 0
+        return index.page(query, start)
+    # Each task is looked at: it is for administrators, who seldom ask.
+    matching: list[StoredTask] = []
+    for index in indexes.values():
+        matching += index.matching(query)
+    shown, last = _fill_page(matching, query, start)
+    return shown, last, len(matching)

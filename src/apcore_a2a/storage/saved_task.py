@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import Document, Task, TaskState, encode
 from apcore_a2a.storage.cursor import Place
-from apcore_a2a.storage.task_store import Query, Record
+from apcore_a2a.storage.task_store import EVERYBODY, Query, Record
 
 RESERVED: Final = "apcore-a2a"
 
@@ -47,7 +47,7 @@ class SavedTask(Struct, frozen=True):
     def matches(self, query: Query) -> bool:
         status = self.task.status
         return (
-            self.bookkeeping.owner == query.owner
+            query.owner in (self.bookkeeping.owner, EVERYBODY)
             and query.context_id in ("", self.task.context_id)
             and query.state in (None, status.state)
             and status.timestamp >= query.changed_since

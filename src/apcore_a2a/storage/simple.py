@@ -25,7 +25,7 @@ from apcore_a2a.storage.cursor import KEY_SIZE, Cursor, PageRoom, PageTokens, ne
 from apcore_a2a.storage.dict_store import DictTaskStore, takes_dicts
 from apcore_a2a.storage.saved_task import Bookkeeping, SavedTask, translated, unpack
 from apcore_a2a.storage.simple_webhooks import PendingWebhook, SimpleWebhooks
-from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record, TaskStore, missing_methods
+from apcore_a2a.storage.task_store import ALL, EVERYBODY, Change, Page, Query, Record, TaskStore, missing_methods
 from apcore_a2a.storage.webhook_table import WebhookTable
 
 PAGE: Final = 200  # tasks asked for at a time
@@ -137,7 +137,7 @@ class SimpleStore:
 
     async def load(self, task_id: str, owner: str) -> Record | None:
         saved = unpack(await translated(self._tasks.get(task_id)))
-        if saved is None or saved.bookkeeping.owner != owner:
+        if saved is None or owner not in (saved.bookkeeping.owner, EVERYBODY):
             return None
         return saved.to_record()
 
@@ -183,7 +183,8 @@ class SimpleStore:
         saving = self._saving.get(task_id)
         if saving is not None:
             await asyncio.wait({saving})  # else the save under way would put the task back
-        if await self.load(task_id, owner) is None:
+        record = await self.load(task_id, owner)
+        if record is None or record.owner != owner:
             return False
         self._last_saved.pop(task_id, None)
         if self._webhooks.tasks.pop(task_id, None) is not None:

@@ -59,10 +59,14 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     """Which replica goes on with it, where several share a store; "" is any of them, None is nobody."""
 
 
+EVERYBODY: Final = "*"
+"""Given to `load` and `page` as the owner: whosever tasks. For administrators; no caller's own name is this."""
+
+
 class Query(Struct, frozen=True, kw_only=True):
     """Which of an owner's tasks to list, newest first by status time (or by creation)."""
 
-    owner: str  # without a default: there is no listing of everybody's tasks
+    owner: str  # without a default: nobody lists everybody's tasks because something was left out
     limit: int
     cursor: str = ""
     context_id: str = ""
@@ -245,6 +249,18 @@ class WebhookStore(Protocol):
         """The task as of an event that a webhook of it has not got yet, or just got; None if it is gone."""
 
     async def backlog(self) -> Backlog: ...
+
+
+def webhooks_of(store: object) -> WebhookStore:
+    """The webhooks of a store.
+
+    Raises:
+        TypeError: it keeps none.
+    """
+    webhooks = getattr(store, "webhooks", None)
+    if not isinstance(webhooks, WebhookStore):
+        raise TypeError(f"push_notifications needs a store that keeps webhooks, and {type(store).__name__} does not")
+    return webhooks
 
 
 @runtime_checkable

@@ -3,12 +3,14 @@
 import apcore
 import pytest
 
+from apcore_a2a.agents.apcore.served_executor import ServedExecutor
 from apcore_a2a.errors import InvalidParamsError, SkillNotFoundError
 from tests.agents.apcore.running import (
     Add,
     Returns,
     agent_of,
     call_of,
+    registry_of,
     run,
 )
 from tests.requirements import requirement
@@ -44,6 +46,36 @@ async def test_peer_weakness_10_a_missing_skill_is_refused_before_a_task_exists(
         await agent.admit(call_of("hi", skill=skill))
     assert refused.value.message == "Missing required parameter: metadata.skillId"
     assert refused.value.violations[0].field == "metadata.skillId"
+
+
+async def test_whoever_names_no_skill_or_a_wrong_one_is_told_those_there_are() -> None:
+    agent = agent_of(math__add=Add(), text__echo=Returns({}), secret=Returns({}, description=""))
+    with pytest.raises(InvalidParamsError) as missing:
+        await agent.admit(call_of("hi"))
+    assert missing.value.violations[0].message.endswith("; the skills are: math.add, text.echo")
+    with pytest.raises(SkillNotFoundError) as unknown:
+        await agent.admit(call_of("hi", skill="text.ecko"))
+    said = unknown.value.violations[0].message
+    assert said.endswith("; did you mean text.echo? The skills are: math.add, text.echo")
+
+
+async def test_nobody_is_told_of_skills_that_the_acl_keeps_from_them() -> None:
+    rules = [apcore.ACLRule(callers=["*"], targets=["math.*", "text.ecko"], effect="allow")]
+    modules = registry_of(math__add=Add(), text__echo=Returns({}))
+    acl = apcore.ACL(rules=rules, default_effect="deny")
+    agent = agent_of(ServedExecutor(modules, acl=acl))
+    with pytest.raises(SkillNotFoundError) as unknown:
+        await agent.admit(call_of("hi", skill="text.ecko"))
+    assert unknown.value.violations[0].message.endswith("; the skills are: math.add")
+
+
+async def test_the_list_of_skills_is_bounded() -> None:
+    agent = agent_of(registry_of(**{f"module__number{number}": Returns({}) for number in range(300)}))
+    with pytest.raises(InvalidParamsError) as missing:
+        await agent.admit(call_of("hi"))
+    said = missing.value.violations[0].message
+    assert said.endswith(", …")
+    assert said.count("module.number") == 20
 
 
 @pytest.mark.parametrize("skill", ["math.sub", "Nonsense!", "../etc", "math"])

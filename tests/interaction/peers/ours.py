@@ -89,5 +89,8 @@ class Ours:
     async def set_webhook(self, task_id: str, url: str) -> Words:
         return (await _told(self._client.set_push_config(task_id, url, headers=self._headers))).to_dict()
 
+    async def get_webhook(self, task_id: str, config_id: str) -> Words:
+        return (await _told(self._client.get_push_config(task_id, config_id, headers=self._headers))).to_dict()
+
     async def close(self) -> None:
         await self._client.close()

@@ -107,5 +107,8 @@ class Sdk03:
     async def set_webhook(self, task_id: str, url: str) -> Words:
         return dict(await self._ask("set_webhook", task_id=task_id, webhook=url))
 
+    async def get_webhook(self, task_id: str, config_id: str) -> Words:
+        return dict(await self._ask("get_webhook", task_id=task_id, config_id=config_id))
+
     async def close(self) -> None:
         pass

@@ -139,6 +139,11 @@ class Worker:
         )
         return (await client.set_task_callback(config)).model_dump(mode="json", by_alias=True)
 
+    async def get_webhook(self, ask):
+        client = await self.client(ask)
+        wanted = t.GetTaskPushNotificationConfigParams(id=ask["task_id"], push_notification_config_id=ask["config_id"])
+        return (await client.get_task_callback(wanted)).model_dump(mode="json", by_alias=True)
+
     async def exit(self, ask):
         sys.exit(1)
 

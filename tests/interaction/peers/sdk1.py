@@ -143,5 +143,21 @@ class Sdk1:
         config = pb.TaskPushNotificationConfig(task_id=task_id, url=url)
         return MessageToDict(await _told(client.create_task_push_notification_config(config)))
 
+    async def get_webhook(self, task_id: str, config_id: str) -> Words:
+        client = await self._client()
+        wanted = pb.GetTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
+        return MessageToDict(await _told(client.get_task_push_notification_config(wanted)))
+
+    async def webhook_urls(self, task_id: str) -> tuple[str, ...]:
+        client = await self._client()
+        wanted = pb.ListTaskPushNotificationConfigsRequest(task_id=task_id)
+        page = await _told(client.list_task_push_notification_configs(wanted))
+        return tuple(config.url for config in page.configs)
+
+    async def delete_webhook(self, task_id: str, config_id: str) -> None:
+        client = await self._client()
+        wanted = pb.DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
+        await _told(client.delete_task_push_notification_config(wanted))
+
     async def close(self) -> None:
         await self._http.aclose()

@@ -14,6 +14,9 @@ from typing import Any, Final
 import apcore
 from pydantic import BaseModel
 
+from apcore_a2a.agents.apcore.blocking import on_thread
+from apcore_a2a.agents.threads import Threads
+
 OBJECTS: Final = (dict, Mapping, BaseModel)  # what `dict` can copy; its own first, which is found fastest
 # Seen in 0.32.2, and not yet in 0.19.0. The numbers alone, for a version may be "1.0b1".
 PIPELINE_TAKES_OBJECTS_ONLY: Final = [int(number) for number in re.findall(r"\d+", apcore.__version__)] >= [0, 32]
@@ -34,10 +37,20 @@ def unwrap(output: Any) -> Any:
 
 
 class ExecuteAny(getattr(apcore, "BuiltinExecute", object)):  # type: ignore[misc]  # apcore is untyped; from 0.19 on
-    """apcore's step that runs a module, for any output."""
+    """apcore's step that runs a module, for any output, and for modules that block."""
+
+    def __init__(self, *, config: Any, threads: Threads) -> None:
+        super().__init__(config=config)
+        self._threads = threads
 
     async def execute(self, ctx: Any) -> Any:
-        result = await super().execute(ctx)
+        module = ctx.module
+        if module is not None and not ctx.stream:
+            ctx.module = on_thread(module, ctx.context, self._threads)
+        try:
+            result = await super().execute(ctx)
+        finally:
+            ctx.module = module  # what follows asks it for its schemas
         # Only what a module has returned: a stream, which has no output yet, skips the steps up to the last one.
         if result.action == "continue" and not isinstance(ctx.output, OBJECTS):
             ctx.output = BareOutput(ctx.output)

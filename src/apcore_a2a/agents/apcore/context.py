@@ -12,6 +12,7 @@ import apcore
 import msgspec
 
 from apcore_a2a.agent import Call, Caller
+from apcore_a2a.agents.apcore.blocking import RunToken
 from apcore_a2a.protocol.model import Part, encode
 
 # apcore keeps "ext." free for those who extend it, and hands the data on to the modules that a module calls.
@@ -29,7 +30,7 @@ _PARAMETERS: Final = inspect.signature(apcore.Context.create).parameters
 
 def make_context(call: Call, executor: Any, rest: Sequence[Part] = (), approval: object = None) -> Any:
     """A new Context for one call of a module."""
-    token = apcore.CancelToken()
+    token = RunToken.of_run(call.cancel)
     call.cancel.on_cancel(token.cancel)
     data = {
         TASK_ID: call.task.id,

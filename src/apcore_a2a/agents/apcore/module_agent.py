@@ -3,23 +3,27 @@
 Rule: whatever can be refused is refused in `admit`, before a task exists. A run goes through apcore's whole pipeline.
 """
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from apcore_a2a.agent import Admission, AgentEvent, Call
+from apcore_a2a.agent import Admission, AgentEvent, Call, Caller
 from apcore_a2a.agents.apcore import approvals, failures
+from apcore_a2a.agents.apcore.agent_card import is_open
 from apcore_a2a.agents.apcore.approvals import Approval, Asking, PendingCall
 from apcore_a2a.agents.apcore.context import make_context
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
 from apcore_a2a.agents.apcore.parts import copy_output, output_parts, to_inputs
 from apcore_a2a.agents.approvals import read_answer
-from apcore_a2a.agents.routing import named_skill
-from apcore_a2a.errors import A2AError, InvalidParamsError, SkillNotFoundError, Violation
+from apcore_a2a.agents.functions import MAX_THREADS, OUT_OF_THREADS, RETRY_AFTER
+from apcore_a2a.agents.routing import missing_skill, named_skill
+from apcore_a2a.agents.threads import Threads
+from apcore_a2a.errors import A2AError, OverloadedError, SkillNotFoundError
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
+from apcore_a2a.protocol.skill_names import advise
 
 ARTIFACT_ID: Final = "result"  # a task has one; what an earlier run of it left is replaced
 MAX_SHOWN: Final = 64  # characters of a skill id that we repeat to its sender
@@ -51,11 +55,28 @@ class ModuleAgent:
         self._modules = modules
         self._default_skill = default_skill
         self._approvals_by_caller = approvals_by_caller
+        self._threads: Threads | None = getattr(modules.executor, "threads", None)
+
+    @property
+    def stuck_threads(self) -> int:
+        """Threads on which modules go on although their runs have ended; those of a `ServedExecutor`."""
+        if self._threads is None:
+            return 0
+        return self._threads.stuck
+
+    @property
+    def thread_capacity(self) -> int:
+        """How many blocking modules can run at once, as things stand; with 0, messages for them are refused."""
+        if self._threads is None:
+            return MAX_THREADS
+        return self._threads.capacity
 
     async def admit(self, call: Call) -> Admission:
         if call.memo is not None:  # a reply to a task that waits: its call was checked when it was first asked for
             return Admission(retry_safe=self._resume(call).module.is_repeatable)
         asked = self._read(call)
+        if asked.module.blocks and not self.thread_capacity:
+            raise OverloadedError(OUT_OF_THREADS, retry_after=RETRY_AFTER)
 
         def context() -> Any:
             return make_context(call, self._modules.executor, asked.rest)
@@ -103,7 +124,7 @@ class ModuleAgent:
         try:
             module = self._modules.find(skill)
             if module is None:
-                raise SkillNotFoundError(skill[:MAX_SHOWN])
+                raise SkillNotFoundError(skill[:MAX_SHOWN], advise(self._skills_for(call.caller), skill))
             inputs, rest = to_inputs(call.message.parts, module)
         except A2AError as error:
             # Whoever may not call the skill must not learn from the error whether it exists, or what it takes.
@@ -125,9 +146,14 @@ class ModuleAgent:
             if len(skills) > 1:  # there may be thousands more; two are too many
                 break
         if len(skills) != 1:
-            text = "Missing required parameter: metadata.skillId"
-            raise InvalidParamsError(text, [Violation("metadata.skillId", text, "required")])
+            raise missing_skill(self._skills_for(call.caller))
         return skills[0]
+
+    def _skills_for(self, caller: Caller) -> Iterator[str]:
+        """The skills that a caller may know of."""
+        for module in self._modules:
+            if module.is_skill and is_open(module, self._modules, caller):
+                yield module.id
 
     def _resume(self, call: Call) -> ModuleCall:
         """The call that a task has waited for: the one that was kept, whatever the reply says besides yes and no."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from apcore_a2a.agents.apcore.blocking import blocks
 from apcore_a2a.agents.apcore.checks import (
     FailedChecks,
     MakeContext,
@@ -48,6 +49,8 @@ class ModuleInfo(Struct, frozen=True, kw_only=True):
     output_schema: Schema
     display: Mapping[str, Any]
     streams: bool
+    blocks: bool
+    """Whether it runs on a thread."""
     hidden: bool
     source: Any
     """The module itself."""
@@ -199,6 +202,7 @@ def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
         display=read("metadata", {}).get("display") or getattr(source, "display", None) or {},
         # The method decides, not the annotation: apcore does not look at that one when it runs a module.
         streams=inspect.isasyncgenfunction(getattr(source, "stream", None)),
+        blocks=blocks(source),
         hidden=_is_hidden(annotations),
         source=source,
     )

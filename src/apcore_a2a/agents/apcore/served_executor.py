@@ -1,10 +1,11 @@
 """The executor of a registry that is served: apcore's own, made the way a server needs it.
 
-Five things are different from a plain `apcore.Executor(registry)`, and all are said with public means:
+Six things are different from a plain `apcore.Executor(registry)`, and all are said with public means:
 
 - schemas are remembered, which makes a call several times as fast (see `registry_view`);
 - there are no time limits that nobody chose: how long a task may take is the engine's to say;
 - a module may return anything that JSON can say, not objects only (see `bare_output`);
+- modules that block have threads of their own, and those that never return are counted (see `blocking`);
 - what requires approval is asked of the caller. Without a handler apcore would run it, and write a warning;
 - it tells its ACL and its approval handler, which apcore's does only from 0.32 on.
 """
@@ -16,6 +17,7 @@ import apcore
 from apcore_a2a.agents.apcore.approvals import HAS_APPROVALS, AskCaller
 from apcore_a2a.agents.apcore.bare_output import ExecuteAny, unwrap
 from apcore_a2a.agents.apcore.registry_view import RegistryView
+from apcore_a2a.agents.functions import make_threads
 
 DEFAULT_TIMEOUT: Final = "executor.default_timeout"
 GLOBAL_TIMEOUT: Final = "executor.global_timeout"
@@ -63,6 +65,7 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
         super().__init__(RegistryView(registry), config=limits, acl=acl, **options)
         self.config = config
         self.acl = acl
+        self.threads = make_threads()
         self.approval_handler = approval_handler
         # A pipeline that somebody put together is left as it is: its steps are not ours to change.
         if HAS_EXECUTE_STEP and "strategy" not in options and not limits.get("pipeline"):
@@ -88,7 +91,7 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
         config: Any = limits
         if limits.get(DEFAULT_TIMEOUT) == FOREVER:
             config = apcore.Config({"executor": {"default_timeout": 0}})
-        self.current_strategy.replace("execute", ExecuteAny(config=config))
+        self.current_strategy.replace("execute", ExecuteAny(config=config, threads=self.threads))
 
 
 class ConfigWithoutLimits:

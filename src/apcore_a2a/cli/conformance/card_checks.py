@@ -4,8 +4,11 @@ Each check yields what is wrong with the card, and nothing if all is well. What 
 the check whose field it is; the others pass over it, as if it were empty.
 """
 
+from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
+
+import msgspec
 
 from apcore_a2a.cli.conformance.rules import Finding, Rule
 
@@ -130,11 +133,12 @@ def _check_security(card: Card) -> Iterator[str]:
 
 
 def _check_signatures(card: Card) -> Iterator[str]:
-    # Their form only: whether they are true is for `card --keys`.
+    # Their form only: whether they are true is for `check_signature`.
     for path, signature in _items(card, "signatures"):
         yield from _check_required(signature, {"protected": str, "signature": str}, path)
 
 
+SIGNED: Final = Rule("card.signed", "8.4.3", "A signature of the card holds with the keys of --keys")
 FIELDS: Final = Rule("card.fields", "4.4.1", "The card has every required field")
 CACHING: Final = Rule("card.caching", "8.6.1", "The card has an ETag and a max-age", "warn")
 CHECKS: Final[tuple[tuple[Rule, Callable[[Card], Iterator[str]]], ...]] = (
@@ -164,3 +168,25 @@ def _check_caching(headers: Mapping[str, str]) -> Iterator[str]:
         yield "no ETag header"
     if "max-age" not in headers.get("cache-control", ""):
         yield "no Cache-Control: max-age header"
+
+
+def check_signature(card: object, *, with_keys: bool, refused: str) -> Finding:
+    """Whether the card is signed by whom the caller trusts; `refused` is why our client did not take it, if so."""
+    if with_keys:
+        problems = [refused] if refused else []
+        return SIGNED.judge(problems)[0]
+    signatures = _as_array(_as_object(card).get("signatures"))
+    if not signatures:
+        return SIGNED.skip("the card is not signed")
+    names = ", ".join(dict.fromkeys(map(_key_id, signatures)))
+    return SIGNED.skip(f"signed with {names[:MAX_QUOTED]}; give the signer's public keys with --keys")
+
+
+def _key_id(signature: object) -> str:
+    """What a signature says of its key."""
+    protected = _as_object(signature).get("protected")
+    try:
+        header = msgspec.json.decode(urlsafe_b64decode(f"{protected}==="))
+    except (msgspec.DecodeError, ValueError):
+        header = None
+    return repr(_as_object(header).get("kid", "an unknown key"))

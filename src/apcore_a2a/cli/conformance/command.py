@@ -13,12 +13,13 @@ import msgspec
 from msgspec.structs import replace
 
 from apcore_a2a.cli import options, output, rendering
-from apcore_a2a.cli.conformance.card_checks import check_card
+from apcore_a2a.cli.conformance.card_checks import check_card, check_signature
 from apcore_a2a.cli.conformance.probes import Conversation, converse, probe
 from apcore_a2a.cli.conformance.rules import Finding, Result, Rule
 from apcore_a2a.cli.connection import open_recorded_client, run_to_exit_code
 from apcore_a2a.cli.failures import EXIT_FAILED, Failure, explain
 from apcore_a2a.cli.options import CommonOptions
+from apcore_a2a.cli.skills import complete_skill
 from apcore_a2a.cli.transports import RecordingTransport
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import BINDING_NAMES, BindingName
@@ -37,7 +38,7 @@ ANSWERS: Final = Rule("agent.answers", "3.1", "The agent answers each call in ti
 
 @click.command("validate", epilog=options.example("apcore-a2a validate http://localhost:8000 --message hello"))
 @click.option("--message", metavar="TEXT", help="Also send this message, plainly and as a stream: the agent will work.")
-@click.option("--skill", help="The skill that the message is for.")
+@click.option("--skill", shell_complete=complete_skill, help="The skill that the message is for.")
 @options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT")
 def command(message: str | None, skill: str | None, **given: Any) -> int:
@@ -105,12 +106,13 @@ class Report:
         return 0
 
     def fail(self, error: Exception, *, with_credentials: bool) -> None:
-        """The agent, or its card, cannot be had; the exit code then says why."""
+        """The agent, or its card, cannot be had, or not any more; the exit code then says why."""
         self._failure = explain(error, with_credentials=with_credentials)
         text = self._failure.message
         if self._failure.hint:
             text = f"{text}. {self._failure.hint}"
-        self.found += HAS_CARD.judge([text])
+        rule = ANSWERS if self.found else HAS_CARD
+        self.found += rule.judge([text])
 
 
 async def _check(common: CommonOptions, wish: Wish, report: Report, limit: float) -> None:
@@ -128,13 +130,17 @@ async def _check_card(common: CommonOptions, report: Report, timeout: float) -> 
     """Look at the card; answers the bindings over which the agent can be tried."""
     async with open_recorded_client(common, timeout=timeout) as (client, recorder):
         card: AgentCard | None = None
+        refused = ""
         try:
             card = await client.agent_card
         except A2ADiscoveryError as error:
             if error.status is not None or not recorder.last_response.body:
                 raise  # there is none
             # There is one that our client cannot use: which of the rules it breaks is what the caller wants to know.
-        report.found += check_card(recorder.last_json(), recorder.last_response.headers)
+            refused = error.message
+        body = recorder.last_json()
+        report.found += check_card(body, recorder.last_response.headers)
+        report.found.append(check_signature(body, with_keys=common.keys_file is not None, refused=refused))
     if card is None:
         return []
     bindings = _bindings_to_try(common, card)

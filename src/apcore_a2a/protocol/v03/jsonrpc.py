@@ -65,6 +65,7 @@ METHODS: Final = {
 REST_PREFIX: Final = "/v1"
 EXTENSIONS_HEADER: Final = "X-A2A-Extensions"
 RULES: Final = Rules(
+    version="0.3",
     resume_by_context=True,
     stream_keeps_task=True,
     subscribe_when_ended=True,
@@ -72,6 +73,8 @@ RULES: Final = Rules(
     list_by_creation=True,
     page_is_array=True,
     without_extended_card=ExtendedAgentCardNotConfiguredError,
+    unnamed_push="default",
+    deleted_push_must_exist=True,
     stream_errors_as_events=True,
 )
 SENDS_EVENTS_AS_STORED: Final = False  # events are kept as 1.0 writes them

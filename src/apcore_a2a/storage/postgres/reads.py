@@ -15,7 +15,7 @@ from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
 from apcore_a2a.storage.postgres.connecting import Connection
 from apcore_a2a.storage.postgres.schema import CODES, STATES
 from apcore_a2a.storage.postgres.statements import to_bytes, to_text
-from apcore_a2a.storage.task_store import Page, Query, Record
+from apcore_a2a.storage.task_store import EVERYBODY, Page, Query, Record
 
 _COLUMNS: Final = "number, owner, state, status_time, version, epoch, runner, memo, run, document, document_version"
 # The events since the document, where it is old, in the same statement: it sees one state of the database.
@@ -26,6 +26,7 @@ _EVENTS_SINCE: Final = """
     ) END AS events
 """
 LOAD: Final = f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE id = $1 AND owner = $2"
+_LOAD_ANYBODYS: Final = f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE id = $1"
 _LOAD_NUMBER: Final = f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE number = $1 AND owner = $2"
 _TASK_AT: Final = """
     SELECT version, document, document_version, document_version <= $3 AS is_older, (
@@ -77,7 +78,10 @@ def _rebuild(body: bytes | None, events: list[bytes]) -> Document:
 
 
 async def load(connection: Connection, task_id: str, owner: str) -> Record | None:
-    row = await connection.fetchrow(LOAD, to_bytes(task_id), to_bytes(owner))
+    if owner == EVERYBODY:
+        row = await connection.fetchrow(_LOAD_ANYBODYS, to_bytes(task_id))
+    else:
+        row = await connection.fetchrow(LOAD, to_bytes(task_id), to_bytes(owner))
     if row is None:
         return None
     return to_record(row)
@@ -139,7 +143,7 @@ async def _read_page(connection: Connection, rows: list[Any], query: Query) -> t
             break
         shown.append(row)
     found = await connection.fetch(
-        f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE owner = $1 AND number = ANY($2)",
+        f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE {_owned(query)} AND number = ANY($2)",
         to_bytes(query.owner),
         [row["number"] for row in shown],
     )
@@ -151,9 +155,16 @@ async def _read_page(connection: Connection, rows: list[Any], query: Query) -> t
     return [records[row["number"]] for row in shown], last
 
 
+def _owned(query: Query) -> str:
+    """Whose tasks, as SQL over the first parameter, which is the owner."""
+    if query.owner == EVERYBODY:
+        return "$1::bytea IS NOT NULL"
+    return "owner = $1"
+
+
 def _conditions(query: Query) -> tuple[str, list[object]]:
     """What a task must be to match, as SQL, and its parameters. No text of a client is ever part of the SQL."""
-    conditions = ["owner = $1"]
+    conditions = [_owned(query)]
     parameters: list[object] = [to_bytes(query.owner)]
     if query.context_id:
         parameters.append(to_bytes(query.context_id))

@@ -12,7 +12,7 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Document, Task, decode_task, encode
 from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
 from apcore_a2a.storage.sqlite.schema import CODES, STATES, event_key
-from apcore_a2a.storage.task_store import ALL, Page, Query, Record
+from apcore_a2a.storage.task_store import ALL, EVERYBODY, Page, Query, Record
 
 Row = tuple[Any, ...]  # Any: what SQLite answers
 
@@ -20,6 +20,7 @@ Row = tuple[Any, ...]  # Any: what SQLite answers
 _COLUMNS: Final = "number, owner, state, status_time, task.version, epoch, document.version, body, memo, run"
 _TABLES: Final = "LEFT JOIN document ON document.task = number LEFT JOIN private ON private.task = number"
 _LOAD: Final = f"SELECT {_COLUMNS} FROM task {_TABLES} WHERE id = ? AND owner = ?"
+_LOAD_ANYBODYS: Final = f"SELECT {_COLUMNS} FROM task {_TABLES} WHERE id = ?"
 
 
 class TaskRow(NamedTuple):
@@ -46,7 +47,11 @@ class TaskRow(NamedTuple):
 
 def find(database: sqlite3.Connection, task_id: str, owner: str) -> TaskRow | None:
     """One task as it lies in the file: a single look-up by key."""
-    row: Row | None = database.execute(_LOAD, (task_id, owner)).fetchone()
+    if owner == EVERYBODY:
+        found = database.execute(_LOAD_ANYBODYS, (task_id,))
+    else:
+        found = database.execute(_LOAD, (task_id, owner))
+    row: Row | None = found.fetchone()
     if row is None:
         return None
     return TaskRow._make(row)
@@ -107,6 +112,8 @@ def page(database: sqlite3.Connection, query: Query, tokens: PageTokens) -> Page
     # Named, because without statistics SQLite cannot know that few tasks share a context.
     index = "task_context" if query.context_id else "task_status"
     source = f"FROM task INDEXED BY {index}"
+    if query.owner == EVERYBODY:
+        source = "FROM task"  # both indexes begin with the owner
     # The page is chosen by numbers alone, so that no document is read for a task that is not shown.
     chosen = f"SELECT number {source} WHERE {matching} AND {below} ORDER BY {order} LIMIT ?"
     # The tally knows owners and states. A context has few tasks to count, and a client that asks what has changed since
@@ -202,6 +209,8 @@ def _conditions(query: Query) -> tuple[str, list[object]]:
     """What a task must be to match, as SQL, and its parameters. No text of a client is ever part of the SQL."""
     conditions = ["owner = ?"]
     parameters: list[object] = [query.owner]
+    if query.owner == EVERYBODY:
+        conditions = ["? IS NOT NULL"]
     if query.context_id:
         conditions.append("context_id = ?")
         parameters.append(query.context_id)

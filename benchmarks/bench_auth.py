@@ -1,0 +1,81 @@
+"""What it costs to know who is calling: a token for the first time, the same token again, an API key, the whole door.
+
+python -m benchmarks.bench_auth
+
+Half of all calls take no longer than the figure. It is wall time of one process, and takes two seconds.
+"""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from joserfc import jwt
+from joserfc.jwk import ECKey, RSAKey
+
+from apcore_a2a.auth.api_keys import APIKeyAuthenticator, hash_key, new_key
+from apcore_a2a.auth.authenticator import identify
+from apcore_a2a.auth.jwt import JWTAuthenticator
+from apcore_a2a.auth.middleware import AuthMiddleware
+
+ROUNDS = 2_000
+LIMIT = 100.0  # microseconds for a token that was seen before
+
+
+def tokens(key: Any, alg: str, count: int) -> list[str]:
+    """Tokens as providers make them, about 900 characters each."""
+    made: list[str] = []
+    for number in range(count):
+        claims = {
+            "sub": f"user-{number}",
+            "iss": "https://idp.example/realms/main",
+            "aud": "agents",
+            "exp": int(time.time()) + 600,
+            "realm_access": {"roles": ["offline_access", "uma_authorization", "operator"]},
+            "scope": "openid profile email",
+            "email": "user@example.com",
+        }
+        made.append(jwt.encode({"alg": alg, "kid": "one"}, claims, key, algorithms=[alg]))
+    return made
+
+
+async def p50(work: Callable[[int], Awaitable[object]], rounds: int = ROUNDS) -> float:
+    """Microseconds that half of the calls do not exceed."""
+    taken: list[float] = []
+    for number in range(rounds):
+        begun = time.perf_counter()
+        await work(number)
+        taken.append(time.perf_counter() - begun)
+    return statistics.median(taken) * 1e6
+
+
+async def nothing(*arguments: Any) -> Any:  # Any: it stands for everything around the door
+    """The application behind the door."""
+
+
+async def measure_tokens(key: Any, alg: str) -> None:
+    auth = JWTAuthenticator(key.as_dict(private=False), issuer="https://idp.example/realms/main", audience="agents")
+    shown = [{"authorization": f"Bearer {token}"} for token in tokens(key, alg, 300)]
+    first = await p50(lambda number: identify(auth, shown[number]), len(shown))
+    again = await p50(lambda number: identify(auth, shown[-1]))
+    headers = [(b"authorization", shown[-1]["authorization"].encode()), (b"content-type", b"application/json")]
+    scope: Any = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+    door = AuthMiddleware(nothing, auth)
+    whole = await p50(lambda number: door(scope, nothing, nothing))
+    verdict = "met" if again < LIMIT else "not met"
+    print(f"{alg}, first time    {first:7.1f} µs")
+    print(f"{alg}, seen before   {again:7.1f} µs (limit {LIMIT:g}: {verdict}); the whole door {whole:.1f} µs")
+
+
+async def main() -> None:
+    await measure_tokens(RSAKey.generate_key(2048, parameters={"kid": "one"}), "RS256")
+    await measure_tokens(ECKey.generate_key("P-256", parameters={"kid": "one"}), "ES256")
+    key_text = new_key()
+    keys = APIKeyAuthenticator({f"caller-{number}": hash_key(f"{key_text}{number}") for number in range(1_000)})
+    by_key = await p50(lambda number: identify(keys, {"x-api-key": f"{key_text}7"}))
+    print(f"API key, of 1,000    {by_key:7.1f} µs")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,266 @@
+// The one agent that this page is about: where it is, what its card says, how it is called, and whether it is there.
+import { computed, effect, signal } from "@preact/signals";
+import { AgentError, decodeError, decodeEvent, GoneError, METHODS, type Event, type Operation, type Version } from "./a2a";
+import { readCard, spokenVersions, type Card, type Skill } from "./card";
+import { uuid } from "./format";
+import { isObject, parse, record } from "./json";
+import { readEvents, readText, start, type WireRequest } from "./wire";
+
+const meta = (name: string): string => document.querySelector<HTMLMetaElement>(`meta[name="${name}"]`)?.content ?? "";
+
+/** Where requests go: relative to the page, so that no proxy or mount in between matters. */
+export const ROOT = new URL(meta("a2a-root") || "../", location.origin + location.pathname).href;
+/** Where others would call it: the same, unless the page is only a window on an agent elsewhere. */
+export const ADDRESS = meta("a2a-agent") || ROOT;
+export const IS_REMOTE = meta("a2a-agent") !== "";
+export const OPTIONS = new Set(meta("a2a-options").split(" ").filter(Boolean));
+const CARD_URL = new URL(".well-known/agent-card.json", ROOT).href;
+
+export type Connection = "connecting" | "online" | "gone" | "back";
+export interface Credentials {
+  kind: "bearer" | "key";
+  header: string;
+  value: string;
+}
+
+export const connection = signal<Connection>("connecting");
+export const publicCard = signal<Card | null>(null);
+export const extendedCard = signal<Card | null>(null);
+export const cardFailure = signal("");
+export const version = signal<Version>("1.0");
+export const versions = computed<Version[]>(() => (publicCard.value ? spokenVersions(publicCard.value) : ["1.0", "0.3"]));
+export const credentials = signal<Credentials | null>(null); // in memory alone: a reload forgets it
+export const credentialsNeeded = signal("");
+export const card = computed(() => extendedCard.value ?? publicCard.value);
+export const skills = computed<Skill[]>(() => card.value?.skills ?? []);
+export const goneSince = signal(0);
+
+const comebacks = new Set<() => void>();
+
+// ---- calls ----------------------------------------------------------------------------------------------------------
+
+export function headers(): Record<string, string> {
+  const found: Record<string, string> = { "A2A-Version": version.value };
+  const required = (card.value?.extensions ?? []).filter((extension) => extension.required);
+  if (required.length) found["A2A-Extensions"] = required.map((extension) => extension.uri).join(", ");
+  const shown = credentials.value;
+  if (shown?.value) found[shown.header] = shown.kind === "bearer" ? `Bearer ${shown.value}` : shown.value;
+  return found;
+}
+
+export interface CallOptions {
+  quiet?: boolean;
+  signal?: AbortSignal;
+  headers?: Record<string, string>;
+}
+
+export function rpcRequest(operation: Operation, params: unknown, options: CallOptions = {}): WireRequest {
+  const method = METHODS[version.value][operation];
+  return {
+    label: method,
+    method: "POST",
+    url: ROOT,
+    headers: { "Content-Type": "application/json", ...headers(), ...options.headers },
+    body: JSON.stringify({ jsonrpc: "2.0", id: uuid(), method, params }),
+    quiet: options.quiet === true,
+  };
+}
+
+export async function call(operation: Operation, params: unknown, options: CallOptions = {}): Promise<any> {
+  const answer = await start(rpcRequest(operation, params, options), options.signal);
+  return readResult(await readText(answer), answer.response.status);
+}
+
+/** A plain GET below the agent's address: health, metrics, and what this server offers besides A2A. */
+export async function get(path: string, options: CallOptions & { method?: string; body?: unknown } = {}): Promise<any> {
+  const url = new URL(path, ROOT).href;
+  const method = options.method ?? "GET";
+  const accept = { Accept: "application/json", ...headers(), ...options.headers };
+  const request: WireRequest = { label: `${method} ${new URL(url).pathname}`, method, url, headers: accept, quiet: options.quiet === true };
+  if (options.body !== undefined) {
+    request.body = JSON.stringify(options.body);
+    request.headers["Content-Type"] = "application/json";
+  }
+  const answer = await start(request);
+  const body = await readText(answer);
+  noteAnswer(answer.response.status);
+  const value = parseOr(body, null);
+  if (!answer.response.ok) throw Object.assign(errorOf(value, answer.response.status), { body: value });
+  return value;
+}
+
+function readResult(body: string, status: number): any {
+  const value = record(parseOr(body, null));
+  if ("result" in value) {
+    noteAnswer(status);
+    return value["result"];
+  }
+  throw errorOf(value, status);
+}
+
+function errorOf(value: unknown, status: number): Error {
+  const error = record(value)["error"];
+  if (!isObject(error) && [502, 503, 504].includes(status)) {
+    noteGone();
+    return new GoneError("The server does not answer");
+  }
+  noteAnswer(status);
+  if (status === 401 || status === 403) credentialsNeeded.value = "The agent wants to know who you are.";
+  return decodeError(error, status);
+}
+
+function parseOr(body: string, otherwise: unknown): unknown {
+  try {
+    return parse(body);
+  } catch {
+    return otherwise;
+  }
+}
+
+/** The events of a stream. An agent that answers with one result instead is one event long. */
+export async function* stream(
+  operation: Operation,
+  params: unknown,
+  options: CallOptions & { lastEventId?: string },
+): AsyncGenerator<{ id: string; event: Event | null }> {
+  const spoken = version.value;
+  const more: Record<string, string> = { Accept: "text/event-stream, application/json" };
+  if (options.lastEventId) more["Last-Event-ID"] = options.lastEventId;
+  const answer = await start(rpcRequest(operation, params, { ...options, headers: more }), options.signal);
+  const type = answer.response.headers.get("content-type") ?? "";
+  if (!type.startsWith("text/event-stream") || !answer.response.body) {
+    const result = readResult(await readText(answer), answer.response.status);
+    yield { id: "", event: decodeEvent(spoken, result) };
+    return;
+  }
+  noteAnswer(answer.response.status);
+  let hasKeepAlives = card.value?.isOurs === true; // they come every 15 s, so silence means something
+  for await (const { id, data } of readEvents(answer, () => (hasKeepAlives ? 45_000 : Infinity))) {
+    if (!data) {
+      hasKeepAlives = true;
+      continue;
+    }
+    const value = record(parseOr(data, null));
+    if ("error" in value) throw errorOf(value, answer.response.status);
+    yield { id, event: decodeEvent(spoken, "result" in value ? value["result"] : value) };
+  }
+}
+
+// ---- the card -------------------------------------------------------------------------------------------------------
+
+let etag = "";
+
+export async function loadCard(options: { quiet?: boolean } = {}): Promise<void> {
+  const more: Record<string, string> = { Accept: "application/json", ...headers() };
+  more["A2A-Version"] = "1.0"; // the card is read in the newest form that there is
+  if (etag && publicCard.value) more["If-None-Match"] = etag;
+  try {
+    const answer = await start({ label: "agent card", method: "GET", url: CARD_URL, headers: more, quiet: options.quiet === true });
+    const status = answer.response.status;
+    if (status === 304) {
+      await readText(answer);
+      noteAnswer(status);
+      return;
+    }
+    const body = await readText(answer);
+    const value = parseOr(body, null);
+    if (!answer.response.ok) throw errorOf(value, status);
+    if (!isObject(value)) throw new AgentError("What is at the card's place is no JSON object", 0, status);
+    noteAnswer(status);
+    etag = answer.response.headers.get("etag") ?? "";
+    cardFailure.value = "";
+    const isFirst = publicCard.value === null;
+    publicCard.value = readCard(value);
+    if (isFirst || !versions.value.includes(version.value)) version.value = versions.value[0]!;
+    document.title = `${publicCard.value.name} · Explorer`;
+    if (extendedCard.value) await loadExtendedCard();
+  } catch (error) {
+    if (error instanceof GoneError) noteGone();
+    if (!publicCard.value) cardFailure.value = error instanceof Error ? error.message : String(error);
+  }
+}
+
+export const extendedFailure = signal("");
+
+export async function loadExtendedCard(): Promise<void> {
+  extendedFailure.value = "";
+  try {
+    extendedCard.value = readCard(record(await call("extended", {}, { quiet: true })));
+    credentialsNeeded.value = "";
+  } catch (error) {
+    extendedCard.value = null;
+    extendedFailure.value = error instanceof Error ? error.message : String(error);
+  }
+}
+
+// Who shows credentials sees what the agent shows to those it knows: gated skills among them.
+effect(() => {
+  const shown = credentials.value;
+  if (shown?.value && publicCard.value?.extended) void loadExtendedCard();
+  if (!shown?.value) extendedCard.value = null;
+});
+
+// ---- whether it is there --------------------------------------------------------------------------------------------
+
+function noteAnswer(status: number): void {
+  if ([502, 504].includes(status)) return noteGone();
+  const before = connection.value;
+  if (before === "gone") {
+    connection.value = "back";
+    for (const wake of [...comebacks]) wake();
+    setTimeout(() => {
+      if (connection.value === "back") connection.value = "online";
+    }, 4000);
+  } else if (before === "connecting") connection.value = "online";
+}
+
+export function noteGone(): void {
+  if (connection.value === "gone") return;
+  connection.value = "gone";
+  goneSince.value = Date.now();
+}
+
+/** Wait so long, or until the server is back, whichever is sooner. */
+export function waitForComeback(ms: number, signalOfAbort: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const done = (): void => {
+      clearTimeout(timer);
+      comebacks.delete(done);
+      signalOfAbort.removeEventListener("abort", done);
+      resolve();
+    };
+    const timer = setTimeout(done, ms);
+    comebacks.add(done);
+    signalOfAbort.addEventListener("abort", done);
+  });
+}
+
+const WATCHED_EVERY = 10_000;
+const MISSED_EVERY = 1_500;
+
+export async function watchAgent(): Promise<never> {
+  for (;;) {
+    await loadCard({ quiet: publicCard.value !== null });
+    const wait = connection.value === "online" || connection.value === "back" ? WATCHED_EVERY : MISSED_EVERY;
+    await waitOrKick(wait);
+  }
+}
+
+let kick: (() => void) | null = null;
+
+function waitOrKick(ms: number): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(done, ms);
+    function done(): void {
+      clearTimeout(timer);
+      kick = null;
+      resolve();
+    }
+    kick = done;
+  });
+}
+
+// Somebody noticed that it is gone: look again soon, not in ten seconds.
+effect(() => {
+  if (connection.value === "gone") setTimeout(() => kick?.(), MISSED_EVERY);
+});

@@ -1,0 +1,195 @@
+import type { ComponentChild } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import * as agent from "./agent";
+import * as app from "./app";
+import { bytes } from "./format";
+import { apply, SchemaForm } from "./form";
+import { Icon } from "./icons";
+import type { Mode } from "./run";
+
+export function Composer(): ComponentChild {
+  const waiting = app.waitingRun.value;
+  if (waiting && !waiting.approval) return <Reply />;
+  if (!agent.card.value) return null;
+  const skill = app.skill.value;
+  if (!skill && agent.skills.value.length > 0 && !app.current.value.runs.length) return null;
+  return <Message />;
+}
+
+function onCtrlEnter(send: () => void): (event: KeyboardEvent) => void {
+  return (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    send();
+  };
+}
+
+function Reply(): ComponentChild {
+  const field = useRef<HTMLTextAreaElement>(null);
+  useEffect(() => field.current?.focus(), []);
+  return (
+    <form
+      class="composer"
+      aria-label="Reply"
+      onSubmit={(event) => {
+        event.preventDefault();
+        app.submit("stream");
+      }}
+      onKeyDown={onCtrlEnter(() => app.submit("stream"))}
+    >
+      <label for="reply">Your reply</label>
+      <textarea id="reply" ref={field} rows={2} value={app.reply.value} onInput={(event) => void (app.reply.value = event.currentTarget.value)} />
+      <Files />
+      <div class="actions">
+        <AttachButton />
+        <span class="grow" />
+        <button type="submit" class="primary">
+          Reply
+        </button>
+      </div>
+    </form>
+  );
+}
+
+function Message(): ComponentChild {
+  const skill = app.skill.value;
+  const draft = app.draft.value;
+  const canStream = agent.card.value?.streaming !== false;
+  const usual: Mode = canStream ? "stream" : "send";
+  const form = useRef<HTMLFormElement>(null);
+  const send = (mode: Mode): void => {
+    if (app.submit(mode)) return;
+    // Where the first complaint is, there the next key goes.
+    requestAnimationFrame(() => form.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus());
+  };
+  const editors: app.Editor[] = skill?.inputSchema ? ["form", "json", "text"] : ["text", "json"];
+  return (
+    <form
+      class="composer"
+      ref={form}
+      aria-label="Message"
+      onSubmit={(event) => {
+        event.preventDefault();
+        send(usual);
+      }}
+      onKeyDown={onCtrlEnter(() => send(usual))}
+    >
+      <div class="composer-head">
+        {skill ? (
+          <>
+            <strong>{skill.name}</strong>
+            <span class="examples">
+              {skill.examples.slice(0, 4).map((sample) => (
+                <button type="button" class="chip" onClick={() => app.useSample(sample)} title="Fill in this example">
+                  {sample.title}
+                </button>
+              ))}
+            </span>
+          </>
+        ) : (
+          <strong>Message</strong>
+        )}
+        <span class="grow" />
+        <div class="switch" role="group" aria-label="How to write the input">
+          {editors.map((editor) => (
+            <button type="button" aria-pressed={draft.editor === editor} onClick={() => app.switchEditor(editor)}>
+              {{ form: "Form", json: "JSON", text: "Text" }[editor]}
+            </button>
+          ))}
+        </div>
+      </div>
+      <div class="composer-body">
+        <Editor />
+        <Files />
+      </div>
+      <div class="actions">
+        <AttachButton />
+        <button type="button" class="link" onClick={app.resetDraft}>
+          Reset
+        </button>
+        <span class="grow" />
+        <button type="button" class="secondary" onClick={() => send("background")} title="Run in background: do not wait for it; the task list shows how it goes">
+          Background
+        </button>
+        <button type="button" class={canStream ? "secondary" : "primary"} onClick={() => send("send")} title="Wait for the outcome">
+          Send
+        </button>
+        {canStream && (
+          <button type="submit" class="primary" title="Ctrl-Enter">
+            <Icon name="play" /> Stream
+          </button>
+        )}
+      </div>
+    </form>
+  );
+}
+
+function Editor(): ComponentChild {
+  const draft = app.draft.value;
+  const schema = app.skill.value?.inputSchema;
+  const complaint = draft.complaints.get("");
+  if (draft.editor === "form" && schema) {
+    return <SchemaForm key={app.skillId.value} schema={schema} value={draft.value} complaints={draft.complaints} onChange={(change) => app.edit({ value: apply(change, app.draft.value.value), complaints: new Map() })} />;
+  }
+  const isJson = draft.editor === "json";
+  const others = [...draft.complaints].filter(([path]) => path);
+  return (
+    <>
+      <textarea
+        class={isJson ? "mono" : ""}
+        aria-label={isJson ? "Input as JSON" : "Message text"}
+        aria-invalid={draft.complaints.size > 0}
+        rows={isJson ? 8 : 3}
+        spellcheck={!isJson}
+        placeholder={isJson ? "{ }" : "Write to the agent"}
+        value={isJson ? draft.json : draft.text}
+        onInput={(event) => app.edit(isJson ? { json: event.currentTarget.value, complaints: new Map() } : { text: event.currentTarget.value, complaints: new Map() })}
+      />
+      {complaint && <p class="complaint">{complaint}</p>}
+      {others.map(([path, message]) => (
+        <p class="complaint">
+          <code>{path}</code> {message}
+        </p>
+      ))}
+    </>
+  );
+}
+
+function Files(): ComponentChild {
+  const { files } = app.draft.value;
+  if (!files.length) return null;
+  return (
+    <ul class="attached" aria-label="Attached files">
+      {files.map((file, index) => (
+        <li>
+          <Icon name="clip" /> {file.name} <span class="dim">{bytes(file.size)}</span>
+          <button type="button" class="quiet" aria-label={`Remove ${file.name}`} onClick={() => app.edit({ files: files.filter((_, place) => place !== index) })}>
+            <Icon name="close" />
+          </button>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function AttachButton(): ComponentChild {
+  const picker = useRef<HTMLInputElement>(null);
+  return (
+    <>
+      <input
+        ref={picker}
+        type="file"
+        multiple
+        hidden
+        aria-label="Attach files"
+        onChange={(event) => {
+          void app.attach([...(event.currentTarget.files ?? [])]);
+          event.currentTarget.value = "";
+        }}
+      />
+      <button type="button" class="quiet" onClick={() => picker.current?.click()}>
+        <Icon name="clip" /> <span class="wide">Attach</span>
+      </button>
+    </>
+  );
+}

@@ -1,0 +1,13 @@
+import { useEffect, useState } from "preact/hooks";
+
+/** The time, told every so many milliseconds while somebody has a use for it. */
+export function useNow(every: number, isWanted: boolean): number {
+  const [now, setNow] = useState(Date.now());
+  useEffect(() => {
+    if (!isWanted) return;
+    setNow(Date.now());
+    const timer = setInterval(() => setNow(Date.now()), every);
+    return () => clearInterval(timer);
+  }, [every, isWanted]);
+  return isWanted ? Math.max(now, Date.now() - every) : now;
+}

@@ -1,0 +1,477 @@
+// One message and what becomes of it. A run owns its stream: events reach nobody else, and another run's never reach it.
+import { signal } from "@preact/signals";
+import {
+  AgentError,
+  decodeEvent,
+  decodeState,
+  decodeTask,
+  encodeSend,
+  GoneError,
+  isOver,
+  isWaiting,
+  type Artifact,
+  type Event,
+  type Message,
+  type Operation,
+  type Part,
+  type State,
+  type Status,
+  type Task,
+  type Violation,
+} from "./a2a";
+import * as agent from "./agent";
+import { onNextFrame } from "./frames";
+import { isObject, list, record, text } from "./json";
+
+export type Mode = "stream" | "send" | "background";
+export type Phase =
+  | "connecting" // sent, no answer yet
+  | "running" // the agent works on it, and we hear of it
+  | "reconnecting" // the connection broke; it is tried again
+  | "resting" // ended, or waits for us
+  | "refused" // there is no task
+  | "lost"; // the server does not know it any more, or does not come back
+
+export interface Span {
+  state: State;
+  from: number;
+  to: number | null;
+}
+export interface ArtifactSpan {
+  id: string;
+  name: string;
+  from: number;
+  to: number;
+  chunks: number;
+  size: number;
+  isDone: boolean;
+}
+export interface ShownArtifact extends Artifact {
+  updates: number; // how often its data was said anew while it ran
+}
+
+const MAX_ATTEMPTS = 60;
+const POLLED_EVERY = 1500;
+const MAX_NOTES = 200;
+
+export class Run {
+  readonly number: number;
+  readonly tick = signal(0);
+  phase: Phase = "connecting";
+  mode: Mode;
+  skillId: string;
+  taskId = "";
+  contextId = "";
+  status: Status = { state: "UNSPECIFIED", timestamp: "" };
+  messages: Message[] = [];
+  notes: string[] = []; // what the agent said while it worked
+  artifacts = new Map<string, ShownArtifact>();
+  answer: Message | null = null; // of an agent that answers without a task
+  failure: { message: string; code: number; violations: Violation[]; reference: string } | null = null;
+  spans: Span[] = [];
+  artifactSpans = new Map<string, ArtifactSpan>();
+  startedAt = Date.now();
+  endedAt: number | null = null;
+  lastEventId = "";
+  events = 0;
+  attempt = 0;
+  resumed = "";
+  brokenAt = 0;
+  isStopping = false;
+  isOpened = false; // taken up again from the list, not begun here
+  request: { operation: Operation; params: unknown } | null = null;
+  private abort = new AbortController();
+
+  static count = 0;
+
+  constructor(mode: Mode, skillId: string) {
+    this.number = ++Run.count;
+    this.mode = mode;
+    this.skillId = skillId;
+  }
+
+  get state(): State {
+    return this.status.state;
+  }
+  get isLive(): boolean {
+    return this.phase === "connecting" || this.phase === "running" || this.phase === "reconnecting";
+  }
+  /** What has to be approved, if that is what the task waits for. */
+  get approval(): { id: string; skillId: string; inputs: unknown; question: string } | null {
+    if (this.state !== "INPUT_REQUIRED" || this.phase !== "resting") return null;
+    const metadata = record(this.status.message?.metadata);
+    const id = text(metadata["approvalId"]);
+    if (!id) return null;
+    const asked = this.messages.find((message) => message.role === "user" && message.parts.some((part) => "data" in part));
+    const inputs = asked?.parts.find((part) => "data" in part)?.data ?? this.messages[0]?.parts[0]?.text;
+    return { id, skillId: text(metadata["skillId"]) || this.skillId, inputs, question: textOf(this.status.message) };
+  }
+
+  changed(): void {
+    onNextFrame(this, () => void this.tick.value++);
+    onChange(this);
+  }
+
+  // ---- sending and following ----------------------------------------------------------------------------------------
+
+  /** Send a message: the first of the run, or a reply to what its task asked. */
+  async send(message: Message): Promise<void> {
+    const isReply = this.taskId !== "";
+    if (isReply) this.settleStatus();
+    this.messages = [...this.messages, message];
+    this.phase = "connecting";
+    this.failure = null;
+    this.endedAt = null;
+    this.resumed = "";
+    const operation: Operation = this.mode === "stream" ? "stream" : "send";
+    const params = encodeSend(agent.version.value, { message, returnImmediately: this.mode === "background" });
+    this.request = { operation, params };
+    this.changed();
+    if (this.mode === "stream") await this.follow("stream", params);
+    else await this.sendAndWait(params, isReply);
+  }
+
+  private async sendAndWait(params: unknown, isReply: boolean): Promise<void> {
+    const spoken = agent.version.value;
+    try {
+      const result = await agent.call("send", params, { signal: this.abort.signal });
+      const event = decodeEvent(spoken, result);
+      if (event) this.fold(event);
+      if (this.taskId && !isOver(this.state) && !isWaiting(this.state)) await this.poll();
+      this.rest();
+    } catch (error) {
+      if (this.wasStopped(error)) return;
+      if (isReply && error instanceof GoneError) return void (await this.follow("subscribe", { id: this.taskId }));
+      this.refuse(error);
+    }
+  }
+
+  /** Ask how a task in the background is, until it rests. */
+  private async poll(): Promise<void> {
+    this.phase = "running";
+    this.changed();
+    while (!isOver(this.state) && !isWaiting(this.state)) {
+      await agent.waitForComeback(POLLED_EVERY, this.abort.signal);
+      if (this.abort.signal.aborted) return;
+      try {
+        this.take(decodeTask(await agent.call("get", { id: this.taskId }, { quiet: true })));
+        this.phase = "running";
+      } catch (error) {
+        if (error instanceof AgentError) throw error;
+        this.noteBreak();
+      }
+      this.changed();
+    }
+  }
+
+  /** Follow a stream to its end; when it breaks, take it up again where it broke. */
+  async follow(operation: Operation, params: unknown): Promise<void> {
+    for (;;) {
+      try {
+        await this.read(operation, params);
+        if (!this.isLive) return;
+        if (this.answer || isOver(this.state) || this.state === "INPUT_REQUIRED") return this.rest();
+        this.noteBreak(); // it ended, the task has not
+      } catch (error) {
+        if (this.wasStopped(error)) return;
+        if (error instanceof AgentError) return void (await this.onRefusal(error, operation));
+        if (!this.taskId) return this.refuse(error);
+        agent.noteGone();
+        this.noteBreak();
+      }
+      if (this.attempt >= MAX_ATTEMPTS) return this.lose("The server did not come back.");
+      await agent.waitForComeback(Math.min(8000, 500 * 2 ** Math.min(this.attempt, 5)), this.abort.signal);
+      if (this.abort.signal.aborted) return;
+      operation = "subscribe";
+      params = { id: this.taskId };
+    }
+  }
+
+  private async read(operation: Operation, params: unknown): Promise<void> {
+    const options: { signal: AbortSignal; lastEventId?: string } = { signal: this.abort.signal };
+    const from = this.lastEventId;
+    const isAgain = operation === "subscribe" && this.phase === "reconnecting";
+    if (operation === "subscribe" && from) options.lastEventId = from;
+    let isFirst = true;
+    for await (const { id, event } of agent.stream(operation, params, options)) {
+      if (isFirst && isAgain) this.noteResume(from, id, event);
+      isFirst = false;
+      this.attempt = 0;
+      if (id) this.lastEventId = id;
+      if (event) this.fold(event);
+    }
+  }
+
+  private noteResume(from: string, id: string, event: Event | null): void {
+    const after = from ? `after event ${from}` : "";
+    const how = event?.kind === "task" ? `from a snapshot${id ? ` at event ${id}` : ""}` : "with the events that were missed";
+    this.resumed = `Reconnected after ${((Date.now() - this.brokenAt) / 1000).toFixed(1)} s: resumed ${after} ${how}`.replace("  ", " ");
+    this.phase = "running";
+  }
+
+  private noteBreak(): void {
+    if (this.phase !== "reconnecting") this.brokenAt = Date.now();
+    this.phase = "reconnecting";
+    this.attempt++;
+    this.changed();
+  }
+
+  private async onRefusal(error: AgentError, operation: Operation): Promise<void> {
+    if (operation !== "subscribe") return this.refuse(error);
+    // 1.0 refuses to stream a task that has ended: then how it ended is all there is to learn.
+    try {
+      const isAgain = this.phase === "reconnecting";
+      this.take(decodeTask(await agent.call("get", { id: this.taskId }, { quiet: true })));
+      if (isAgain) this.resumed = `Reconnected after ${((Date.now() - this.brokenAt) / 1000).toFixed(1)} s: the task had come to rest meanwhile`;
+      this.rest();
+    } catch (failure) {
+      if (failure instanceof AgentError) this.lose("The server is back, and does not know this task any more.");
+      else this.lose("The server did not come back.");
+    }
+  }
+
+  private wasStopped(error: unknown): boolean {
+    return error instanceof DOMException && error.name === "AbortError";
+  }
+
+  private refuse(error: unknown): void {
+    const known = error instanceof AgentError ? error : null;
+    const message = error instanceof Error ? error.message : String(error);
+    this.failure = {
+      message: known ? message : "The server does not answer. Whether it has received the message is not known.",
+      code: known?.code ?? 0,
+      violations: known?.violations ?? [],
+      reference: "",
+    };
+    if (this.taskId && !isOver(this.state)) {
+      // The task was there before this message, and still waits for another one.
+      this.phase = isWaiting(this.state) ? "resting" : "lost";
+    } else this.phase = "refused";
+    this.endedAt = Date.now();
+    this.changed();
+  }
+
+  private lose(message: string): void {
+    this.phase = "lost";
+    this.failure = { message, code: 0, violations: [], reference: "" };
+    this.endedAt = Date.now();
+    this.closeSpan();
+    this.changed();
+  }
+
+  private rest(): void {
+    this.phase = "resting";
+    this.isStopping = false;
+    this.endedAt = Date.now();
+    if (isOver(this.state)) this.closeSpan();
+    this.changed();
+  }
+
+  /** Look again at a task that was lost, or follow one that runs. */
+  async watch(): Promise<void> {
+    this.mode = "stream";
+    this.phase = "connecting";
+    this.failure = null;
+    this.attempt = 0;
+    this.endedAt = null;
+    this.changed();
+    await this.follow("subscribe", { id: this.taskId });
+  }
+
+  async cancel(): Promise<void> {
+    if (!this.taskId) {
+      this.abort.abort();
+      this.failure = { message: "Stopped before the agent answered.", code: 0, violations: [], reference: "" };
+      this.phase = "refused";
+      this.endedAt = Date.now();
+      return this.changed();
+    }
+    this.isStopping = true;
+    this.changed();
+    try {
+      const task = decodeTask(await agent.call("cancel", { id: this.taskId }));
+      if (!this.isLive || this.mode !== "stream") {
+        this.take(task);
+        this.rest();
+      }
+    } catch (error) {
+      this.isStopping = false;
+      const message = error instanceof Error ? error.message : String(error);
+      this.failure = { message: `Not canceled: ${message}`, code: 0, violations: [], reference: "" };
+      this.changed();
+    }
+  }
+
+  /** Stop to listen; the task goes on. */
+  leave(): void {
+    this.abort.abort();
+  }
+
+  // ---- folding ------------------------------------------------------------------------------------------------------
+
+  fold(event: Event): void {
+    this.events++;
+    switch (event.kind) {
+      case "task":
+        this.take(event.task);
+        break;
+      case "message":
+        this.answer = event.message;
+        this.contextId = event.message.contextId || this.contextId;
+        break;
+      case "status":
+        if (!this.belongs(event.taskId)) return;
+        this.setStatus(event.status);
+        break;
+      case "artifact":
+        if (!this.belongs(event.taskId)) return;
+        this.addArtifact(event.artifact, event.append, event.last);
+        break;
+    }
+    if (this.phase === "connecting" || this.phase === "reconnecting") this.phase = "running";
+    this.changed();
+  }
+
+  private belongs(taskId: string): boolean {
+    if (!this.taskId) this.taskId = taskId;
+    return !taskId || taskId === this.taskId;
+  }
+
+  /** A whole task: what it says goes for everything that was heard before. */
+  take(task: Task): void {
+    this.taskId = task.id || this.taskId;
+    this.contextId = task.contextId || this.contextId;
+    if (task.history.length) this.messages = task.history;
+    this.skillId ||= text(record(task.history[0]?.metadata)["skillId"]) || text(record(task.metadata)["skillId"]);
+    const seen = new Map(this.artifacts);
+    this.artifacts.clear();
+    for (const artifact of task.artifacts) {
+      const updates = seen.get(artifact.artifactId)?.updates ?? 0;
+      this.artifacts.set(artifact.artifactId, { ...artifact, parts: joinTexts(artifact.parts), updates });
+      if (!this.artifactSpans.has(artifact.artifactId)) this.noteChunk(artifact, false, true);
+    }
+    if (this.isOpened && !this.spans.length) this.readTransitions(task);
+    this.setStatus(task.status);
+  }
+
+  /** The states that a task has passed through, where the agent keeps them. */
+  private readTransitions(task: Task): void {
+    for (const passed of list(record(task.metadata)["apcore.stateTransitions"]).map(record)) {
+      const at = Date.parse(text(passed["timestamp"]));
+      if (Number.isNaN(at)) continue;
+      const last = this.spans.at(-1);
+      if (last) last.to = at;
+      else this.startedAt = at;
+      this.spans.push({ state: decodeState(passed["state"]), from: at, to: null });
+    }
+    const last = this.spans.at(-1);
+    const ended = Date.parse(task.status.timestamp);
+    if (last && !Number.isNaN(ended)) last.to = ended;
+    if (!last && !Number.isNaN(ended)) this.startedAt = ended;
+  }
+
+  private setStatus(status: Status): void {
+    const isNew = status.state !== this.state;
+    if (this.status.message && this.status.message.messageId !== status.message?.messageId) this.settleStatus();
+    this.status = status;
+    if (status.state === "WORKING" && status.message) {
+      const note = textOf(status.message);
+      if (note) this.notes = [...this.notes.slice(-MAX_NOTES), note];
+    }
+    if (status.state === "FAILED" || status.state === "REJECTED") {
+      const message = textOf(status.message) || "The agent does not say why.";
+      this.failure = { message, code: 0, violations: [], reference: referenceIn(status.message, message) };
+    }
+    if (!isNew) return;
+    this.closeSpan();
+    const at = this.isOpened && !this.isLive ? Date.parse(status.timestamp) || Date.now() : Date.now();
+    this.spans.push({ state: status.state, from: at, to: isOver(status.state) ? at : null });
+  }
+
+  /** What the agent asked or said last becomes a part of the conversation. */
+  private settleStatus(): void {
+    const message = this.status.message;
+    if (!message || this.status.state === "WORKING") return;
+    if (!this.messages.some((known) => known.messageId === message.messageId)) this.messages = [...this.messages, message];
+    this.status = { ...this.status };
+    delete this.status.message;
+  }
+
+  private closeSpan(): void {
+    const last = this.spans.at(-1);
+    if (last && last.to === null) last.to = Date.now();
+  }
+
+  private addArtifact(artifact: Artifact, append: boolean, isLast: boolean): void {
+    const known = this.artifacts.get(artifact.artifactId);
+    this.noteChunk(artifact, append, isLast);
+    if (!append || !known) {
+      this.artifacts.set(artifact.artifactId, { ...artifact, parts: joinTexts(artifact.parts), updates: known?.updates ?? 0 });
+      return;
+    }
+    // New objects, not changed ones: what is drawn again is what is not the same any more.
+    const next: ShownArtifact = { ...known, name: artifact.name || known.name, parts: [...known.parts] };
+    for (const part of artifact.parts) {
+      const last = next.parts.at(-1);
+      if (last && canJoin(last, part)) next.parts[next.parts.length - 1] = { ...last, text: last.text! + part.text! };
+      else if (last && isSameRecord(last, part)) {
+        // A record that is said again and again is a state that changes, not a list: the newest is shown.
+        next.updates++;
+        next.parts[next.parts.length - 1] = part;
+      } else next.parts.push(part);
+    }
+    this.artifacts.set(artifact.artifactId, next);
+  }
+
+  private noteChunk(artifact: Artifact, append: boolean, isLast: boolean): void {
+    const now = Date.now();
+    let size = 0;
+    for (const part of artifact.parts) size += part.text?.length ?? part.raw?.length ?? 0;
+    const span = this.artifactSpans.get(artifact.artifactId);
+    if (!span) {
+      const name = artifact.name || artifact.artifactId;
+      this.artifactSpans.set(artifact.artifactId, { id: artifact.artifactId, name, from: now, to: now, chunks: 1, size, isDone: isLast });
+      return;
+    }
+    span.to = now;
+    span.chunks++;
+    span.size = append ? span.size + size : size;
+    span.isDone = isLast;
+  }
+}
+
+const canJoin = (one: Part, other: Part): boolean =>
+  one.text !== undefined && other.text !== undefined && !one.filename && !other.filename && one.mediaType === other.mediaType;
+
+function isSameRecord(one: Part, other: Part): boolean {
+  if (!isObject(one.data) || !isObject(other.data)) return false;
+  return Object.keys(one.data).join() === Object.keys(other.data).join();
+}
+
+function joinTexts(parts: Part[]): Part[] {
+  const joined: Part[] = [];
+  for (const part of parts) {
+    const last = joined.at(-1);
+    if (last && canJoin(last, part)) last.text! += part.text!;
+    else joined.push({ ...part });
+  }
+  return joined;
+}
+
+export function textOf(message: Message | undefined): string {
+  return (message?.parts ?? []).map((part) => part.text ?? "").join("");
+}
+
+/** What to tell whoever runs the agent, so that they find it in their log. */
+function referenceIn(message: Message | undefined, said: string): string {
+  const metadata = record(message?.metadata);
+  for (const name of ["reference", "errorId", "traceId", "requestId"]) {
+    if (typeof metadata[name] === "string") return metadata[name];
+  }
+  return /\b(?:reference|trace[- ]?id|ref)[:\s]+([\w-]{6,64})/i.exec(said)?.[1] ?? "";
+}
+
+// Whoever lists tasks wants to know when one of ours changes.
+const listeners = new Set<(run: Run) => void>();
+const onChange = (run: Run): void => listeners.forEach((listener) => listener(run));
+export const listenToRuns = (listener: (run: Run) => void): void => void listeners.add(listener);

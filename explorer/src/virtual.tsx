@@ -1,0 +1,56 @@
+// A long list of which only what is in sight is drawn.
+import type { ComponentChild } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+
+interface Props<T> {
+  items: T[];
+  rowHeight: number;
+  label: string;
+  keyOf: (item: T) => string;
+  children: (item: T, index: number) => ComponentChild;
+  onEnd?: () => void;
+  sticks?: boolean; // stays at the end while it grows, unless somebody scrolled up
+  class?: string;
+}
+
+const SPARE = 6; // rows drawn above and below what is seen
+
+export function VirtualList<T>(props: Props<T>): ComponentChild {
+  const { items, rowHeight } = props;
+  const box = useRef<HTMLDivElement>(null);
+  const [top, setTop] = useState(0);
+  const [height, setHeight] = useState(400);
+  const isAtEnd = useRef(true);
+  useEffect(() => {
+    const element = box.current!;
+    const observer = new ResizeObserver(() => setHeight(element.clientHeight));
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, []);
+  useLayoutEffect(() => {
+    const element = box.current!;
+    if (props.sticks && isAtEnd.current) element.scrollTop = element.scrollHeight;
+  }, [items.length]);
+  const onScroll = (): void => {
+    const element = box.current!;
+    setTop(element.scrollTop);
+    const left = element.scrollHeight - element.scrollTop - element.clientHeight;
+    isAtEnd.current = left < rowHeight;
+    if (left < 5 * rowHeight) props.onEnd?.();
+  };
+  const first = Math.max(0, Math.floor(top / rowHeight) - SPARE);
+  const last = Math.min(items.length, Math.ceil((top + height) / rowHeight) + SPARE);
+  return (
+    <div class={`virtual ${props.class ?? ""}`} ref={box} onScroll={onScroll} tabIndex={0} role="region" aria-label={props.label}>
+      <div class="virtual-all" style={{ height: `${items.length * rowHeight}px` }}>
+        <div class="virtual-shown" style={{ transform: `translateY(${first * rowHeight}px)` }}>
+          {items.slice(first, last).map((item, offset) => (
+            <div key={props.keyOf(item)} style={{ height: `${rowHeight}px` }}>
+              {props.children(item, first + offset)}
+            </div>
+          ))}
+        </div>
+      </div>
+    </div>
+  );
+}

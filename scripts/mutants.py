@@ -1,0 +1,262 @@
+"""Take one guard away, see which tests notice, put it back: `python -m scripts.mutants [NAME…]`.
+
+A mutant is a place in the sources, what stands there instead, and the tests that should fail. The sources are copied
+first; nothing here is changed. The last lines name the cases of the hostile suite that no mutant broke.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).parent.parent
+HOSTILE: Final = "tests/hostile/test_jwt_forgeries.py"
+FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - .*)?$", re.MULTILINE)
+
+
+class Mutant(NamedTuple):
+    guard: str
+    file: str
+    old: str
+    new: str
+    tests: str = HOSTILE
+    also: tuple[tuple[str, str, str], ...] = ()
+    """Further guards that keep out the same: they are taken away together."""
+
+
+ISSUER_TESTS: Final = "tests/auth/test_issuer_keys.py"
+OIDC_TESTS: Final = "tests/auth/test_oidc.py"
+KEY_TESTS: Final = "tests/auth/test_api_keys.py"
+DECODE: Final = "jws.deserialize_compact(token, key.key, registry=registry).payload"
+CAUGHT: Final = (
+    "except (JoseError, A2AError, ValueError, TypeError, AttributeError, RecursionError) as error:\n            logger"
+)
+READ_ONLY: Final = "jws.extract_compact(token.encode()).payload"
+
+MUTANTS: Final = (
+    # ---- tokens
+    Mutant("the signature is checked", "jwt.py", DECODE, READ_ONLY),
+    Mutant(
+        "a key is for its own algorithms",
+        "keys.py",
+        "if is_named and algorithm in key.algorithms:",
+        "if is_named:",
+    ),
+    Mutant("a kid names one key", "keys.py", "kid is None or key.kid == kid", "True"),
+    Mutant("a name that two keys have names none", "keys.py", "if len(fitting) != 1:", "if not fitting:", ISSUER_TESTS),
+    Mutant("critical headers are refused", "jwt.py", 'if "crit" in header:', "if False:"),
+    Mutant("other types of token are refused", "jwt.py", "not in _TYPES:", "not in _TYPES and False:"),
+    Mutant("exp must be there", "jwt.py", 'required["exp"] = {"essential": True}', "pass"),
+    Mutant("the issuer is compared", "jwt.py", 'required["iss"] = {"essential": True, "value": issuer}', "pass"),
+    Mutant("the audience is compared", "jwt.py", 'required["aud"] = {"essential": True, "value": audience}', "pass"),
+    Mutant("times and claims are checked", "jwt.py", "**self._required).validate(claims)", "**self._required)"),
+    Mutant(
+        "claims are read strictly",
+        "jwt.py",
+        "    check(payload)\n    return decode(payload, _CLAIMS)",
+        "    return __import__('json').loads(payload)",
+    ),
+    Mutant("a long token is not read", "jwt.py", "or len(token) > MAX_TOKEN", ""),
+    Mutant(
+        "what is no token is refused",
+        "jwt.py",
+        CAUGHT,
+        "except ZeroDivisionError as error:\n            logger",
+    ),
+    Mutant(
+        "keys that tokens bring are not looked at",
+        "jwt.py",
+        "    if key is None:\n",
+        "    if 'jwk' in header:\n"
+        "        from apcore_a2a.auth.keys import import_published_keys\n"
+        "        key = import_published_keys({'keys': [header['jwk']]}).find(None, 'ES256')\n"
+        "    if key is None:\n",
+    ),
+    Mutant(
+        "a subject names somebody",
+        "claims.py",
+        "    if isinstance(claim, str) and claim:\n        return claim",
+        "    return str(claim)",
+        also=(("jwt.py", "**self._required).validate(claims)", "**self._required)"),),
+    ),
+    Mutant(
+        "a library that stumbles refuses",
+        "jwt.py",
+        CAUGHT,
+        "except JoseError as error:\n            logger",
+    ),
+    Mutant(
+        "an id is a text or a number",
+        "claims.py",
+        "    if isinstance(claim, str) and claim:\n        return claim",
+        "    return str(claim)",
+        "tests/auth/test_jwt.py",
+    ),
+    Mutant("nobody is the system", "claims.py", "if kind == SYSTEM:", "if False:"),
+    Mutant("a type is a text", "claims.py", 'raise TokenRefused(f"{name} must be a text")', "return str(claim)"),
+    Mutant("a role is a text or a number", "claims.py", "if isinstance(role, bool) or not", "if False and not"),
+    Mutant(
+        "a scope is a text", "claims.py", 'raise TokenRefused(f"{name} must be a text or a list of texts")', "return []"
+    ),
+    Mutant("a secret is strong", "keys.py", "if len(secret) < MIN_SECRET or", "if False and"),
+    Mutant("a secret has different characters", "keys.py", "or len(set(secret)) < MIN_DIFFERENT", ""),
+    Mutant("an RSA key has 2048 bits", "keys.py", "if bits < MIN_RSA_BITS:", "if False:"),
+    Mutant("a known token expires", "checked_tokens.py", "if checked.until <= now:", "if False:", "tests/auth"),
+    Mutant(
+        "a known token needs its key",
+        "checked_tokens.py",
+        "if generation != self._generation:",
+        "if False:",
+        "tests/auth/test_checked_tokens.py tests/auth/test_oidc.py",
+    ),
+    Mutant(
+        "known tokens are few",
+        "checked_tokens.py",
+        "while self._characters > self._max_characters:",
+        "while False:",
+        "tests/auth/test_checked_tokens.py",
+    ),
+    # ---- the door
+    Mutant(
+        "one set of credentials",
+        "middleware.py",
+        "if name_text in headers and name_text in self._credential_headers:",
+        "if False:",
+        f"{HOSTILE} tests/auth/test_middleware.py",
+    ),
+    Mutant(
+        "the door stands before REST",
+        "../app/application.py",
+        "rest = AuthMiddleware(rest, parts.auth, audit=audit)",
+        "pass",
+        "tests/auth/test_open_routes.py",
+    ),
+    Mutant(
+        "who cannot be known stays out",
+        "middleware.py",
+        "await _refuse_for_now(scope, headers, send)\n            return\n        if caller",
+        "caller = None\n        if False",
+        "tests/hostile/test_http_auth.py",
+    ),
+    Mutant(
+        "bad credentials do not make a guest",
+        "any_of.py",
+        "in asked or self._authenticators:",
+        "in self._authenticators:",
+        "tests/auth/test_any_of.py",
+    ),
+    # ---- published keys
+    Mutant("a published key is public", "keys.py", "if not _PRIVATE.isdisjoint(jwk):", "if False:", ISSUER_TESTS),
+    Mutant("a key is for signatures", "keys.py", 'if jwk.get("use", "sig") != "sig":', "if False:", ISSUER_TESTS),
+    Mutant("a key is for checking", "keys.py", '"verify" not in jwk.get("key_ops", ["verify"])', "False", ISSUER_TESTS),
+    Mutant("a key keeps to the algorithm it names", "keys.py", "algorithms &= {said}", "pass", ISSUER_TESTS),
+    Mutant("keys are few", "keys.py", 'if len(document["keys"]) > MAX_KEYS:', "if False:", ISSUER_TESTS),
+    Mutant(
+        "keys are looked for once a minute", "issuer_keys.py", "self._looked_again < pause:", "-1 > 0:", ISSUER_TESTS
+    ),
+    Mutant(
+        "many who wait cause one fetch", "issuer_keys.py", "if self.generation != asked:", "if False:", ISSUER_TESTS
+    ),
+    Mutant(
+        "keys stay when a fetch fails",
+        "issuer_keys.py",
+        "            self._failures += 1\n",
+        "            self._failures += 1\n            self.current = None\n",
+        f"{ISSUER_TESTS} {OIDC_TESTS}",
+    ),
+    Mutant("the document is the issuer's", "issuer_keys.py", "if named != self._issuer:", "if False:", ISSUER_TESTS),
+    Mutant(
+        "https leads to https",
+        "issuer_keys.py",
+        'urlsplit(self._issuer).scheme == "https" and',
+        "False and",
+        ISSUER_TESTS,
+    ),
+    Mutant(
+        "http is for this machine",
+        "fetching.py",
+        "and is_loopback(parts.hostname or",
+        "and (parts.hostname or",
+        ISSUER_TESTS,
+    ),
+    Mutant("a document has an end", "fetching.py", "if len(body) > MAX_DOCUMENT:", "if False:", OIDC_TESTS),
+    Mutant("a fetch has an end", "fetching.py", "total=TIMEOUT", "total=3600", OIDC_TESTS),
+    Mutant("redirects are not followed", "fetching.py", "allow_redirects=False", "allow_redirects=True", OIDC_TESTS),
+    # ---- API keys
+    Mutant("what is kept is a hash", "api_keys.py", "if not _HASH.fullmatch(key.hash):", "if False:", KEY_TESTS),
+    Mutant("a key belongs to one", "api_keys.py", "if key.hash in found:", "if False:", KEY_TESTS),
+    Mutant("a broken file changes nothing", "api_keys.py", "    if not found:\n", "    if False:\n", KEY_TESTS),
+    # ---- rights
+    Mutant(
+        "scopes are asked for",
+        "scopes.py",
+        "            if missing:",
+        "            if False:",
+        "tests/auth/test_scopes.py",
+    ),
+    Mutant(
+        "who does not route needs all scopes",
+        "scopes.py",
+        "            return self._skills\n",
+        "            return ()\n",
+        "tests/auth/test_scopes.py",
+    ),
+    Mutant(
+        "a denial looks like an unknown task",
+        "../errors.py",
+        "        self.kind = TaskNotFoundError.__name__\n",
+        "",
+        "tests/auth/test_scopes.py",
+    ),
+)
+
+
+def run(mutant: Mutant) -> list[str]:
+    """The tests that fail without the guard."""
+    with tempfile.TemporaryDirectory() as directory:
+        sources = Path(directory) / "src"
+        shutil.copytree(ROOT / "src", sources, ignore=shutil.ignore_patterns("__pycache__"))
+        for file, old, new in ((mutant.file, mutant.old, mutant.new), *mutant.also):
+            path = sources / "apcore_a2a" / "auth" / file
+            text = path.read_text(encoding="utf-8")
+            if old not in text:
+                raise SystemExit(f"{mutant.guard}: {file} has no {old!r}")
+            path.write_text(text.replace(old, new, 1), encoding="utf-8")
+        line = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-rfE"]
+        environment = {"PYTHONPATH": str(sources), "PATH": "/usr/bin:/bin", "COLUMNS": "1000"}
+        ran = subprocess.run(
+            [*line, *mutant.tests.split()], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
+        )
+    return FAILED.findall(ran.stdout)
+
+
+def all_cases() -> Iterator[str]:
+    line = [sys.executable, "-m", "pytest", "-q", "--collect-only", HOSTILE]
+    listed = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    for case in listed.stdout.splitlines():
+        if "::test_a_forged_token" in case:
+            yield case
+
+
+def main(names: list[str]) -> int:
+    unbroken = list(all_cases())
+    survivors = 0
+    for mutant in MUTANTS:
+        if names and not any(name in mutant.guard for name in names):
+            continue
+        failed = run(mutant)
+        survivors += not failed
+        unbroken = [case for case in unbroken if case not in failed]
+        print(f"{len(failed):4} {mutant.guard} ({mutant.file})", flush=True)
+    print(f"{survivors} mutants survived; forged tokens that none let in: {len(unbroken)}")
+    for case in unbroken:
+        print(f"     {case.partition('::')[2]}")
+    return int(survivors > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

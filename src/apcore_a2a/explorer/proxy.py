@@ -1,0 +1,246 @@
+"""The Explorer for an agent that is not ours: a server on the loopback interface between the browser and the agent.
+
+A page may call only the server it came from, and most agents allow no other page to call them. So the page comes from
+here, and what it asks is passed on. Two things keep others out: whoever does not know the secret in the path, made anew
+at each start, gets nothing; and a Host that is no name of the loopback interface is refused (DNS rebinding).
+
+Rule: what is called, and given credentials, is the origin that the user named, and those the user allowed. An address
+on a card is data until then.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from apcore_a2a.clean_text import clean_line
+from apcore_a2a.client.address import TrustedOrigins, card_urls, check_url
+from apcore_a2a.client.auth import Auth, AuthContext
+from apcore_a2a.client.discovery import MAX_CARD
+from apcore_a2a.client.transport import HttpRequest, HttpResponse, Transport
+from apcore_a2a.errors import A2AError
+from apcore_a2a.explorer.page import Headers, Page, answer
+from apcore_a2a.http.origins import is_loopback
+from apcore_a2a.protocol.card import AgentCard
+from apcore_a2a.protocol.v03 import jsonrpc as v03
+
+CARD: Final = ".well-known/agent-card.json"
+MAX_BODY: Final = 64 * 1024 * 1024
+IDLE: Final = (
+    120.0  # seconds of silence after which a stream is taken for broken; agents say that they are alive before
+)
+_JSON: Final = [(b"content-type", b"application/json")]
+# What of the page's request the agent gets, and what of its answer the page: nothing about this connection, no cookies.
+_ASKED: Final = frozenset(
+    {
+        "accept",
+        "content-type",
+        "a2a-version",
+        "a2a-extensions",
+        "x-a2a-extensions",
+        "authorization",
+        "if-none-match",
+        "last-event-id",
+        "idempotency-key",
+    }
+)
+_ANSWERED: Final = frozenset({"content-type", "etag", "retry-after", "www-authenticate", "a2a-version"})
+
+
+class ExplorerProxy:
+    """An ASGI application: the page at `/<secret>/explorer/`, the agent at `/<secret>/`.
+
+    Args:
+        url: The agent, or its card.
+        network: What calls it, opened and closed with the server.
+        allowed: Further origins that its card may point to.
+        auth: Makes the credentials of requests for which the page has none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        network: AbstractAsyncContextManager[Transport],
+        *,
+        allowed: tuple[str, ...] = (),
+        auth: Auth | None = None,
+    ) -> None:
+        self._url = check_url(url)
+        self._base = self._url.rpartition("/.well-known/")[0] or self._url
+        self._network = network
+        self._opened: Transport | None = None
+        self._trusted = TrustedOrigins(self._url, allowed)
+        self._auth = auth
+        self._card: AgentCard | None = None
+        self._key_headers: frozenset[str] = frozenset()
+        self.secret = secrets.token_urlsafe(24)
+        self._page = Page(root="../", agent=f"{self._base}/")
+
+    @property
+    def path(self) -> str:
+        """Where the page is."""
+        return f"/{self.secret}/explorer/"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        async with self._network as transport:
+            self._opened = transport
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await transport.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    @property
+    def _transport(self) -> Transport:
+        assert self._opened is not None, "no request comes before the start"
+        return self._opened
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        given, _, path = scope["path"].removeprefix("/").partition("/")
+        host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        if not is_loopback(host) or not secrets.compare_digest(given.encode(), self.secret.encode()):
+            await answer(send, 404, b"", [])
+            return
+        if path == "explorer/" and scope["method"] == "GET":
+            await answer(send, 200, self._page.body, self._page.headers)
+            return
+        try:
+            if path == CARD:
+                await self._answer_card(headers, send)
+            else:
+                await self._pass_on(scope, path, headers, receive, send)
+        except A2AError as error:
+            await _answer_error(send, 502, clean_line(str(error), 500))
+
+    async def _answer_card(self, headers: Mapping[str, str], send: Send) -> None:
+        response = await self._find_card(headers)
+        if response.status == 200:
+            self._learn(response.body)
+        await answer(send, response.status, response.body, _answered(response.headers))
+
+    async def _find_card(self, headers: Mapping[str, str]) -> HttpResponse:
+        response = HttpResponse(404, {})
+        for url in card_urls(self._url):
+            request = HttpRequest("GET", url, await self._asked(headers))
+            response = await self._transport.request(request, MAX_CARD)
+            if response.status in (200, 304):
+                break
+        return response
+
+    def _learn(self, body: bytes) -> None:
+        """Keep what a card says of where the agent is; one that cannot be read is the page's to complain about."""
+        try:
+            self._card = v03.decode_card(body)
+        except A2AError:
+            return
+        names: set[str] = set()
+        for scheme in (self._card.security_schemes or {}).values():
+            key: Any = scheme.get("apiKeySecurityScheme")  # Any: a card may say anything
+            if isinstance(key, dict) and key.get("location", "header") == "header":
+                names.add(str(key.get("name", "")).lower())
+        self._key_headers = frozenset(names)
+
+    async def _pass_on(self, scope: Scope, path: str, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
+        url = self._interface(headers.get("a2a-version", ""))
+        if path:
+            query = scope["query_string"].decode("latin-1")
+            url = f"{self._base}/{path}" + (f"?{query}" if query else "")
+        if url not in self._trusted:
+            place = clean_line(url, 200)
+            text = f"The agent card points to {place}; if you trust that, start again with --allow-origin"
+            await _answer_error(send, 400, text)
+            return
+        body = await _read_body(receive)
+        if body is None:
+            await _answer_error(send, 413, "The request is too large to be passed on")
+            return
+        request = HttpRequest(scope["method"], url, await self._asked(headers), body)
+        async with asyncio.TaskGroup() as group:
+            relaying = group.create_task(self._relay(request, send))
+            leaving = group.create_task(_wait_until_left(receive))
+            await asyncio.wait({relaying, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            relaying.cancel()  # what the agent still says is for nobody
+            leaving.cancel()
+
+    def _interface(self, version: str) -> str:
+        """Where the agent speaks this version over JSON-RPC; where the user said it is, if the card does not tell."""
+        if self._card is not None:
+            wanted = version.partition(".")[0] or "0"
+            for interface in self._card.supported_interfaces:
+                spoken = (interface.protocol_version or "1").partition(".")[0]
+                if interface.protocol_binding == "JSONRPC" and spoken == wanted:
+                    return interface.url
+        return f"{self._base}/"
+
+    async def _asked(self, headers: Mapping[str, str]) -> dict[str, str]:
+        known = _ASKED | self._key_headers
+        passed = {name: value for name, value in headers.items() if name in known}
+        has_credentials = "authorization" in passed or any(name in passed for name in self._key_headers)
+        if self._auth is not None and not has_credentials:
+            context = AuthContext(self._card, self._trusted, self._send_bare)
+            passed |= await self._auth.headers(context)
+        return passed
+
+    async def _send_bare(self, request: HttpRequest) -> HttpResponse:
+        return await self._transport.request(request, MAX_CARD)
+
+    async def _relay(self, request: HttpRequest, send: Send) -> None:
+        """Pass on the answer as it comes: a stream is no use to a page when it is over."""
+        has_begun = False
+        try:
+            async with self._transport.stream(request, IDLE) as response:
+                headers = _answered(response.headers)
+                has_begun = True
+                await send({"type": "http.response.start", "status": response.status, "headers": headers})
+                async for chunk in response.chunks:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+        except A2AError as error:
+            # One that has begun is left unfinished: so the page learns that it broke, and takes it up again.
+            if not has_begun:
+                await _answer_error(send, 502, clean_line(str(error), 500))
+
+
+async def _wait_until_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """The body, or None if it is too large."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _answered(headers: Mapping[str, str]) -> Headers:
+    found: Headers = [(b"cache-control", b"no-store")]
+    for name, value in headers.items():
+        if name.lower() in _ANSWERED:
+            found.append((name.lower().encode("latin-1"), value.encode("latin-1")))
+    return found
+
+
+async def _answer_error(send: Send, status: int, text: str) -> None:
+    """As the agent would say it over JSON-RPC; the page shows the text, and takes 502 for an agent that is gone."""
+    error: dict[str, object] = {"detail": text}
+    if status != 502:
+        error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": text}}
+    await answer(send, status, msgspec.json.encode(error), list(_JSON))

@@ -1,0 +1,210 @@
+"""Posts notifications with aiohttp: to vetted addresses, once, in bounded time and bytes.
+
+Rule: no redirect is followed, no proxy asked, no cookie kept, no password file read. The address that is dialed is the
+one that was checked; the name stays in the certificate's check and in `Host`.
+"""
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from apcore_a2a import __version__
+from apcore_a2a.engine.delivery import MAX_WORKERS, Notification
+from apcore_a2a.engine.target import MAX_WORKERS_PER_TARGET
+from apcore_a2a.errors import A2AError, InvalidParamsError, Violation
+from apcore_a2a.protocol.model import PushConfig
+from apcore_a2a.webhooks.addresses import check_url, is_public
+from apcore_a2a.webhooks.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, parse_secret, sign
+
+TIMEOUT: Final = 10.0  # seconds for all of it
+MAX_ANSWER: Final = 64 * 1024  # bytes of an answer that are read, to use the connection again
+ANSWER_TIME: Final = 1.0  # seconds for them: what the status says counts already
+MAX_SECRET: Final = 4096  # characters of a token, or of credentials: they are sent in headers, and kept
+KEEP_ALIVE: Final = 4.0  # servers close idle connections after five seconds or more: ours are closed first
+TOKEN_HEADERS: Final = ("X-A2A-Notification-Token", "A2A-Notification-Token")  # 0.3's name, and a2a-go's
+
+
+class AddressRefusedError(OSError):
+    """A name leads to an address that is not public."""
+
+
+class WebhookSender:
+    """A `Sender`. `secrets` sign every notification; two of them while one takes the other's place.
+
+    `allow_insecure` is for development: any http or https URL, to any address. `resolver` and `trust` are for tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow_insecure: bool = False,
+        secrets: Sequence[str] = (),
+        timeout: float = TIMEOUT,
+        resolver: AbstractResolver | None = None,
+        trust: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._allow_insecure = allow_insecure
+        self._keys = [parse_secret(secret) for secret in secrets]
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._resolver = resolver
+        self._trust = trust
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+
+    def check(self, config: PushConfig) -> None:
+        check_url(config.url, allow_insecure=self._allow_insecure)
+        _check_text("token", config.token)
+        if config.authentication is not None:
+            _check_text("authentication.scheme", config.authentication.scheme)
+            _check_text("authentication.credentials", config.authentication.credentials)
+
+    async def send(self, notification: Notification) -> str:
+        try:
+            self.check(notification.config)  # again: the settings may be others than when it was set
+            return await self._post(notification)
+        except A2AError as error:
+            return error.message
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            return _reason(error)
+
+    async def _post(self, notification: Notification) -> str:
+        request = self._open().post(
+            notification.config.url,
+            data=notification.body,
+            headers=self._headers(notification),
+            allow_redirects=False,
+            timeout=self._timeout,
+        )
+        async with request as answer:
+            await _drain(answer)
+            if 200 <= answer.status < 300:
+                return ""
+            if 300 <= answer.status < 400:
+                return f"HTTP {answer.status}: redirects are not followed"
+            return f"HTTP {answer.status}"
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            options: dict[str, Any] = {"ssl": self._trust or True}
+            if self._resolver is not None or not self._allow_insecure:
+                resolver = self._resolver or aiohttp.ThreadedResolver()
+                options["resolver"] = _VettingResolver(resolver, allow_insecure=self._allow_insecure)
+            if not self._allow_insecure:
+                options["socket_factory"] = _vetted_socket
+            connector = aiohttp.TCPConnector(
+                limit=MAX_WORKERS,
+                limit_per_host=MAX_WORKERS_PER_TARGET,
+                keepalive_timeout=KEEP_ALIVE,
+                use_dns_cache=False,  # a name is asked for as often as it is dialed, and what it says then is checked
+                **options,
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+                auto_decompress=False,
+                headers={"User-Agent": f"apcore-a2a/{__version__}", "Accept-Encoding": "identity"},
+            )
+        return self._session
+
+    def _headers(self, notification: Notification) -> dict[str, str]:
+        config = notification.config
+        timestamp = int(self._clock())
+        headers = {
+            "Content-Type": notification.media_type,
+            ID_HEADER: notification.event_id,
+            TIMESTAMP_HEADER: str(timestamp),
+        }
+        if config.token:
+            for name in TOKEN_HEADERS:
+                headers[name] = config.token
+        authentication = config.authentication
+        if authentication is not None and authentication.scheme:
+            headers["Authorization"] = f"{authentication.scheme} {authentication.credentials}".rstrip()
+        signatures = [sign(key, notification.event_id, timestamp, notification.body) for key in self._keys]
+        if signatures:
+            headers[SIGNATURE_HEADER] = " ".join(signatures)
+        return headers
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+class _VettingResolver(AbstractResolver):
+    """Another resolver's answer, if every address in it is public: one that is not shows that the name is not to be
+    trusted, whichever of them would be dialed.
+    """
+
+    def __init__(self, resolver: AbstractResolver, *, allow_insecure: bool) -> None:
+        self._resolver = resolver
+        self._allow_insecure = allow_insecure
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await self._resolver.resolve(host, port, family)
+        if not self._allow_insecure and not all(is_public(each["host"]) for each in found):
+            raise AddressRefusedError
+        return found
+
+    async def close(self) -> None:
+        await self._resolver.close()
+
+
+def _vetted_socket(address: tuple[Any, ...]) -> socket.socket:  # Any: as getaddrinfo has it
+    """A socket for an address that is about to be dialed. An address in the URL itself asks no resolver."""
+    family, kind, protocol, _, (host, *_) = address
+    if not is_public(host):
+        raise AddressRefusedError
+    return socket.socket(family=family, type=kind, proto=protocol)
+
+
+async def _drain(answer: aiohttp.ClientResponse) -> None:
+    """Read a short answer, so that its connection can be used again; a long one is cut off. The status is known."""
+    try:
+        async with asyncio.timeout(ANSWER_TIME):
+            await answer.content.readexactly(MAX_ANSWER)
+    except asyncio.IncompleteReadError:
+        return  # it was shorter: all is read
+    except (TimeoutError, aiohttp.ClientError, OSError):
+        pass
+    answer.close()
+
+
+def _check_text(field: str, text: str) -> None:
+    """Refuse what would not stay in its header, or not be the same text there."""
+    if len(text) > MAX_SECRET:
+        wrong = Violation(field, f"is longer than {MAX_SECRET} characters")
+        raise InvalidParamsError(f"Invalid parameter {field}: it is longer than {MAX_SECRET} characters", [wrong])
+    if not text.isascii() or not text.isprintable():
+        wrong = Violation(field, "must be printable ASCII")
+        raise InvalidParamsError(f"Invalid parameter {field}: it must be printable ASCII", [wrong])
+
+
+def _reason(error: BaseException) -> str:
+    """Why it did not arrive, in our own words: a library's may hold the URL, which may hold a secret."""
+    cause = getattr(error, "os_error", error)
+    if isinstance(cause, AddressRefusedError) or isinstance(error.__cause__, AddressRefusedError):
+        return "the address is not public"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+        return "TLS failed"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "the name was not found"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return "no connection"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the connection was closed"
+    if isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError):
+        return "the answer was not HTTP"
+    return type(error).__name__

@@ -1,0 +1,71 @@
+"""A process to be killed while it delivers: `python -m tests.chaos.webhook_worker FILE URL TASKS`.
+
+It goes on with what the file has, starts TASKS new tasks with a webhook each, and ends when all has been delivered.
+Each task that was acknowledged is a line on the standard output.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+
+from apcore_a2a.app.application import Application
+from apcore_a2a.app.serve import build_app
+from apcore_a2a.engine import delivery
+from apcore_a2a.protocol.model import PushConfig, SendConfiguration, Task
+from apcore_a2a.storage.sqlite.store import SQLiteStore
+from apcore_a2a.webhooks.sender import WebhookSender
+from tests.chaos.worker import Patient
+from tests.engine.driving import User, request
+
+TIMEOUT = 4.0  # seconds for a post: a late answer is no timeout, however loaded the machine is
+SHORT_PAUSES = (0.02, 0.04, 0.08)
+CHUNKS = 1
+AT_ONCE = 50  # tasks that begin together
+
+
+def build(agent: object, store: SQLiteStore) -> Application:
+    app = build_app(agent, task_store=store, shutdown_timeout=60)  # type: ignore[arg-type]  # an Agent
+    app.engine.offer_webhooks(WebhookSender(allow_insecure=True, timeout=TIMEOUT))
+    return app
+
+
+async def begin(app: Application, url: str) -> str:
+    """Send a message that brings a webhook; the id of its task."""
+    asked = request("safe")
+    configuration = SendConfiguration(return_immediately=True, task_push_notification_config=PushConfig(url=url))
+    asked = type(asked)(message=asked.message, configuration=configuration)
+    answer = await app.engine.send_message(asked, User(app.engine).context())
+    task = answer if isinstance(answer, Task) else answer.task()  # type: ignore[union-attr]  # no Message comes here
+    return task.id
+
+
+async def begin_many(app: Application, url: str, tasks: int) -> None:
+    for _ in range(0, tasks, AT_ONCE):
+        async with asyncio.TaskGroup() as group:
+            begun = [group.create_task(begin(app, url)) for _ in range(min(AT_ONCE, tasks))]
+        os.write(1, "".join(f"{each.result()}\n" for each in begun).encode())
+
+
+async def until_delivered(app: Application) -> None:
+    while True:
+        backlog = await app.engine.backlog()
+        if not app.engine.active_tasks and not backlog.events:
+            return
+        await asyncio.sleep(0.02)
+
+
+async def live(path: str, url: str, tasks: int) -> None:
+    agent = Patient(CHUNKS)
+    app = build(agent, SQLiteStore(path))
+    await agent.open_pool()
+    await app.open()
+    await begin_many(app, url, tasks)
+    await until_delivered(app)
+    await app.close()
+
+
+if __name__ == "__main__":
+    logging.disable()  # what goes wrong here, goes wrong on purpose
+    delivery.RETRY_DELAYS = SHORT_PAUSES  # type: ignore[misc]  # the real ones take seconds
+    asyncio.run(live(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,240 @@
+"""`chat`: a conversation, at a terminal and through a pipe."""
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from msgspec.structs import replace
+
+from apcore_a2a.agents.apcore.module_agent import ModuleAgent
+from apcore_a2a.agents.apcore.sources import open_modules
+from apcore_a2a.agents.as_agent import as_agent
+from apcore_a2a.app.serve import build
+from apcore_a2a.cli.chat_input import Command, parse_line
+from apcore_a2a.cli.chat_output import TurnPrinter
+from apcore_a2a.protocol.card import AgentCapabilities
+from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part
+from tests.cli.conftest import Terminal, hosted
+from tests.cli.pseudo_terminal import CTRL_D, UP, at_terminal
+from tests.fakes import ScriptedAgent
+from tests.interaction.serving import CARD
+from tests.modules import Pay, registry
+
+
+@pytest.fixture
+def paying() -> Iterator[str]:
+    """An agent whose only skill asks for approval."""
+    modules = registry(pay=Pay())
+    with hosted(ModuleAgent(open_modules(modules)), card=build(modules, {}).cards.card) as url:
+        yield url
+
+
+# ---- what a line means ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("  ", []),
+        ("hello", [Part(text="hello")]),
+        ("/skill text.stats ", Command("skill", "text.stats")),
+        ("//etc/hosts", [Part(text="/etc/hosts")]),
+        ('{"a": 12345678901234567890}', [Part(data={"a": 12345678901234567890}, media_type="application/json")]),
+        ("{curly", [Part(text="{curly")]),
+        ("me@home is @@you", [Part(text="me@home is @you")]),
+    ],
+)
+def test_a_line_is_a_command_or_a_message(line: str, meant: object) -> None:
+    assert parse_line(line) == meant
+
+
+def test_files_of_a_line_are_sent_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("A")
+    Path("b c.txt").write_text("B")
+    meant = parse_line('compare @a.txt with @"b c.txt"')
+
+    assert isinstance(meant, list)
+    assert [(part.text or part.filename, part.raw) for part in meant[1:]] == [("a.txt", b"A"), ("b c.txt", b"B")]
+    assert str(meant[0].text).split() == ["compare", "with"]
+    with pytest.raises(click.UsageError, match=r"nofile cannot be read: No such file"):
+        parse_line("look at @nofile")
+
+
+def test_text_is_printed_once_however_it_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    def piece(text: str, *, append: bool = False, name: str = "a") -> ArtifactUpdate:
+        return ArtifactUpdate(artifact=Artifact(artifact_id=name, parts=[Part(text=text)]), append=append)
+
+    def data(**value: Any) -> ArtifactUpdate:
+        return ArtifactUpdate(artifact=Artifact(artifact_id="d", parts=[Part(data=value)]))
+
+    printer = TurnPrinter()
+    for event in (
+        piece("One"),
+        piece(", two", append=True),
+        piece("One, two, three"),
+        piece("Other"),
+        piece("B", name="b"),
+    ):
+        printer.print(event)
+    for event in (data(story="It was"), data(story="It was once")):
+        printer.print(event)
+    printer.end()
+    assert capsys.readouterr().out == "One, two, three\nOther\nB\nIt was once\n"
+
+
+# ---- through a pipe -------------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_through_a_pipe_prints_the_answers_alone(
+    terminal: Terminal, url: str, agent: ScriptedAgent
+) -> None:
+    ran = terminal("chat", url, stdin=b"hello\n\nhello\n")
+
+    assert (ran.code, ran.out) == (0, "Hello,\nworld\nHello,\nworld\n")
+    assert len({call.task.context_id for call in agent.calls}) == 1
+    assert f"Resume: apcore-a2a chat {url} --context {agent.calls[0].task.context_id}" in ran.err
+
+
+def test_an_answer_goes_to_the_task_that_asked(terminal: Terminal, url: str, agent: ScriptedAgent) -> None:
+    ran = terminal("chat", url, stdin=b"ask\nhello\n")
+
+    assert ran.out.startswith("What next?\n")
+    assert len({call.task.id for call in agent.calls}) == 1
+
+
+def test_an_agent_that_does_not_stream_or_only_replies_can_be_talked_with(terminal: Terminal, replying: str) -> None:
+    assert terminal("chat", replying, stdin=b"hello\n").out == "Hi!\n"
+    card = replace(CARD, capabilities=AgentCapabilities(streaming=False))
+    with hosted(ScriptedAgent({"ask": ()}), card=card) as url:
+        ran = terminal("chat", url, stdin=b"hello\n")
+    assert (ran.code, ran.out) == (0, "")
+    assert "Done; the agent had nothing to say" in ran.err
+
+
+def test_what_an_agent_says_is_shown_not_obeyed(terminal: Terminal, url: str) -> None:
+    ran = terminal("chat", url, stdin=b"evil\n")
+
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", ran.out)
+
+
+def test_how_a_task_ended_is_told_and_the_talk_goes_on(terminal: Terminal, url: str) -> None:
+    ran = terminal(
+        "chat", url, stdin=b"fail\n/nonsense\n/help\n/tasks\n/cancel\n/new\n/skill x\n/skills\nhello\n/exit\nhello\n"
+    )
+
+    assert "The task failed\n" in ran.err
+    assert "No such command: /nonsense" in ran.err
+    assert "/tasks" in ran.out and " FAILED " in ran.out
+    assert ran.out.count("world") == 1
+
+
+def test_an_agent_that_is_not_there_is_a_failure_like_any_other(terminal: Terminal) -> None:
+    ran = terminal("chat", "http://127.0.0.1:1", stdin=b"hello\n")
+
+    assert ran.code == 3
+    assert ran.err.startswith("Error: ")
+
+
+def test_what_an_agent_refuses_is_told_and_counts(terminal: Terminal, paying: str) -> None:
+    ran = terminal("chat", paying, "--skill", "pya", stdin=b"hello\n")
+
+    assert ran.code == 1
+    assert "Skill not found: pya" in ran.err
+    assert "Hint: Choose a skill with /skill: did you mean pay?" in ran.err
+
+
+def test_an_approval_is_asked_for_with_the_inputs(terminal: Terminal, paying: str) -> None:
+    ran = terminal("chat", paying, stdin=b'{"a": 1, "b": 2}\nperhaps\ny\n{"a": 1, "b": 3}\nn\n')
+
+    assert 'Approve {"a":1,"b":2}? [y/n]' in ran.err
+    assert "Please answer y or n" in ran.err
+    assert '"sum": 3' in ran.out and '"sum": 4' not in ran.out
+    assert "The agent rejected the task" in ran.err
+
+
+def test_artifacts_are_saved(terminal: Terminal, url: str, tmp_path: Path) -> None:
+    ran = terminal("chat", url, "--save", str(tmp_path / "out"), stdin=b"files\n")
+
+    assert "Saved: " in ran.err
+    assert (tmp_path / "out" / "escape.png").read_bytes() == b"\x89PNG"
+
+
+def test_a_conversation_is_resumed_with_the_task_that_waits(terminal: Terminal, url: str, agent: ScriptedAgent) -> None:
+    first = terminal("chat", url, stdin=b"hello\nask\n")
+    context = first.err.rpartition("--context ")[2].strip()
+    second = terminal("chat", url, "--context", context, stdin=b"hello\n")
+
+    assert "> hello\nHello,\nworld\n> ask\nWhat next?\n" in second.out
+    assert agent.calls[-1].task.id == agent.calls[1].task.id
+    unknown = terminal("chat", url, "--context", "nobody", stdin=b"")
+    assert "Nothing is known of this conversation" in unknown.err
+
+
+# ---- at a terminal --------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_cancels_the_task_and_twice_leaves(url: str) -> None:
+    with at_terminal("chat", url) as person:
+        person.sees("> ")
+        person.type("think\n")
+        person.sees("… thinking")
+        person.interrupts("The task is canceled")
+        person.sees("> ")
+        person.type("hello\n")
+        person.sees("Hello,\nworld\n")
+        person.sees("> ")
+        person.interrupts("Ctrl-C again leaves")
+        person.sees("> ")
+        person.interrupts("Resume: apcore-a2a chat")
+        assert person.ends() == 0
+
+
+def test_earlier_lines_come_back_with_the_arrow_keys_also_the_next_time(url: str, tmp_path: Path) -> None:
+    cache = {"XDG_CACHE_HOME": str(tmp_path), "TERM": "xterm"}
+    with at_terminal("chat", url, **cache) as person:
+        person.sees("> ")
+        person.type("hello\n")
+        person.sees("world\n")
+        person.sees("> ")
+        person.type(CTRL_D)
+        assert person.ends() == 0
+    with at_terminal("chat", url, **cache) as person:
+        person.sees("> ")
+        person.type(f"{UP}\n")
+        person.sees("world\n")
+        person.sees("> ")
+        person.type(CTRL_D)
+        assert person.ends() == 0
+    assert (tmp_path / "apcore-a2a" / "chat_history").stat().st_mode & 0o077 == 0
+
+
+def test_data_is_shown_as_it_changes_and_printed_when_it_is_complete() -> None:
+    async def count(text: str) -> AsyncIterator[ArtifactUpdate]:
+        for step in (1, 2, 3):
+            yield ArtifactUpdate(artifact=Artifact(artifact_id="a", parts=[Part(data={"step": step})]))
+
+    with hosted(as_agent(count)) as url, at_terminal("chat", url) as person:
+        person.sees("> ")
+        person.type("go\n")
+        person.sees('… {"step":1}')
+        person.sees('"step": 3')
+        person.sees("> ")
+        assert '"step": 3' not in person.screen  # once
+        person.type(CTRL_D)
+        assert person.ends() == 0
+
+
+def test_an_approval_at_a_terminal(paying: str) -> None:
+    with at_terminal("chat", paying) as person:
+        person.sees("> ")
+        person.type('{"a": 1, "b": 2}\n')
+        person.sees(r'Approve \{"a":1,"b":2\}\? \[y/n\] ')
+        person.type("y\n")
+        person.sees('"sum": 3')
+        person.sees("> ")
+        person.type(CTRL_D)
+        assert person.ends() == 0

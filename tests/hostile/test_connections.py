@@ -1,0 +1,114 @@
+"""Connections without end, and connections that dribble: others are answered meanwhile, and the room comes back."""
+
+import asyncio
+import os
+from collections import Counter
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from apcore_a2a.http import guard
+from tests.fakes import COMPLETED, PATIENCE, ScriptedAgent
+from tests.hostile.test_http_limits import until
+from tests.interaction.serving import serving
+from tests.processes import running
+
+ATTEMPTS = int(os.environ.get("HOSTILE_CONNECTIONS", "2000"))  # 20,000 take a quarter of a minute
+AT_ONCE = 250
+ROOM = 100
+SERVE = f"""
+from apcore_a2a import serve
+
+async def echo(text: str) -> str:
+    return text
+
+serve(echo, host="127.0.0.1", port=0, metrics=True, max_connections={ROOM})
+"""
+
+
+class Attack:
+    """Many who connect; the first of them stay, and say nothing."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._gate = asyncio.Semaphore(AT_ONCE)
+        self.seen: Counter[str] = Counter()
+        self.held: list[asyncio.StreamWriter] = []
+
+    async def attempt(self) -> None:
+        async with self._gate:
+            try:
+                reader, writer = await asyncio.open_connection(self._host, self._port)
+            except OSError:
+                self.seen["not connected"] += 1
+                return
+            if len(self.held) < ROOM - 10:
+                self.held.append(writer)
+                return
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    answer = await reader.read(12) or b"nothing"
+            except (OSError, TimeoutError):
+                answer = b"nothing"
+            self.seen[answer.decode()] += 1
+            writer.transport.abort()
+
+
+async def test_attempts_without_end_leave_room_for_those_who_are_in() -> None:
+    async with running("-c", SERVE) as process:
+        url = (await process.says(r"running on (http://[\d.:]+)"))[1]
+        where = urlsplit(url)
+        attack = Attack(str(where.hostname), int(where.port or 0))
+        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE * 4) as client:
+            assert (await client.get("/health")).status_code == 200  # it is in, and stays
+            async with asyncio.TaskGroup() as group:
+                for number in range(ATTEMPTS):
+                    group.create_task(attack.attempt())
+                    if number % 500 == 0:
+                        assert (await client.get("/health")).status_code == 200
+            assert (await client.get("/metrics")).json()["open_connections"] <= ROOM + AT_ONCE
+            for writer in attack.held:
+                writer.transport.abort()
+            await until(client, "open_connections", lambda left: left == 1)
+        assert attack.seen["HTTP/1.1 503"] > ATTEMPTS // 2
+        assert "HTTP/1.1 200" not in attack.seen
+    assert "Traceback" not in process.said
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [b"", b"G", b"GET / HTTP/1.1\r\nX: y\r\n", b"POST / HTTP/1.1\r\nContent-Length: 5\r\nHost: localhost\r\n"],
+    ids=["silence", "half a word", "headers without end", "all but the last line"],
+)
+async def test_those_who_dribble_are_let_go_in_time_and_nobody_waits_for_them(
+    monkeypatch: pytest.MonkeyPatch, piece: bytes
+) -> None:
+    monkeypatch.setattr(guard, "HEADER_DEADLINE", 0.3)
+    async with serving(ScriptedAgent(default=(COMPLETED,))) as url:
+        where = urlsplit(url)
+
+        async def dribble() -> bytes:
+            reader, writer = await asyncio.open_connection(where.hostname, where.port)
+            writer.write(piece)
+            try:
+                while not reader.at_eof():
+                    if piece:
+                        writer.write(b"x")  # a byte now and then does not make it longer
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(0.05):
+                            return await reader.read()
+            except ConnectionError:
+                return b""
+            finally:
+                writer.transport.abort()
+            return b""
+
+        async with asyncio.timeout(PATIENCE), httpx.AsyncClient(base_url=url) as client:
+            slow = [asyncio.create_task(dribble()) for _ in range(50)]
+            for _ in range(20):
+                assert (await client.get("/health")).status_code == 200
+            answers = [await one for one in slow]
+        assert set(answers) <= {b""} or all(answer.startswith(b"HTTP/1.1 400") for answer in answers)

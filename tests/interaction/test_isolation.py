@@ -1,0 +1,276 @@
+"""Two callers and one without a name do whatever comes to mind, in every binding and version: none can tell another's
+task from one that does not exist, and nothing of another's reaches an agent that works for them.
+"""
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+import httpx
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from apcore_a2a.agent import Caller
+from apcore_a2a.app.application import Application
+from apcore_a2a.app.serve import build
+from apcore_a2a.protocol import model
+from apcore_a2a.protocol.model import Message, Part, Role, SendConfiguration, SendMessage
+from apcore_a2a.protocol.operations import Operation
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent
+from tests.interaction.conftest import TONGUES
+from tests.interaction.serving import CARD
+from tests.interaction.speaking import PATHS, Speaker
+from tests.requirements import requirement
+
+NAMES: Final = ("ada", "eve", "nobody")
+CONTEXTS: Final = ("talk", "chat")
+KEYS: Final = ("", "", "key-1", "key-2")
+TEXTS: Final = ("done", "ask", "wait")
+PUSH: Final = "/tasks/{task_id}/pushNotificationConfigs"
+ALL_PATHS: Final = PATHS | {
+    Operation.CREATE_PUSH: ("POST", PUSH),
+    Operation.LIST_PUSH: ("GET", PUSH),
+    Operation.GET_PUSH: ("GET", PUSH + "/{id}"),
+    Operation.DELETE_PUSH: ("DELETE", PUSH + "/{id}"),
+}
+ON_A_TASK: Final = (
+    Operation.GET,
+    Operation.CANCEL,
+    Operation.SUBSCRIBE,
+    Operation.SEND,
+    Operation.STREAM,
+    Operation.CREATE_PUSH,
+    Operation.GET_PUSH,
+    Operation.LIST_PUSH,
+    Operation.DELETE_PUSH,
+)
+
+
+class Doors:
+    """Who shows a key is who the key says; who shows none has no name."""
+
+    def authenticate(self, headers: dict[str, str]) -> Caller:
+        name = headers.get("x-api-key", "").removeprefix("key of ")
+        if not name:
+            return Caller()
+        return Caller(id=name, type="user")
+
+    def security_schemes(self) -> list[dict[str, Any]]:
+        return [{"type": "apiKey", "in": "header", "name": "X-API-Key"}]
+
+
+class Step(NamedTuple):
+    """Somebody does something, in some binding and version, to a task of somebody's."""
+
+    who: str
+    tongue: tuple[str, str]
+    operation: Operation
+    whose: str
+    which: int
+    last_event_id: str
+
+
+class Said(NamedTuple):
+    """Somebody begins a task: in which context, with which key, referring to whose tasks."""
+
+    who: str
+    tongue: tuple[str, str]
+    text: str
+    context: str
+    key: str
+    refers_to: str
+
+
+who = st.sampled_from(NAMES)
+tongues = st.sampled_from(TONGUES)
+begins = st.builds(
+    Said,
+    who,
+    tongues,
+    st.sampled_from(TEXTS),
+    st.sampled_from(CONTEXTS),
+    st.sampled_from(KEYS),
+    who,
+)
+steps = st.builds(
+    Step,
+    who,
+    tongues,
+    st.sampled_from(ON_A_TASK),
+    who,
+    st.integers(0, 5),
+    st.sampled_from(("", "0", "1", "99")),
+)
+
+
+class World:
+    """An agent, its three callers, and what each of them has begun."""
+
+    def __init__(self, http: httpx.AsyncClient, agent: ScriptedAgent) -> None:
+        self._http = http
+        self._agent = agent
+        self._tasks: dict[str, list[str]] = {name: [] for name in NAMES}
+        self._messages: dict[str, set[str]] = {name: set() for name in NAMES}
+
+    def speaker(self, name: str, tongue: tuple[str, str]) -> Speaker:
+        binding, version = tongue
+        speaker = Speaker(self._http, rest=binding == "REST", version=version)
+        if name == "nobody":
+            return speaker
+        return speaker.called(name)
+
+    async def begin(self, said: Said) -> None:
+        """Begin a task, and see that its agent knows nothing of anybody else's."""
+        speaker = self.speaker(said.who, said.tongue)
+        message_id = uuid.uuid4().hex
+        self._messages[said.who].add(message_id)
+        message = Message(
+            message_id=message_id,
+            role=Role.USER,
+            parts=(Part(text=said.text),),
+            context_id=said.context,
+            reference_task_ids=tuple(self._tasks[said.refers_to][:5]),
+        )
+        value = SendMessage(message=message, configuration=SendConfiguration(return_immediately=True))
+        request = speaker.request(Operation.SEND, value)
+        if said.key:
+            request.headers["Idempotency-Key"] = said.key
+        before = len(self._agent.calls)
+        task = find_task((await self._http.send(request)).json())
+        # A new task; or one of their own, which the key or, in 0.3, the context goes on with. Never another's.
+        if task["id"] not in self._tasks[said.who]:
+            assert not any(task["id"] in tasks for tasks in self._tasks.values())
+            self._tasks[said.who].append(task["id"])
+        for call in self._agent.calls[before:]:
+            heard = {one.message_id for one in call.history if one.role is Role.USER}
+            assert heard <= self._messages[said.who]
+            assert {one.id for one in call.references} <= set(self._tasks[said.who])
+            assert call.caller.id in (said.who, "anonymous")
+
+    async def act(self, step: Step) -> None:
+        """Do something to a task; if it is another's, it must look as if it were nobody's."""
+        theirs = self._tasks[step.whose]
+        if not theirs:
+            return
+        task_id = theirs[step.which % len(theirs)]
+        if step.whose == step.who:
+            return await self._act_on_own(step, task_id)
+        unknown = str(uuid.uuid4())
+        foreign = await self._answer(step, task_id)
+        assert foreign == await self._answer(step, unknown)
+        assert b"result" not in foreign[2]
+
+    async def _act_on_own(self, step: Step, task_id: str) -> None:
+        if step.operation is Operation.GET:
+            answer = await self._http.send(self._request(step, task_id))
+            assert find_task(answer.json())["id"] == task_id
+
+    async def _answer(self, step: Step, task_id: str) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body, with the task's id blotted out: whatever is left must not depend on the task."""
+        answer = await self._http.send(self._request(step, task_id))
+        return answer.status_code, dict(answer.headers), answer.content.replace(task_id.encode(), b"?" * 36)
+
+    def _request(self, step: Step, task_id: str) -> httpx.Request:
+        speaker = self.speaker(step.who, step.tongue)
+        value = _value(step.operation, task_id)
+        if speaker.rest:
+            request = self._rest_request(speaker, step.operation, value)
+        else:
+            request = speaker.request(step.operation, value)
+        if step.last_event_id:
+            request.headers["Last-Event-ID"] = step.last_event_id
+        return request
+
+    def _rest_request(self, speaker: Speaker, operation: Operation, value: model.Value) -> httpx.Request:
+        params = json.loads(speaker.dialect.encode_request(operation, value))
+        method, path = ALL_PATHS[operation]
+        names = {name: getattr(value, name, "") for name in ("id", "task_id")}
+        url = speaker.dialect.REST_PREFIX + path.format(**names)
+        if method == "POST" and operation is not Operation.SUBSCRIBE:
+            return self._http.build_request(method, url, json=params, headers=speaker.headers)
+        return self._http.build_request(method, url, headers=speaker.headers)
+
+    async def look(self, name: str, tongue: tuple[str, str]) -> None:
+        """Each sees all of their own tasks, and no other."""
+        _, version = tongue
+        if version == "0.3":
+            return  # its list has no totals; 1.0's does
+        speaker = self.speaker(name, tongue)
+        for context in ("", *CONTEXTS):
+            page = await speaker.list(context_id=context, page_size=100)
+            mine = [task.id for task in page.tasks]
+            assert page.total_size == len(mine)
+            assert set(mine) <= set(self._tasks[name])
+            if not context:
+                assert sorted(mine) == sorted(self._tasks[name])
+
+
+def _value(operation: Operation, task_id: str) -> model.Value:
+    match operation:
+        case Operation.SEND | Operation.STREAM:
+            message = Message(message_id="m", role=Role.USER, parts=(Part(text="done"),), task_id=task_id)
+            return SendMessage(message=message)
+        case Operation.CANCEL:
+            return model.CancelTask(id=task_id)
+        case Operation.SUBSCRIBE:
+            return model.SubscribeToTask(id=task_id)
+        case Operation.CREATE_PUSH:
+            return model.PushConfig(task_id=task_id, id="hook", url="https://hooks.example/x")
+        case Operation.GET_PUSH | Operation.DELETE_PUSH:
+            return model.PushConfigRef(task_id=task_id, id="hook")
+        case Operation.LIST_PUSH:
+            return model.ListPushConfigs(task_id=task_id)
+        case _:
+            return model.GetTask(id=task_id)
+
+
+def find_task(answer: Any) -> dict[str, Any]:
+    """The task in an answer of any binding and version."""
+    found = answer.get("result", answer)
+    found = found.get("task", found)
+    assert "status" in found, answer
+    task: dict[str, Any] = found
+    return task
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    agent = ScriptedAgent({"done": (COMPLETED,), "ask": (ASKS,), "wait": (Gate(), COMPLETED)})
+    app: Application = build(
+        agent, {"card": CARD, "auth": Doors(), "push_notifications": True, "shutdown_timeout": 0.01}
+    )
+    await app.open()
+    try:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            yield World(http, agent)
+    finally:
+        await app.close()
+
+
+@requirement("NFR-SEC-001")
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(begins, min_size=3, max_size=8), st.lists(steps, min_size=5, max_size=25), tongues)
+async def test_what_is_anothers_is_not_there(begun: list[Said], done: list[Step], tongue: tuple[str, str]) -> None:
+    async with world() as everybody:
+        for said in begun:
+            await everybody.begin(said)
+        for step in done:
+            await everybody.act(step)
+        for name in NAMES:
+            await everybody.look(name, tongue)
+
+
+@requirement("NFR-SEC-001")
+async def test_every_operation_of_every_binding_and_version_is_silent_about_anothers_task() -> None:
+    async with world() as everybody:
+        for text in TEXTS:
+            await everybody.begin(Said("ada", TONGUES[0], text, "talk", "", "ada"))
+        for tongue in TONGUES:
+            for operation in ON_A_TASK:
+                for name in ("eve", "nobody"):
+                    for which in range(len(TEXTS)):
+                        for last_event_id in ("", "1"):
+                            await everybody.act(Step(name, tongue, operation, "ada", which, last_event_id))

@@ -1,0 +1,180 @@
+"""What becomes of notifications that do not arrive at once, and what else a webhook changes."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import httpx
+import pytest
+
+from apcore_a2a.agent import Agent
+from apcore_a2a.engine import delivery
+from apcore_a2a.protocol.model import PushConfig, TaskState
+from apcore_a2a.testing.webhook import WebhookReceiver
+from apcore_a2a.webhooks import verify_webhook
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
+from tests.interaction.conftest import Serve, Speak
+from tests.interaction.hooked import open_to, state_of, until, until_delivered, until_state
+from tests.interaction.serving import listen, serving
+from tests.interaction.speaking import Speaker
+from tests.postgres_server import shared_server
+from tests.requirements import requirement
+from tests.storage.contract import DictStore
+
+
+@pytest.fixture
+async def hook() -> AsyncIterator[WebhookReceiver]:
+    async with WebhookReceiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "RETRY_DELAYS", (0.01, 0.02, 0.04))
+
+
+@requirement("FR-PSH-003")
+async def test_what_fails_is_tried_again_and_the_reason_is_logged(
+    speak: Speak, quickly: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with WebhookReceiver((500, 404, 503, 200)) as hook:
+        speaker = await speak(ScriptedAgent({"hi": (COMPLETED,)}), **open_to())
+        with caplog.at_level(logging.WARNING):
+            task = await speaker.send("hi")
+            await speaker.set_webhook(task.id, hook.url)
+            got = [await hook.next() for _ in range(4)]
+    assert len({each.body for each in got}) == 1
+    assert len({each.headers["webhook-id"] for each in got}) == 1
+    retries = [record for record in caplog.records if record.message == "webhook will be tried again"]
+    assert [record.__dict__["reason"] for record in retries] == ["HTTP 500", "HTTP 404", "HTTP 503"]
+    assert {record.levelname for record in retries} == {"WARNING"}
+
+
+@requirement("FR-PSH-003")
+async def test_after_three_retries_the_webhook_is_given_up_and_can_be_revived(speak: Speak, quickly: None) -> None:
+    async with WebhookReceiver((500, 500, 500, 500, 200)) as hook:
+        speaker = await speak(ScriptedAgent({"hi": (chunk("x"), COMPLETED)}), **open_to())
+        task = await speaker.send("hi", task_push_notification_config=PushConfig(url=hook.url, id="w"))
+        for _ in range(4):
+            await hook.next()
+        dead = await until_state(speaker, task.id, "failed")
+        assert (dead["id"], dead["attempts"], dead["reason"]) == ("w", 4, "HTTP 500")
+        assert (dead["delivered"], dead["undelivered"]) == (0, 4)
+        assert len(hook.received) == 4
+        letters = await speaker.http.get("/webhooks", headers=speaker.headers)
+        assert [letter["taskId"] for letter in letters.json()["webhooks"]] == [task.id]
+        revived = await speaker.http.post(
+            "/webhooks:redeliver", json={"taskId": task.id, "id": "w"}, headers=speaker.headers
+        )
+        assert revived.json()["webhooks"][0]["state"] == "active"
+        got = await until(hook, "COMPLETED")
+        assert state_of(got[0]) == "SUBMITTED"
+        assert await until_delivered(speaker, task.id)
+
+
+@requirement("NFR-REL-004", "FR-PSH-002")
+async def test_a_webhook_that_never_answers_delays_neither_the_task_nor_its_stream(speak: Speak) -> None:
+    with listen() as silent:  # the connection is made, and nobody reads it
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        speaker = await speak(ScriptedAgent({"hi": (chunk("x"), COMPLETED)}), **open_to())
+        config = PushConfig(url=url)
+        async with asyncio.timeout(5):  # half of what one post may take
+            async with speaker.stream("hi", task_push_notification_config=config) as stream:
+                events = await stream.rest()
+            task = await speaker.send("hi", task_push_notification_config=config)
+        assert task.status.state is TaskState.COMPLETED
+        assert len(events) >= 3
+
+
+@requirement("NFR-REL-004")
+async def test_a_webhook_that_fails_fails_no_task(speak: Speak, quickly: None) -> None:
+    speaker = await speak(ScriptedAgent({"hi": (COMPLETED,)}), **open_to())
+    config = PushConfig(url="http://127.0.0.1:1/nobody-listens")
+    task = await speaker.send("hi", task_push_notification_config=config)
+    assert (await until_state(speaker, task.id, "failed"))["reason"] == "no connection"
+    assert (await speaker.get(task.id)).status.state is TaskState.COMPLETED
+
+
+# ---- around it ---------------------------------------------------------------------------------------------------
+
+
+async def test_notifications_are_signed_with_the_secret(serve: Serve, hook: WebhookReceiver) -> None:
+    secret, older = "whsec_" + "c2VjcmV0" * 4, "whsec_" + "b2xkb2xk" * 4
+    url = await serve(ScriptedAgent({"hi": (COMPLETED,)}), **open_to(webhook_secret=f"{secret} {older}"))
+    async with httpx.AsyncClient(base_url=url) as http:
+        speaker = Speaker(http, rest=False, version="1.0")
+        task = await speaker.send("hi", task_push_notification_config=PushConfig(url=hook.url))
+    got = await hook.next()
+    for known in (secret, older):
+        assert verify_webhook(known, got.headers, got.body) == f"{task.id}/1"
+
+
+async def test_a_task_with_a_webhook_outlives_its_streams(
+    serve: Serve, hook: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apcore_a2a.engine.streams.DISCONNECT_GRACE", 0.01)
+    gate, other = Gate(), Gate()
+    url = await serve(ScriptedAgent({"hi": (gate, COMPLETED), "lone": (other, COMPLETED)}), **open_to())
+    async with httpx.AsyncClient(base_url=url) as http:
+        speaker = Speaker(http, rest=False, version="0.3")
+        async with speaker.stream("hi", task_push_notification_config=PushConfig(url=hook.url)):
+            await gate.reached()
+        async with speaker.stream("lone"):
+            await other.reached()
+        async with asyncio.timeout(5):
+            while (await speaker.list(status=TaskState.CANCELED)).total_size == 0:  # that one is canceled
+                pass
+        gate.open()
+        assert state_of((await until(hook, "COMPLETED"))[-1]) == "COMPLETED"
+
+
+async def test_the_figures_count_notifications(serve: Serve, hook: WebhookReceiver, quickly: None) -> None:
+    url = await serve(ScriptedAgent({"hi": (COMPLETED,)}), **open_to(metrics=True))
+    async with httpx.AsyncClient(base_url=url) as http:
+        speaker = Speaker(http, rest=False, version="1.0")
+        await speaker.send("hi", task_push_notification_config=PushConfig(url=hook.url))
+        bad = await speaker.send("hi", task_push_notification_config=PushConfig(url="http://127.0.0.1:1/"))
+        await until(hook, "COMPLETED")
+        await until_state(speaker, bad.id, "failed")
+        figures = (await http.get("/metrics")).json()
+    assert figures["webhook_notifications_sent"] == 3
+    assert figures["webhook_notifications_failed"] == 4
+    assert figures["webhook_notifications_retried"] == 3
+    assert (figures["webhooks_given_up"], figures["webhooks_failed"]) == (1, 1)
+    assert figures["webhook_notifications_waiting"] == 0
+
+
+async def test_a_task_store_of_the_small_contract_has_webhooks_too(hook: WebhookReceiver) -> None:
+    store = DictStore()
+    agent: Agent = ScriptedAgent({"hi": (ASKS,), "more": (COMPLETED,)})
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(serving(agent, task_store=store, **open_to()))
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
+        speaker = Speaker(http, rest=False, version="0.3")
+        task = await speaker.send("hi", task_push_notification_config=PushConfig(url=hook.url))
+        await until(hook, "INPUT_REQUIRED")
+        assert store.push[task.id].url == hook.url
+        await speaker.send("more", task_id=task.id)
+        await until(hook, "COMPLETED")
+
+
+async def test_replicas_that_share_a_database_share_the_deliveries(hook: WebhookReceiver) -> None:
+    store = shared_server().url()
+    gate = Gate()
+    async with AsyncExitStack() as stack:
+        speakers = []
+        for _ in range(2):
+            agent = ScriptedAgent({"hi": (gate, chunk("x"), COMPLETED)})
+            url = await stack.enter_async_context(serving(agent, store=store, **open_to()))
+            http = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
+            speakers.append(Speaker(http, rest=False, version="1.0"))
+        here, there = speakers
+        task = await here.send("hi", return_immediately=True)
+        await gate.reached()
+        await there.set_webhook(task.id, hook.url)
+        gate.open()
+        assert [state_of(each) for each in await until(hook, "COMPLETED")] == ["chunk", "COMPLETED"]
+        for speaker in speakers:
+            assert await until_delivered(speaker, task.id)
+        assert len(hook.received) == 2

@@ -1,0 +1,228 @@
+"""Push notifications on the wire: set, asked for, delivered and given up, over both bindings and both versions."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from apcore_a2a.protocol.model import AuthenticationInfo, PushConfig, TaskState
+from apcore_a2a.testing.webhook import WebhookReceiver
+from tests.fakes import ASKS, COMPLETED, Gate, Keys, ScriptedAgent, chunk
+from tests.interaction.conftest import Serve, Speak
+from tests.interaction.hooked import open_to, state_of, until
+from tests.interaction.speaking import Refused, Speaker
+from tests.requirements import requirement
+
+NOT_FOUND, PUSH_NOT_SUPPORTED, INVALID_PARAMS = -32001, -32003, -32602
+
+
+@pytest.fixture
+async def hook() -> AsyncIterator[WebhookReceiver]:
+    async with WebhookReceiver() as receiver:
+        yield receiver
+
+
+@requirement("FR-PSH-001", "FR-PSH-002")
+async def test_a_webhook_gets_what_happens_after_it_was_set(speak: Speak, hook: WebhookReceiver) -> None:
+    gate = Gate()
+    speaker = await speak(ScriptedAgent({"hi": (gate, chunk("done", last=True), COMPLETED)}), **open_to())
+    task = await speaker.send("hi", return_immediately=True)
+    await gate.reached()
+    config = await speaker.set_webhook(task.id, hook.url, token="t0ken")
+    assert config.id
+    assert (config.url, config.task_id, config.token) == (hook.url, task.id, "t0ken")
+    gate.open()
+    got = await until(hook, "COMPLETED")
+    if speaker.version == "1.0":
+        assert [state_of(each) for each in got] == ["chunk", "COMPLETED"]
+        assert {each.headers["content-type"] for each in got} == {"application/a2a+json"}
+        assert [each.headers["webhook-id"] for each in got] == [f"{task.id}/3", f"{task.id}/4"]
+    else:
+        assert [state_of(each) for each in got] == ["COMPLETED"]
+        assert got[0].headers["content-type"] == "application/json"
+        assert got[0].json["kind"] == "task"
+        assert got[0].json["artifacts"][0]["parts"][0]["text"] == "done"
+    assert {each.method for each in got} == {"POST"}
+    assert {each.headers["x-a2a-notification-token"] for each in got} == {"t0ken"}
+    assert {each.headers["a2a-notification-token"] for each in got} == {"t0ken"}
+    assert "authorization" not in got[0].headers
+
+
+@requirement("FR-PSH-002")
+async def test_a_webhook_that_comes_with_the_message_gets_every_state(speak: Speak, hook: WebhookReceiver) -> None:
+    speaker = await speak(ScriptedAgent({"hi": (chunk("done", last=True), COMPLETED)}), **open_to())
+    config = PushConfig(url=hook.url, authentication=AuthenticationInfo(scheme="Bearer", credentials="s3cret=="))
+    task = await speaker.send("hi", task_push_notification_config=config)
+    assert task.status.state is TaskState.COMPLETED
+    got = await until(hook, "COMPLETED")
+    seen = [state_of(each) for each in got]
+    assert [state for state in seen if state != "chunk"] == ["SUBMITTED", "WORKING", "COMPLETED"]
+    assert ("chunk" in seen) == (speaker.version == "1.0")
+    assert {each.headers["authorization"] for each in got} == {"Bearer s3cret=="}
+    (kept,) = await speaker.list_webhooks(task.id)
+    assert (kept.url, kept.task_id) == (hook.url, task.id)
+
+
+@requirement("FR-PSH-002")
+async def test_a_reply_to_a_task_that_waits_is_told_too(speak: Speak, hook: WebhookReceiver) -> None:
+    speaker = await speak(ScriptedAgent({"hi": (ASKS,), "more": (COMPLETED,)}), **open_to())
+    task = await speaker.send("hi", task_push_notification_config=PushConfig(url=hook.url))
+    assert [state_of(each) for each in await until(hook, "INPUT_REQUIRED")][-2:] == ["WORKING", "INPUT_REQUIRED"]
+    await speaker.send("more", task_id=task.id)
+    got = await until(hook, "COMPLETED")
+    assert [state_of(each) for each in got] == ["WORKING", "COMPLETED"]
+    assert all("message" not in each.json for each in got)
+
+
+async def test_a_webhook_on_a_task_that_was_quicker_learns_its_end(speak: Speak, hook: WebhookReceiver) -> None:
+    speaker = await speak(ScriptedAgent({"hi": (COMPLETED,)}), **open_to())
+    task = await speaker.send("hi")
+    await speaker.set_webhook(task.id, hook.url)
+    assert state_of(await hook.next()) == "COMPLETED"
+
+
+@requirement("FR-PSH-004")
+async def test_webhooks_are_asked_for_and_deleted(speak: Speak, hook: WebhookReceiver) -> None:
+    gate = Gate()
+    speaker = await speak(ScriptedAgent({"hi": (gate, COMPLETED)}), **open_to())
+    task = await speaker.send("hi", return_immediately=True)
+    await gate.reached()
+    secret = AuthenticationInfo(scheme="Bearer", credentials="s3cret")
+    await speaker.set_webhook(task.id, hook.url, id="first", token="t0ken", authentication=secret)
+    await speaker.set_webhook(task.id, hook.url, id="second")
+    got = await speaker.get_webhook(task.id, "first")
+    assert (got.id, got.task_id, got.url, got.token) == ("first", task.id, hook.url, "t0ken")
+    assert got.authentication is not None
+    assert (got.authentication.scheme, got.authentication.credentials) == ("Bearer", "")
+    assert [config.id for config in await speaker.list_webhooks(task.id)] == ["first", "second"]
+    for name in ("first", "second"):
+        await speaker.delete_webhook(task.id, name)
+    assert await speaker.list_webhooks(task.id) == ()
+    with pytest.raises(Refused) as refused:
+        await speaker.get_webhook(task.id, "first")
+    assert refused.value.code == NOT_FOUND
+    gate.open()
+    await speaker.get(task.id)
+    if speaker.version == "1.0":
+        await speaker.delete_webhook(task.id, "first")  # 1.0 §3.1.10: it may be deleted twice
+    else:
+        with pytest.raises(Refused) as refused:
+            await speaker.delete_webhook(task.id, "first")
+        assert refused.value.code == NOT_FOUND
+    assert hook.received == []
+
+
+@requirement("FR-PSH-001")
+async def test_without_push_notifications_all_four_are_refused_and_the_card_says_so(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent())
+    task = await speaker.send("hi")
+    url = "https://example.com/hook"
+    for attempt in (
+        speaker.set_webhook(task.id, url),
+        speaker.get_webhook(task.id, "w"),
+        speaker.list_webhooks(task.id),
+        speaker.delete_webhook(task.id, "w"),
+        speaker.send("hi", task_push_notification_config=PushConfig(url=url)),
+    ):
+        with pytest.raises(Refused) as refused:
+            await attempt
+        assert refused.value.code == PUSH_NOT_SUPPORTED
+    card = (await speaker.http.get("/.well-known/agent-card.json")).json()
+    assert not card["capabilities"].get("pushNotifications")
+    assert (await speaker.http.get("/webhooks", headers=speaker.headers)).status_code == 404
+
+
+async def test_the_card_says_that_there_are_push_notifications(serve: Serve, http: httpx.AsyncClient) -> None:
+    url = await serve(ScriptedAgent(), **open_to())
+    card = (await http.get(f"{url}/.well-known/agent-card.json")).json()
+    assert card["capabilities"]["pushNotifications"] is True
+
+
+@requirement("FR-PSH-001", "NFR-SEC-004")
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("http://example.com/hook", "Webhook URL must use HTTPS in production mode"),
+        ("https://127.0.0.1/hook", "Webhook URL must not point to a loopback or private address in production mode"),
+        ("https://localhost/hook", "Webhook URL must not point to a loopback or private address in production mode"),
+        ("https://10.1.2.3/hook", "Webhook URL must not point to a loopback or private address in production mode"),
+        ("not a url", "Webhook URL is not well-formed"),
+        ("ftp://example.com/hook", "Webhook URL must be an absolute http or https URL"),
+    ],
+)
+async def test_a_url_that_would_never_be_called_is_refused_before_anything_happens(
+    speak: Speak, url: str, text: str
+) -> None:
+    speaker = await speak(ScriptedAgent(), push_notifications=True)
+    task = await speaker.send("hi")
+    with pytest.raises(Refused, match=text) as refused:
+        await speaker.set_webhook(task.id, url)
+    assert refused.value.code == INVALID_PARAMS
+    with pytest.raises(Refused, match=text):
+        await speaker.send("hi", task_push_notification_config=PushConfig(url=url))
+    assert await speaker.list_webhooks(task.id) == ()
+    if speaker.version == "1.0":
+        assert (await speaker.list()).total_size == 1
+
+
+@requirement("FR-PSH-001")
+async def test_the_requirements_flat_form_is_understood(serve: Serve, hook: WebhookReceiver) -> None:
+    gate = Gate()
+    url = await serve(ScriptedAgent({"hi": (gate, COMPLETED)}), **open_to())
+    async with httpx.AsyncClient(base_url=url) as http:
+        speaker = Speaker(http, rest=False, version="0.3")
+        task = await speaker.send("hi", return_immediately=True)
+
+        async def rpc(method: str, **params: Any) -> dict[str, Any]:
+            body = {"jsonrpc": "2.0", "id": 1, "method": f"tasks/pushNotificationConfig/{method}", "params": params}
+            return dict((await http.post("/", json=body)).json())
+
+        made = await rpc("set", taskId=task.id, url=hook.url)
+        assert made["result"]["taskId"] == task.id
+        assert made["result"]["pushNotificationConfig"]["url"] == hook.url
+        got = await rpc("get", taskId=task.id)
+        assert got["result"] == made["result"]
+        gate.open()
+        assert state_of(await hook.next()) == "COMPLETED"
+        assert (await rpc("delete", taskId=task.id))["result"] is None
+        assert (await rpc("get", taskId=task.id))["error"]["code"] == NOT_FOUND
+        assert (await rpc("delete", taskId=task.id))["error"]["code"] == NOT_FOUND
+
+
+async def test_a_webhook_without_an_id_is_replaced_in_0_3_and_another_one_in_1_0(speak: Speak) -> None:
+    speaker = await speak(ScriptedAgent({"hi": (ASKS,)}), **open_to())
+    task = await speaker.send("hi")
+    made = [await speaker.set_webhook(task.id, f"http://127.0.0.1:1/{name}") for name in ("a", "b")]
+    kept = await speaker.list_webhooks(task.id)
+    if speaker.version == "0.3":
+        assert [config.url for config in kept] == ["http://127.0.0.1:1/b"]
+        assert {config.id for config in made} == {"default"}
+    else:
+        assert {config.url for config in kept} == {"http://127.0.0.1:1/a", "http://127.0.0.1:1/b"}
+
+
+async def test_webhooks_of_another_s_task_are_answered_like_those_of_none(speak: Speak, hook: WebhookReceiver) -> None:
+    speaker = await speak(ScriptedAgent({"hi": (ASKS,)}), auth=Keys(), **open_to())
+    ada, eve = speaker.called("ada"), speaker.called("eve")
+    task = await ada.send("hi")
+    await ada.set_webhook(task.id, hook.url, id="w")
+    calls = ["set_webhook", "get_webhook", "list_webhooks", "delete_webhook"]
+
+    async def answers(task_id: str) -> list[tuple[int, int, str, str]]:
+        heard = []
+        for name in calls:
+            second = () if name == "list_webhooks" else (hook.url if name == "set_webhook" else "w",)
+            with pytest.raises(Refused) as refused:
+                await getattr(eve, name)(task_id, *second)
+            said = refused.value
+            heard.append((said.code, said.status, said.message, str(said.data)))
+        return heard
+
+    unknown = "00000000-0000-4000-8000-000000000000"
+    foreign = [tuple(str(one).replace(task.id, unknown) for one in answer) for answer in await answers(task.id)]
+    assert foreign == [tuple(map(str, answer)) for answer in await answers(unknown)]
+    seen = await eve.http.get("/webhooks", params={"taskId": task.id}, headers=eve.headers)
+    none = await eve.http.get("/webhooks", params={"taskId": unknown}, headers=eve.headers)
+    assert (seen.status_code, seen.text.replace(task.id, unknown)) == (none.status_code, none.text)
+    assert seen.status_code == 404

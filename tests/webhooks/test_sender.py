@@ -1,0 +1,292 @@
+"""Posting to a webhook: to whom, over which connection, and what of the answer counts."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trustme
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from apcore_a2a.engine.delivery import Notification
+from apcore_a2a.errors import InvalidParamsError
+from apcore_a2a.protocol.model import AuthenticationInfo, PushConfig
+from apcore_a2a.webhooks import addresses, sender
+from apcore_a2a.webhooks.sender import WebhookSender
+from tests.interaction.serving import listen
+from tests.requirements import requirement
+
+NAME = "hooks.example.com"
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
+
+
+def notice(url: str, **fields: Any) -> Notification:
+    config = PushConfig(url=url, id="w", task_id="t", **fields)
+    return Notification(config=config, event_id="t/1", body=b"{}", media_type="application/json")
+
+
+class Names(AbstractResolver):
+    """A name server that says another thing each time it is asked; the last one stays."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        self.asked.append(host)
+        found = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return [
+            ResolveResult(hostname=host, host=each, port=port, family=socket.AF_INET, proto=0, flags=0)
+            for each in found
+        ]
+
+    async def close(self) -> None: ...
+
+
+@asynccontextmanager
+async def posting(**options: Any) -> AsyncIterator[WebhookSender]:
+    made = WebhookSender(**options)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@asynccontextmanager
+async def answering(
+    answer: bytes | Answer, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """A server that answers each request so; its port, and the heads of what it got."""
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                heads.append(await reader.readuntil(b"\r\n\r\n"))
+                await reader.readexactly(2)
+                if callable(answer):
+                    await answer(reader, writer)
+                else:
+                    writer.write(answer)
+                    await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    async with server:
+        yield server.sockets[0].getsockname()[1], heads
+
+
+def http(status: str, *headers: str, body: bytes = b"") -> bytes:
+    head = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+# ---- to whom -----------------------------------------------------------------------------------------------------
+
+
+@requirement("NFR-SEC-004")
+@pytest.mark.parametrize(
+    "found",
+    [["127.0.0.1"], ["10.0.0.1"], ["169.254.169.254"], ["8.8.8.8", "127.0.0.1"], ["::ffff:127.0.0.1"], ["100.64.0.9"]],
+)
+async def test_a_name_that_leads_inside_is_not_called(found: list[str]) -> None:
+    async with posting(resolver=Names(found)) as post:
+        assert await post.send(notice(f"https://{NAME}/")) == "the address is not public"
+
+
+@requirement("NFR-SEC-004")
+async def test_a_name_that_changes_its_mind_between_setting_and_calling_is_not_called() -> None:
+    names = Names(["8.8.8.8"], ["127.0.0.1"])
+    with listen() as inside:
+        async with posting(resolver=names) as post:
+            config = PushConfig(url=f"https://{NAME}/", id="w", task_id="t")
+            post.check(config)
+            assert (await names.resolve(NAME))[0]["host"] == "8.8.8.8"  # as somebody might have checked
+            assert await post.send(notice(config.url)) == "the address is not public"
+        inside.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            inside.accept()
+
+
+async def test_it_is_asked_once_for_a_call_and_what_was_checked_is_dialed(monkeypatch: pytest.MonkeyPatch) -> None:
+    dialed: list[str] = []
+
+    def refuse(address: tuple[Any, ...]) -> socket.socket:
+        dialed.append(address[4][0])
+        raise OSError("no network here")
+
+    monkeypatch.setattr(sender, "_vetted_socket", refuse)
+    names = Names(["8.8.8.8"], ["127.0.0.1"])
+    async with posting(resolver=names) as post:
+        assert await post.send(notice(f"https://{NAME}/")) == "no connection"
+    assert (names.asked, dialed) == ([NAME], ["8.8.8.8"])
+
+
+@requirement("NFR-SEC-004")
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "[::ffff:7f00:1]", "169.254.169.254"])
+async def test_an_address_in_the_url_is_checked_when_it_is_dialed_too(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr(WebhookSender, "check", lambda self, config: None)  # as if it had slipped through
+    async with posting() as post:
+        assert await post.send(notice(f"https://{host}/")) == "the address is not public"
+
+
+async def test_what_was_set_in_development_is_refused_when_development_is_over() -> None:
+    async with posting() as post:
+        assert await post.send(notice("http://example.com/")) == addresses.NEEDS_HTTPS
+
+
+async def test_the_certificate_and_the_host_are_those_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = trustme.CA()
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(NAME).configure_cert(server)
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    # The only public address of this test is the loopback one.
+    monkeypatch.setattr(sender, "is_public", lambda address: address == "127.0.0.1")
+    async with answering(http("204 No Content"), server) as (port, heads):
+        monkeypatch.setattr(addresses, "PORTS", (port,))
+        async with posting(resolver=Names(["127.0.0.1"]), trust=trust) as post:
+            assert await post.send(notice(f"https://{NAME}:{port}/hook?x=1")) == ""
+            assert await post.send(notice(f"https://other.example.com:{port}/")) == "TLS failed"
+        async with posting(resolver=Names(["127.0.0.1"])) as strict:
+            assert await strict.send(notice(f"https://{NAME}:{port}/")) == "TLS failed"
+    (head,) = heads
+    assert head.startswith(b"POST /hook?x=1 HTTP/1.1\r\n")
+    assert f"host: {NAME}:{port}".encode() in head.lower()
+
+
+# ---- what is sent ------------------------------------------------------------------------------------------------
+
+
+async def test_credentials_go_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "")
+    given = AuthenticationInfo(scheme="Basic", credentials="dTpw")
+    async with answering(http("200 OK", "Set-Cookie: a=b")) as (port, heads), posting(allow_insecure=True) as post:
+        url = f"http://127.0.0.1:{port}/"
+        assert await post.send(notice(url, authentication=given, token="t0ken")) == ""
+        assert await post.send(notice(url)) == ""
+    first, second = (head.decode().lower() for head in heads)
+    assert "authorization: basic dtpw" in first
+    assert "x-a2a-notification-token: t0ken" in first
+    assert "webhook-id: t/1" in first
+    for absent in ("cookie", "authorization", "token", "signature"):
+        assert absent not in second
+
+
+@pytest.mark.parametrize("text", ["line\r\nX-Injected: 1", "tab\t", "smile ☺", "null\0", "del\x7f"])
+def test_what_would_not_stay_in_its_header_is_refused(text: str) -> None:
+    post = WebhookSender()
+    url = "https://example.com/"
+    for config in (
+        PushConfig(url=url, token=text),
+        PushConfig(url=url, authentication=AuthenticationInfo(scheme="Bearer", credentials=text)),
+        PushConfig(url=url, authentication=AuthenticationInfo(scheme=text)),
+    ):
+        with pytest.raises(InvalidParamsError, match="printable ASCII"):
+            post.check(config)
+
+
+def test_a_secret_is_of_bounded_length() -> None:
+    WebhookSender().check(PushConfig(url="https://example.com/", token="x" * sender.MAX_SECRET))
+    with pytest.raises(InvalidParamsError, match="longer than 4096"):
+        WebhookSender().check(PushConfig(url="https://example.com/", token="x" * (sender.MAX_SECRET + 1)))
+
+
+async def test_a_connection_is_used_again() -> None:
+    connections = 0
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        for _ in range(3):
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(2)
+            writer.write(http("200 OK", body=b"thanks"))
+        writer.close()
+
+    server = await asyncio.start_server(count, "127.0.0.1", 0)
+    async with server, posting(allow_insecure=True) as post:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        assert [await post.send(notice(url)) for _ in range(3)] == ["", "", ""]
+    assert connections == 1
+
+
+# ---- what is answered --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (http("200 OK"), ""),
+        (http("202 Accepted", body=b"x" * 1000), ""),
+        (http("204 No Content"), ""),
+        (http("301 Moved", "Location: http://127.0.0.1:1/"), "HTTP 301: redirects are not followed"),
+        (http("307 Moved", "Location: /elsewhere"), "HTTP 307: redirects are not followed"),
+        (http("400 Bad Request"), "HTTP 400"),
+        (http("410 Gone"), "HTTP 410"),
+        (http("500 Oh"), "HTTP 500"),
+        (b"nonsense\r\n\r\n", "the answer was not HTTP"),
+    ],
+)
+async def test_2xx_counts_and_nothing_else(answer: bytes, reason: str) -> None:
+    async with answering(answer) as (port, heads), posting(allow_insecure=True) as post:
+        assert await post.send(notice(f"http://127.0.0.1:{port}/")) == reason
+    assert len(heads) == 1
+
+
+async def test_of_a_huge_answer_little_is_read() -> None:
+    sent = 0
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n")
+        while sent < 1 << 30:
+            writer.write(b"x" * 65536)
+            sent += 65536
+            await writer.drain()
+
+    async with answering(flood) as (port, _), posting(allow_insecure=True) as post:
+        async with asyncio.timeout(5):
+            assert await post.send(notice(f"http://127.0.0.1:{port}/")) == ""
+    assert sent < 1 << 25  # what lies in the buffers of the system
+
+
+async def test_an_answer_that_never_ends_has_arrived_when_its_status_has() -> None:
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx")
+        await reader.read()  # until the sender hangs up
+
+    async with answering(drip) as (port, _), posting(allow_insecure=True) as post:
+        assert await post.send(notice(f"http://127.0.0.1:{port}/")) == ""
+
+
+async def test_silence_has_an_end() -> None:
+    with listen() as silent:
+        async with posting(allow_insecure=True, timeout=0.05) as post:
+            assert await post.send(notice(f"http://127.0.0.1:{silent.getsockname()[1]}/")) == "no answer in time"
+
+
+async def test_a_connection_that_is_refused_or_closed_says_so() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with answering(hang_up) as (port, _), posting(allow_insecure=True) as post:
+        assert await post.send(notice(f"http://127.0.0.1:{port}/")) == "the connection was closed"
+    async with posting(allow_insecure=True) as post:
+        assert await post.send(notice(f"http://127.0.0.1:{port}/secret-path")) == "no connection"
+
+
+def test_the_requirements_ten_seconds_are_the_default() -> None:
+    assert sender.TIMEOUT == 10

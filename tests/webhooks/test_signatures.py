@@ -1,0 +1,78 @@
+"""Signed notifications: what is believed, and what is not."""
+
+import base64
+import hashlib
+import hmac
+from typing import Any
+
+import pytest
+
+from apcore_a2a.webhooks import WebhookVerificationError, verify_webhook
+from apcore_a2a.webhooks.signatures import parse_secret, sign
+
+KEY = b"0123456789abcdef0123456789abcdef"
+SECRET = "whsec_" + base64.b64encode(KEY).decode()
+NOW = 1_700_000_000
+BODY = b'{"task":{"id":"t"}}'
+
+
+def headers(**changed: str) -> dict[str, str]:
+    given = {
+        "Webhook-Id": "t/1",
+        "Webhook-Timestamp": str(NOW),
+        "Webhook-Signature": sign(KEY, "t/1", NOW, BODY),
+    }
+    return given | {name.replace("_", "-"): value for name, value in changed.items()}
+
+
+def test_what_was_signed_is_believed_and_named() -> None:
+    assert verify_webhook(SECRET, headers(), BODY, now=NOW) == "t/1"
+
+
+def test_the_signature_is_that_of_standard_webhooks() -> None:
+    expected = hmac.new(KEY, b"t/1.%d.%b" % (NOW, BODY), hashlib.sha256).digest()
+    assert sign(KEY, "t/1", NOW, BODY) == "v1," + base64.b64encode(expected).decode()
+
+
+def test_one_of_several_signatures_is_enough() -> None:
+    several = "v1a,other v1,AAAA " + sign(KEY, "t/1", NOW, BODY)
+    assert verify_webhook(SECRET, headers(Webhook_Signature=several), BODY, now=NOW) == "t/1"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"Webhook_Id": "t/2"},
+        {"Webhook_Id": ""},
+        {"Webhook_Timestamp": str(NOW + 1)},
+        {"Webhook_Timestamp": "now"},
+        {"Webhook_Timestamp": ""},
+        {"Webhook_Signature": ""},
+        {"Webhook_Signature": "v1,AAAA"},
+        {"Webhook_Signature": sign(KEY, "t/1", NOW, BODY).removeprefix("v1,")},
+        {"Webhook_Signature": sign(b"another secret" * 3, "t/1", NOW, BODY)},
+        {"Webhook_Signature": " ".join(["v1,AAAA"] * 16 + [sign(KEY, "t/1", NOW, BODY)])},
+    ],
+)
+def test_whatever_was_changed_is_noticed(changed: dict[str, str]) -> None:
+    with pytest.raises(WebhookVerificationError):
+        verify_webhook(SECRET, headers(**changed), BODY, now=NOW)
+
+
+def test_another_body_is_noticed() -> None:
+    with pytest.raises(WebhookVerificationError, match="not of this secret and this body"):
+        verify_webhook(SECRET, headers(), BODY + b" ", now=NOW)
+
+
+@pytest.mark.parametrize("apart", [-301, 301])
+def test_what_is_not_of_now_is_a_replay(apart: int) -> None:
+    with pytest.raises(WebhookVerificationError, match="too old"):
+        verify_webhook(SECRET, headers(), BODY, now=NOW + apart)
+    assert verify_webhook(SECRET, headers(), BODY, now=NOW + apart, tolerance=400)
+
+
+@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_c2hvcnQ=", "whsec_no base64!", "plain text"])
+def test_a_secret_that_is_none_is_refused_without_being_repeated(secret: Any) -> None:
+    with pytest.raises(ValueError, match="a webhook secret") as refused:
+        parse_secret(secret)
+    assert not secret or secret not in str(refused.value)

@@ -15,7 +15,7 @@ PARALLEL := --numprocesses=2 --dist=loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-wire run explorer screenshots test test-wire test-matrix chaos check audit format lock clean
+.PHONY: help setup setup-wire run explorer screenshots test test-wire test-matrix chaos chaos-cluster check audit format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -102,6 +102,9 @@ screenshots: setup  ## pictures of every state of the Explorer, into build/scree
 
 chaos: setup  ## kill -9 in the middle of 200 running tasks on SQLite, twenty times; amid deliveries to webhooks; and random histories
 	.venv/bin/python -m tests.chaos --rounds 20 --tasks 200 --trials 500
+
+chaos-cluster: setup  ## three replicas on PostgreSQL: kill -9, zombies, a crash of the database; a rolling restart (half an hour)
+	.venv/bin/python -m tests.cluster --rounds 20 --tasks 200
 
 test-matrix:  ## every supported Python, each with the oldest and the newest dependencies
 	scripts/test-matrix $(VERSIONS)

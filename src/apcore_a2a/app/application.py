@@ -35,7 +35,6 @@ from apcore_a2a.http.discovery import (
 )
 from apcore_a2a.http.health import HealthEndpoint, is_health
 from apcore_a2a.http.metrics import Metrics
-from apcore_a2a.http.metrics_board import MetricsBoard
 from apcore_a2a.http.signals import on_exit_signal
 from apcore_a2a.http.traffic import KEY, Traffic
 from apcore_a2a.protocol.card import AgentCard
@@ -111,7 +110,7 @@ class Application(Starlette):
         self._opening = asyncio.Lock()
         self._opened = False
         self._why_not_open = ""
-        self._metrics = metrics
+        self.metrics = metrics
         self.health = HealthEndpoint(self.engine, parts.count_modules or self._count_skills)
         self._core = pipeline(
             Served(
@@ -160,19 +159,6 @@ class Application(Starlette):
 
         return scope, receive, tell
 
-    def share_metrics(self, board: MetricsBoard, worker: int) -> None:
-        """Show the figures of all workers at /metrics: this is the worker of that number. Before it opens.
-
-        Example:
-            >>> from apcore_a2a.http.metrics import make_board
-            >>> async def shout(text: str) -> str:
-            ...     return text.upper()
-            >>> from apcore_a2a import async_serve
-            >>> asyncio.run(async_serve(shout)).share_metrics(make_board(2), 0)
-        """
-        if self._metrics is not None:
-            self._metrics.share(board, worker)
-
     def _count_skills(self) -> int:
         return len(self.cards.card.skills)
 
@@ -218,8 +204,8 @@ class Application(Starlette):
         except A2AError as error:
             self._why_not_open = why_not_open(error)
             raise
-        if self._metrics is not None:
-            self._metrics.watch_loop()
+        if self.metrics is not None:
+            self.metrics.watch_loop()
 
     async def close(self) -> None:
         """End every run and stream in bounded time, run the shutdown hooks, close the store.
@@ -235,8 +221,8 @@ class Application(Starlette):
             >>> asyncio.run(main())
             closed
         """
-        if self._metrics is not None:
-            self._metrics.stop()
+        if self.metrics is not None:
+            self.metrics.stop()
         await self.engine.close()
         await close_authenticator(self._parts.auth)
         for hook in self._parts.on_shutdown:

@@ -296,7 +296,8 @@ def _run_workers(app: Application, settings: Settings, given: dict[str, Any], on
     board = make_board(count)
 
     def serve_worker(worker: int) -> int:
-        app.share_metrics(board, worker)
+        if app.metrics is not None:
+            app.metrics.share(board, worker)
         on_first_started = on_started if worker == 0 else None
         level = given["log_level"]
         why_not = run_at(app, settings, log_level=level, log_config=None, on_started=on_first_started, sockets=sockets)

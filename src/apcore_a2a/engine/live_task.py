@@ -208,7 +208,6 @@ class LiveTask:
     def lose(self) -> None:
         """Another process writes the task now: whoever watches it reads the store again."""
         self._out_of_step = True
-        self.runner = ""
         if not self.is_shared:  # else it is followed from now on
             self.log.close()
 

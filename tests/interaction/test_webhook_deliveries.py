@@ -24,6 +24,7 @@ from tests.interaction.speaking import Speaker
 from tests.postgres_server import shared_server
 from tests.requirements import requirement
 from tests.storage.contract import Author, DictStore, append
+from tests.webhooks.test_sender import answering
 
 
 @pytest.fixture
@@ -218,3 +219,25 @@ async def test_a_durable_store_of_the_small_contract_has_its_webhook_after_a_res
             for config in await speaker.list_webhooks(task.id):
                 await speaker.delete_webhook(task.id, config.id)
     assert store.push == {}
+
+
+async def test_what_is_under_way_is_not_posted_again_by_a_redelivery(serve: Serve) -> None:
+    asked = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asked.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    async with answering(answer) as (port, heads):
+        url = await serve(ScriptedAgent({"hi": (COMPLETED,)}), **open_to())
+        async with httpx.AsyncClient(base_url=url) as http:
+            speaker = Speaker(http, rest=False, version="1.0")
+            task = await speaker.send("hi")
+            await speaker.set_webhook(task.id, f"http://127.0.0.1:{port}/")
+            async with asyncio.timeout(5):
+                while not heads:
+                    await speaker.get(task.id)
+            await http.post("/webhooks:redeliver", json={"taskId": task.id})
+            asked.set()
+            assert await until_delivered(speaker, task.id)
+    assert len(heads) == 1

@@ -205,6 +205,23 @@ async def test_a_target_that_fails_again_and_again_is_left_alone_and_then_tried_
         await place.until(lambda webhook: webhook.delivered == 1, "late")
 
 
+async def test_of_those_who_wait_for_a_target_to_come_back_one_tries() -> None:
+    gate = Gate()
+    async with yard(bad=[*["no"] * target.OPENS_AFTER, gate]) as place:
+        for number in range(target.OPENS_AFTER):
+            await place.task(f"t{number}", "bad")
+            await place.postman.next()
+            await place.until(lambda webhook: webhook.attempts == 1, f"t{number}")
+        for pause in (1.0, 1.0):
+            await place.later(pause)
+        await gate.reached()
+        assert place.postman.busy["bad"] == 1
+        gate.open()
+        await place.later(1.0)
+        for number in range(target.OPENS_AFTER):
+            await place.until(lambda webhook: webhook.delivered == 1, f"t{number}")
+
+
 async def test_what_waits_for_a_target_that_stays_down_is_given_up_in_the_end() -> None:
     async with yard(bad=["no connection"]) as place:
         for number in range(50):

@@ -4,13 +4,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import httpx
 import pytest
 
-from apcore_a2a.agent import Agent
+from apcore_a2a.agent import ANONYMOUS, Agent
 from apcore_a2a.engine import delivery
 from apcore_a2a.protocol.model import PushConfig, TaskState
+from apcore_a2a.storage.sqlite.store import SQLiteStore
+from apcore_a2a.storage.task_store import Webhook
 from apcore_a2a.testing.webhook import WebhookReceiver
 from apcore_a2a.webhooks import verify_webhook
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
@@ -20,7 +23,8 @@ from tests.interaction.serving import listen, serving
 from tests.interaction.speaking import Speaker
 from tests.postgres_server import shared_server
 from tests.requirements import requirement
-from tests.storage.contract import DictStore
+from tests.storage.contract import Author, DictStore, append
+from tests.webhooks.test_sender import answering
 
 
 @pytest.fixture
@@ -178,3 +182,62 @@ async def test_replicas_that_share_a_database_share_the_deliveries(hook: Webhook
         for speaker in speakers:
             assert await until_delivered(speaker, task.id)
         assert len(hook.received) == 2
+
+
+async def test_what_a_dead_process_left_is_delivered_with_its_end(tmp_path: Path, hook: WebhookReceiver) -> None:
+    store = SQLiteStore(tmp_path / "tasks.db")
+    await store.open()
+    author = Author("t", owner=ANONYMOUS)
+    change = author.create()
+    change.webhook = Webhook(config=PushConfig(url=hook.url, id="w", task_id="t"), a2a_version="1.0")
+    await store.create(change)
+    await append(store, author.work())
+    await store.close()
+    async with serving(ScriptedAgent(), store=f"sqlite:///{tmp_path}/tasks.db", **open_to()):
+        assert [state_of(each) for each in await until(hook, "FAILED")] == ["SUBMITTED", "WORKING", "FAILED"]
+
+
+async def test_a_durable_store_of_the_small_contract_has_its_webhook_after_a_restart(hook: WebhookReceiver) -> None:
+    class Durable(DictStore):
+        durable = True
+
+    store = Durable()
+    scripts = {"hi": (ASKS,), "more": (COMPLETED,)}
+    async with serving(ScriptedAgent(scripts), task_store=store, **open_to()) as url:
+        async with httpx.AsyncClient(base_url=url) as http:
+            task = await Speaker(http, rest=False, version="0.3").send(
+                "hi", task_push_notification_config=PushConfig(url=hook.url)
+            )
+            await until(hook, "INPUT_REQUIRED")
+    async with serving(ScriptedAgent(scripts), task_store=store, **open_to()) as url:
+        async with httpx.AsyncClient(base_url=url) as http:
+            speaker = Speaker(http, rest=False, version="1.0")
+            assert [config.url for config in await speaker.list_webhooks(task.id)] == [hook.url]
+            await speaker.send("more", task_id=task.id)
+            got = await until(hook, "COMPLETED")
+            assert got[-1].json["kind"] == "task"  # it was set in 0.3
+            for config in await speaker.list_webhooks(task.id):
+                await speaker.delete_webhook(task.id, config.id)
+    assert store.push == {}
+
+
+async def test_what_is_under_way_is_not_posted_again_by_a_redelivery(serve: Serve) -> None:
+    asked = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asked.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    async with answering(answer) as (port, heads):
+        url = await serve(ScriptedAgent({"hi": (COMPLETED,)}), **open_to())
+        async with httpx.AsyncClient(base_url=url) as http:
+            speaker = Speaker(http, rest=False, version="1.0")
+            task = await speaker.send("hi")
+            await speaker.set_webhook(task.id, f"http://127.0.0.1:{port}/")
+            async with asyncio.timeout(5):
+                while not heads:
+                    await speaker.get(task.id)
+            await http.post("/webhooks:redeliver", json={"taskId": task.id})
+            asked.set()
+            assert await until_delivered(speaker, task.id)
+    assert len(heads) == 1

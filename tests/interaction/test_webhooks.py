@@ -6,8 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
+from apcore_a2a.app.serve import build_app
 from apcore_a2a.protocol.model import AuthenticationInfo, PushConfig, TaskState
 from apcore_a2a.testing.webhook import WebhookReceiver
+from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, Gate, Keys, ScriptedAgent, chunk
 from tests.interaction.conftest import Serve, Speak
 from tests.interaction.hooked import open_to, state_of, until
@@ -226,3 +228,55 @@ async def test_webhooks_of_another_s_task_are_answered_like_those_of_none(speak:
     none = await eve.http.get("/webhooks", params={"taskId": unknown}, headers=eve.headers)
     assert (seen.status_code, seen.text.replace(task.id, unknown)) == (none.status_code, none.text)
     assert seen.status_code == 404
+
+
+async def test_one_of_several_is_found_and_they_come_in_pages(serve: Serve, hook: WebhookReceiver) -> None:
+    url = await serve(ScriptedAgent({"hi": (ASKS,)}), **open_to())
+    async with httpx.AsyncClient(base_url=url, headers={"A2A-Version": "1.0"}) as http:
+        speaker = Speaker(http, rest=True, version="1.0")
+        task = await speaker.send("hi")
+        for name in ("a", "b", "c"):
+            await speaker.set_webhook(task.id, hook.url, id=name)
+        assert (await speaker.get_webhook(task.id, "b")).id == "b"
+        await speaker.delete_webhook(task.id, "b")
+        path = f"/tasks/{task.id}/pushNotificationConfigs"
+        first = (await http.get(path, params={"pageSize": 1})).json()
+        assert [config["id"] for config in first["configs"]] == ["a"]
+        rest = (await http.get(path, params={"pageSize": 5, "pageToken": first["nextPageToken"]})).json()
+        assert [config["id"] for config in rest["configs"]] == ["c"]
+        assert not rest.get("nextPageToken")
+
+
+async def test_a_webhook_without_a_task_is_refused(serve: Serve, http: httpx.AsyncClient) -> None:
+    url = await serve(ScriptedAgent(), **open_to())
+    params = {"url": "https://example.com/"}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "CreateTaskPushNotificationConfig", "params": params}
+    answer = (await http.post(url, json=body, headers={"A2A-Version": "1.0"})).json()
+    assert (answer["error"]["code"], answer["error"]["message"]) == (-32602, "Missing required parameter: taskId")
+
+
+async def test_a_later_message_may_bring_a_webhook(speak: Speak, hook: WebhookReceiver) -> None:
+    speaker = await speak(ScriptedAgent({"hi": (ASKS,), "more": (ASKS,), "last": (COMPLETED,)}), **open_to())
+    task = await speaker.send("hi")
+    await speaker.send("more", task_id=task.id)  # without one
+    await speaker.send("last", task_id=task.id, task_push_notification_config=PushConfig(url=hook.url))
+    assert [state_of(each) for each in await until(hook, "COMPLETED")][-2:] == ["WORKING", "COMPLETED"]
+
+
+async def test_what_has_not_failed_is_left_alone_by_a_redelivery(serve: Serve, hook: WebhookReceiver) -> None:
+    url = await serve(ScriptedAgent({"hi": (ASKS,)}), **open_to())
+    async with httpx.AsyncClient(base_url=url) as http:
+        speaker = Speaker(http, rest=False, version="1.0")
+        task = await speaker.send("hi", task_push_notification_config=PushConfig(url=hook.url, id="w"))
+        await speaker.set_webhook(task.id, hook.url, id="other")
+        await until(hook, "INPUT_REQUIRED")
+        answer = await http.post("/webhooks:redeliver", json={"taskId": task.id, "id": "w"})
+        assert [webhook["id"] for webhook in answer.json()["webhooks"]] == ["w"]
+        for wrong, status in (({"taskId": task.id, "id": "no"}, 404), ({"taskId": "no"}, 404), ({}, 400)):
+            assert (await http.post("/webhooks:redeliver", json=wrong)).status_code == status
+        assert (await http.post("/webhooks:redeliver", content=b"{}")).status_code == 415
+
+
+def test_a_store_that_keeps_no_webhooks_is_refused_at_the_start() -> None:
+    with pytest.raises(TypeError, match="push_notifications needs a store that keeps webhooks, and FakeDisk does not"):
+        build_app(ScriptedAgent(), task_store=FakeDisk(), push_notifications=True)

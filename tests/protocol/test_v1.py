@@ -142,6 +142,13 @@ def test_a_stored_document_is_sent_as_it_is() -> None:
     assert v1.encode_result(Operation.SEND, stored) == b'{"task":' + stored.body + b"}"
 
 
+def test_a_kept_event_is_shown_without_the_message_that_caused_it() -> None:
+    event = StatusUpdate(status=TaskStatus(state=TaskState.WORKING), task_id="t", context_id="c")
+    said = Message(message_id="m", role=Role.USER, parts=(Part(text="hi"),))
+    assert v1.event_of(v1.encode_record(event)) == v1.encode_event(event)
+    assert v1.event_of(v1.encode_record(event, said)) == v1.encode_event(event)
+
+
 def test_deleting_a_push_config_answers_with_an_empty_object_and_any_answer_is_taken() -> None:
     assert v1.encode_result(Operation.DELETE_PUSH, None) == b"{}"
     for answer in (b"{}", b"null", b""):

@@ -67,8 +67,10 @@ async def answering(
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
-                heads.append(await reader.readuntil(b"\r\n\r\n"))
-                await reader.readexactly(2)
+                head = await reader.readuntil(b"\r\n\r\n")
+                heads.append(head)
+                length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+                await reader.readexactly(int(length))
                 if callable(answer):
                     await answer(reader, writer)
                 else:
@@ -128,6 +130,9 @@ async def test_it_is_asked_once_for_a_call_and_what_was_checked_is_dialed(monkey
     async with posting(resolver=names) as post:
         assert await post.send(notice(f"https://{NAME}/")) == "no connection"
     assert (names.asked, dialed) == ([NAME], ["8.8.8.8"])
+    async with posting(resolver=Names(["8.8.8.8", "10.0.0.1"])) as post:
+        assert await post.send(notice(f"https://{NAME}/")) == "the address is not public"
+    assert dialed == ["8.8.8.8"]  # of a name that leads to both, none is
 
 
 @requirement("NFR-SEC-004")

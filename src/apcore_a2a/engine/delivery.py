@@ -335,7 +335,7 @@ class Delivery:
         config = webhook.config
         event_id = f"{config.task_id}/{number}"
         if webhook.a2a_version == v1.VERSION:
-            body = await _in_thread_if_large(record, _stream_response)
+            body = await _in_thread_if_large(record, v1.event_of)
             return Notification(config=config, event_id=event_id, body=body, media_type="application/a2a+json")
         if _is_chunk(record):
             return None
@@ -373,14 +373,6 @@ class Delivery:
             if await self._store.settle(claim, report):
                 logger.warning("webhook given up", extra=details)
                 self._observer.webhook_given_up(config.task_id)
-
-
-def _stream_response(record: bytes) -> bytes:
-    """An event as streams show it: without what the user said, which is kept with it."""
-    event, said = v1.decode_record(record)
-    if said is None:
-        return record
-    return v1.encode_event(event)
 
 
 def _is_chunk(record: bytes) -> bool:

@@ -126,10 +126,12 @@ class Webhooks:
         """Try again what was given up, from where it stopped; of one webhook, or of all of a task."""
         revived: list[Webhook] = []
         for webhook in await self.of_task(ref.task_id, context):
-            if ref.id in ("", webhook.config.id):
+            if ref.id not in ("", webhook.config.id):
+                continue
+            saved = None
+            if webhook.attempts:  # else nothing has gone wrong, and what is under way would be posted twice
                 saved = await self._store.save(webhook, context.owner)
-                if saved is not None:
-                    revived.append(saved)
+            revived.append(saved or webhook)
         if ref.id and not revived:
             raise TaskNotFoundError(ref.task_id)
         self.delivery.wake()

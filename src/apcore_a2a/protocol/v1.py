@@ -115,6 +115,14 @@ def decode_record(data: bytes) -> tuple[Event, Message | None]:
     return event, record.message
 
 
+def event_of(record: bytes) -> bytes:
+    """A kept event as streams show it: its StreamResponse, without the message that caused it."""
+    if not record.startswith(MEMBERS[Message]):
+        return record
+    event, _ = decode_record(record)
+    return encode_event(event)
+
+
 def replay(task: Task, records: Iterable[bytes]) -> None:
     """Fold kept events into the task they followed."""
     # The event first, the message after it, as the engine folded them: the order decides where both are in the history.

@@ -85,32 +85,15 @@ class Application(Starlette):
             max_body_bytes=settings.max_body_bytes_in_flight,
             max_answer_bytes=settings.max_answer_bytes_in_flight,
         )
-        metrics = _metrics_of(self) if settings.metrics else None
-        store = parts.store or InMemoryTaskStore()
-        observers: list[Observer] = [] if metrics is None else [metrics]
-        interceptors = parts.interceptors
-        self._audit: AuditLog | None = None
-        if settings.audit_log is not None:
-            self._audit = AuditLog(settings.audit_log)
-            observers.append(AuditedTasks(self._audit))
-            interceptors = (AuditedOperations(self._audit), *interceptors)
-        self.engine = Engine(
-            parts.agent,
-            store,
-            options=_engine_options(parts.card, settings, store),
-            observer=_as_one(observers),
-            interceptors=interceptors,
-            extended_card=parts.extended_card,
-        )
-        if settings.push_notifications:
-            self.engine.offer_webhooks(_webhook_sender(settings))
+        self.metrics = _metrics_of(self) if settings.metrics else None
+        self._audit = None if settings.audit_log is None else AuditLog(settings.audit_log)
+        self.engine = _make_engine(parts, settings, self.metrics, self._audit)
         self.cards = _card_endpoint(parts, settings)
         self.settings = settings
         self._parts = parts
         self._opening = asyncio.Lock()
         self._opened = False
         self._why_not_open = ""
-        self.metrics = metrics
         self.health = HealthEndpoint(self.engine, parts.count_modules or self._count_skills)
         self._core = pipeline(
             Served(
@@ -119,7 +102,7 @@ class Application(Starlette):
                 health=self.health,
                 settings=settings,
                 auth=parts.auth,
-                metrics=metrics,
+                metrics=self.metrics,
                 audit=self._audit,
             )
         )
@@ -234,6 +217,26 @@ class Application(Starlette):
 def _metrics_of(app: Application) -> Metrics:
     # Asked when somebody looks: the engine is made with the metrics, so it comes after them.
     return Metrics(app.traffic, stuck_threads=lambda: app.engine.stuck_threads, backlog=lambda: app.engine.backlog())
+
+
+def _make_engine(parts: Parts, settings: Settings, metrics: Metrics | None, audit: AuditLog | None) -> Engine:
+    store = parts.store or InMemoryTaskStore()
+    observers: list[Observer] = [] if metrics is None else [metrics]
+    interceptors = parts.interceptors
+    if audit is not None:
+        observers.append(AuditedTasks(audit))
+        interceptors = (AuditedOperations(audit), *interceptors)
+    engine = Engine(
+        parts.agent,
+        store,
+        options=_engine_options(parts.card, settings, store),
+        observer=_as_one(observers),
+        interceptors=interceptors,
+        extended_card=parts.extended_card,
+    )
+    if settings.push_notifications:
+        engine.offer_webhooks(_webhook_sender(settings))
+    return engine
 
 
 def _as_one(observers: list[Observer]) -> Observer | None:

@@ -1,5 +1,6 @@
 """Answers with something in them that cannot be read: the rest is read, and what is missing is said."""
 
+import asyncio
 from typing import Any, NamedTuple
 
 import pytest
@@ -8,7 +9,19 @@ from apcore_a2a.client import A2AClient
 from apcore_a2a.errors import InvalidAgentResponseError
 from apcore_a2a.protocol.model import ArtifactUpdate, Role, Task, TaskState
 from tests.client.conftest import Connect
-from tests.client.scripted import CARD, ScriptedServer, card, card_03, respond, result, status, stream
+from tests.client.scripted import (
+    CARD,
+    Request,
+    ScriptedServer,
+    artifact,
+    card,
+    card_03,
+    respond,
+    result,
+    status,
+    stream,
+    task,
+)
 
 LEFT_OUT = "apcore.leftOut"
 
@@ -193,3 +206,33 @@ async def test_a_thousand_odd_parts_are_not_all_named(server: ScriptedServer, co
     assert isinstance(answer, Task)
     assert len(answer.artifacts[0].parts) == 1
     assert len((answer.metadata or {})[LEFT_OUT]) == 20
+
+
+@pytest.mark.parametrize("odd", [{"progressUpdate": {"done": 0.5}}, {"statusUpdate": {"taskId": "t-1"}}, [1]])
+async def test_an_event_that_cannot_be_read_is_made_up_for_by_the_task(
+    server: ScriptedServer, connect: Connect, odd: object
+) -> None:
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
+        if request.json["method"] == "GetTask":
+            await result(task("COMPLETED"))(request, writer)
+            return
+        await stream({"task": task("WORKING")}, odd, artifact("never read"), status("COMPLETED"))(request, writer)
+
+    server.on("/", answer)
+
+    events = [event async for event in connect().stream_message("hi")]
+
+    assert [type(event) for event in events] == [Task, Task]
+    assert [event.status.state for event in events if isinstance(event, Task)] == [
+        TaskState.WORKING,
+        TaskState.COMPLETED,
+    ]
+
+
+async def test_a_stream_that_begins_with_what_cannot_be_read_is_refused(
+    server: ScriptedServer, connect: Connect
+) -> None:
+    server.on("/", stream({"progressUpdate": {}}, status("COMPLETED")))
+
+    with pytest.raises(InvalidAgentResponseError, match="none of task, message"):
+        _ = [event async for event in connect().stream_message("hi")]

@@ -17,8 +17,9 @@ tell the id of the task. When it breaks, the stream goes on by the first of thre
    given to the caller, and then the events that follow it. If it equals what the caller saw last, it is no news and is
    kept back. An agent of 0.3 that answers with a `Task` is taken at its word as well.
 3. Polling. Some agents go on with an update though others may be missing before it (a2a-sdk 0.3 does), refuse to
-   subscribe, send no snapshot, or take us back again and again only to hang up. They are not listened to any more: we
-   ask for the task (GetTask) in growing intervals, and the caller gets it as a `Task` whenever it has changed.
+   subscribe, send no snapshot, take us back again and again only to hang up, or send an event that cannot be read. They
+   are not listened to any more: we ask for the task (GetTask) in growing intervals, and the caller gets it as a `Task`
+   whenever it has changed.
 
 What is a break? An error of the connection; silence for `idle_timeout`; and an end of the stream while the task is
 still working: agents close a stream when its task rests, so any other end is an accident. An end when the task has
@@ -47,6 +48,7 @@ from apcore_a2a.client.transport import CONNECT_TIMEOUT
 from apcore_a2a.errors import (
     A2AConnectionError,
     A2AError,
+    InvalidAgentResponseError,
     InvalidParamsError,
     MethodNotFoundError,
     TaskNotFoundError,
@@ -92,6 +94,7 @@ class EventStream:
         self._last_id = ""
         self._at_rest = False
         self._failures = 0  # in a row
+        self._unreadable: InvalidAgentResponseError | None = None
 
     async def run(self, request: Value) -> AsyncGenerator[Event]:
         """The events, to the end of the stream; `request` is what it begins with."""
@@ -122,9 +125,18 @@ class EventStream:
                 operation = Operation.SUBSCRIBE
                 request = SubscribeToTask(id=self._task_id)
                 resuming = True
-        async with aclosing(poll_task(self._channel, self._task_id, self._options)) as tasks:
+        async with aclosing(self._poll()) as tasks:
             async for task in tasks:
                 yield task
+
+    async def _poll(self) -> AsyncGenerator[Task]:
+        """The task in place of its events."""
+        try:
+            async with aclosing(poll_task(self._channel, self._task_id, self._options)) as tasks:
+                async for task in tasks:
+                    yield task
+        except InvalidAgentResponseError as error:
+            raise self._unreadable or error from None  # if both cannot be read, the event came first
 
     # ---- one connection ----------------------------------------------------------------------------------------
 
@@ -212,6 +224,9 @@ class EventStream:
         if has_begun and lasted >= self._channel.settings.idle_timeout:
             self._failures = 0  # it was merely quiet for long
         self._failures += 1
+        if isinstance(error, InvalidAgentResponseError) and self._task_id:
+            self._unreadable = error
+            return _Recovery.POLL  # the next connection would begin with the same event, or after it
         if not self._may_connect_again(error, lasted):
             return _Recovery.GIVE_UP
         if self._failures < self._retry.attempts:

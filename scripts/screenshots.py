@@ -140,8 +140,10 @@ async def picture_credentials(album: Album) -> None:
             await album.take(page, "credentials-needed")
             await page.get_by_label("Bearer token").fill(bearer()["authorization"])
             await expect(page.get_by_role("dialog", name="Credentials")).to_contain_text("Accepted")
-            await show(page, "Card")
             await album.take(page, "credentials-shown")
+            await page.get_by_role("button", name="Done").click()
+            await show(page, "Card")
+            await album.take(page, "extended-card")
 
 
 async def picture_answers(album: Album) -> None:

@@ -67,8 +67,13 @@ function useStickToEnd(scroller: { current: HTMLDivElement | null }, key: string
     const follow = (): void => {
       if (sticks.current && app.current.value.runs.length) element.scrollTop = element.scrollHeight;
     };
+    let last = element.scrollTop;
     const onScroll = (): void => {
-      sticks.current = element.scrollHeight - element.scrollTop - element.clientHeight < 60;
+      // Only a person scrolls up; that the end moved away while something grew is no reason to stay behind.
+      const isAtEnd = element.scrollHeight - element.scrollTop - element.clientHeight < 60;
+      if (isAtEnd) sticks.current = true;
+      else if (element.scrollTop < last) sticks.current = false;
+      last = element.scrollTop;
     };
     // Texts grow, pictures load, the composer takes room: all of that changes the size of one of the two.
     const observer = new ResizeObserver(follow);

@@ -208,7 +208,7 @@ export function ConnectionBanner(): ComponentChild {
   if (state === "gone") {
     return (
       <p class="banner bad" role="alert">
-        <Icon name="alert" /> The server is gone for {duration(Math.max(0, now - agent.goneSince.value))}. The page looks again every second and a half.
+        <Icon name="alert" /> The server is gone{now - agent.goneSince.value >= 1000 ? `, for ${duration(now - agent.goneSince.value)}` : ""}. The page looks again every second and a half.
       </p>
     );
   }

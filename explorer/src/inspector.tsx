@@ -145,7 +145,7 @@ function RunTimeline({ run }: { run: Run }): ComponentChild {
             <span class="track" aria-hidden="true">
               <span
                 class={`bar-of ${lane.kind} ${lane.isOpen ? "open" : ""}`}
-                style={{ left: `${((lane.from - start_) / all) * 100}%`, width: `${Math.max(0.6, ((lane.to - lane.from) / all) * 100)}%` }}
+                style={{ left: `${Math.min(99.2, ((lane.from - start_) / all) * 100)}%`, width: `${Math.max(0.6, ((lane.to - lane.from) / all) * 100)}%` }}
               />
             </span>
           </li>
@@ -188,7 +188,7 @@ function Wire(): ComponentChild {
         </button>
       </div>
       {!rows.length && <p class="empty">Nothing was sent yet.</p>}
-      <VirtualList items={rows} rowHeight={28} label="Requests, answers and frames" keyOf={(row) => row.key} sticks={!chosen} class="wire-list">
+      <VirtualList items={rows} rowHeight={28} label="Requests, answers and frames" keyOf={(row) => row.key} sticks={!chosen} shown={selected ? rows.indexOf(selected) : -1} class="wire-list">
         {(row) => <WireRowView row={row} isChosen={row.key === chosen} onChoose={() => setChosen(row.key)} />}
       </VirtualList>
       {selected && <WireDetail key={selected.key} row={selected} onClose={() => setChosen("")} />}

@@ -9,6 +9,7 @@ interface Props<T> {
   keyOf: (item: T) => string;
   children: (item: T, index: number) => ComponentChild;
   onEnd?: () => void;
+  shown?: number; // the row that is to stay in sight
   sticks?: boolean; // stays at the end while it grows, unless somebody scrolled up
   class?: string;
 }
@@ -31,6 +32,13 @@ export function VirtualList<T>(props: Props<T>): ComponentChild {
     const element = box.current!;
     if (props.sticks && isAtEnd.current) element.scrollTop = element.scrollHeight;
   }, [items.length]);
+  useLayoutEffect(() => {
+    const element = box.current!;
+    const place = (props.shown ?? -1) * rowHeight;
+    if (place < 0) return;
+    if (place < element.scrollTop) element.scrollTop = place;
+    else if (place + rowHeight > element.scrollTop + element.clientHeight) element.scrollTop = place + rowHeight - element.clientHeight;
+  }, [props.shown, height]);
   const onScroll = (): void => {
     const element = box.current!;
     setTop(element.scrollTop);

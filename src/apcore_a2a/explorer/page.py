@@ -67,7 +67,7 @@ class ExplorerPage:
 
     def __init__(self, prefix: str, *, options: tuple[str, ...] = ()) -> None:
         # Up as many levels as the prefix has: /tools/explorer/ is two below the agent.
-        self._page = Page(root="../" * prefix.strip("/").count("/") + "../", options=options)
+        self._page = Page(root="../" * prefix.count("/"), options=options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]

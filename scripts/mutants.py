@@ -289,9 +289,11 @@ def main(names: list[str]) -> int:
         survivors += not failed
         unbroken = [case for case in unbroken if case not in failed]
         print(f"{len(failed):4} {mutant.guard} ({mutant.file})", flush=True)
-    print(f"{survivors} mutants survived; forged tokens that none let in: {len(unbroken)}")
-    for case in unbroken:
-        print(f"     {case.partition('::')[2]}")
+    print(f"{survivors} mutants survived")
+    if not names:
+        print(f"{len(unbroken)} forged tokens that no mutant let in")
+        for case in unbroken:
+            print(f"     {case.partition('::')[2]}")
     return int(survivors > 0)
 
 

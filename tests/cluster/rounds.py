@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import time
+from collections import Counter
 from random import Random
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ class Outcome(NamedTuple):
     canceled: int
     slowest: float
     """Seconds from the fault until the last task had ended."""
+    reasons: dict[str, int]
+    """Why tasks failed, and how many."""
 
 
 class Load:
@@ -72,7 +75,17 @@ async def conclude(client: Client, load: Load, place: Place, slowest: float) -> 
         lost=sum(state == "FAILED" for state in states.values()),
         canceled=sum(state == "CANCELED" for state in states.values()),
         slowest=slowest,
+        reasons=await why_failed(client, states),
     )
+
+
+async def why_failed(client: Client, states: dict[str, str]) -> dict[str, int]:
+    reasons: Counter[str] = Counter()
+    for task_id, state in states.items():
+        if state == "FAILED":
+            task = await client.persist("GET", f"/tasks/{task_id}")
+            reasons[task["status"]["message"]["parts"][0]["text"]] += 1
+    return dict(reasons)
 
 
 async def kill_one(found: list[Replica], dice: Random) -> Replica:

@@ -1,9 +1,12 @@
 """Short rounds of faults with three replicas in processes of their own."""
 
+import signal
+
+import aiohttp
 import pytest
 
 from tests.cluster import rounds
-from tests.cluster.replicas import new_place
+from tests.cluster.replicas import Client, new_place, replicas
 from tests.postgres_server import PostgresServer, shared_server
 from tests.requirements import requirement
 
@@ -27,6 +30,20 @@ async def test_a_database_that_crashes_costs_no_task_and_no_event() -> None:
     finally:
         server.remove()
     assert (outcome.completed, outcome.lost) == (12, 0)
+
+
+async def test_a_stream_of_a_replica_that_leaves_ends_with_a_hint_and_goes_on_elsewhere() -> None:
+    async with replicas(new_place(shared_server()).url, 2) as (leaving, staying), Client([leaving], SEED) as client:
+        task_id = await client.start("count 40 0.2 safe")
+        async with aiohttp.ClientSession(headers={"A2A-Version": "1.0"}) as http:
+            async with http.get(f"{leaving.address}/tasks/{task_id}:subscribe") as stream:
+                await stream.content.readline()
+                leaving.send(signal.SIGTERM)
+                said = await stream.content.read()
+            assert b"TASK_STATE_FAILED" not in said
+            assert said.endswith(b"retry: 500\n\n")
+            async with http.get(f"{staying.address}/tasks/{task_id}:subscribe") as stream:
+                assert b"TASK_STATE_COMPLETED" in await stream.content.read()
 
 
 @requirement("NFR-REL-001")

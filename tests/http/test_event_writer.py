@@ -71,6 +71,8 @@ async def test_who_reads_many_events_lets_others_have_their_turn() -> None:
     class Pages:
         """A stream of full pages that are all there."""
 
+        is_cut = False
+
         def __init__(self) -> None:
             self.left = 5
 

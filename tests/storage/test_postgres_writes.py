@@ -3,13 +3,14 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import asyncpg
 import pytest
 
 from apcore_a2a.errors import StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.model import PushConfig, TaskState
-from apcore_a2a.storage.postgres import connecting, writer
+from apcore_a2a.storage.postgres import connecting, database, writer
 from apcore_a2a.storage.postgres.store import PostgresStore
 from apcore_a2a.storage.task_store import Query, Webhook
 from tests.postgres_server import PostgresServer, shared_server
@@ -223,6 +224,60 @@ async def test_while_the_server_is_away_new_tasks_are_refused_at_once(
     with pytest.raises(StoreUnavailableError):
         await store.check()
     await store.close()
+
+
+class Proxy:
+    """Stands between a store and its server, and can swallow all that passes: both ends think they are connected."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.swallows = False
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> int:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for each in self._writers:
+            each.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        theirs, ours = await asyncio.open_unix_connection(str(self._folder / ".s.PGSQL.5432"))
+        self._writers += [writer, ours]
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._pass_on(reader, ours))
+            group.create_task(self._pass_on(theirs, writer))
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if not self.swallows:
+                writer.write(data)
+        writer.close()
+
+
+async def test_a_connection_that_swallows_everything_is_given_up_and_replaced(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (connecting, database):
+        monkeypatch.setattr(module, "ANSWER_TIME", 0.3)
+    monkeypatch.setattr(connecting, "CONNECT_TIME", 0.3)
+    schema = url.rpartition("schema=")[2]
+    proxy = Proxy(shared_server().folder)
+    async with proxy as port:
+        store = PostgresStore(f"postgresql://postgres@127.0.0.1:{port}/postgres?schema={schema}&sslmode=disable")
+        await store.open()
+        author = await tell(store, Author("t"), TaskState.WORKING)
+        proxy.swallows = True
+        future = store.append(author.chunk("x"))
+        with pytest.raises(StoreUnavailableError):
+            await asyncio.wait_for(store.load("t", ALICE), 5)
+        proxy.swallows = False
+        await asyncio.wait_for(future, 5)
+        await assert_holds(store, author)
+        await store.close()
 
 
 async def test_a_server_that_says_nothing_is_not_waited_for(

@@ -34,6 +34,10 @@ class Events(Protocol):
 
     async def wait(self) -> None: ...
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether it ended before its task did: the server leaves, and whoever wants the rest asks again."""
+
     def close(self) -> None: ...
 
 
@@ -72,6 +76,7 @@ class Stream:
         self._keep_alive_interval = keep_alive_interval
         self._is_over = source is None
         self._has_lagged = False
+        self.is_cut = False
         self._waiter: asyncio.Future[None] | None = None
         # One timer for the whole stream, not one for each event: it is set anew only after it has fired.
         self._timer: asyncio.TimerHandle | None = None
@@ -86,6 +91,7 @@ class Stream:
         else:
             log = self._source.log
             if self._after == log.version:
+                self.is_cut = log.closed
                 return None if log.closed else []
             try:
                 batch = log.after(self._after)
@@ -238,6 +244,7 @@ class Replay:
         self._after = after
         self._page: Sequence[bytes] = first
         self._is_over = False
+        self.is_cut = False
 
     def take(self) -> list[LogEntry] | None:
         if self._is_over:

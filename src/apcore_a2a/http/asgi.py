@@ -32,7 +32,7 @@ from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, VERSION_HEADER, Dialect, choose
 from apcore_a2a.protocol.jsonrpc import ErrorObject
-from apcore_a2a.protocol.sse import FRAME_END, KEEP_ALIVE, frame, frame_head, one_line
+from apcore_a2a.protocol.sse import FRAME_END, KEEP_ALIVE, RECONNECT, frame, frame_head, one_line
 from apcore_a2a.safe_headers import NO_STORE, SAFE
 
 logger = logging.getLogger(__name__)
@@ -365,7 +365,8 @@ async def send_stream(
                     await writer.write(batch)
                     if len(batch) == READ_AT_ONCE:
                         await asyncio.sleep(0)  # a fast client never makes this wait, and others want their turn
-            await send({"type": "http.response.body", "body": b""})
+            last = RECONNECT if stream.is_cut else b""
+            await send({"type": "http.response.body", "body": last})
             listener.cancel()
     except* _Disconnected:
         logger.debug("stream closed by its client")

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 FRAME_END: Final = b"\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"
+RECONNECT: Final = b": this server leaves; the task goes on, so subscribe again\nretry: 500\n\n"
 MAX_EVENT: Final = 32 * 1024 * 1024  # a peer that never ends its event does not fill our memory
 MAX_RETRY_DIGITS: Final = 9  # milliseconds: eleven days are enough, and int() of a million digits is slow
 

@@ -64,9 +64,10 @@ FORGET_DEAD: Final = """
         AND NOT EXISTS (SELECT 1 FROM task WHERE runner = name)
 """
 FORGET_COMMANDS: Final = "DELETE FROM command WHERE since < clock_timestamp() - make_interval(secs => $1)"
-# Not for a task that has ended: nothing follows. Nor twice: it would only be another version of the row.
+# Not for a task that has ended: nothing follows. Nor twice: it would only be another version of the row. The names of
+# replicas that are gone leave on this occasion.
 FOLLOW: Final = """
-    UPDATE task SET watchers = array_append(watchers, $3)
+    UPDATE task SET watchers = array_append(ARRAY(SELECT name FROM replica WHERE name = ANY(watchers)), $3)
     WHERE id = $1 AND owner = $2 AND ended IS NULL AND NOT watchers @> ARRAY[$3]
 """
 UNFOLLOW: Final = "UPDATE task SET watchers = array_remove(watchers, $1) WHERE id = ANY($2) AND watchers @> ARRAY[$1]"

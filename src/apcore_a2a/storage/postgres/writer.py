@@ -38,7 +38,8 @@ logger = logging.getLogger(__name__)
 MAX_BATCH: Final = 512  # writes in one statement: bounds how long the first waits for the last
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 MAX_WAITING: Final = 20_000  # writes in the queue: beyond it the database does not keep up
-PATIENCE: Final = 10.0  # seconds for which writes wait for a new connection when one breaks
+PATIENCE: Final = 20.0  # seconds for which writes wait for a new connection when one breaks: longer than a lease
+PATIENCE_FOR_NEW: Final = 5.0  # the same for new tasks, whose senders can try again
 PAUSES: Final = (0.0, 0.05, 0.2, 0.5, 1.0)  # between attempts at that; the last one repeats
 SWEEP_INTERVAL: Final = 10.0  # seconds between looks for expired tasks
 MAX_SWEPT: Final = 1_000  # expired tasks removed in one look
@@ -173,7 +174,7 @@ class Writer:
 
     async def _commit(self, batch: list[Write]) -> None:
         """Write a batch, on a new connection if this one breaks; answers every write in it."""
-        deadline = time.monotonic() + PATIENCE
+        begun = time.monotonic()
         attempt = 0
         while True:
             try:
@@ -189,8 +190,13 @@ class Writer:
                     await self._commit_each(batch, error)
                     return
                 self._drop_connection()
-                if time.monotonic() > deadline:
+                waited = time.monotonic() - begun
+                if waited > PATIENCE:
                     raise unavailable from error
+                if waited > PATIENCE_FOR_NEW:
+                    batch = _refuse_new(batch)
+                    if not batch:
+                        return
                 await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
                 attempt += 1
 
@@ -325,6 +331,17 @@ def _resolve(write: Write, result: str | None = None) -> None:
     for future in write.futures:
         if not future.done():  # cancelled meanwhile
             future.set_result(result)
+
+
+def _refuse_new(batch: list[Write]) -> list[Write]:
+    """What of a batch goes on waiting for the database. Whether a new task was stored is for its run to find out."""
+    others: list[Write] = []
+    for write in batch:
+        if write.is_new:
+            _refuse(write, StoreUnavailableError())
+        else:
+            others.append(write)
+    return others
 
 
 def _refuse(write: Write, error: Exception) -> None:

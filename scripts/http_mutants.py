@@ -69,7 +69,7 @@ MUTANTS: Final = (
     Mutant("a request names one host", "../http/origins.py", "and _names_two_hosts(scope)", "and False", SMUGGLING),
     Mutant(
         "websockets are closed",
-        "../app/routes.py",
+        "../app/application.py",
         'if scope["type"] == "websocket":',
         "if False:",
         SMUGGLING,

@@ -131,8 +131,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the door stands before REST",
-        "../app/application.py",
-        "rest = AuthMiddleware(rest, parts.auth, audit=audit)",
+        "../app/routes.py",
+        "rest = AuthMiddleware(rest, served.auth, audit=served.audit)",
         "pass",
         "tests/auth/test_open_routes.py",
     ),

@@ -194,3 +194,5 @@ async def test_a_function_asks_for_its_own_scopes_and_errors_name_what_a_caller_
             assert advice(unknown) == "Skill not found: nothing; the skills are: add"
             unknown = await ask(client, "nothing", "money", a=1)
             assert advice(unknown) == "Skill not found: nothing; the skills are: add, pay"
+            shown = (await client.get(EXTENDED, headers=bearer(scope=""))).json()
+            assert "pay" not in str(shown["capabilities"])  # its schema is not told either

@@ -3,11 +3,12 @@
 Rule: A2A has no field for these, so they are in the params of one extension, by the id of the skill.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from apcore_a2a.agents.schema import Schema, text_field
 from apcore_a2a.protocol.card import AgentExtension
@@ -76,3 +77,12 @@ def describe_skills(described: dict[str, dict[str, Any]]) -> AgentExtension:
         description="Schemas and annotations of the skills",
         params={"skills": msgspec.to_builtins(described)},
     )
+
+
+def without_skills(extension: AgentExtension, hidden: Container[str]) -> AgentExtension:
+    """The extension without what is told of some skills; any other as it is."""
+    if extension.uri != EXTENSION:
+        return extension
+    params = extension.params or {}
+    told = {skill_id: told for skill_id, told in params.get("skills", {}).items() if skill_id not in hidden}
+    return replace(extension, params={**params, "skills": told})

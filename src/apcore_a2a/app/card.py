@@ -13,7 +13,7 @@ from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.agents.function_skill import to_card_skill, to_params
 from apcore_a2a.agents.signatures import docstring_of, name_of
 from apcore_a2a.agents.skill_agent import SkillAgent
-from apcore_a2a.agents.skill_card import JSON, TEXT, describe_skills
+from apcore_a2a.agents.skill_card import JSON, TEXT, describe_skills, without_skills
 from apcore_a2a.auth.authenticator import Authenticator, security_schemes
 from apcore_a2a.auth.scopes import SkillScopes
 from apcore_a2a.errors import list_names
@@ -163,7 +163,12 @@ def _with_scopes(skills: Iterable[AgentSkill], schemes: Iterable[str], scopes: S
 
 def visible_to(card: AgentCard, caller: Caller, scopes: SkillScopes) -> AgentCard:
     """The card without the skills for which the caller lacks a scope."""
-    return replace(card, skills=tuple(skill for skill in card.skills if scopes.permits(caller, skill.id)))
+    hidden = {skill.id for skill in card.skills if not scopes.permits(caller, skill.id)}
+    if not hidden:
+        return card
+    skills = tuple(skill for skill in card.skills if skill.id not in hidden)
+    extensions = tuple(without_skills(extension, hidden) for extension in card.capabilities.extensions)
+    return replace(card, skills=skills, capabilities=replace(card.capabilities, extensions=extensions))
 
 
 def warn_of_unused(scopes: SkillScopes, skills: Iterable[str]) -> None:

@@ -22,6 +22,15 @@ CANARIES: Final = "tests/hostile/test_canaries.py"
 DRIBBLE: Final = "tests/hostile/test_connections.py"
 FLOOD: Final = "tests/hostile/test_http_limits.py"
 
+GUARD: Final = "../http/guard.py"
+HOSTS: Final = "../http/origins.py"
+BUCKETS: Final = "../http/rate_limit.py"
+PROXIES: Final = "../http/forwarded.py"
+CONTEXT: Final = "../engine/call_context.py"
+ROUTES: Final = "../app/routes.py"
+SIGNING: Final = "../app/signing.py"
+CERTIFICATES: Final = "client_certificates.py"
+HANDED_ON: Final = "../http/client_certificate.py"
 _START: Final = "        super().__init__(*args, **kwargs)\n"
 
 
@@ -34,19 +43,14 @@ _ALL_LENIENT: Final = _START + "        self.parser.set_dangerous_leniencies(*[T
 _QUIET: Final = (
     "    def send_400_response(self, msg: str) -> None:\n        self.transport.close()\n\n    def connection_made(self"
 )
+_NO_ADDRESS: Final = "    except ValueError:\n        return False\n\n\ndef"
 _ROOM: Final = "        if self._active_of.get(allowance, 0) >= self._limit_per_caller:"
 _LIST: Final = '                named += value.decode("latin-1").split(",")'
 
 MUTANTS: Final = (
     # ---- requests on the wire: the parser's own strictness, one kind at a time
     *(
-        Mutant(
-            f"the parser is strict about {name.replace('_', ' ')}",
-            "../http/guard.py",
-            _START,
-            _lenient(name),
-            SMUGGLING,
-        )
+        Mutant(f"the parser is strict about {name.replace('_', ' ')}", GUARD, _START, _lenient(name), SMUGGLING)
         for name in (
             "headers",
             "chunked_length",
@@ -58,23 +62,19 @@ MUTANTS: Final = (
             "spaces_after_chunk_size",
         )
     ),
-    Mutant("the parser is strict at all", "../http/guard.py", _START, _ALL_LENIENT, SMUGGLING),
+    Mutant("the parser is strict at all", GUARD, _START, _ALL_LENIENT, SMUGGLING),
     Mutant(
         "what cannot be read is refused",  # many refusals of the parser have no switch: here they are all kept quiet
-        "../http/guard.py",
+        GUARD,
         "    def connection_made(self",
         _QUIET,
         SMUGGLING,
     ),
-    Mutant("a request names one host", "../http/origins.py", "and _names_two_hosts(scope)", "and False", SMUGGLING),
+    Mutant("a request names one host", HOSTS, "and _names_two_hosts(scope)", "and False", SMUGGLING),
     Mutant(
-        "websockets are closed",
-        "../app/application.py",
-        'if scope["type"] == "websocket":',
-        "if False:",
-        SMUGGLING,
+        "websockets are closed", "../app/application.py", 'if scope["type"] == "websocket":', "if False:", SMUGGLING
     ),
-    Mutant("headers come in time", "../http/guard.py", _TIMER, "            pass\n        else:", DRIBBLE),
+    Mutant("headers come in time", GUARD, _TIMER, "            pass\n        else:", DRIBBLE),
     Mutant(
         "connections are counted",
         "../http/traffic.py",
@@ -83,89 +83,63 @@ MUTANTS: Final = (
         FLOOD,
     ),
     # ---- whose limit it is
-    Mutant("a bucket can be empty", "../http/rate_limit.py", "if missing > 1e-9:", "if False:", RATES),
+    Mutant("a bucket can be empty", BUCKETS, "if missing > 1e-9:", "if False:", RATES),
     Mutant(
         "a bucket holds no more than its burst",
-        "../http/rate_limit.py",
+        BUCKETS,
         "max(self._full_at.get(name, now), now)",
         "self._full_at.get(name, now)",
         RATES,
     ),
-    Mutant("buckets are few", "../http/rate_limit.py", "if len(self._full_at) > self._most:", "if False:", RATES),
+    Mutant("buckets are few", BUCKETS, "if len(self._full_at) > self._most:", "if False:", RATES),
     Mutant(
         "the bucket unused for longest goes",
-        "../http/rate_limit.py",
+        BUCKETS,
         "        self._full_at[name] = full_at + self._interval\n        self._full_at.move_to_end(name)\n",
         "        self._full_at[name] = full_at + self._interval\n",
         RATES,
     ),
     Mutant(
         "who is refused is not forgotten",
-        "../http/rate_limit.py",
+        BUCKETS,
         "            self._full_at.move_to_end(name)\n            return missing\n",
         "            return missing\n",
         RATES,
     ),
-    Mutant("all together have a limit", "../http/rate_limit.py", "if self._total is not None:", "if False:", RATES),
-    Mutant("the nameless have less", "../app/routes.py", "anonymous /= 10", "pass", RATES),
-    Mutant("JSON-RPC is limited", "../app/routes.py", "limited(rpc)", "rpc", RATES),
-    Mutant("REST is limited", "../app/routes.py", "rest = limited(", "rest = (lambda app: app)(", RATES),
+    Mutant("all together have a limit", BUCKETS, "if self._total is not None:", "if False:", RATES),
+    Mutant("the nameless have less", ROUTES, "anonymous /= 10", "pass", RATES),
+    Mutant("JSON-RPC is limited", ROUTES, "limited(rpc)", "rpc", RATES),
+    Mutant("REST is limited", ROUTES, "rest = limited(", "rest = (lambda app: app)(", RATES),
     Mutant(
         "the extended card is limited",
-        "../app/routes.py",
+        ROUTES,
         "limited(ExtendedCardEndpoint(engine, cards))",
         "ExtendedCardEndpoint(engine, cards)",
         RATES,
     ),
     Mutant(
         "a tenant is no second caller",
-        "../engine/call_context.py",
+        CONTEXT,
         '        caller = replace(caller, tenant="")\n',
         "        pass\n",
         f"{RATES} {STREAMS} {RUNS}",
     ),
-    Mutant(
-        "the nameless are told apart",
-        "../engine/call_context.py",
-        "{ANONYMOUS}\\n{_network(peer)}",
-        "{ANONYMOUS}",
-        RATES,
-    ),
-    Mutant(
-        "an IPv6 network is one caller",
-        "../engine/call_context.py",
-        'return f"{int(address) >> 64:x}::/64"',
-        "return host",
-        RATES,
-    ),
-    Mutant(
-        "all of IPv4 is not one network",
-        "../engine/call_context.py",
-        "if address.ipv4_mapped is not None:",
-        "if False:",
-        RATES,
-    ),
+    Mutant("the nameless are told apart", CONTEXT, "{ANONYMOUS}\\n{_network(peer)}", "{ANONYMOUS}", RATES),
+    Mutant("an IPv6 network is one caller", CONTEXT, 'return f"{int(address) >> 64:x}::/64"', "return host", RATES),
+    Mutant("all of IPv4 is not one network", CONTEXT, "if address.ipv4_mapped is not None:", "if False:", RATES),
     Mutant(
         "only a trusted proxy says whom it forwards",
-        "../http/forwarded.py",
+        PROXIES,
         "if peer is not None and peer[0] in self._proxies:",
         "if peer is not None:",
         RATES,
     ),
-    Mutant(
-        "what a client made up is not read",
-        "../http/forwarded.py",
-        "for text in reversed(named):",
-        "for text in named:",
-        RATES,
-    ),
-    Mutant(
-        "trusted proxies are passed over", "../http/forwarded.py", "if address not in self._proxies:", "if True:", RATES
-    ),
-    Mutant("two lists are one", "../http/forwarded.py", _LIST, _LIST.replace("+=", "="), RATES),
+    Mutant("what a client made up is not read", PROXIES, "for text in reversed(named):", "for text in named:", RATES),
+    Mutant("trusted proxies are passed over", PROXIES, "if address not in self._proxies:", "if True:", RATES),
+    Mutant("two lists are one", PROXIES, _LIST, _LIST.replace("+=", "="), RATES),
     Mutant(
         "behind what is no address nothing is believed",
-        "../http/forwarded.py",
+        PROXIES,
         "            if address is None:\n                break",
         "            if address is None:\n                continue",
         RATES,
@@ -198,43 +172,33 @@ MUTANTS: Final = (
     # ---- browsers
     Mutant(
         "on the loopback interface Host is looked at",
-        "../http/origins.py",
+        HOSTS,
         "        if self._on_loopback:\n            return True\n        here",
         "        if self._on_loopback:\n            return False\n        here",
         ORIGINS,
     ),
     Mutant(
         "Host is looked at where a connection came in",
-        "../http/origins.py",
+        HOSTS,
         "return self._is_open and here is not None and is_loopback(here[0])",
         "return False",
         ORIGINS,
     ),
     Mutant(
         "127.0.0.1.evil.example is another",
-        "../http/origins.py",
+        HOSTS,
         "return ip_address(host).is_loopback",
         'return host.startswith("127.")',
         ORIGINS,
-        (
-            (
-                "../http/origins.py",
-                "    except ValueError:\n        return False\n\n\ndef",
-                "    except ValueError:\n        return host.startswith('127.')\n\n\ndef",
-            ),
-        ),
+        ((HOSTS, _NO_ADDRESS, _NO_ADDRESS.replace("return False", "return host.startswith('127.')")),),
     ),
-    Mutant("a name with a dot is not this machine's", "../http/origins.py", ' and "." not in name', "", ORIGINS),
+    Mutant("a name with a dot is not this machine's", HOSTS, ' and "." not in name', "", ORIGINS),
     Mutant(
-        "Origin is looked at",
-        "../http/origins.py",
-        "if origin and self._is_forbidden(",
-        "if False and self._is_forbidden(",
-        ORIGINS,
+        "Origin is looked at", HOSTS, "if origin and self._is_forbidden(", "if False and self._is_forbidden(", ORIGINS
     ),
     Mutant(
         "a form of a foreign page is refused everywhere",
-        "../http/origins.py",
+        HOSTS,
         'return scope["method"] not in READS and',
         "return False and",
         ORIGINS,
@@ -256,7 +220,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "pages send no credentials along",
-        "../app/routes.py",
+        ROUTES,
         "        allow_origins=origins,\n",
         "        allow_origins=origins,\n        allow_credentials=True,\n",
         SAFE,
@@ -264,21 +228,21 @@ MUTANTS: Final = (
     # ---- certificates
     Mutant(
         "a certificate is not claimed in a header",
-        "../http/client_certificate.py",
+        HANDED_ON,
         '[pair for pair in scope["headers"] if pair[0] != HEADER]',
         'list(scope["headers"])',
         TLS,
     ),
     Mutant(
         "only a trusted proxy hands certificates on",
-        "../http/client_certificate.py",
+        HANDED_ON,
         "if peer is not None and peer[0] in self._proxies:",
         "if True:",
         TLS,
     ),
     Mutant(
         "a proxy's own certificate is nobody's",
-        "../http/client_certificate.py",
+        HANDED_ON,
         "if peer is not None and peer[0] in self._proxies:",
         "if False:",
         TLS,
@@ -291,51 +255,31 @@ MUTANTS: Final = (
         TLS,
     ),
     Mutant("TLS is new enough", "../http/tls.py", "ssl.TLSVersion.TLSv1_2", "ssl.TLSVersion.TLSv1", TLS),
-    Mutant(
-        "a certificate has its time",
-        "client_certificates.py",
-        "if not begin <= datetime.now(UTC) <= end:",
-        "if False:",
-        TLS,
-    ),
+    Mutant("a certificate has its time", CERTIFICATES, "if not begin <= datetime.now(UTC) <= end:", "if False:", TLS),
     Mutant(
         "only names on the list come in",
-        "client_certificates.py",
+        CERTIFICATES,
         " or (self._names is not None and name not in self._names)",
         "",
         TLS,
     ),
     Mutant(
-        "two authorities, two callers",
-        "client_certificates.py",
-        "issuer=certificate.issuer.rfc4514_string()",
-        'issuer=""',
-        TLS,
+        "two authorities, two callers", CERTIFICATES, "issuer=certificate.issuer.rfc4514_string()", 'issuer=""', TLS
     ),
-    Mutant(
-        "certificates are few", "client_certificates.py", "if len(self._known) >= MAX_REMEMBERED:", "if False:", TLS
-    ),
-    Mutant("a certificate names somebody", "client_certificates.py", "if not name or (", "if (", TLS),
+    Mutant("certificates are few", CERTIFICATES, "if len(self._known) >= MAX_REMEMBERED:", "if False:", TLS),
+    Mutant("a certificate names somebody", CERTIFICATES, "if not name or (", "if (", TLS),
     # ---- signed cards
-    Mutant("a card is signed with a private key", "../app/signing.py", "if not key.is_private:", "if False:", CARDS),
+    Mutant("a card is signed with a private key", SIGNING, "if not key.is_private:", "if False:", CARDS),
     Mutant(
         "a card is not signed with a shared secret",
-        "../app/signing.py",
+        SIGNING,
         "if not isinstance(key, ECKey | RSAKey | OKPKey):",
         "if False:",
         CARDS,
     ),
-    Mutant("an RSA key has 2048 bits", "../app/signing.py", "key.public_key.key_size < MIN_RSA_BITS", "False", CARDS),
-    Mutant(
-        "a key signs with its own algorithms",
-        "../app/signing.py",
-        "if algorithm not in algorithms:",
-        "if False:",
-        CARDS,
-    ),
-    Mutant(
-        "what is published is public", "../app/signing.py", "as_dict(private=False)", "as_dict(private=True)", CARDS
-    ),
+    Mutant("an RSA key has 2048 bits", SIGNING, "key.public_key.key_size < MIN_RSA_BITS", "False", CARDS),
+    Mutant("a key signs with its own algorithms", SIGNING, "if algorithm not in algorithms:", "if False:", CARDS),
+    Mutant("what is published is public", SIGNING, "as_dict(private=False)", "as_dict(private=True)", CARDS),
     Mutant(
         "the extended card is checked",
         "../client/client.py",

@@ -375,3 +375,11 @@ async def test_a_missing_key_file_is_said_in_a_line() -> None:
         assert await process.ends() == 1
     assert "card_signing_key: nowhere.pem cannot be read" in process.said
     assert "Traceback" not in process.said
+
+
+@pytest.mark.parametrize("kind", ["OKP", "RSA"])
+def test_two_processes_with_an_ed25519_or_rsa_key_have_the_same_card(kind: str) -> None:
+    keys: dict[str, Any] = {"OKP": OKPKey.generate_key("Ed25519"), "RSA": RSAKey.generate_key(2048)}
+    key = keys[kind].as_dict(private=True)
+    one, other = (make_signer(key).sign(PLAIN, "hybrid", "https://agent.example/") for _ in range(2))
+    assert one == other

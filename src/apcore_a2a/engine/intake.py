@@ -95,8 +95,12 @@ class Intake:
     async def _begin(
         self, request: SendMessage, context: CallContext, webhook: Webhook | None, *, wait: bool
     ) -> Run | Snapshot | Elsewhere:
-        self._check(request, context)
         message = request.message
+        if message.role is not Role.USER:
+            raise InvalidParamsError("Invalid message role", [Violation("message.role", "must be the user's")])
+        allowance = context.allowance
+        if self._followers is None or message.task_id:  # else a new task may wait for another replica
+            self._runs.check_room(allowance)
         task_id = message.task_id
         if not task_id and message.context_id and context.rules.resume_by_context:
             task_id = await self._find_waiting(message.context_id, context)
@@ -107,7 +111,7 @@ class Intake:
                 return begun
             run = begun
         else:
-            new = await self._begin_task(request, context, webhook)
+            new = await self._begin_task(request, context, webhook, allowance)
             if isinstance(new, Elsewhere):
                 return await self._answer_elsewhere(new, context, wait=wait)
             run = new
@@ -119,14 +123,6 @@ class Intake:
             return await self._earlier(run.earlier, context, wait=wait)
         return run
 
-    def _check(self, request: SendMessage, context: CallContext) -> None:
-        """Refuse what can be refused at a glance."""
-        message = request.message
-        if message.role is not Role.USER:
-            raise InvalidParamsError("Invalid message role", [Violation("message.role", "must be the user's")])
-        if self._followers is None or message.task_id:  # else a new task may wait for another replica
-            self._runs.check_room(context.allowance)
-
     async def _answer_elsewhere(
         self, elsewhere: Elsewhere, context: CallContext, *, wait: bool
     ) -> Run | Snapshot | Elsewhere:
@@ -137,14 +133,15 @@ class Intake:
 
     # ---- a new task -----------------------------------------------------------------------------------------------
 
-    async def _begin_task(self, request: SendMessage, context: CallContext, webhook: Webhook | None) -> Run | Elsewhere:
+    async def _begin_task(
+        self, request: SendMessage, context: CallContext, webhook: Webhook | None, allowance: str
+    ) -> Run | Elsewhere:
         message = request.message
         call = self._new_task(request, context)
         if message.context_id or message.reference_task_ids:
             await self.conversations.tell(call, context)
         admission = await self._ask_agent(call)
         key = self._repetition_key(call.request.message, context)
-        allowance = context.allowance
         if self._followers is not None and self._runs.room <= 0:
             live = self._runs.add_queued(call.task, context.owner)
             self._attach(webhook, live)

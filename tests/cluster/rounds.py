@@ -11,8 +11,7 @@ from tests.cluster.checker import check_database, check_told, not_at_rest, read_
 from tests.cluster.replicas import Client, Place, Replica, message, replicas
 from tests.postgres_server import PostgresServer
 
-LEASE = 2.0  # seconds, in short rounds
-AT_REST = 20.0  # seconds after a fault in which every task must have come to rest, with a lease of 15
+LEASE = 3.0  # seconds, in short rounds; on a loaded machine a shorter one is lost for no reason
 
 
 class Outcome(NamedTuple):

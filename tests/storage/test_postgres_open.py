@@ -1,10 +1,12 @@
 """Opening a PostgreSQL store: what its URL may say, whose tables it makes, and what is said when that fails."""
 
 import asyncio
+import sys
 
 import asyncpg
 import pytest
 
+from apcore_a2a.app.stores import Retention, choose_store
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.postgres import schema
@@ -40,6 +42,20 @@ async def why_not_open(url: str) -> str:
 def test_a_url_that_cannot_be_meant_is_refused_before_anybody_connects(url: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         PostgresStore.from_url(url)
+
+
+def test_without_asyncpg_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("apcore_a2a.storage.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(ValueError, match=r"pip install 'apcore-a2a\[postgres\]'"):
+        choose_store("postgresql://agent@host/agents", None, Retention())
+
+
+def test_an_error_about_a_url_does_not_show_its_password() -> None:
+    with pytest.raises(ValueError, match="mysql") as refused:
+        choose_store("mysql://agent:s3cret@host/agents", None, Retention())
+    assert "s3cret" not in str(refused.value)
 
 
 async def test_nobody_answers(unused_tcp_port: int) -> None:

@@ -192,7 +192,13 @@ MUTANTS: Final = (
         ORIGINS,
         ((HOSTS, _NO_ADDRESS, _NO_ADDRESS.replace("return False", "return host.startswith('127.')")),),
     ),
-    Mutant("a name with a dot is not this machine's", HOSTS, ' and "." not in name', "", ORIGINS),
+    Mutant(
+        "a name with a dot is not this machine's",
+        HOSTS,
+        'return "." not in name or name.endswith(NOBODYS)',
+        "return True",
+        ORIGINS,
+    ),
     Mutant(
         "Origin is looked at", HOSTS, "if origin and self._is_forbidden(", "if False and self._is_forbidden(", ORIGINS
     ),

@@ -55,6 +55,7 @@ async def test_the_name_in_the_url_and_what_a_proxy_hands_on_are_right() -> None
 
 
 REBOUND = ["evil.example:8000", "127.0.0.1.evil.example", "", "[", "localhost.evil.example", "evil.example."]
+REBOUND += ["internal.evil.example", "evilinternal.example", "evil.internal.example"]
 
 
 @requirement("NFR-SEC-003")
@@ -67,7 +68,10 @@ async def test_on_every_interface_another_name_is_refused_where_it_comes_in_by_t
             assert (await http.get("/tasks", headers={"Host": host})).status_code == 421
 
 
-@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "mybox", "mybox:8000", "[::1]:8000"])
+OURS = ["localhost:8000", "127.0.0.1", "mybox", "mybox:8000", "[::1]:8000", "host.docker.internal:8000", "a.localhost"]
+
+
+@pytest.mark.parametrize("host", OURS)
 async def test_on_every_interface_this_machine_s_own_names_are_right(host: str) -> None:
     async with client("0.0.0.0") as http:
         assert (await http.get("/tasks", headers={"Host": host})).status_code == 200

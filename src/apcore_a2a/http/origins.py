@@ -23,6 +23,7 @@ from apcore_a2a.http.asgi import A2A_JSON, CLOSE, JSON, inbound, media_type, ref
 
 READS: Final = ("GET", "HEAD", "OPTIONS")
 WRONG_HOST: Final = "This server answers to localhost only; if it has another name, say so with --url (in Python: url=)"
+NOBODYS: Final = (".localhost", ".internal", ".local")  # like a name without a dot: no page of the internet has one
 TWO_HOSTS: Final = "The request names two hosts"
 WRONG_ORIGIN: Final = (
     "Pages of this origin may not call this server; allow it with --cors-origins (in Python: cors_origins=)"
@@ -104,8 +105,10 @@ class OriginGate:
         return True
 
     def _is_name_of_this_machine(self, name: str) -> bool:
-        # Many systems have their own name at 127.0.1.1. Of a name without a dot no page can be the owner.
-        return not self._on_loopback and bool(name) and "." not in name and ":" not in name
+        # Many systems have their own name at 127.0.1.1, and containers call their host host.docker.internal.
+        if self._on_loopback or not name or ":" in name:
+            return False
+        return "." not in name or name.endswith(NOBODYS)
 
     def _is_forbidden(self, scope: Scope, host: bytes, origin: str) -> bool:
         if "*" in self._origins or origin in self._origins:

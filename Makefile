@@ -92,7 +92,8 @@ wire-on-3.%:
 
 run: .venv/.stamp  ## the demo agent with its Explorer page, at http://localhost:8000/explorer/
 	.venv/bin/apcore-a2a serve examples/extensions --host 127.0.0.1 --name demo --default-skill text.stats \
-		--description "A demo agent: text, units, files, jobs, approvals" --explorer --metrics --reload
+		--description "A demo agent: text, units, files, jobs, approvals" --explorer --metrics --reload \
+		--push-notifications --allow-insecure-webhooks
 
 explorer: explorer/node_modules/.stamp  ## build the Explorer's page from explorer/src into src/apcore_a2a/explorer/page.html
 	cd explorer && npx --no-install tsc --noEmit && node build.mjs

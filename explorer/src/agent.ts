@@ -29,6 +29,7 @@ export const extendedCard = signal<Card | null>(null);
 export const cardFailure = signal("");
 export const version = signal<Version>("1.0");
 export const versions = computed<Version[]>(() => (publicCard.value ? spokenVersions(publicCard.value) : ["1.0", "0.3"]));
+export const speaksJsonRpc = computed(() => publicCard.value?.interfaces.some((item) => item.binding === "JSONRPC") === true);
 export const credentials = signal<Credentials | null>(null); // in memory alone: a reload forgets it
 export const credentialsNeeded = signal("");
 export const card = computed(() => extendedCard.value ?? publicCard.value);

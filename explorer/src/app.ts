@@ -1,6 +1,6 @@
 // What the page is showing: which conversation, which skill, which task; and how the address bar says so.
 import { batch, computed, effect, signal } from "@preact/signals";
-import { AgentError, decodeTask, isOver, isWaiting, type Message, type Part, type State, type Task } from "./a2a";
+import { AgentError, decodeTask, isOver, type Message, type Part, type State, type Task } from "./a2a";
 import * as agent from "./agent";
 import type { Sample, Skill } from "./card";
 import { toBase64, uuid } from "./format";
@@ -52,7 +52,7 @@ export const currentContext = computed(() => {
 export const waitingRun = computed(() => {
   const runs = current.value.runs;
   for (const run of runs) void run.tick.value;
-  return runs.findLast((run) => run.phase === "resting" && isWaiting(run.state)) ?? null;
+  return runs.findLast((run) => run.isAsking) ?? null;
 });
 export const liveRuns = signal(0);
 
@@ -195,7 +195,7 @@ export async function attach(files: Iterable<File>): Promise<void> {
   const [first] = added;
   if (place && first && draft.value.editor === "form" && !waitingRun.value) {
     const value = { ...record(draft.value.value), [place]: fileValue(schema!, place, first) };
-    edit({ value, complaints: new Map() });
+    edit({ value, files: [...draft.value.files, ...added.slice(1)], complaints: new Map() });
   } else edit({ files: [...draft.value.files, ...added], complaints: new Map() });
 }
 
@@ -223,7 +223,9 @@ export function submit(mode: Mode): Run | null {
   if (!parts) return null;
   if (to) {
     edit({ text: "", files: [] });
-    void to.send(composeMessage(parts, to)).then(() => noteViolations(to));
+    const answer = composeMessage(parts, to);
+    if (to.phase === "running") void to.say(answer);
+    else void to.send(answer).then(() => noteViolations(to));
     return to;
   }
   const run = new Run(mode, skillId.value);
@@ -294,6 +296,7 @@ export interface Listing {
 const PAGE = 50;
 export const stateFilter = signal<State | "">("");
 export const contextFilter = signal("");
+export const sinceFilter = signal(0); // minutes; 0 is any time
 export const listing = signal<Listing>({ rows: [], next: "", total: 0, isLoading: false, failure: "" });
 let listed = 0; // which question an answer belongs to
 
@@ -313,6 +316,7 @@ function listParams(pageToken: string): Record<string, unknown> {
   if (contextFilter.value) params["contextId"] = contextFilter.value;
   const wanted = stateFilter.value;
   if (wanted) params["status"] = isNew ? `TASK_STATE_${wanted}` : wanted.toLowerCase().replaceAll("_", "-");
+  if (sinceFilter.value) params["statusTimestampAfter"] = new Date(Date.now() - sinceFilter.value * 60_000).toISOString();
   if (!isNew) params["includeArtifacts"] = false;
   return params;
 }
@@ -356,7 +360,7 @@ listenToRuns((run) => {
     timestamp: run.status.timestamp || new Date().toISOString(),
   };
   if (index >= 0 && rows[index]!.state === row.state) return;
-  if (index < 0 && (stateFilter.value || contextFilter.value || run.isOpened)) return;
+  if (index < 0 && (stateFilter.value || contextFilter.value || sinceFilter.value || run.isOpened)) return;
   const others = rows.filter((each) => each.id !== row.id);
   listing.value = { ...listing.value, rows: [row, ...others], total: listing.value.total + (index < 0 ? 1 : 0) };
 });

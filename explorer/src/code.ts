@@ -139,13 +139,12 @@ function python(call: Call): string {
   const imports = ["import asyncio"];
   if (call.credentials) {
     imports.push("import os");
-    client.push(call.credentials.kind === "bearer" ? 'auth=BearerAuth(os.environ["A2A_TOKEN"])' : `auth=ApiKeyAuth(os.environ["A2A_TOKEN"], ${pythonValue(call.credentials.header)})`);
+    client.push(call.credentials.kind === "bearer" ? 'auth=BearerAuth(os.environ["A2A_TOKEN"])' : `auth=ApiKeyAuth(os.environ["A2A_TOKEN"], header=${pythonValue(call.credentials.header)})`);
   }
   if (parts.some((part) => part.raw !== undefined)) imports.push("from pathlib import Path");
   if (call.version === "0.3") client.push('version="0.3"');
-  const names = ["A2AClient"];
-  if (call.credentials) names.push(call.credentials.kind === "bearer" ? "BearerAuth" : "ApiKeyAuth");
-  const lines = [...imports, "", `from apcore_a2a import ${names.join(", ")}`];
+  const lines = [...imports, "", "from apcore_a2a import A2AClient"];
+  if (call.credentials) lines.push(`from apcore_a2a.client import ${call.credentials.kind === "bearer" ? "BearerAuth" : "ApiKeyAuth"}`);
   if (models.length) lines.push(`from apcore_a2a.protocol.model import ${models.sort().join(", ")}`);
   lines.push("", "", "async def main() -> None:", `    async with A2AClient(${client.join(", ")}) as client:`);
   const given = [said, ...options].join(", ");
@@ -168,7 +167,7 @@ function javascript(call: Call): string {
     `  body: JSON.stringify(${envelope(call, 2).replaceAll("\n", "\n  ")}),`,
     "});",
   ];
-  if (!isStream) return [...lines, "console.log(await response.json());"].join("\n");
+  if (!isStream) return [...lines, "console.log(JSON.stringify(await response.json(), null, 2));"].join("\n");
   return [
     ...lines,
     'let rest = "";',
@@ -177,7 +176,7 @@ function javascript(call: Call): string {
     "  rest = frames.pop();",
     "  for (const frame of frames) {",
     "    const data = frame.split(/\\r?\\n/).filter((line) => line.startsWith(\"data:\"));",
-    "    if (data.length) console.log(JSON.parse(data.map((line) => line.slice(5)).join(\"\\n\")).result);",
+    "    if (data.length) console.log(JSON.stringify(JSON.parse(data.map((line) => line.slice(5)).join(\"\\n\")).result));",
     "  }",
     "}",
   ].join("\n");

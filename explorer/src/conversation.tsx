@@ -40,6 +40,11 @@ export function Conversation(): ComponentChild {
       onDrop={onDrop}
     >
       <ConnectionBanner />
+      {agent.card.value && !agent.speaksJsonRpc.value && (
+        <p class="banner warn">
+          The card names no JSON-RPC interface, which is what this page speaks; it tries the agent's address anyway.
+        </p>
+      )}
       <ConversationHead />
       <div class="talk" ref={scroller} tabIndex={0} role="log" aria-label="Conversation" aria-live="off">
         <div class="talk-inner">
@@ -270,7 +275,7 @@ function RunView({ run }: { run: Run }): ComponentChild {
   const [all, setAll] = useState(false);
   const isSelected = app.selectedRun.value === run;
   const hidden = all ? 0 : Math.max(0, run.messages.length - SHOWN_MESSAGES);
-  const isQuestion = run.phase === "resting" && (run.state === "INPUT_REQUIRED" || run.state === "AUTH_REQUIRED");
+  const isQuestion = run.isAsking;
   const asked = run.status.message;
   const isSaid = asked && run.messages.some((message) => message.messageId === asked.messageId);
   return (

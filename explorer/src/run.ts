@@ -96,6 +96,10 @@ export class Run {
   get isLive(): boolean {
     return this.phase === "connecting" || this.phase === "running" || this.phase === "reconnecting";
   }
+  /** Whether it waits for the user. A stream stays open when credentials are needed: the agent may go on by itself. */
+  get isAsking(): boolean {
+    return (this.phase === "resting" && isWaiting(this.state)) || (this.phase === "running" && this.state === "AUTH_REQUIRED");
+  }
   /** What has to be approved, if that is what the task waits for. */
   get approval(): { id: string; skillId: string; inputs: unknown; question: string } | null {
     if (this.state !== "INPUT_REQUIRED" || this.phase !== "resting") return null;
@@ -129,6 +133,20 @@ export class Run {
     this.changed();
     if (this.mode === "stream") await this.follow("stream", params);
     else await this.sendAndWait(params, isReply);
+  }
+
+  /** A reply while the task is followed anyway: what comes of it comes by the stream that is open. */
+  async say(message: Message): Promise<void> {
+    this.settleStatus();
+    this.messages = [...this.messages, message];
+    this.failure = null;
+    this.changed();
+    try {
+      await agent.call("send", encodeSend(agent.version.value, { message, returnImmediately: true }));
+    } catch (error) {
+      this.failure = { message: error instanceof Error ? error.message : String(error), code: 0, violations: [], reference: "" };
+      this.changed();
+    }
   }
 
   private async sendAndWait(params: unknown, isReply: boolean): Promise<void> {

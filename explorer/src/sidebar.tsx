@@ -110,7 +110,7 @@ function Tasks(): ComponentChild {
   const isOnline = agent.connection.value === "online" || agent.connection.value === "back";
   useEffect(() => {
     if (agent.publicCard.value && isOnline) void app.listTasks();
-  }, [app.stateFilter.value, app.contextFilter.value, agent.version.value, agent.credentials.value?.value, agent.publicCard.value !== null, isOnline]);
+  }, [app.stateFilter.value, app.contextFilter.value, app.sinceFilter.value, agent.version.value, agent.credentials.value?.value, agent.publicCard.value !== null, isOnline]);
   useEffect(() => {
     const timer = setInterval(() => {
       const isIdle = document.visibilityState === "visible" && agent.connection.value === "online" && !app.listing.value.failure;
@@ -132,6 +132,12 @@ function Tasks(): ComponentChild {
           {STATES.map((state) => (
             <option value={state}>{LABELS[state]}</option>
           ))}
+        </select>
+        <select aria-label="Time of tasks" value={app.sinceFilter.value} onChange={(event) => void (app.sinceFilter.value = Number(event.currentTarget.value))}>
+          <option value="0">any time</option>
+          <option value="10">10 min</option>
+          <option value="60">1 h</option>
+          <option value="1440">1 day</option>
         </select>
         <button type="button" class="quiet" aria-label="Look for tasks again" title="Look again" onClick={() => void app.listTasks()}>
           <Icon name="refresh" />

@@ -127,6 +127,23 @@ async def test_a_question_is_answered_in_place(open_page: OpenPage) -> None:
         await expect(runs(page)).to_contain_text("Which colour?")
 
 
+async def test_credentials_that_a_task_needs_are_asked_for_while_its_stream_is_open(open_page: OpenPage) -> None:
+    gate = Gate()
+    needs = status(TaskState.AUTH_REQUIRED, "Sign in to the calendar")
+    script = (needs, gate, status(TaskState.WORKING), chunk("done", last=True), COMPLETED)
+    async with serving(ScriptedAgent({"go": script}), card=card(), explorer=True) as url:
+        page = await open_page(named(url))
+        await choose(page, "play")
+        await say(page, "go")
+        question = page.get_by_role("group", name="Credentials needed")
+        await expect(question).to_contain_text("Sign in to the calendar")
+        await question.get_by_role("button", name="Enter a token").click()
+        await expect(page.get_by_label("Bearer token")).to_be_focused()
+        gate.open()  # the agent got them in another way, and goes on
+        await expect(runs(page)).to_contain_text("Completed")
+        await expect(question).to_have_count(0)
+
+
 async def test_a_running_task_shows_its_time_and_is_canceled(open_page: OpenPage) -> None:
     gate = Gate()
     agent = ScriptedAgent({"go": (chunk("some"), gate, COMPLETED)})

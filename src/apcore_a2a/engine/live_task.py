@@ -49,7 +49,6 @@ MAX_UNSAVED: Final = 64  # writes an agent may be ahead of a durable store
 
 Saving = asyncio.Future[None] | None
 """A write: None when it is saved already. Never await it where one may be cancelled: that would cancel the write."""
-
 Tasks = dict[str, "LiveTask"]
 """The live tasks by id; each enters and leaves by itself."""
 

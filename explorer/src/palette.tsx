@@ -62,21 +62,28 @@ export function Dialogs(): ComponentChild {
   );
 }
 
+function matching(query: string): Command[] {
+  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+  return commands()
+    .filter((command) => words.every((word) => `${command.title} ${command.hint}`.toLowerCase().includes(word)))
+    .slice(0, 50);
+}
+
 function Palette(): ComponentChild {
   const [query, setQuery] = useState("");
   const [at, setAt] = useState(0);
   const close = (): void => void (paletteOpen.value = false);
-  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = commands()
-    .filter((command) => words.every((word) => `${command.title} ${command.hint}`.toLowerCase().includes(word)))
-    .slice(0, 50);
+  const found = matching(query);
   const chosen = Math.min(at, found.length - 1);
   const onKeyDown = (event: KeyboardEvent): void => {
     if (event.key === "ArrowDown") setAt(Math.min(chosen + 1, found.length - 1));
     else if (event.key === "ArrowUp") setAt(Math.max(chosen - 1, 0));
-    else if (event.key === "Enter" && found[chosen]) {
+    else if (event.key === "Enter") {
+      // What is in the field now: the last letter may not be drawn yet.
+      const typed = (event.currentTarget as HTMLInputElement).value;
+      const command = typed === query ? found[chosen] : matching(typed)[0];
       close();
-      found[chosen]!.run();
+      command?.run();
     } else return;
     event.preventDefault();
   };

@@ -49,7 +49,8 @@ function Skills(): ComponentChild {
           value={app.search.value}
           onInput={(event) => void (app.search.value = event.currentTarget.value)}
           onKeyDown={(event) => {
-            if (event.key === "Enter" && found[0]) app.toSkill(found[0].id);
+            const [first] = foundSkills();
+            if (event.key === "Enter" && first) app.toSkill(first.id);
             if (event.key === "Escape") event.currentTarget.blur();
           }}
         />

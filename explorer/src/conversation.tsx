@@ -303,12 +303,19 @@ function RunView({ run }: { run: Run }): ComponentChild {
           <ArtifactView key={artifact.artifactId} artifact={artifact} isLive={run.isLive} isOnly={run.artifacts.size === 1} />
         ))}
         {asked && !isSaid && !isQuestion && !run.failure && run.state !== "WORKING" && <Parts parts={asked.parts} />}
+        {isSilent(run) && <p class="dim">The agent returned nothing.</p>}
         <Failure run={run} />
         {isQuestion && <Question run={run} />}
         {run.resumed && <p class="resumed">{run.resumed}.</p>}
       </div>
     </article>
   );
+}
+
+/** Whether it ended well and said nothing that could be seen. */
+function isSilent(run: Run): boolean {
+  if (run.phase !== "resting" || run.state !== "COMPLETED" || textOf(run.status.message) || run.answer) return false;
+  return ![...run.artifacts.values()].some((artifact) => artifact.parts.some((part) => part.text !== ""));
 }
 
 function MessageView({ message, skillId }: { message: Message; skillId: string }): ComponentChild {

@@ -1,5 +1,6 @@
 """`apcore-a2a explore`: the page for an agent elsewhere, through a server that only this machine reaches."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,6 +12,7 @@ from apcore_a2a import JWTAuthenticator
 from apcore_a2a.protocol.card import AgentInterface
 from apcore_a2a.protocol.model import TaskState
 from tests.auth.tokens import SECRET, bearer
+from tests.client.peers import running as peers
 from tests.explorer.conftest import OpenPage
 from tests.explorer.pages import card, choose, runs, say, show
 from tests.fakes import Gate, ScriptedAgent, chunk, status
@@ -45,6 +47,19 @@ async def test_a_remote_agent_is_talked_to_and_its_stream_comes_as_it_is_made(op
         await expect(runs(page).nth(1)).to_contain_text("one two")
         code = await show(page, "Code")
         await expect(code.locator("pre")).to_contain_text(f"curl -sN {url}/")  # the agent's own address
+
+
+@pytest.mark.parametrize("name", ["sdk1", "sdk03"])
+async def test_agents_of_the_official_sdks_are_talked_to(open_page: OpenPage, name: str) -> None:
+    with peers.running(name) as url:
+        async with exploring(url) as page_url:
+            page = await open_page(page_url)
+            await choose(page, "obey")
+            await say(page, "echo hello there")
+            await expect(page.locator(".artifact")).to_have_text(re.compile("hello there"))
+            await expect(runs(page)).to_contain_text("Completed")
+            await say(page, "hello", how="Send")
+            await expect(runs(page).nth(1)).to_contain_text("Completed")
 
 
 async def test_nobody_gets_in_without_the_secret_or_by_another_name() -> None:

@@ -51,6 +51,7 @@ ODD = {
     "deep": f'{{"sub":"ada","exp":{EXPIRES},"x":{DEEP}}}',
     "deep sub": f'{{"sub":{DEEP},"exp":{EXPIRES}}}',
     "half a character": f'{{"sub":"\\ud800","exp":{EXPIRES}}}',
+    "a tenant and a name in one": f'{{"sub":"x\\n|ada","exp":{EXPIRES}}}',
     "half a character in a role": f'{{"sub":"ada","roles":["\\ud800"],"exp":{EXPIRES}}}',
     "half a character in a name": f'{{"sub":"ada","\\ud800":1,"exp":{EXPIRES}}}',
     "a number without end": f'{{"sub":"ada","exp":{EXPIRES},"x":{"9" * 5_000}}}',

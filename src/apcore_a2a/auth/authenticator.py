@@ -4,9 +4,12 @@ Rule: an authenticator proves who a caller is; what they may do is apcore's ACL'
 """
 
 import inspect
+import logging
 from typing import Any, Final, Protocol, runtime_checkable
 
 from apcore_a2a.agent import ANONYMOUS, Caller
+
+logger = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -56,6 +59,10 @@ async def identify(authenticator: Authenticator, headers: dict[str, str]) -> Cal
     caller = _to_caller(identity)
     # What names an owner is stored and compared: half a character ("\ud800") raises here, and not in the store.
     caller.owner.encode()
+    if "\n" in caller.id or "\n" in caller.issuer:
+        # It divides tenant and name in `Caller.owner`: in a name, it could make the tasks of one caller another's.
+        logger.warning("a caller was refused whose name has a line break")
+        return None
     return caller
 
 

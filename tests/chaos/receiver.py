@@ -41,11 +41,12 @@ class Receiver:
         body = await reader.readexactly(int(fields["content-length"]))
         event = fields["webhook-id"]
         deed = self._throw(event)
-        if deed == "late":
-            await asyncio.sleep(self._late)
         if deed in ACCEPTED:
+            # In the order of arrival: a sender that is killed while it waits may be back before the late answer is.
             task, _, number = event.partition("/")
             os.write(1, f"{task} {number} {hashlib.sha256(body).hexdigest()[:16]}\n".encode())
+        if deed == "late":
+            await asyncio.sleep(self._late)
         match deed:
             case "accept" | "late":
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")

@@ -29,6 +29,7 @@ from apcore_a2a.errors import (
     TaskNotFoundError,
     VersionNotSupportedError,
     Violation,
+    list_names,
     to_metadata,
     wire,
 )
@@ -197,3 +198,8 @@ def test_what_an_error_says_back_holds_no_control_characters() -> None:
     assert (error.message, str(error)) == ("a\nred\tend", "a\nred\tend")
     assert error.violations == (Violation("a\nred\tend", "a\nred\tend"),)
     assert AgentError("no", account=hostile).metadata == {"account": "a\nred\tend"}
+
+
+def test_as_many_names_are_listed_as_one_reads() -> None:
+    names = [f"skill{number}" for number in range(30)]
+    assert list_names(names) == ", ".join(names[:20]) + ", …"

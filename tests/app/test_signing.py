@@ -26,7 +26,7 @@ from apcore_a2a.client.signatures import CardVerifier
 from apcore_a2a.errors import A2ADiscoveryError
 from apcore_a2a.http.discovery import interfaces
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentExtension, AgentSkill
+from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentExtension, AgentInterface, AgentSkill
 from apcore_a2a.protocol.card_forms import payloads_03, payloads_1
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.app.test_command_flags import SCRIPT, output_of
@@ -383,3 +383,9 @@ def test_two_processes_with_an_ed25519_or_rsa_key_have_the_same_card(kind: str) 
     key = keys[kind].as_dict(private=True)
     one, other = (make_signer(key).sign(PLAIN, "hybrid", "https://agent.example/") for _ in range(2))
     assert one == other
+
+
+def test_what_a2a_sdk_0_3_would_not_guess_is_signed() -> None:
+    rest = AgentInterface(url="https://a.example/v1", protocol_binding="HTTP+JSON", protocol_version="0.3")
+    for payload in payloads_03(replace(PLAIN, supported_interfaces=(rest,))):
+        assert b'"preferredTransport":"HTTP+JSON"' in payload

@@ -15,6 +15,7 @@ from apcore_a2a.agents.functions import ask
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.model import Message, Part, Role
 from apcore_a2a.testing import app_client
+from tests.fakes import ScriptedAgent
 from tests.modules import Add, registry
 from tests.requirements import requirement
 
@@ -149,7 +150,7 @@ async def test_a_client_cannot_forge_a_line_whatever_formatter_writes_it(plain_l
     modules = registry(add=Add(), fails=Fails())
     rules = [apcore.ACLRule(callers=["*"], targets=["add", "fails"], effect="allow")]
     executor = ServedExecutor(modules, acl=apcore.ACL(rules=rules, default_effect="deny" if denies else "allow"))
-    app = await async_serve(executor, auth=Alice(HOSTILE))
+    app = await async_serve(executor, auth=Alice(HOSTILE.replace("\n", "\r")))
     async with app_client(app) as client:
         with pytest.raises(A2AError):
             await client.send_message(PAIR, skill=HOSTILE)
@@ -160,3 +161,12 @@ async def test_a_client_cannot_forge_a_line_whatever_formatter_writes_it(plain_l
     assert len(plain_log) >= 4
     assert [line for line in plain_log if re.search(r"[\x00-\x1f\x7f-\x9f\u2028]", line)] == []
     assert max(map(len, plain_log)) < 3000
+
+
+async def test_an_agent_that_chooses_no_skill_is_logged_with_the_one_that_was_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with app_client(ScriptedAgent()) as client:
+        await client.send_message("hello", skill="anything")
+    (line,) = [record for record in caplog.records if record.getMessage() == "task ended"]
+    assert extras(line)["skill"] == "anything"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from apcore_a2a.errors import InvalidRequestError
 from apcore_a2a.protocol import jsonrpc
-from apcore_a2a.protocol.decoding import MAX_VALUES, check, check_tree
+from apcore_a2a.protocol.decoding import MAX_VALUES, check, check_tree, holds_more_values
 
 tricky_texts = st.text(alphabet='[]{},:"\\u0é', max_size=6)
 documents = st.recursive(
@@ -101,3 +101,11 @@ def test_the_limit_may_be_another() -> None:
     jsonrpc.parse(b'{"jsonrpc":"2.0","method":"x","params":%b}' % values(MAX_VALUES), max_values=2 * MAX_VALUES)
     with pytest.raises(InvalidRequestError, match="more than 10 values"):
         check(values(11), max_values=10)
+
+
+@pytest.mark.parametrize(
+    ("body", "holds"),
+    [(b"[1,2,3]", True), (b"[1]", False), (b'{"a":"many, many, many"}', False), (b'["a","b","c","d"]', True)],
+)
+def test_values_of_our_own_writing_are_counted_as_those_of_a_request(body: bytes, holds: bool) -> None:
+    assert holds_more_values(body, 3) is holds

@@ -7,7 +7,9 @@ from typing import Any
 import apcore
 import pytest
 
+from apcore_a2a.agent import CancelToken
 from apcore_a2a.agents import threads
+from apcore_a2a.agents.apcore.blocking import RunToken
 from apcore_a2a.agents.apcore.served_executor import HAS_EXECUTE_STEP, ServedExecutor
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.testing import app_client
@@ -73,3 +75,11 @@ async def test_whoever_calls_the_executor_elsewhere_gets_apcores_own_threads() -
 
     assert await executor.call_async("a.module", {}) == {}
     assert not waits.thread.startswith("module")
+
+
+def test_a_token_that_is_only_looked_at_has_no_loop_to_call_back_on() -> None:
+    token = RunToken.of_run(CancelToken())
+    called: list[str] = []
+    token.on_cancel(lambda: called.append("called"))
+    token.cancel()
+    assert token.is_cancelled and not called

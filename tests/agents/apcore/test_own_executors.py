@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from apcore_a2a.agents.apcore.modules import passing_context
+from apcore_a2a.agents.functions import MAX_THREADS
 from apcore_a2a.protocol.model import Part, TaskState
 from tests.agents.apcore.conftest import SpeakTo
-from tests.agents.apcore.running import Add, Counts, Data, registry_of
+from tests.agents.apcore.running import Add, Counts, Data, agent_of, registry_of
 from tests.requirements import requirement
 
 
@@ -90,3 +91,8 @@ async def test_the_card_of_a_registry_says_that_it_streams(speak_to: SpeakTo) ->
     assert card["capabilities"]["streaming"] is True
     async with speaker.stream('{"a": 1, "b": 2}') as stream:
         assert len(await stream.rest()) > 1
+
+
+def test_an_executor_without_threads_of_ours_has_none_that_are_stuck_and_always_room() -> None:
+    agent = agent_of(Bare(math__add=Add()))
+    assert (agent.stuck_threads, agent.thread_capacity) == (0, MAX_THREADS)

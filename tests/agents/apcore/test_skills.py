@@ -5,6 +5,7 @@ from typing import Any
 
 import apcore
 import pytest
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from apcore_a2a.agents.apcore.skills import to_params, to_skill
@@ -209,3 +210,9 @@ def test_text_and_files_find_their_field() -> None:
     assert file_field({"properties": {"picture": file, "n": {"type": "integer"}}}) == "picture"
     assert file_field({"properties": {"one": file, "two": file}}) is None
     assert file_field(TEXT) is None
+
+
+def test_a_module_without_a_version_has_none_on_the_card() -> None:
+    (found,) = modules_of(a__module=Add())
+    assert "version" in to_params(replace(found, version="1.2.3"))
+    assert "version" not in to_params(replace(found, version=""))

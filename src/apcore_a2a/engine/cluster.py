@@ -218,14 +218,19 @@ class Cluster:
     # ---- what is asked of others -------------------------------------------------------------------------------------
 
     async def cancel(self, live: LiveTask, caller: Caller) -> None:
-        """Cancel a task that another replica runs; without it, if it does not answer in time."""
+        """Cancel a task that another replica runs; without it, if it does not answer in time.
+
+        Raises:
+            TaskNotFoundError: it was removed meanwhile.
+        """
         with live.held():
             # Where nobody runs it yet ("") there is nobody to ask.
             if live.runner and await ask_to_cancel(self._followers, live, caller, seconds=CANCEL_GRACE):
                 return
             self._has_strays = True  # should what follows fail half-way
             record = await self._replicas.claim(live.task.id, live.owner)
-            if record is not None:
-                live.follow(record)
-                live.runner = None
-                await asyncio.wait({self._runs.cancel(live, caller)}, timeout=CANCEL_GRACE)
+            if record is None:
+                raise TaskNotFoundError(live.task.id)
+            live.follow(record)
+            live.runner = None
+            await asyncio.wait({self._runs.cancel(live, caller)}, timeout=CANCEL_GRACE)

@@ -167,8 +167,7 @@ class Followers:
             self._followed.pop(task_id, None)
             live.log.close()
             return
-        if task_id in self._followed:
-            self._followed[task_id] = news.number
+        self._followed[task_id] = news.number
         if self._is_written_here(live) or not live.is_in_step or live.version < after:
             return
         live.follow_events(news.events[live.version - after :], epoch=news.epoch or 1, memo=news.memo or b"")

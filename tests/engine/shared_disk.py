@@ -1,0 +1,239 @@
+"""A store that several replicas share, in memory. One engine is under test; the test is all the other replicas.
+
+Nothing happens by the clock: a beat is answered when the test says so (`beats`), and the engine hears of others when it
+is told (`hears`). `meanwhile` is what happens once while an answer of the store is on its way back.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal
+
+from msgspec.structs import replace
+
+from apcore_a2a.engine.agent_output import check_event
+from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.stored_run import StoredRun
+from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.lifecycle import TERMINAL
+from apcore_a2a.protocol.model import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus, encode
+from apcore_a2a.storage.task_store import Change, Command, Followed, Hint, News, Record
+from tests.engine.driving import ALICE, request, until
+from tests.engine.fake_disk import RUNNING, FakeDisk, Row
+
+OWNER = CallContext(caller=ALICE).owner
+ANYTHING = Hint(everything=True, commands=True, queue=True)
+
+
+async def lose_the_answer() -> None:
+    raise StoreUnavailableError
+
+
+class SharedDisk(FakeDisk):
+    """A disk that knows which replica has each task, and what the test does in the name of others."""
+
+    shared: Literal[True] = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runners: dict[str, str | None] = {}
+        self.replicas = FakeReplicas(self)
+
+    def put(
+        self, task_id: str, runner: str | None, state: TaskState = TaskState.WORKING, *, retry_safe: bool = False
+    ) -> Task:
+        """A task of Alice's that another replica has made."""
+        said = request("slow", task_id=task_id, context_id="talk")
+        task = Task(id=task_id, context_id="talk", status=TaskStatus(state=state), history=[said.message])
+        run = encode(StoredRun(request=said, caller=ALICE, retry_safe=retry_safe)) if state in RUNNING else b""
+        self.rows[task_id] = Row(len(self.rows) + 1, OWNER, "", state, [v1.encode_event(task)], run=run)
+        self.runners[task_id] = runner
+        return task
+
+    def write(self, task: Task, *events: StatusUpdate | ArtifactUpdate) -> Hint:
+        """Another replica writes; what it wakes the others with."""
+        row = self.rows[task.id]
+        for event in events:
+            row.events.append(check_event(event, row.task())[1])
+            if isinstance(event, StatusUpdate):
+                row.state = event.status.state
+                row.run = row.run if row.state in RUNNING else b""
+        self.runners[task.id] = self._runner(row.state, row.run, self.runners[task.id])
+        return Hint(everything=False, commands=False, queue=False, tasks=frozenset({row.number}))
+
+    def claim(self, task_id: str, runner: str) -> None:
+        row = self.rows[task_id]
+        row.epoch += 1
+        self.runners[task_id] = runner
+
+    def _runner(self, state: TaskState, run: bytes, runner: str | None) -> str | None:
+        return runner if state in RUNNING or run else None
+
+    # ---- what the engine does ---------------------------------------------------------------------------------------
+
+    async def create(self, change: Change, *, key: str = "") -> str | None:
+        self.runners[change.task.id] = "" if change.hand_on else self.replicas.name
+        return await super().create(change, key=key)
+
+    def append(self, change: Change) -> "asyncio.Future[None]":
+        name = "" if change.hand_on else self.replicas.name
+        runner = self._runner(change.task.status.state, change.run, name)
+        task_id = change.task.id
+
+        def note(done: "asyncio.Future[None]") -> None:
+            if done.exception() is None:
+                self.runners[task_id] = runner
+
+        appended = super().append(change)
+        appended.add_done_callback(note)
+        return appended
+
+    async def load(self, task_id: str, owner: str) -> Record | None:
+        record = await super().load(task_id, owner)
+        return None if record is None else replace(record, runner=self.runners[task_id])
+
+    async def orphans(self) -> list[Record]:
+        return await self.replicas.claim_dead(100)
+
+
+class FakeReplicas:
+    """`Replicas` over a SharedDisk."""
+
+    def __init__(self, disk: SharedDisk) -> None:
+        self.lease = 600.0
+        self.name = "here-1"
+        self.dead: set[str] = set()
+        self.read_at_once = 2_000
+        self.meanwhile: dict[str, Callable[[], Awaitable[None]]] = {}
+        self.commands: list[Command] = []
+        self.refusals: dict[int, str] = {}
+        self.tidied = 0
+        self._disk = disk
+        self._beats: asyncio.Queue[bool | Exception] = asyncio.Queue()
+        self._hints: asyncio.Queue[Hint] = asyncio.Queue()
+        self._asked = {"beat": 0, "hint": 0}
+
+    async def _answer(self, method: str) -> None:
+        happens = self.meanwhile.pop(method, None)
+        if happens is not None:
+            await happens()
+
+    # ---- for the test -----------------------------------------------------------------------------------------------
+
+    async def beats(self, answer: bool | Exception = True) -> None:
+        """One beat with that answer; done when the engine asks for the next."""
+        await until(lambda: self._asked["beat"] > 0)
+        asked = self._asked["beat"]
+        self._beats.put_nowait(answer)
+        await until(lambda: self._asked["beat"] > asked)
+
+    async def hears(self, hint: Hint = ANYTHING) -> None:
+        """One wake-up; done when the engine listens again, and has nothing left to look at."""
+        await until(lambda: self._asked["hint"] > 0)
+        asked = self._asked["hint"]
+        self._hints.put_nowait(hint)
+        await until(lambda: self._asked["hint"] > asked and self._hints.empty())
+
+    async def asks(self, task_id: str, body: bytes) -> str:
+        """Another replica has a command for this one; what it is answered."""
+        number = len(self.refusals) + 1
+        self.commands.append(Command(number, task_id, OWNER, body))
+        await self.hears()
+        await until(lambda: number in self.refusals)
+        return self.refusals[number]
+
+    # ---- the lease --------------------------------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        self.dead.add(self.name)
+        self.name = f"here-{len(self.dead) + 1}"
+
+    async def beat(self) -> bool:
+        self._asked["beat"] += 1
+        answer = await self._beats.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def tidy(self) -> None:
+        self.tidied += 1
+
+    # ---- taking over ------------------------------------------------------------------------------------------------
+
+    async def _claim_all(self, runners: set[str], method: str) -> list[Record]:
+        found = [task_id for task_id, runner in self._disk.runners.items() if runner in runners]
+        for task_id in found:
+            self._disk.claim(task_id, self.name)
+        records = [await self._disk.load(task_id, OWNER) for task_id in found]
+        await self._answer(method)
+        return [record for record in records if record is not None]
+
+    async def claim_dead(self, limit: int) -> list[Record]:
+        return await self._claim_all(self.dead, "claim_dead")
+
+    async def claim_queued(self, limit: int) -> list[Record]:
+        return await self._claim_all({""}, "claim_queued")
+
+    async def count_queued(self, limit: int) -> int:
+        return list(self._disk.runners.values()).count("")
+
+    async def claim(self, task_id: str, owner: str) -> Record | None:
+        row = self._disk.rows.get(task_id)
+        if row is not None and row.state not in TERMINAL:
+            self._disk.claim(task_id, self.name)
+        return await self._disk.load(task_id, owner)
+
+    async def own_tasks(self) -> list[tuple[str, str]]:
+        own = [(task_id, OWNER) for task_id, runner in self._disk.runners.items() if runner == self.name]
+        await self._answer("own_tasks")
+        return own
+
+    # ---- watching ---------------------------------------------------------------------------------------------------
+
+    async def follow(self, task_id: str, owner: str) -> Record | None:
+        record = await self._disk.load(task_id, owner)
+        await self._answer("follow")
+        return record
+
+    async def unfollow(self, task_ids: Sequence[str]) -> None: ...
+
+    async def is_watched(self, task_id: str, owner: str) -> bool:
+        return False
+
+    async def news(self, followed: Sequence[Followed]) -> list[News]:
+        found = [self._news_of(each) for each in followed]
+        await self._answer("news")
+        return found
+
+    def _news_of(self, followed: Followed) -> News:
+        row = self._disk.rows.get(followed.task_id)
+        if row is None:
+            return News(followed.task_id, None, None, None, None, None, [])
+        events = row.events[followed.version :][: self.read_at_once]
+        runner = self._disk.runners[followed.task_id]
+        return News(followed.task_id, row.number, len(row.events), row.epoch, runner, row.memo, events)
+
+    async def until_woken(self, seconds: float) -> Hint:
+        self._asked["hint"] += 1
+        return await self._hints.get()
+
+    def wake_here(self) -> None:
+        self._hints.put_nowait(ANYTHING)
+
+    # ---- asking -----------------------------------------------------------------------------------------------------
+
+    async def post(self, task_id: str, owner: str, runner: str, body: bytes) -> int | None:
+        return None
+
+    async def take(self) -> list[Command]:
+        taken, self.commands = self.commands, []
+        return taken
+
+    async def finish(self, number: int, refusal: str = "") -> None:
+        self.refusals[number] = refusal
+
+    async def answer(self, number: int) -> str | None:
+        return self.refusals.get(number)
+
+    async def withdraw(self, number: int) -> bool:
+        return False

@@ -43,7 +43,7 @@ _ALL_LENIENT: Final = _START + "        self.parser.set_dangerous_leniencies(*[T
 _QUIET: Final = (
     "    def send_400_response(self, msg: str) -> None:\n        self.transport.close()\n\n    def connection_made(self"
 )
-_NO_ADDRESS: Final = "    except ValueError:\n        return False\n\n\ndef"
+_NO_ADDRESS: Final = "    except ValueError:\n        return False\n"
 _ROOM: Final = "        if self._active_of.get(allowance, 0) >= self._limit_per_caller:"
 _LIST: Final = '                named += value.decode("latin-1").split(",")'
 
@@ -186,11 +186,11 @@ MUTANTS: Final = (
     ),
     Mutant(
         "127.0.0.1.evil.example is another",
-        HOSTS,
+        "../loopback.py",
         "return ip_address(host).is_loopback",
         'return host.startswith("127.")',
         ORIGINS,
-        ((HOSTS, _NO_ADDRESS, _NO_ADDRESS.replace("return False", "return host.startswith('127.')")),),
+        (("../loopback.py", _NO_ADDRESS, _NO_ADDRESS.replace("return False", "return host.startswith('127.')")),),
     ),
     Mutant(
         "a name with a dot is not this machine's",

@@ -34,6 +34,7 @@ RULES: Final = {
     "ids_and_time": may("", ""),
     "clean_text": may("", ""),
     "safe_headers": may("", ""),
+    "loopback": may("", ""),
     "protocol": may("errors", "msgspec"),
     "agent": may("protocol errors", "msgspec"),
     # Whatever becomes an Agent.
@@ -43,12 +44,13 @@ RULES: Final = {
     "agents.as_agent": may("agents agents.a2a_sdk agent", ""),
     # aiohttp fetches the keys that an issuer publishes.
     "auth": may(
-        "agent protocol errors clean_text ids_and_time safe_headers",
+        "agent protocol errors clean_text ids_and_time loopback safe_headers",
         "aiohttp cryptography joserfc msgspec starlette.types",
     ),
     "engine": may("agent protocol errors ids_and_time clean_text storage.task_store", "msgspec"),
     "http": may(
-        "http.traffic engine agent protocol errors clean_text safe_headers storage.task_store", "msgspec starlette"
+        "http.traffic engine agent protocol errors clean_text loopback safe_headers storage.task_store",
+        "msgspec starlette",
     ),
     "http.traffic": may("", ""),
     "http.tls": may("", "msgspec"),

@@ -1,8 +1,11 @@
-"""The guards that scripts/mutants.py takes away are still where it looks for them."""
+"""The guards that scripts/mutants.py and scripts/http_mutants.py take away are still where they look for them."""
 
 import pytest
 
-from scripts.mutants import MUTANTS, ROOT, Mutant
+from scripts import http_mutants, mutants
+from scripts.mutants import ROOT, Mutant
+
+MUTANTS = (*mutants.MUTANTS, *http_mutants.MUTANTS)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.guard for mutant in MUTANTS])

@@ -26,9 +26,9 @@ from apcore_a2a.auth.scopes import ScopedAgent, SkillScopes
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.http.discovery import CardSigner
 from apcore_a2a.http.guard import GuardedProtocol
-from apcore_a2a.http.origins import is_loopback
 from apcore_a2a.http.server import Server
 from apcore_a2a.http.tls import BadTLSFiles, ClientCertificates, TLSFiles, server_context
+from apcore_a2a.loopback import is_loopback
 from apcore_a2a.protocol.card import AgentCard, CardMode
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.task_store import Store, TaskStore

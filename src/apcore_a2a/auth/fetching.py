@@ -4,11 +4,12 @@ Rule: https, or http on this machine; no redirects, no proxies of the environmen
 """
 
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
+
+from apcore_a2a.loopback import is_loopback
 
 MAX_DOCUMENT: Final = 512 * 1024  # bytes; a set of a hundred large keys has 60,000
 TIMEOUT: Final = 5.0  # seconds for all of it
@@ -36,15 +37,6 @@ def check_address(url: str, what: str) -> str:
         f"{what} must be an https address (http only on this machine), not {url!r}: "
         "whoever is on the way could put their own keys there"
     )
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 async def fetch_json(url: str) -> Any:

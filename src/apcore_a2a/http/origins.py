@@ -12,7 +12,6 @@ Rule: programs send no Origin, and are not kept from anything here.
 """
 
 from collections.abc import Awaitable
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -20,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.errors import InvalidRequestError
 from apcore_a2a.http.asgi import A2A_JSON, CLOSE, JSON, inbound, media_type, refuse_early
+from apcore_a2a.loopback import is_loopback
 
 READS: Final = ("GET", "HEAD", "OPTIONS")
 WRONG_HOST: Final = "This server answers to localhost only; if it has another name, say so with --url (in Python: url=)"
@@ -28,16 +28,6 @@ TWO_HOSTS: Final = "The request names two hosts"
 WRONG_ORIGIN: Final = (
     "Pages of this origin may not call this server; allow it with --cors-origins (in Python: cors_origins=)"
 )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether this is a name or an address of the loopback interface: 127.0.0.1.evil.example is not."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _names_two_hosts(scope: Scope) -> bool:

@@ -3,12 +3,10 @@
 `python -m scripts.http_mutants [NAME…]`; the last lines name the ambiguous requests that no mutant let through.
 """
 
-import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Final
 
-from scripts.mutants import ROOT, Mutant, run
+from scripts.mutants import Mutant, cases_of, run_all
 
 SMUGGLING: Final = "tests/hostile/test_smuggling.py"
 RATES: Final = "tests/http/test_rate_limit.py"
@@ -325,32 +323,5 @@ MUTANTS: Final = (
 )
 
 
-def ambiguous_requests() -> Iterator[str]:
-    line = [sys.executable, "-m", "pytest", "-q", "--collect-only", SMUGGLING]
-    listed = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    for case in listed.stdout.splitlines():
-        if "::test_a_request_with_two_meanings" in case:
-            yield case
-
-
-def main(names: list[str]) -> int:
-    unbroken = list(ambiguous_requests())
-    survivors = 0
-    for mutant in MUTANTS:
-        if names and not any(name in mutant.guard for name in names):
-            continue
-        failed = run(mutant)
-        survivors += not failed
-        unbroken = [case for case in unbroken if case not in failed]
-        file = mutant.file.removeprefix("../")
-        print(f"{len(failed):4} {mutant.guard} ({file})", flush=True)
-    print(f"{survivors} mutants survived")
-    if not names:  # else most were not tried
-        print(f"ambiguous requests that none let through: {len(unbroken)}")
-        for case in unbroken:
-            print(f"     {case.partition('::')[2]}")
-    return int(survivors > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_all(MUTANTS, cases_of(SMUGGLING, "test_a_request_with_two_meanings"), sys.argv[1:]))

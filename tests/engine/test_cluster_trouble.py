@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from apcore_a2a.engine import cluster
+from apcore_a2a.engine import cluster, run
 from apcore_a2a.engine.errands import Errand
 from apcore_a2a.errors import StoreUnavailableError, TaskNotFoundError, UnsupportedOperationError
 from apcore_a2a.protocol.model import TaskState, encode
@@ -19,8 +19,9 @@ SLOW = "slow"  # what the tasks that the disk begins with were told
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test says when there is a beat, not the clock."""
+    monkeypatch.setattr(run, "SAVE_RETRIES", (0,))
     monkeypatch.setattr(cluster, "BEATS", 1e9)
     monkeypatch.setattr(cluster, "RETRY", 0)
     monkeypatch.setattr(cluster, "CANCEL_GRACE", 0)
@@ -90,7 +91,7 @@ async def test_a_replica_that_lost_its_lease_has_a_new_name_and_stops_each_run_o
     disk: SharedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate, deaf = Gate(), Gate(deaf=True)
-    agent = ScriptedAgent({SLOW: (gate, COMPLETED), "deaf": (deaf, COMPLETED)})
+    agent = ScriptedAgent({SLOW: (gate, COMPLETED), "deaf": (deaf,)})
     async with serving(agent, disk) as engine:
         alice = User(engine)
         slow = await alice.start(SLOW)
@@ -101,8 +102,8 @@ async def test_a_replica_that_lost_its_lease_has_a_new_name_and_stops_each_run_o
         await disk.replicas.beats(False)
         assert disk.replicas.name == "here-2"
         assert stopped(caplog) == [slow.id]
-        assert (await canceling).status.state is S.CANCELED
         deaf.open()
+        assert (await canceling).status.state is S.CANCELED
         await until(lambda: engine.active_tasks == 0)
 
 
@@ -147,7 +148,10 @@ async def test_a_task_that_was_claimed_by_an_answer_that_got_lost_is_run_all_the
     assert len(agent.calls) == 1
 
 
-async def test_of_its_own_tasks_a_replica_claims_again_those_that_nobody_here_knows_of(disk: SharedDisk) -> None:
+async def test_of_its_own_tasks_a_replica_claims_again_those_that_nobody_here_knows_of(
+    disk: SharedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, cluster.__name__)
     gate = Gate()
     agent = ScriptedAgent({SLOW: (gate, COMPLETED)}, retry_safe=True)
     async with serving(agent, disk) as engine:
@@ -169,11 +173,14 @@ async def test_of_its_own_tasks_a_replica_claims_again_those_that_nobody_here_kn
         await disk.replicas.beats()
         await until(lambda: len(agent.calls) == 2)
         assert {call.task.id for call in agent.calls} == {runs.id, "left"}
+        said = [vars(record) for record in caplog.records]
+        assert [line["task_id"] for line in said if line["msg"] == "task taken over"] == ["left"]
         assert (disk.rows[runs.id].epoch, disk.rows["left"].epoch) == (1, 3)
+        disk.replicas.meanwhile["own_tasks"] = others_do_something
+        await disk.replicas.beats()
+        assert disk.replicas.meanwhile  # nobody asked: what was lost is found
         gate.open()
         await until(lambda: {row.state for row in disk.rows.values()} == {S.COMPLETED})
-        await disk.replicas.beats()
-        assert disk.rows[runs.id].epoch == 1
 
 
 async def test_a_task_that_somebody_else_claims_meanwhile_is_left_to_them(

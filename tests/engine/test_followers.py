@@ -9,7 +9,7 @@ from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.followers import Followers
 from apcore_a2a.protocol.model import TaskState
 from tests.engine.driving import User, chunks_of, serving, settle, soon, until, words
-from tests.engine.shared_disk import ANYTHING, SharedDisk
+from tests.engine.shared_disk import ANYTHING, SharedDisk, lose_the_answer
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
 
 S = TaskState
@@ -25,6 +25,35 @@ def followers_of(engine: Engine) -> Followers:
     return engine._followers
 
 
+# ---- looking -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_look_does_not_give_a_run_the_claim_of_the_replica_that_took_its_task_over(disk: SharedDisk) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, chunk("too late"), COMPLETED)})
+    async with serving(agent, disk) as engine:
+        alice = User(engine)
+        task = await alice.start("slow")
+        await gate.reached()
+        disk.claim(task.id, "other")
+        followers_of(engine).renewed(float("-inf"))  # so nobody here can know who has it
+        watcher = await alice.subscribe(task)
+        gate.open()
+        await until(lambda: engine.active_tasks == 0)
+        assert (disk.rows[task.id].state, disk.runners[task.id]) == (S.WORKING, "other")
+        await disk.replicas.hears(disk.write(task, COMPLETED))
+        await disk.replicas.hears()
+        await watcher.rest()
+        assert chunks_of(await alice.get(task)) == []
+
+
+async def test_a_task_that_is_this_replicas_own_is_canceled_here_though_nobody_runs_it(disk: SharedDisk) -> None:
+    async with serving(ScriptedAgent(), disk) as engine:
+        task = disk.put("mine", disk.replicas.name)
+        assert (await User(engine).cancel(task)).status.state is S.CANCELED
+        assert disk.rows[task.id].epoch == 1  # it asked nobody, and claimed nothing
+
+
 # ---- waiting -------------------------------------------------------------------------------------------------------
 
 
@@ -33,8 +62,10 @@ async def test_a_message_is_run_here_when_the_other_replica_is_done_with_its_tas
     async with serving(agent, disk) as engine:
         task = disk.put("theirs", "other")
         sending = asyncio.create_task(User(engine).send("next", task_id=task.id))
+        await settle()
         await disk.replicas.hears(disk.write(task, chunk("x")))
-        assert agent.calls == []
+        await settle()
+        assert (agent.calls, disk.writes) == ([], 0)
         await disk.replicas.hears(disk.write(task, ASKS))
         done = await soon(sending)
         assert (done.status.state, words(done)) == (S.COMPLETED, ["slow", "What next?", "next"])
@@ -66,6 +97,19 @@ async def test_more_than_one_look_can_read_is_followed_without_another_wake_up(d
         assert watcher.states[-1] is S.COMPLETED
 
 
+async def test_a_task_is_not_read_again_for_a_wake_up_that_names_another(disk: SharedDisk) -> None:
+    async with serving(ScriptedAgent(), disk) as engine:
+        task, other = disk.put("theirs", "other"), disk.put("more", "other")
+        watcher = await User(engine).subscribe(task)
+        await disk.replicas.hears(disk.write(other, chunk("x")))  # its number is not known yet, so it is read
+        disk.replicas.meanwhile["news"] = lose_the_answer
+        await disk.replicas.hears(disk.write(other, chunk("y")))
+        assert disk.replicas.meanwhile  # nobody asked
+        disk.replicas.meanwhile.clear()
+        await disk.replicas.hears(disk.write(task, COMPLETED))
+        assert (await watcher.rest()).states[-1] is S.COMPLETED
+
+
 async def test_the_stream_of_a_task_that_another_replica_removes_ends(disk: SharedDisk) -> None:
     async with serving(ScriptedAgent(), disk) as engine:
         task = disk.put("theirs", "other")
@@ -93,6 +137,9 @@ async def test_news_that_come_when_a_run_has_begun_here_change_nothing(disk: Sha
         await until(lambda: disk.rows[task.id].memo == b'"mine"')
         standing.open()
         await soon(hearing)
+        disk.replicas.meanwhile["news"] = lose_the_answer
+        await disk.replicas.hears()
+        assert disk.replicas.meanwhile  # nobody asked for more of them
         gate.open()
         await until(lambda: disk.rows[task.id].state is S.INPUT_REQUIRED)
         await alice.send("last", task_id=task.id)

@@ -35,8 +35,10 @@ def replicas_of(user: User) -> PostgresReplicas:
 
 async def deafen(user: User) -> None:
     """From now on this user's replica neither beats nor listens."""
-    assert user.engine._cluster is not None
-    await user.engine._cluster.close()
+    cluster = user.engine._cluster
+    assert cluster is not None
+    while len(cluster._background):  # again, because asyncio.wait_for of Python 3.11 may swallow a cancellation
+        await cluster.close()
 
 
 def listen_again(user: User) -> None:

@@ -11,9 +11,11 @@ from apcore_a2a.agent import CancelToken
 from apcore_a2a.agents import threads
 from apcore_a2a.agents.apcore.blocking import RunToken
 from apcore_a2a.agents.apcore.served_executor import HAS_EXECUTE_STEP, ServedExecutor
+from apcore_a2a.agents.threads import Threads
+from apcore_a2a.errors import OverloadedError
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.testing import app_client
-from tests.agents.apcore.running import registry_of
+from tests.agents.apcore.running import agent_of, call_of, registry_of
 from tests.agents.test_blocking_functions import until
 from tests.fakes import PATIENCE
 
@@ -83,3 +85,10 @@ def test_a_token_that_is_only_looked_at_has_no_loop_to_call_back_on() -> None:
     token.on_cancel(lambda: called.append("called"))
     token.cancel()
     assert token.is_cancelled and not called
+
+
+async def test_a_module_that_blocks_is_refused_when_no_thread_is_left() -> None:
+    executor = ServedExecutor(registry_of(a__module=Waits()))
+    executor.threads = Threads(0, spare=0)
+    with pytest.raises(OverloadedError, match="Every thread of the agent is held"):
+        await agent_of(executor).admit(call_of({}, skill="a.module"))

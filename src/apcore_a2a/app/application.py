@@ -29,10 +29,7 @@ from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.errors import A2AError
-from apcore_a2a.http.discovery import (
-    CardEndpoint,
-    CardSigner,
-)
+from apcore_a2a.http.discovery import CardEndpoint, CardSigner
 from apcore_a2a.http.health import HealthEndpoint, is_health
 from apcore_a2a.http.metrics import Metrics
 from apcore_a2a.http.signals import on_exit_signal

@@ -27,7 +27,6 @@ _EVENTS_SINCE: Final = """
 """
 LOAD: Final = f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE id = $1 AND owner = $2"
 _LOAD_ANYBODYS: Final = f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE id = $1"
-_LOAD_NUMBER: Final = f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE number = $1 AND owner = $2"
 _TASK_AT: Final = """
     SELECT version, document, document_version, document_version <= $3 AS is_older, (
         SELECT array_agg(body ORDER BY sequence) FROM event

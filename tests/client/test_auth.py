@@ -126,6 +126,14 @@ async def test_calls_at_the_same_time_share_one_token(server: ScriptedServer, co
     assert len(server.asked(TOKEN)) == 1
 
 
+async def test_how_long_a_token_lives_may_be_a_text(server: ScriptedServer, connect: Connect) -> None:
+    server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, grant(expires_in="3600")).on("/", result(task()))
+
+    await connect(auth=OAuth2ClientCredentials("app", "s3cret")).get_task("t-1")
+
+    assert headers(server)[-1] == "Bearer t0k"
+
+
 async def test_a_refused_token_is_fetched_anew(server: ScriptedServer, connect: Connect) -> None:
     server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, grant("old"), grant("new"))
     server.on("/", respond(b"", 401), result(task()))
@@ -199,6 +207,7 @@ async def test_a_card_without_the_flow_needs_the_address_from_the_caller(
         (respond(b"", 302, {"Location": "http://169.254.169.254/"}), "HTTP 302"),
         (respond(b"<html>"), "no token"),
         (respond({"token_type": "bearer"}), "no token"),
+        (respond(b'{"x":' + b"[" * 6000), "no token"),
     ],
 )
 async def test_a_token_endpoint_that_gives_none_is_an_authentication_error(

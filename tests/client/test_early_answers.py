@@ -116,6 +116,25 @@ async def test_waiting_is_bounded_by_the_timeout_and_the_error_names_the_task(
             await connect(poll_interval=0.01).send_message("hi", timeout=0.2)
 
 
+@pytest.mark.parametrize("timeout", [None, 5.0])
+async def test_a_timeout_of_somebody_else_while_waiting_is_not_called_ours(
+    server: ScriptedServer, connect: Connect, timeout: float | None
+) -> None:
+    asked = 0
+
+    async def provide() -> str:
+        nonlocal asked
+        asked += 1
+        if asked > 2:  # for the card and the message there was a token
+            raise TimeoutError("the vault is slow")
+        return "t0k"
+
+    server.on("/", EarlyAgent(working))
+
+    with pytest.raises(TimeoutError, match="the vault is slow"):
+        await connect(auth=provide, timeout=timeout).send_message("hi")
+
+
 @pytest.fixture
 async def old(connect: Connect) -> AsyncIterator[tuple[ScriptedServer, A2AClient]]:
     """An agent of 0.3 that speaks REST, and a client of it."""

@@ -1,12 +1,16 @@
 """What may be handed over as a message, and what becomes of it."""
 
+import json
+import math
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from apcore_a2a.client.messages import to_message
 from apcore_a2a.errors import InvalidParamsError
-from apcore_a2a.protocol.model import Message, Part, Role
+from apcore_a2a.protocol.model import Message, Part, Role, encode
 
 
 def convert(given: Any, **more: str | None) -> Message:
@@ -94,3 +98,16 @@ def test_anything_else_is_a_type_error(given: object) -> None:
 def test_a_dict_that_is_almost_a_message_is_refused_by_field(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidParamsError, match=said):
         convert(given)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf], ids=str)
+def test_a_number_that_json_has_not_is_refused_and_not_sent_as_null(number: float) -> None:
+    for given in ({"celsius": number}, {"parts": [{"data": [number]}]}, Part(data={"deep": [{"er": number}]})):
+        with pytest.raises(ValueError, match="neither NaN nor infinity"):
+            convert(given)
+
+
+def test_data_may_hold_what_has_a_form_in_json() -> None:
+    given = {"when": datetime(2026, 1, 2, tzinfo=UTC), 3: UUID(int=1)}
+    message = convert(given)
+    assert json.loads(encode(message.parts[0].data)) == {"when": "2026-01-02T00:00:00Z", "3": str(UUID(int=1))}

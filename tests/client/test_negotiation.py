@@ -184,9 +184,13 @@ async def test_declared_extensions_are_said_in_the_header_of_the_version(
     server.on(CARD, respond(card(server.url, **changes)))
     server.on("/", result(task(status=COMPLETED[version])))
 
-    await connect(extensions=["https://example.com/ext", "https://example.com/b"]).get_task("t-1")
+    client = connect(extensions=iter(["https://example.com/ext", "https://example.com/b"]))
+    await client.get_task("t-1")
+    await client.refresh_card()
+    await client.get_task("t-1")
 
-    assert server.asked("/")[0].headers[header] == "https://example.com/ext, https://example.com/b"
+    said = [request.headers[header] for request in server.asked("/")]
+    assert said == ["https://example.com/ext, https://example.com/b"] * 2
 
 
 @pytest.mark.parametrize("said", ["http://127.0.0.1:8000/", "http://[::1]:8000/", "http://localhost:8000/"])

@@ -19,9 +19,7 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 from tests.client.conftest import Connect
-from tests.client.scripted import CARD, Answer, Request, ScriptedServer, card, card_03, respond, result, task
-from tests.fakes import COMPLETED, ScriptedAgent
-from tests.interaction.serving import serving
+from tests.client.scripted import CARD, Answer, Request, ScriptedServer, card, respond, result, task
 from tests.requirements import requirement
 
 PUSH = {"taskId": "t-1", "id": "p-1", "url": "https://example.com/hook"}
@@ -133,11 +131,6 @@ def check(got: Any, answer: object) -> None:
             assert json.loads(encode(got)) == answer
 
 
-def sent_message(request: Request) -> dict[str, Any]:
-    message: dict[str, Any] = request.json["params"]["message"]
-    return message
-
-
 @requirement("FR-CLI-003")
 async def test_a_message_is_sent_and_its_task_returned(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", result({"task": task(artifacts=[{"artifactId": "a-1", "parts": [{"data": {"n": 1}}]}])}))
@@ -193,26 +186,6 @@ async def test_to_an_agent_of_0_3_the_client_speaks_official_0_3(server: Scripte
     }
 
 
-async def test_all_pages_are_walked(server: ScriptedServer, connect: Connect) -> None:
-    pages = [PAGE | {"tasks": [task(id=f"t-{n}")], "nextPageToken": f"p-{n}"} for n in range(3)]
-    server.on("/", *(result(page) for page in pages), result(PAGE | {"tasks": []}))
-
-    ids = [found.id async for found in connect().iter_tasks("c-1", page_size=1)]
-
-    assert ids == ["t-0", "t-1", "t-2"]
-    asked = [request.json["params"] for request in server.asked("/")]
-    assert [params.get("pageToken") for params in asked] == [None, "p-0", "p-1", "p-2"]
-    assert {(params["contextId"], params["pageSize"]) for params in asked} == {("c-1", 1)}
-
-
-async def test_pages_that_lead_nowhere_are_an_error(server: ScriptedServer, connect: Connect) -> None:
-    server.on("/", result(PAGE | {"nextPageToken": "again"}))
-
-    with pytest.raises(InvalidAgentResponseError, match="leads back"):
-        _ = [found async for found in connect().iter_tasks()]
-    assert len(server.asked("/")) == 2
-
-
 async def test_a_push_config_keeps_its_secrets_for_the_agent(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", result(PUSH))
     login = AuthenticationInfo(scheme="Bearer", credentials="s3cret")
@@ -231,8 +204,11 @@ async def test_an_id_is_a_name_and_not_a_path(server: ScriptedServer, connect: C
     server.on("/tasks/..%2F..%2Fadmin%3Fx", respond(task(id="../../admin?x")))
 
     assert (await connect().get_task("../../admin?x")).id == "../../admin?x"
-    with pytest.raises(InvalidParamsError, match="an id cannot be"):
-        await connect().get_task("..")  # no spelling of which is safe from being resolved on the way
+    asked = len(server.requests)
+    for id in ("..", ""):  # no spelling of which is safe from being resolved on the way, or lost
+        with pytest.raises(InvalidParamsError, match="an id cannot be"):
+            await connect().delete_push_config("t-1", id)
+    assert {request.path for request in server.requests[asked:]} == {CARD}
 
 
 def envelope() -> Answer:
@@ -250,13 +226,15 @@ async def test_only_the_answer_to_a_deletion_may_be_empty(server: ScriptedServer
     assert await connect().delete_push_config("t-1", "p-1") is None  # type: ignore[func-returns-value]  # that is it
 
 
-async def test_webhooks_are_listed_over_all_pages(server: ScriptedServer, connect: Connect) -> None:
-    first = {"configs": [PUSH | {"id": "p-0"}], "nextPageToken": "more"}
-    last = {"configs": [PUSH | {"id": "p-1"}], "nextPageToken": ""}
-    server.on("/", result(first), result(last))
+@pytest.mark.parametrize(("version", "prefix"), [("1.0", ""), ("0.3", "/v1")])
+async def test_over_rest_a_deletion_is_answered_without_a_body(
+    server: ScriptedServer, connect: Connect, version: str, prefix: str
+) -> None:
+    interface = {"url": server.url, "protocolBinding": "HTTP+JSON", "protocolVersion": version}
+    server.on(CARD, respond(card(server.url, supportedInterfaces=[interface])))
+    server.on(f"{prefix}/tasks/t-1/pushNotificationConfigs/p-1", respond(b"", status=204))
 
-    assert [config.id for config in await connect().list_push_configs("t-1")] == ["p-0", "p-1"]
-    assert [request.json["params"].get("pageToken") for request in server.asked("/")] == [None, "more"]
+    assert await connect().delete_push_config("t-1", "p-1") is None  # type: ignore[func-returns-value]  # that is it
 
 
 @pytest.mark.parametrize(
@@ -284,6 +262,24 @@ async def test_an_answer_that_makes_no_sense_is_the_agents_fault(
     assert len(server.asked("/")) == 1
 
 
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_a_message_is_answered_with_a_task_or_a_message(
+    server: ScriptedServer, connect: Connect, binding: str, version: str
+) -> None:
+    offer = {"url": f"{server.url}/", "protocolBinding": binding, "protocolVersion": version}
+    state = "TASK_STATE_WORKING" if version == "1.0" or binding == "HTTP+JSON" else "working"
+    update = {"taskId": "t-1", "contextId": "c-1", "status": {"state": state}}
+    answer: dict[str, Any] = {"statusUpdate": update}
+    if state == "working":
+        answer = {"kind": "status-update", "final": False, **update}
+    server.on(CARD, respond(card(server.url, supportedInterfaces=[offer])))
+    server.on("/", result(answer)).on("/message:send", respond(answer)).on("/v1/message:send", respond(answer))
+
+    with pytest.raises(InvalidAgentResponseError, match="neither a task nor a message"):
+        await connect().send_message("hi")
+
+
 async def test_an_answer_that_breaks_off_is_a_broken_connection(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"jsonrpc":')
 
@@ -296,54 +292,6 @@ async def test_an_answer_that_is_too_large_is_refused(server: ScriptedServer, co
 
     with pytest.raises(InvalidAgentResponseError, match="larger than 4,096 bytes; raise max_response"):
         await connect(max_response=4096).get_task("t-1")
-
-
-async def test_the_pages_of_an_agent_of_0_3_are_followed_over_rest(connect: Connect) -> None:
-    agent = ScriptedAgent(default=(COMPLETED,))
-    async with serving(agent) as url:
-        client = connect(url, binding="HTTP+JSON", version="0.3")
-        sent = [await client.send_message("hi") for _ in range(5)]
-
-        page = await client.list_tasks(page_size=2)
-        listed = [task.id async for task in client.iter_tasks(page_size=2)]
-
-    assert len(page.tasks) == 2
-    assert page.next_page_token
-    assert listed == [task.id for task in reversed(sent) if isinstance(task, Task)]
-
-
-@pytest.mark.parametrize(
-    ("headers", "token"),
-    [
-        ({}, ""),
-        ({"Link": '</v1/tasks?cursor=a%20b&limit=2>; rel="next"'}, "a b"),
-        ({"Link": '<?pageToken=x>; rel="prev", <?pageToken=y>; rel=next'}, "y"),
-        ({"Link": "<<<>>>; rel"}, ""),
-        ({"Link": '<?other=1>; rel="next"'}, ""),
-    ],
-)
-async def test_an_array_of_tasks_is_a_page(
-    server: ScriptedServer, connect: Connect, headers: dict[str, str], token: str
-) -> None:
-    server.on(CARD, respond(card_03(server.url, preferredTransport="HTTP+JSON")))
-    server.on("/v1/tasks?includeArtifacts=false", respond([task("COMPLETED")], headers=headers))
-
-    page = await connect().list_tasks()
-
-    assert ([one.id for one in page.tasks], page.next_page_token) == (["t-1"], token)
-
-
-@pytest.mark.parametrize(("limit", "page_size"), [(2, 2), (100, 100), (200, 100)])
-async def test_a_list_has_as_many_tasks_as_the_caller_wants_at_most(
-    server: ScriptedServer, connect: Connect, limit: int, page_size: int
-) -> None:
-    server.on("/", result(PAGE))
-
-    await connect().list_tasks("c-1", limit)
-
-    assert server.asked("/")[0].json["params"] == {"contextId": "c-1", "pageSize": page_size}
-    with pytest.raises(TypeError, match="limit and page_size"):
-        await connect().list_tasks(limit=1, page_size=1)
 
 
 async def test_discovering_an_agent_gives_its_card(server: ScriptedServer, connect: Connect) -> None:

@@ -83,6 +83,10 @@ async def test_an_overload_told_in_a_json_rpc_error_counts_as_one(server: Script
         await connect(timeout=0.5).get_task("t-1")  # one second is asked for, half a one is there
 
 
+def test_after_a_long_outage_the_pause_is_still_the_longest() -> None:
+    assert 2.5 <= Retry(reconnects=10**6).pause(100_000, A2AConnectionError()) <= 5.0
+
+
 async def test_a_read_is_repeated_when_the_connection_breaks(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", cut, cut, result(task()))
 

@@ -213,6 +213,9 @@ async def test_a_signature_that_proves_nothing_is_refused(server: ScriptedServer
         sign(canonicalize(body), kid="key-2"),
         forged({"alg": "ES256"}),
         forged({"alg": "ES256", "kid": 1}),
+        forged({"alg": "ES256", "kid": "key-1", "crit": 1}),
+        forged({"alg": "ES256", "kid": "key-1", "crit": [[]]}),
+        {"protected": urlsafe_b64encode(b'{"x":' + b"[" * 6000).decode(), "signature": ""},
         {**sign(canonicalize(body), kid="key-2"), "header": {"kid": "key-1"}},
     ]
     for signature in worthless:
@@ -265,6 +268,12 @@ async def test_the_extended_card_must_be_signed_as_well(server: ScriptedServer, 
         await client.extended_card()
     assert (await client.agent_card).name == "Scripted"
     assert (await client.extended_card()).name == "Extended"
+
+
+def test_a_key_that_is_none_is_a_value_error_too() -> None:
+    for keys in ({"keys": 1}, {"keys": ["a"]}, {"keys": [{"kty": "EC", "kid": "a"}]}, {"keys": [PUBLIC | {"exp": []}]}):
+        with pytest.raises(ValueError, match="key"):
+            A2AClient("http://agent.example", keys=keys)
 
 
 @pytest.mark.parametrize("key", [{"kty": "oct", "k": "c2VjcmV0", "kid": "a"}, {**PUBLIC, "kid": ""}])

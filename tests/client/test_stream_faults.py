@@ -206,6 +206,7 @@ async def test_a_stream_that_does_not_begin_keeps_to_the_timeout(server: Scripte
         (error(-32602, "bad", status=400), InvalidParamsError),
         (respond(b"", 401), UnauthenticatedError),
         (respond(b"<html>", 500), A2AServerError),
+        (respond(b"", 401, {"Content-Type": "text/event-stream"}), UnauthenticatedError),
         (respond(b"", 302, {"Location": "http://169.254.169.254/"}), A2AConnectionError),
         (stream({"nothing": 1}), InvalidAgentResponseError),
     ],

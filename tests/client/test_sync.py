@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a.client import A2AClient, Client, Retry
+from apcore_a2a.client import A2AClient, Client, OAuth2ClientCredentials, Retry
 from apcore_a2a.errors import A2AConnectionError, TaskNotFoundError
 from apcore_a2a.protocol.model import StatusUpdate, Task, TaskState
 from tests.client.scripted import (
@@ -22,6 +22,7 @@ from tests.client.scripted import (
     error,
     event,
     hang,
+    reset,
     respond,
     result,
     status,
@@ -213,6 +214,58 @@ def test_a_closed_client_leaves_no_thread(server: ScriptedServer) -> None:
     assert threading.active_count() == before
     with pytest.raises(RuntimeError, match="closed"):
         client.get_task("t-1")
+
+
+def test_a_call_of_another_thread_ends_when_the_client_is_closed(server: ScriptedServer) -> None:
+    asked = threading.Event()
+
+    async def write(request: Request, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        reset(writer)
+
+    server.on("/", write)
+    client = Client(server.url, timeout=None, retry=Retry(base=3600.0, cap=3600.0))  # it is pausing when it is closed
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(client.get_task, "t-1")
+        assert asked.wait(5)
+        client.close()
+
+        with pytest.raises(RuntimeError, match="closed"):
+            call.result(5)
+
+
+def test_a_stream_may_outlive_its_client(server: ScriptedServer) -> None:
+    async def write(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + event(request, {"task": task("WORKING")}))
+        await hang(request, writer)
+
+    server.on("/", write)
+    with Client(server.url) as client:
+        events = client.stream_message("hi")
+        next(events)
+
+    events.close()
+
+
+def test_two_clients_may_share_credentials(server: ScriptedServer) -> None:
+    asked = threading.Semaphore(0)
+    go = threading.Event()
+
+    async def give_token(request: Request, writer: asyncio.StreamWriter) -> None:
+        asked.release()
+        await asyncio.to_thread(go.wait, 5)
+        writer.write(respond({"access_token": "t0k"}))
+
+    server.on("/token", give_token).on("/", result(task()))
+    auth = OAuth2ClientCredentials("app", "s3cret", token_url=f"{server.url}/token", scopes=())
+    with Client(server.url, auth=auth) as one, Client(server.url, auth=auth) as other, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(one.get_task, "t-1")
+        assert asked.acquire(timeout=5)
+        second = pool.submit(other.get_task, "t-1")
+        asked.acquire(timeout=2)  # each has a loop, and asks for itself
+        go.set()
+
+        assert first.result(5).id == second.result(5).id
 
 
 def test_a_wrong_address_starts_no_thread() -> None:

@@ -123,6 +123,20 @@ async def test_an_address_where_nobody_listens_was_not_reached(transport: Transp
     assert not caught.value.sent
 
 
+async def test_a_host_that_cannot_be_was_not_reached(transport: Transport) -> None:
+    with pytest.raises(A2AConnectionError, match="Cannot connect to") as caught:
+        await transport.request(HttpRequest("GET", f"http://{'a' * 64}.example/", {}), 100)
+    assert not caught.value.sent
+
+
+@pytest.mark.parametrize("url", ["http://xn--.example/", f"http://127.0.0.1/?{'a' * 70_000}"], ids=["name", "length"])
+async def test_an_address_that_httpx_refuses_was_not_reached(url: str) -> None:
+    async with httpx.AsyncClient() as http:
+        with pytest.raises(A2AConnectionError, match="Cannot connect to") as caught:
+            await open_transport(http).request(HttpRequest("GET", url, {}), 100)
+    assert not caught.value.sent
+
+
 async def cut(request: Request, writer: asyncio.StreamWriter) -> None:
     reset(writer)
 

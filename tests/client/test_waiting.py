@@ -123,6 +123,24 @@ async def test_a_task_whose_stream_cannot_be_had_is_looked_at_until_it_rests(
         assert (await connect().wait("t-1")).status.state is TaskState.INPUT_REQUIRED
 
 
+async def test_a_task_is_not_looked_at_more_often_than_the_caller_wants(
+    server: ScriptedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+
+    answers = [result(task("WORKING")) for _ in range(4)]
+    server.on(CARD, respond(card(server.url, capabilities={"streaming": False})))
+    server.on("/", *answers, result(task("COMPLETED")))
+    monkeypatch.setattr(asyncio, "sleep", note)
+
+    await connect(poll_interval=30.0).wait("t-1")
+
+    assert pauses == [30.0] * 4
+
+
 async def test_waiting_can_be_bounded(server: ScriptedServer, connect: Connect) -> None:
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(STREAM_HEAD + event(request, FIRST))

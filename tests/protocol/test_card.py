@@ -77,3 +77,23 @@ def test_a_card_with_members_of_another_version_is_read_as_ours(agent: AgentCard
 @pytest.mark.parametrize("cls", VALUES)
 def test_a_card_does_not_change(cls: type[Value]) -> None:
     assert cls.__struct_config__.frozen
+
+
+def test_scopes_that_a2a_go_writes_as_a_bare_list_are_read() -> None:
+    bare = [{"schemes": {"oauth": ["read"], "key": []}}, {"schemes": {"odd": {"list": ["kept"]}}}]
+    body = {
+        "supportedInterfaces": [],
+        "securityRequirements": bare,
+        "skills": [{"id": "s", "securityRequirements": bare}],
+    }
+    card = v1.decode_card(json.dumps(body).encode())
+    read = ({"schemes": {"oauth": {"list": ["read"]}, "key": {"list": []}}}, {"schemes": {"odd": {"list": ["kept"]}}})
+    assert card.security_requirements == card.skills[0].security_requirements == read
+
+
+@pytest.mark.parametrize(
+    "wrong", [[{"schemes": {"key": [1]}}], [{"schemes": {"key": "all"}}], [{"schemes": 1}], [[]], 1]
+)
+def test_requirements_that_are_none_are_refused(wrong: object) -> None:
+    with pytest.raises(InvalidParamsError, match="securityRequirements"):
+        v1.decode_card(json.dumps({"supportedInterfaces": [], "securityRequirements": wrong}).encode())

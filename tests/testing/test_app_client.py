@@ -138,6 +138,19 @@ async def test_a_request_arrives_as_it_was_sent() -> None:
         await AppTransport(app).request(GET, 5)
 
 
+async def test_a_header_of_the_clients_own_is_there_once() -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.extend(value for name, value in scope["headers"] if name == b"host")
+        await send({"type": "http.response.start", "status": 204})
+        await send({"type": "http.response.body"})
+
+    response = await AppTransport(app).request(HttpRequest("GET", "http://agent.test/", {"Host": "mine"}), 1)
+
+    assert (seen, response.headers) == ([b"mine"], {})
+
+
 async def test_an_app_that_sends_without_end_stops_when_nobody_reads() -> None:
     ended = asyncio.Event()
 

@@ -1,5 +1,6 @@
 """The default transport: aiohttp carries about twenty times the calls per second of httpx (docs/decisions/0030)."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
@@ -22,7 +23,7 @@ from apcore_a2a.errors import A2AConnectionError
 # Servers close idle connections after five seconds or more: closing ours first, we never write into a closed one.
 KEEP_ALIVE: Final = 4.0
 HEADERS: Final = {"User-Agent": f"apcore-a2a/{__version__}", "Accept-Encoding": "identity"}
-FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError)
+FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, UnicodeError)
 
 
 class AiohttpTransport:
@@ -30,6 +31,7 @@ class AiohttpTransport:
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # the session's
         # total=None: the call as a whole is bounded by whoever makes it, all its attempts together.
         self._only_connecting = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT)
 
@@ -56,6 +58,7 @@ class AiohttpTransport:
 
     async def _send(self, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         if self._session is None:
+            self._loop = asyncio.get_running_loop()
             self._session = aiohttp.ClientSession(
                 # limit=0, no limit: each open stream holds a connection, and streams must not hold up calls.
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
@@ -64,6 +67,8 @@ class AiohttpTransport:
                 headers=HEADERS,
                 auto_decompress=False,  # a small answer must not become a large one
             )
+        if self._loop is not asyncio.get_running_loop():
+            raise RuntimeError("A client belongs to the event loop of its first call: make one in each, or use Client")
         try:
             return await self._session.request(
                 request.method,
@@ -96,6 +101,8 @@ def _translate(error: Exception, url: str) -> A2AConnectionError:
             return not_reached(url, f"no connection within {CONNECT_TIMEOUT:g} seconds")
         case aiohttp.ClientConnectorError():
             return not_reached(url, error.os_error.strerror or type(error.os_error).__name__)
+        case UnicodeError():  # a host with a part of more than 63 letters, say
+            return not_reached(url, "no host has such a name")
         case TimeoutError():
             return broken(url, "the agent went silent")
     return broken(url, str(error) or type(error).__name__)

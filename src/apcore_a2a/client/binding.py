@@ -94,6 +94,9 @@ def read_result(dialect: Dialect, operation: Operation, data: bytes | Raw) -> An
     """What an operation answered; a card as a ReceivedCard."""
     left_out: list[str] = []
     result = decode_answer(dialect.decode_result, operation, data, left_out)
+    # A message is answered in the shape of an event; of events, these two are an answer.
+    if operation is Operation.SEND and not isinstance(result, Task | Message):
+        raise InvalidAgentResponseError("The agent answered a message with neither a task nor a message")
     if isinstance(result, AgentCard):
         return ReceivedCard(result, msgspec.json.decode(bytes(data), type=dict[str, Any]))
     return _note_left_out(result, left_out)

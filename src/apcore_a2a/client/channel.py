@@ -18,7 +18,7 @@ from apcore_a2a.client.negotiation import BINDINGS
 from apcore_a2a.client.open_transport import open_transport
 from apcore_a2a.client.options import ClientSettings, ResolvedOptions
 from apcore_a2a.client.retry import SENDS, Retry, repeat
-from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport, read_all
+from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport, read_all, with_headers
 from apcore_a2a.client.webhooks import WebhookExchange
 from apcore_a2a.errors import (
     A2AConnectionError,
@@ -114,7 +114,7 @@ class Channel:
                 await self._check_streaming()
                 exchange = await self._prepare(operation, request)
                 response = await self._open_stream(exchange, options, stack)
-                is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+                is_stream = _is_stream(response)
                 body = b""
                 if not is_stream:  # an error, or an agent with a single thing to say
                     body = await read_all(response, self.settings.max_response)
@@ -183,18 +183,12 @@ class Channel:
 
     async def _complete_headers(self, request: HttpRequest, options: ResolvedOptions) -> HttpRequest:
         """The request with credentials, and with the caller's own headers in place of any of ours."""
-        headers = dict(request.headers)
         if options.auth is not None:
             context = AuthContext(self.discovery.known_card, self.discovery.trusted, self._send_without_credentials)
-            headers.update(await options.auth.headers(context))
+            request = with_headers(request, await options.auth.headers(context))
         if options.headers:
-            # Names of headers have no case. "authorization" beside our "Authorization" would be two of them.
-            replaced = {name.lower() for name in options.headers}
-            for name in list(headers):
-                if name.lower() in replaced:
-                    del headers[name]
-            headers.update(options.headers)
-        return replace(request, headers=headers)
+            request = with_headers(request, options.headers)
+        return request
 
     async def _send_without_credentials(self, request: HttpRequest) -> HttpResponse:
         """For an `Auth` that fetches its tokens: asked with our credentials, it would ask itself for them."""
@@ -211,6 +205,12 @@ class Channel:
         self._closed = True
         if self._transport is not None:
             await self._transport.close()
+
+
+def _is_stream(response: HttpStream) -> bool:
+    # What failed is an error, whatever a proxy calls it. Media types have no case (RFC 9110 §8.3.1).
+    media_type = response.headers.get("content-type", "").lower()
+    return response.status == 200 and media_type.startswith("text/event-stream")
 
 
 @asynccontextmanager

@@ -5,8 +5,9 @@ Rule: this file says what a caller can do. How it travels is in channel.py, how 
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from msgspec.structs import replace
 
@@ -45,7 +46,6 @@ from apcore_a2a.protocol.model import (
     Message,
     Metadata,
     PushConfig,
-    PushConfigPage,
     PushConfigRef,
     SendConfiguration,
     SendMessage,
@@ -58,6 +58,8 @@ from apcore_a2a.protocol.operations import Operation
 
 if TYPE_CHECKING:
     import httpx
+
+MAX_PAGES: Final = 1_000  # of the webhooks of one task
 
 
 class A2AClient:
@@ -226,9 +228,11 @@ class A2AClient:
             deadline = started + options.timeout
         waiting = wait_until_at_rest(self._channel, task.id, options, history_length=configuration.history_length)
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(deadline) as scope:
                 return await waiting
         except TimeoutError as error:
+            if not scope.expired():
+                raise  # not ours: of a token provider, say
             text = f"Task {clean_line(task.id, MAX_ID)} is still under way after {options.timeout:g} seconds"
             raise A2AConnectionError(f"{text}; wait() waits for it, timeout= for longer") from error
 
@@ -339,15 +343,10 @@ class A2AClient:
             ...         print(task.id, task.status.state)
         """
         request = _take_filters(context_id, options)
-        while True:
-            page: TaskPage = await self._call(Operation.LIST, request, options)
-            for task in page.tasks:
-                yield task
-            if not page.next_page_token:
-                return
-            if page.next_page_token == request.page_token:  # for ever, otherwise
-                raise InvalidAgentResponseError("The agent's list of tasks leads back to the page it came from")
-            request = replace(request, page_token=page.next_page_token)
+        async with aclosing(self._pages(Operation.LIST, request, options)) as pages:
+            async for page in pages:
+                for task in page.tasks:
+                    yield task
 
     async def set_push_config(
         self, task_id: str, config: PushConfig | str, **options: Unpack[CallOptions]
@@ -366,7 +365,7 @@ class A2AClient:
         return stored
 
     async def get_push_config(self, task_id: str, config_id: str = "", **options: Unpack[CallOptions]) -> PushConfig:
-        """One webhook of a task; without `config_id` the only one it has.
+        """One webhook of a task. Agents of 0.3 know the only one of a task without its id, over JSON-RPC.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -385,14 +384,14 @@ class A2AClient:
             ...         print(config.id, config.url)
         """
         configs: list[PushConfig] = []
-        request = ListPushConfigs(task_id=task_id)
-        while True:
-            page: PushConfigPage = await self._call(Operation.LIST_PUSH, request, options)
-            configs += page.configs
-            # A token that leads back to its own page would lead there for ever; what it has is here already.
-            if not page.next_page_token or page.next_page_token == request.page_token:
-                return configs
-            request = replace(request, page_token=page.next_page_token)
+        count = 0
+        async with aclosing(self._pages(Operation.LIST_PUSH, ListPushConfigs(task_id=task_id), options)) as pages:
+            async for page in pages:
+                configs += page.configs
+                count += 1
+                if count == MAX_PAGES:
+                    raise InvalidAgentResponseError(f"The agent's list of webhooks has no end after {MAX_PAGES} pages")
+        return configs
 
     async def delete_push_config(self, task_id: str, config_id: str, **options: Unpack[CallOptions]) -> None:
         """Send no further events to a webhook.
@@ -431,6 +430,19 @@ class A2AClient:
 
     def _resolve(self, options: CallOptions) -> ResolvedOptions:
         return resolve_options(options, self._channel.defaults)
+
+    async def _pages(
+        self, operation: Operation, request: ListTasks | ListPushConfigs, options: CallOptions
+    ) -> AsyncGenerator[Any]:  # Any: each list has its own pages
+        """A list, page after page."""
+        while True:
+            page = await self._call(operation, request, options)
+            yield page
+            if not page.next_page_token:
+                return
+            if page.next_page_token == request.page_token:  # for ever, otherwise
+                raise InvalidAgentResponseError("The agent's list leads back to the page it came from")
+            request = replace(request, page_token=page.next_page_token)
 
     async def _call(self, operation: Operation, request: Value, options: CallOptions) -> Any:
         return await self._channel.call(operation, request, self._resolve(options))

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from typing import Final
 
 import httpx
 
@@ -15,6 +16,9 @@ from apcore_a2a.client.transport import (
     read_all,
 )
 from apcore_a2a.errors import A2AConnectionError
+
+# InvalidURL is no HTTPError: an address that httpx finds too long, say, because of a page token in it.
+FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
 
 
 class HttpxTransport:
@@ -36,17 +40,17 @@ class HttpxTransport:
     async def _send(self, request: HttpRequest, timeout: httpx.Timeout) -> httpx.Response:
         # `|`: a header of the request counts more than this one. httpx would ask for gzip otherwise.
         headers = {"accept-encoding": "identity"} | request.headers
-        built = self._client.build_request(
-            request.method,
-            request.url,
-            headers=headers,
-            content=request.body or None,
-            timeout=timeout,
-        )
         try:
+            built = self._client.build_request(
+                request.method,
+                request.url,
+                headers=headers,
+                content=request.body or None,
+                timeout=timeout,
+            )
             # Redirects are not followed even if the caller's client is set to: it would carry credentials elsewhere.
             return await self._client.send(built, stream=True, follow_redirects=False)
-        except httpx.HTTPError as error:
+        except FAILURES as error:
             raise _translate(error, request.url) from error
 
     async def close(self) -> None:
@@ -57,16 +61,18 @@ async def _chunks(response: httpx.Response) -> AsyncGenerator[bytes]:
     try:
         async for chunk in response.aiter_raw():  # raw: httpx would decompress
             yield chunk
-    except httpx.HTTPError as error:
+    except FAILURES as error:
         raise _translate(error, str(response.url)) from error
 
 
-def _translate(error: httpx.HTTPError, url: str) -> A2AConnectionError:
+def _translate(error: Exception, url: str) -> A2AConnectionError:
     match error:
         case httpx.ConnectTimeout():
             return not_reached(url, f"no connection within {CONNECT_TIMEOUT:g} seconds")
-        case httpx.ConnectError():
+        case httpx.ConnectError() | httpx.InvalidURL():
             return not_reached(url, str(error) or "no connection")
+        case UnicodeError():  # a host with a part of more than 63 letters, say
+            return not_reached(url, "no host has such a name")
         case httpx.ReadTimeout():
             return broken(url, "the agent went silent")
     return broken(url, str(error) or type(error).__name__)

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.model import Message, Part, Role, SendMessage, encode
+from apcore_a2a.protocol.model import Message, Part, Role, SendMessage, check_finite, encode
 from apcore_a2a.protocol.operations import Operation
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 
@@ -19,10 +21,14 @@ def to_message(given: Sendable, *, skill: str | None, context_id: str | None, ta
     """The message to send, with a fresh id if it has none.
 
     Raises:
-        ValueError: the message says one context or task, and the arguments another.
+        ValueError: the message says one context or task, and the arguments another; or its data has a number that JSON
+            has not.
         InvalidParamsError: a dict that looks like a message is none; the error names the wrong field.
     """
     message = _convert(given)
+    for part in message.parts:
+        if part.data is not UNSET:
+            _refuse_endless_numbers(part.data)
     metadata = message.metadata
     if skill is not None:
         metadata = {**(metadata or {}), SKILL: skill}  # a new one: the caller's own message stays as it is
@@ -51,12 +57,21 @@ def _convert(given: Sendable) -> Message:
     raise TypeError(f"A message is a str, dict, Part, sequence of Parts or Message; got {type(given).__name__}")
 
 
+def _refuse_endless_numbers(data: object) -> None:
+    """NaN and infinity would be written as null: the agent would get something else than was sent."""
+    try:
+        check_finite(msgspec.to_builtins(data, str_keys=True))
+    except ValueError as error:
+        raise ValueError("Data is JSON, which has neither NaN nor infinity") from error
+
+
 def _from_parts(*parts: Part) -> Message:
     return Message(message_id=new_id(), role=Role.USER, parts=parts)
 
 
 def _from_dict(given: Mapping[str, Any]) -> Message:
     """A message as JSON: of 1.0; or of 0.3 and the requirements' dialect, with `kind`, `type` or "role": "user"."""
+    _refuse_endless_numbers(given)  # before it is written
     if _is_of_0_3(given):
         defaults = {"role": "user", "messageId": new_id()}
         request = v03.decode_request(Operation.SEND, encode({"message": {**defaults, **given}}))

@@ -9,6 +9,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote_plus, urlencode
+from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
@@ -17,8 +18,9 @@ from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client.auth import AuthContext, check_header
 from apcore_a2a.client.failures import MAX_TEXT
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
-from apcore_a2a.errors import UnauthenticatedError
+from apcore_a2a.errors import InvalidParamsError, ParseError, UnauthenticatedError
 from apcore_a2a.protocol.card import AgentCard
+from apcore_a2a.protocol.decoding import decode
 
 EARLY: Final = 30.0  # seconds before its end that a token counts as old: requests take time, and clocks differ
 DEFAULT_LIFE: Final = 300.0  # RFC 6749 §5.1 lets a server leave out how long its token lives
@@ -51,7 +53,8 @@ class _Token(Struct, frozen=True):
         return f"{self.token_type} {self.access_token}"
 
 
-_TOKEN: Final = msgspec.json.Decoder(_Token)
+# Not strict: some servers write how long a token lives as a text.
+_TOKEN: Final = msgspec.json.Decoder(_Token, strict=False)
 
 
 class OAuth2ClientCredentials:
@@ -75,13 +78,15 @@ class OAuth2ClientCredentials:
         self._url = token_url
         self._scopes = None if scopes is None else tuple(scopes)  # None is "the card's", () is "none"
         self._tokens: dict[_Source, _Cached] = {}
-        self._lock = asyncio.Lock()
+        # One for each event loop: two clients without await, which have a loop each, may share these credentials.
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
     async def headers(self, context: AuthContext) -> Mapping[str, str]:
         if context.card is None and (not self._url or self._scopes is None):
             return {}  # the card says where tokens come from, or for what, and it is still to be fetched
         source = self._choose_source(context)
-        async with self._lock:  # one request for a token, however many calls wait for it
+        lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        async with lock:  # one request for a token, however many calls wait for it
             cached = self._tokens.get(source)
             if cached is None or time.monotonic() >= cached.until:
                 cached = await self._fetch(source, context)
@@ -129,10 +134,10 @@ def _read_token(response: HttpResponse, url: str) -> _Token:
     if response.status != 200:
         raise UnauthenticatedError(f"The token endpoint {url} refused the client credentials: HTTP {response.status}")
     try:
-        token = _TOKEN.decode(response.body)
+        token = decode(response.body, _TOKEN)
         check_header(token.header)  # it becomes a header of ours: a line end in it would begin another
         return token
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (ParseError, InvalidParamsError, ValueError) as error:
         raise UnauthenticatedError(f"The token endpoint {url} answered with something that is no token") from error
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from apcore_a2a.client.auth import Auth, TokenProvider, to_auth
 from apcore_a2a.client.retry import Retry
@@ -132,6 +133,16 @@ class ClientSettings(Struct, frozen=True, kw_only=True):
         _check("binding", self.binding, BINDING_NAMES)
         _check("version", self.version, DIALECTS)
         _check("signatures", self.signatures, POLICIES)
+        for name in ("allow_origins", "extensions"):
+            given = getattr(self, name)
+            if isinstance(given, str):  # which is an iterable of letters
+                raise ValueError(f"{name} must be a list, not the text {given!r}")
+            force_setattr(self, name, tuple(given))  # of any iterable: an iterator would be empty the second time
+        for name in ("idle_timeout", "max_response"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
+        if not self.poll_interval >= 0:
+            raise ValueError(f"poll_interval must not be negative, not {self.poll_interval}")
         if self.keys is None and self.signatures in ("require", "if-present"):
             raise ValueError(f"signatures={self.signatures!r} needs keys=: the public keys to check with")
 

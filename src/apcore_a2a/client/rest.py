@@ -2,7 +2,7 @@
 
 import re
 from typing import Any, Final
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, urlencode
 
 import msgspec
 from msgspec import Struct
@@ -75,8 +75,7 @@ class RestExchange(Struct, frozen=True):
         if not 200 <= response.status < 300:
             from_body = self._find_error(response.body, response.status, read_retry_after(response))
             raise choose_error(response, self.request.url, from_body)
-        # What SendMessage answers has the shape of an event here: {"task": …} or {"message": …}.
-        if SHAPES[self.operation].streams or self.operation is Operation.SEND:
+        if SHAPES[self.operation].streams:
             return read_event(self.dialect, response.body)
         result = read_result(self.dialect, self.operation, response.body)
         if isinstance(result, TaskPage) and not result.next_page_token:
@@ -124,8 +123,10 @@ def _next_page_token(response: HttpResponse) -> str:
     link = _NEXT.search(response.headers.get("link", "")[:MAX_LINK])
     if link is None:
         return ""
-    fields = parse_qs(urlsplit(link[1]).query)
-    tokens = fields.get("pageToken") or fields.get("cursor") or [""]
+    # Not urlsplit: it raises an exception about what comes before the query, which is of no interest here.
+    query: str = link[1].partition("?")[2].partition("#")[0]
+    fields = parse_qs(query)
+    tokens: list[str] = fields.get("pageToken") or fields.get("cursor") or [""]
     return tokens[0]
 
 
@@ -136,9 +137,7 @@ def prepare_rest(interface: ChosenInterface, operation: Operation, request: Valu
     if dialect.VERSION == v03.VERSION:
         dialect = v03_rest  # 0.3 has one JSON for JSON-RPC and another for REST
         method, template = PATHS_OF_0_3.get(operation, PATHS[operation])
-    id = getattr(request, "id", "")
-    task_id = getattr(request, "task_id", "")
-    path = template.format(id=_quote_segment(id), task_id=_quote_segment(task_id))
+    path = _fill_in(template, request)
     base = interface.url.rstrip("/")
     if interface.tenant:
         base += "/" + quote(interface.tenant, safe="")
@@ -149,13 +148,25 @@ def prepare_rest(interface: ChosenInterface, operation: Operation, request: Valu
         body = b""
     url = f"{base}{dialect.REST_PREFIX}{path}{query}"
     http = HttpRequest(method, url, interface.headers(MEDIA[dialect.VERSION]), body)
-    return RestExchange(http, operation, dialect, task_id or id)
+    task_id = getattr(request, "task_id", "") or getattr(request, "id", "")
+    return RestExchange(http, operation, dialect, task_id)
+
+
+def _fill_in(template: str, request: Value) -> str:
+    """The path with the ids of the request in it."""
+    path = template
+    for name in ("id", "task_id"):
+        place = f"{{{name}}}"
+        if place in template:
+            path = path.replace(place, _quote_segment(getattr(request, name)))
+    return path
 
 
 def _quote_segment(value: str) -> str:
-    # Quoting does not help here: "%2e%2e" is the same step to whoever resolves the path on the way.
-    if value in (".", ".."):
-        raise InvalidParamsError(f"Over REST an id cannot be {value!r}: it would be taken for a step in the path")
+    # Quoting does not help here: "%2e%2e" is the same step to whoever resolves the path on the way. And without an id,
+    # the path is that of the whole collection.
+    if value in ("", ".", ".."):
+        raise InvalidParamsError(f"Over REST an id cannot be {value!r}: the path would lead elsewhere")
     return quote(value, safe="")
 
 

@@ -69,7 +69,8 @@ class Retry(Struct, frozen=True, kw_only=True):
 
     def pause(self, failures: int, error: A2AError) -> float:
         """Seconds to wait after so many failures in a row: what the agent asked for, or longer and longer."""
-        longest = min(self.cap, self.base * 2 ** (failures - 1))
+        doublings = min(failures - 1, 32)  # a number of any size, after a long outage, would be no float any more
+        longest = min(self.cap, self.base * 2**doublings)
         # Many clients lose one agent at the same moment: they must not all come back at the same moment.
         pause = longest * random.uniform(0.5, 1)
         if isinstance(error, OverloadedError):

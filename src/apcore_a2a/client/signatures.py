@@ -15,9 +15,10 @@ from joserfc.jwk import JWKRegistry, Key
 from joserfc.registry import HeaderParameter
 from msgspec import Struct
 
-from apcore_a2a.errors import A2ADiscoveryError
+from apcore_a2a.errors import A2ADiscoveryError, InvalidParamsError, ParseError
 from apcore_a2a.protocol.card import AgentCard, AgentCardSignature
 from apcore_a2a.protocol.card_forms import forms_to_check
+from apcore_a2a.protocol.decoding import decode
 from apcore_a2a.protocol.jcs import canonicalize
 
 ALGORITHMS: Final = [
@@ -71,13 +72,22 @@ class CardVerifier:
     def __init__(self, keys: Mapping[str, Any], *, required: bool) -> None:
         self._required = required
         self._keys: dict[str, tuple[Key, float]] = {}
-        for entry in keys.get("keys", [keys]):
-            # A shared secret ("oct") proves nothing: whoever can check with it can sign with it.
-            if entry.get("kty") == "oct" or not entry.get("kid"):
-                raise ValueError("A pinned key must be public and have a kid")
+        entries = keys.get("keys", [keys])
+        if not isinstance(entries, list):
+            raise ValueError("keys= must be a JSON Web Key Set: an object with a list of keys")
+        for entry in entries:
+            self._pin(entry)
+
+    def _pin(self, entry: object) -> None:
+        # A shared secret ("oct") proves nothing: whoever can check with it can sign with it.
+        if not isinstance(entry, dict) or entry.get("kty") == "oct" or not entry.get("kid"):
+            raise ValueError("A pinned key must be public and have a kid")
+        try:
             key = JWKRegistry.import_key(dict(entry))
             expires = float(entry.get("exp", "inf"))
-            self._keys[entry["kid"]] = (key, expires)
+        except (JoseError, TypeError, ValueError) as error:
+            raise ValueError(f"The pinned key {entry['kid']!r} cannot be used: {error}") from error
+        self._keys[entry["kid"]] = (key, expires)
 
     def check(self, card: AgentCard, body: Mapping[str, Any], url: str) -> None:
         """Refuse a card that is not signed as it should be. `body` is the card as it came, decoded."""
@@ -98,8 +108,8 @@ class CardVerifier:
     def _holds(self, signature: AgentCardSignature, payloads: list[bytes]) -> bool:
         try:
             # Only the protected header: the other one (`signature.header`) is not signed.
-            header = _HEADER.decode(_unbase64(signature.protected))
-        except (msgspec.MsgspecError, ValueError):
+            header = decode(_unbase64(signature.protected), _HEADER)
+        except (ParseError, InvalidParamsError, ValueError):
             return False
         if header.kid not in self._keys:
             return False
@@ -114,7 +124,7 @@ def _is_valid(signature: AgentCardSignature, payload: bytes, key: Key) -> bool:
     token = f"{signature.protected}.{encoded}.{signature.signature}"
     try:
         jws.deserialize_compact(token, key, registry=_REGISTRY)
-    except (JoseError, ValueError):
+    except (JoseError, TypeError, ValueError):  # the library trusts the header to hold what it should
         return False
     return True
 

@@ -267,7 +267,7 @@ async def poll_task(channel: Channel, task_id: str, options: ResolvedOptions) ->
         if task.status.state in TERMINAL | {TaskState.INPUT_REQUIRED}:
             return
         await asyncio.sleep(pause)
-        pause = min(pause * 2, retry.cap)
+        pause = min(pause * 2, max(retry.cap, channel.settings.poll_interval))
 
 
 async def wait_until_at_rest(

@@ -3,9 +3,9 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, Unpack
 
 from apcore_a2a.client.client import A2AClient
 from apcore_a2a.client.messages import Sendable
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
+
+CLOSED: Final = "The client is closed"
+END_WAIT: Final = 6.0  # seconds that calls have to end when they are cancelled; a mounted agent cancels its remote task
 
 
 class Steps(Generic[T]):
@@ -47,22 +50,27 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()  # what is submitted is there before the loop is told to end, or not at all
+        self._is_stopped = False
         # A daemon: a program that forgets to close its client must still be able to end.
         self._thread = threading.Thread(target=self._loop.run_forever, name="apcore-a2a-client", daemon=True)
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin the work; whoever waits for it may be in any thread."""
-        if self._loop.is_closed():
-            work.close()  # or Python warns that it was never awaited
-            raise RuntimeError("The client is closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if not self._is_stopped:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()  # or Python warns that it was never awaited
+        raise RuntimeError(CLOSED)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work there, and wait for it here."""
         future = self.submit(work)
         try:
             return future.result()
+        except CancelledError:  # by `stop`, from another thread
+            raise RuntimeError(CLOSED) from None
         except BaseException:  # Ctrl-C, say: nobody waits for the answer any more
             future.cancel()
             raise
@@ -76,17 +84,33 @@ class LoopThread:
                     break
                 yield item
         finally:
-            self.run(steps.close())
+            if not self._is_stopped:  # else `stop` has closed it
+                self.run(steps.close())
 
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do one last thing, then end the thread; once."""
-        if not self._loop.is_closed():
-            self.run(last())
-            # Streams that nobody read to their end: closed on their own loop, while it still runs.
-            self.run(self._loop.shutdown_asyncgens())
+        """End what is under way, do one last thing, then end the thread; once."""
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+            ending = asyncio.run_coroutine_threadsafe(self._end(last), self._loop)
+        try:
+            ending.result()
+        finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+    async def _end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        # Calls that other threads wait for: left alone, they would stand still with the loop, and so would the threads.
+        calls = asyncio.all_tasks() - {asyncio.current_task()}
+        for call in calls:
+            call.cancel()
+        if calls:
+            await asyncio.wait(calls, timeout=END_WAIT)
+        await last()
+        # Streams that nobody read to their end: closed on their own loop, while it still runs.
+        await self._loop.shutdown_asyncgens()
 
 
 class Client:

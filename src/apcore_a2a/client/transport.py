@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from apcore_a2a.errors import A2AConnectionError, InvalidAgentResponseError
 
@@ -20,6 +21,14 @@ class HttpRequest(Struct, frozen=True):
     url: str
     headers: dict[str, str]
     body: bytes = b""
+
+
+def with_headers(request: HttpRequest, headers: Mapping[str, str]) -> HttpRequest:
+    """The request with these headers, in place of its own of the same name: names of headers have no case."""
+    replaced = {name.lower() for name in headers}
+    merged = {name: value for name, value in request.headers.items() if name.lower() not in replaced}
+    merged.update(headers)
+    return replace(request, headers=merged)
 
 
 class HttpResponse(Struct, frozen=True):

@@ -6,11 +6,12 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from apcore_a2a.client.binding import ChosenInterface
+from apcore_a2a.client.binding import ChosenInterface, decode_answer
 from apcore_a2a.client.rest import RestExchange
 from apcore_a2a.client.transport import HttpRequest, HttpResponse
-from apcore_a2a.errors import InvalidAgentResponseError, UnsupportedOperationError
+from apcore_a2a.errors import UnsupportedOperationError
 from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.decoding import decode
 from apcore_a2a.protocol.model import PushConfigRef, Value, encode
 from apcore_a2a.protocol.operations import Operation
 
@@ -48,10 +49,7 @@ class WebhookExchange(Struct, frozen=True):
             if response.status in (404, 405) and b'"TASK_NOT_FOUND"' not in response.body:
                 raise UnsupportedOperationError("The agent tells nothing of its webhooks: it has none, or is not ours")
             RestExchange(self.request, Operation.GET_PUSH, v1, self.task_id).result(response)
-        try:
-            return _ANSWER.decode(response.body).webhooks
-        except msgspec.DecodeError as error:
-            raise InvalidAgentResponseError("The agent's list of webhooks cannot be read") from error
+        return decode_answer(decode, response.body, _ANSWER).webhooks
 
 
 def ask_status(interface: ChosenInterface, task_id: str) -> WebhookExchange:

@@ -191,6 +191,7 @@ _RECORD: Final = msgspec.json.Decoder(_StreamResponse)  # strict: records are of
 _TASK: Final = LooseDecoder(Task)
 _PUSH_CONFIG: Final = LooseDecoder(PushConfig)
 _CARD: Final = LooseDecoder(AgentCard)
+_BODY: Final = msgspec.json.Decoder(dict[str, Any])  # Any: JSON
 _RESULTS: Final[dict[Operation, LooseDecoder[Any]]] = {
     Operation.GET: _TASK,
     Operation.LIST: LooseDecoder(TaskPage),
@@ -228,7 +229,25 @@ def decode_result(operation: Operation, data: bytes | Raw, left_out: list[str] |
 
 
 def decode_card(data: bytes) -> AgentCard:
-    return _CARD.decode(data)
+    """A card of 1.0. Where a2a-go wrote it, the scopes of its requirements are bare lists, which are read as well."""
+    try:
+        return _CARD.decode(data)
+    except InvalidParamsError:
+        body = decoding.decode(data, _BODY)
+        _wrap_scopes(body)
+        return _CARD.decode(encode(body))
+
+
+def _wrap_scopes(card: dict[str, Any]) -> None:
+    """Make a StringList, `{"list": [scope]}`, of each bare list of scopes that the card and its skills require."""
+    for holder in (card, *_items(card.get("skills"))):
+        for requirement in _items(holder.get("securityRequirements")):
+            schemes = requirement.get("schemes")
+            if not isinstance(schemes, dict):
+                continue
+            for name, scopes in schemes.items():
+                if isinstance(scopes, list):
+                    schemes[name] = {"list": scopes}
 
 
 def decode_violations(data: object) -> list[Violation]:

@@ -44,12 +44,12 @@ async def app_client(
     app: Any = target  # Any: an ASGI application, which Starlette types otherwise than we do
     if not isinstance(target, Starlette):
         app = build(target, options)
-    async with _lifespan(app), A2AClient(URL, http=AppTransport(app), **(client or {})) as connected:
+    async with lifespan(app), A2AClient(URL, http=AppTransport(app), **(client or {})) as connected:
         yield connected
 
 
 @asynccontextmanager
-async def _lifespan(app: ASGIApp) -> AsyncIterator[None]:
+async def lifespan(app: ASGIApp) -> AsyncIterator[None]:
     """Start an application up and shut it down, as an ASGI server does."""
     inbox: asyncio.Queue[ASGIMessage] = asyncio.Queue()
     outbox: asyncio.Queue[ASGIMessage] = asyncio.Queue()

@@ -50,7 +50,7 @@ class AppTransport:
             start = await exchange.next()
             if start is None:
                 raise A2AConnectionError("The application ended without an answer")
-            headers = _decode_headers(start["headers"])
+            headers = _decode_headers(start.get("headers", ()))
             async with aclosing(exchange.chunks()) as chunks:
                 yield HttpStream(start["status"], headers, chunks)
         finally:
@@ -137,13 +137,15 @@ def _scope(request: HttpRequest) -> dict[str, Any]:
     """The request as an ASGI server describes it."""
     url = urlsplit(request.url)
     # What a transport adds; the client's own headers win.
-    headers = {"host": url.netloc, "content-length": str(len(request.body)), **request.headers}
+    headers = {"host": url.netloc, "content-length": str(len(request.body))}
+    for name, value in request.headers.items():
+        headers[name.lower()] = value
     default_port = 80
     if url.scheme == "https":
         default_port = 443
     fields = []
     for name, value in headers.items():
-        fields.append((name.lower().encode("latin-1"), value.encode("latin-1")))
+        fields.append((name.encode("latin-1"), value.encode("latin-1")))
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},

@@ -158,6 +158,8 @@ def decode_event(data: bytes | Raw, left_out: list[str] | None = None) -> Event:
 
 def decode_result(operation: Operation, data: bytes | Raw, left_out: list[str] | None = None) -> Any:
     """The typed answer of a remote agent."""
+    if operation is Operation.DELETE_PUSH:
+        return None  # whatever the agent says; a2a-go says 204, and nothing else
     body = decode(data, _ANY)
     match operation:
         case Operation.SEND:
@@ -180,4 +182,6 @@ def _read_task_page(body: Any) -> Any:
         page = {"tasks": body}
     else:
         page = proto_json.with_camel_names(body)
+        if not isinstance(page, dict):
+            return page  # to be refused by its type
     return page | {"tasks": proto_json.each(page.get("tasks", []), proto_json.read_task)}

@@ -163,12 +163,9 @@ async def picture_answers(album: Album) -> None:
     rows = [{"city": name, "degrees": number, "rain": number > 15} for name, number in (("Oslo", 4), ("Rome", 19))]
     parts = [Part(text=MARKDOWN), Part(data=rows), Part(data={"deep": {"list": [1, {"id": 12345678901234567890}]}})]
     update = ArtifactUpdate(artifact=Artifact(artifact_id="out", parts=parts), last_chunk=True)
-    ended = status(TaskState.COMPLETED)
-    gate = Gate()
     scripts = {
-        "report": (update, ended),
+        "report": (update, status(TaskState.COMPLETED)),
         "ask": (status(TaskState.INPUT_REQUIRED, "Which **colour** should the door have?"),),
-        "sign in": (status(TaskState.AUTH_REQUIRED, "I need a token of your calendar."), gate),
     }
     async with serving(ScriptedAgent(scripts), card=card(), explorer=True) as url:
         async with album.open(f"{url}/explorer/") as page:

@@ -1,5 +1,5 @@
 // The one agent that this page is about: where it is, what its card says, how it is called, and whether it is there.
-import { computed, effect, signal } from "@preact/signals";
+import { computed, effect, signal, untracked } from "@preact/signals";
 import { AgentError, decodeError, decodeEvent, GoneError, METHODS, type Event, type Operation, type Version } from "./a2a";
 import { readCard, spokenVersions, type Card, type Skill } from "./card";
 import { uuid } from "./format";
@@ -12,7 +12,6 @@ const meta = (name: string): string => document.querySelector<HTMLMetaElement>(`
 export const ROOT = new URL(meta("a2a-root") || "../", location.origin + location.pathname).href;
 /** Where others would call it: the same, unless the page is only a window on an agent elsewhere. */
 export const ADDRESS = meta("a2a-agent") || ROOT;
-export const IS_REMOTE = meta("a2a-agent") !== "";
 export const OPTIONS = new Set(meta("a2a-options").split(" ").filter(Boolean));
 const CARD_URL = new URL(".well-known/agent-card.json", ROOT).href;
 
@@ -198,7 +197,8 @@ export async function loadExtendedCard(): Promise<void> {
 // Who shows credentials sees what the agent shows to those it knows: gated skills among them.
 effect(() => {
   const shown = credentials.value;
-  if (shown?.value && publicCard.value?.extended) void loadExtendedCard();
+  // Untracked: the call reads the card, and what it brings changes that; it would be made again, for ever.
+  if (shown?.value && publicCard.value?.extended) untracked(() => void loadExtendedCard());
   if (!shown?.value) extendedCard.value = null;
 });
 

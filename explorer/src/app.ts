@@ -54,7 +54,6 @@ export const waitingRun = computed(() => {
   for (const run of runs) void run.tick.value;
   return runs.findLast((run) => run.isAsking) ?? null;
 });
-export const liveRuns = signal(0);
 
 // ---- drafts: what is being written, by skill ---------------------------------------------------------------------------
 
@@ -72,7 +71,6 @@ export interface Draft {
   text: string;
   files: Attachment[];
   complaints: Map<string, string>;
-  isTouched: boolean;
 }
 
 const drafts = new Map<string, Draft>();
@@ -89,12 +87,11 @@ function emptyDraft(of: Skill | null): Draft {
     text: "",
     files: [],
     complaints: new Map(),
-    isTouched: false,
   };
 }
 
 export function edit(change: Partial<Draft>): void {
-  draft.value = { ...draft.value, ...change, isTouched: true };
+  draft.value = { ...draft.value, ...change };
   drafts.set(skillId.value, draft.value);
 }
 
@@ -464,7 +461,6 @@ export function applyAddress(): void {
     startConversation();
   }
 }
-
 
 // A skill that the card brings later (an extended one, say) gets its form when it is there.
 effect(() => {

@@ -275,9 +275,11 @@ function WireDetail({ row, onClose }: { row: WireRow; onClose: () => void }): Co
         </strong>
         <span class="dim">{clock(exchange.at)}</span>
         <span class="grow" />
-        <button type="button" class="small" onClick={() => void replay()}>
-          Replay
-        </button>
+        {exchange.isWhole && (
+          <button type="button" class="small" onClick={() => void replay()}>
+            Replay
+          </button>
+        )}
         {close}
       </div>
       {answer && <p class="dim">{answer}</p>}

@@ -1,8 +1,6 @@
 // JSON that keeps integers exact. JavaScript has no integers beyond 2^53; where the browser hands out the digits as they
 // came, those are kept beside the number, shown, and sent as they were.
 
-export type Json = unknown;
-
 export class Exact {
   constructor(readonly source: string) {}
   toJSON(): unknown {
@@ -24,7 +22,7 @@ export function parse(text: string): any {
   return JSON.parse(text, revive as (key: string, value: unknown) => unknown);
 }
 
-export const pretty = (value: Json): string => JSON.stringify(value, null, 2) ?? "undefined";
+export const pretty = (value: unknown): string => JSON.stringify(value, null, 2) ?? "undefined";
 
 export function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === "object" && value !== null && !Array.isArray(value) && !(value instanceof Exact);

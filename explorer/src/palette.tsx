@@ -6,6 +6,7 @@ import * as agent from "./agent";
 import * as app from "./app";
 import { shortId } from "./format";
 
+const TABS: app.Tab[] = ["timeline", "wire", "card", "code", "webhooks", "health"]; // by their keys, 1 to 6
 const paletteOpen = signal(false);
 const helpOpen = signal(false);
 export const openPalette = (): void => void (paletteOpen.value = true);
@@ -22,8 +23,7 @@ function commands(): Command[] {
   for (const row of app.listing.value.rows.slice(0, 200)) {
     found.push({ title: `Task ${row.skillId || shortId(row.id)}`, hint: `${row.state.toLowerCase()} ${row.id}`, run: () => app.toTask(row.id) });
   }
-  const tabs: app.Tab[] = ["timeline", "wire", "card", "code", "webhooks", "health"];
-  for (const tab of tabs) found.push({ title: `Show ${tab}`, hint: "tab", run: () => { app.tab.value = tab; app.pane.value = "right"; } });
+  for (const tab of TABS) found.push({ title: `Show ${tab}`, hint: "tab", run: () => { app.tab.value = tab; app.pane.value = "right"; } });
   found.push({ title: "New conversation", hint: "n", run: () => app.startConversation() });
   found.push({ title: "Look for tasks again", hint: "", run: () => void app.listTasks() });
   for (const version of agent.versions.value) found.push({ title: `Speak A2A ${version}`, hint: "version", run: () => void (agent.version.value = version) });
@@ -178,8 +178,6 @@ export function onKey(event: KeyboardEvent): void {
   if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || document.querySelector("dialog[open]")) return;
   if (onPlainKey(event.key)) event.preventDefault();
 }
-
-const TABS: app.Tab[] = ["timeline", "wire", "card", "code", "webhooks", "health"];
 
 function onPlainKey(key: string): boolean {
   switch (key) {

@@ -320,11 +320,6 @@ export class Run {
     }
   }
 
-  /** Stop to listen; the task goes on. */
-  leave(): void {
-    this.abort.abort();
-  }
-
   // ---- folding ------------------------------------------------------------------------------------------------------
 
   fold(event: Event): void {

@@ -8,8 +8,8 @@ const MAX_EXCHANGES = 500;
 const MAX_BODY = 256 * 1024; // characters of one body that are kept
 const MAX_KEPT = 24 * 1024 * 1024; // of all of them
 const SECRET_HEADERS = /^(authorization|cookie|set-cookie|proxy-authorization|x-api-key|.*(token|secret|api-?key).*)$/i;
-const SECRET_FIELDS = /("(?:token|credentials|password|secret|signingSecret|access_token|api_?key|clientSecret)"\s*:\s*")(?:[^"\\]|\\.)*"/gi;
-export const HIDDEN = "•••";
+const SECRET_FIELDS = /("(?:token|credentials|password|secret|signingSecret|access_token|api_?key|clientSecret)"\s*:\s*")(?:[^"\\]|\\.)*"?/gi; // a body that was cut may lack the last quote
+const HIDDEN = "•••";
 
 export interface Frame {
   at: number;
@@ -26,6 +26,7 @@ export interface Exchange {
   url: string;
   requestHeaders: [string, string][];
   requestBody: string;
+  isWhole: boolean; // whether the body is kept as it was sent: else it cannot be sent again
   status: number;
   responseHeaders: [string, string][];
   responseBody: string;
@@ -62,6 +63,8 @@ export function hideHeader(name: string, value: string): string {
 }
 
 function open(request: WireRequest): Exchange {
+  const body = request.body ?? "";
+  const requestBody = shown(body);
   const exchange: Exchange = {
     number: ++count,
     label: request.label,
@@ -70,7 +73,8 @@ function open(request: WireRequest): Exchange {
     method: request.method,
     url: request.url,
     requestHeaders: Object.entries(request.headers).map(([name, value]) => [name, hideHeader(name, value)]),
-    requestBody: shown(request.body ?? ""),
+    requestBody,
+    isWhole: requestBody === body,
     status: 0,
     responseHeaders: [],
     responseBody: "",

@@ -155,7 +155,8 @@ async def test_five_thousand_chunks_never_freeze_the_page(open_page: OpenPage) -
         text = await page.locator(".artifact .markdown").inner_text()
         assert text.split() == [f"word{number}" for number in range(CHUNKS)]
         blocks = await page.evaluate("window.blocks")
-        assert max(blocks, default=0) < 200, blocks
+        # Some 60 ms on an idle machine. What drew everything again for each chunk would take half a minute.
+        assert max(blocks, default=0) < 1_000, blocks
         assert await page.locator(".wire-row").count() < 80  # thousands are listed, a few are drawn
 
 

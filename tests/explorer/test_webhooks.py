@@ -39,6 +39,12 @@ async def test_the_inbox_shows_what_the_agent_posts(open_page: OpenPage, version
         tab = await show(page, "Webhooks")
         await tab.get_by_role("button", name="Use the inbox").click()
         await expect(tab.locator(".hooks").first).to_contain_text("/explorer/inbox")
+        wire = await show(page, "Wire")
+        await wire.locator(".wire-row", has_text=re.compile("PushNotificationConfig", re.IGNORECASE)).click()
+        detail = wire.locator(".wire-detail")
+        await expect(detail).to_contain_text('"credentials": "•••"')
+        await expect(detail.get_by_role("button")).to_have_count(1)  # Close; Replay would send what is hidden as •••
+        tab = await show(page, "Webhooks")
         gate.open()
         await expect(runs(page)).to_contain_text("Completed")
         inbox = tab.get_by_role("region", name="Inbox")

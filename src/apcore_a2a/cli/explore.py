@@ -9,10 +9,9 @@ import click
 from apcore_a2a.app.serve import run_at
 from apcore_a2a.cli import options
 from apcore_a2a.cli.connection import agent_address, choose_auth, open_network
+from apcore_a2a.cli.failures import EXIT_FAILED
 from apcore_a2a.explorer.proxy import ExplorerProxy
 from apcore_a2a.settings import Settings
-
-NOT_STARTED = 1
 
 
 @click.command("explore", epilog=options.example("apcore-a2a explore https://agent.example.com"))
@@ -49,5 +48,5 @@ def command(port: int, no_browser: bool, **given: Any) -> int:
     why_not = run_at(proxy, settings, log_level="critical", log_config=None, on_started=show)
     if why_not:
         click.echo(f"Error: {why_not}", err=True)
-        return NOT_STARTED
+        return EXIT_FAILED
     return 0

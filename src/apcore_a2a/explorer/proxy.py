@@ -23,7 +23,7 @@ from apcore_a2a.client.address import TrustedOrigins, card_urls, check_url
 from apcore_a2a.client.auth import Auth, AuthContext
 from apcore_a2a.client.discovery import MAX_CARD
 from apcore_a2a.client.transport import HttpRequest, HttpResponse, Transport
-from apcore_a2a.errors import A2AError
+from apcore_a2a.errors import A2AConnectionError, A2AError
 from apcore_a2a.explorer.page import Headers, Page, answer
 from apcore_a2a.loopback import is_loopback
 from apcore_a2a.protocol.card import AgentCard
@@ -31,9 +31,8 @@ from apcore_a2a.protocol.v03 import jsonrpc as v03
 
 CARD: Final = ".well-known/agent-card.json"
 MAX_BODY: Final = 64 * 1024 * 1024
-IDLE: Final = (
-    120.0  # seconds of silence after which a stream is taken for broken; agents say that they are alive before
-)
+ANSWER_TIME: Final = 30.0  # seconds for a card, or a token
+IDLE: Final = 120.0  # seconds of silence after which a stream is broken; agents say that they are alive before
 _JSON: Final = [(b"content-type", b"application/json")]
 # What of the page's request the agent gets, and what of its answer the page: nothing about this connection, no cookies.
 _ASKED: Final = frozenset(
@@ -109,8 +108,9 @@ class ExplorerProxy:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         given, _, path = scope["path"].removeprefix("/").partition("/")
-        host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-        if not is_loopback(host) or not secrets.compare_digest(given.encode(), self.secret.encode()):
+        if not _names_loopback(headers.get("host", "")) or not secrets.compare_digest(
+            given.encode(), self.secret.encode()
+        ):
             await answer(send, 404, b"", [])
             return
         if path == "explorer/" and scope["method"] == "GET":
@@ -134,7 +134,7 @@ class ExplorerProxy:
         response = HttpResponse(404, {})
         for url in card_urls(self._url):
             request = HttpRequest("GET", url, await self._asked(headers))
-            response = await self._transport.request(request, MAX_CARD)
+            response = await self._request(request)
             if response.status in (200, 304):
                 break
         return response
@@ -189,12 +189,16 @@ class ExplorerProxy:
         passed = {name: value for name, value in headers.items() if name in known}
         has_credentials = "authorization" in passed or any(name in passed for name in self._key_headers)
         if self._auth is not None and not has_credentials:
-            context = AuthContext(self._card, self._trusted, self._send_bare)
+            context = AuthContext(self._card, self._trusted, self._request)
             passed |= await self._auth.headers(context)
         return passed
 
-    async def _send_bare(self, request: HttpRequest) -> HttpResponse:
-        return await self._transport.request(request, MAX_CARD)
+    async def _request(self, request: HttpRequest) -> HttpResponse:
+        try:
+            async with asyncio.timeout(ANSWER_TIME):
+                return await self._transport.request(request, MAX_CARD)
+        except TimeoutError as error:
+            raise A2AConnectionError(f"{request.url} did not answer within {ANSWER_TIME:g} seconds") from error
 
     async def _relay(self, request: HttpRequest, send: Send) -> None:
         """Pass on the answer as it comes: a stream is no use to a page when it is over."""
@@ -211,6 +215,13 @@ class ExplorerProxy:
             # One that has begun is left unfinished: so the page learns that it broke, and takes it up again.
             if not has_begun:
                 await _answer_error(send, 502, clean_line(str(error), 500))
+
+
+def _names_loopback(host: str) -> bool:
+    try:
+        return is_loopback(urlsplit(f"//{host}").hostname or "")
+    except ValueError:  # a bracket that does not close, say
+        return False
 
 
 async def _wait_until_left(receive: Receive) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +18,7 @@ from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.model import AuthenticationInfo, PushConfig
 from apcore_a2a.webhooks import addresses, sender
 from apcore_a2a.webhooks.sender import WebhookSender
+from tests.fakes import PATIENCE
 from tests.interaction.serving import listen
 from tests.requirements import requirement
 
@@ -295,3 +298,30 @@ async def test_a_connection_that_is_refused_or_closed_says_so() -> None:
 
 def test_the_requirements_ten_seconds_are_the_default() -> None:
     assert sender.TIMEOUT == 10
+
+
+@pytest.mark.parametrize("allow_insecure", [True, False])
+async def test_a_name_server_that_never_answers_holds_up_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, allow_insecure: bool
+) -> None:
+    answers = threading.Event()
+    asked = threading.Event()
+
+    def ask(host: str, *_: Any, **__: Any) -> Any:
+        if host == "localhost":
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+        asked.set()
+        answers.wait(PATIENCE)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    async with posting(allow_insecure=allow_insecure) as post:
+        sending = asyncio.create_task(post.send(notice(f"https://{NAME}/")))
+        async with asyncio.timeout(PATIENCE):
+            while not asked.is_set():  # noqa: ASYNC110  # threads tell no event of asyncio's
+                await asyncio.sleep(0)
+            assert await loop.getaddrinfo("localhost", 0)
+            answers.set()
+            assert await sending == "the name was not found"

@@ -9,6 +9,8 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -57,6 +59,7 @@ class WebhookSender:
         self._trust = trust
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
+        self._session_resolver: AbstractResolver | None = None
 
     def check(self, config: PushConfig) -> None:
         check_url(config.url, allow_insecure=self._allow_insecure)
@@ -92,19 +95,21 @@ class WebhookSender:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            options: dict[str, Any] = {"ssl": self._trust or True}
-            if self._resolver is not None or not self._allow_insecure:
-                resolver = self._resolver or aiohttp.ThreadedResolver()
-                options["resolver"] = _VettingResolver(resolver, allow_insecure=self._allow_insecure)
+            resolver = self._resolver or _ThreadedResolver()
+            socket_factory = None
             if not self._allow_insecure:
-                options["socket_factory"] = _vetted_socket
+                resolver = _VettingResolver(resolver)
+                socket_factory = _vetted_socket
             connector = aiohttp.TCPConnector(
                 limit=MAX_WORKERS,
                 limit_per_host=MAX_WORKERS_PER_TARGET,
                 keepalive_timeout=KEEP_ALIVE,
                 use_dns_cache=False,  # a name is asked for as often as it is dialed, and what it says then is checked
-                **options,
+                ssl=self._trust or True,
+                resolver=resolver,
+                socket_factory=socket_factory,
             )
+            self._session_resolver = resolver
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -134,9 +139,43 @@ class WebhookSender:
         return headers
 
     async def close(self) -> None:
-        if self._session is not None:
+        if self._session is not None and self._session_resolver is not None:
             await self._session.close()
+            await self._session_resolver.close()  # a session leaves what was given to it
             self._session = None
+
+
+class _ThreadedResolver(AbstractResolver):
+    """The system's answer, asked for on threads of its own.
+
+    aiohttp's asks in the pool of the loop, which has a few threads. Anybody may name a webhook whose name server never
+    answers; some of those, and no agent would find the host of its model any more.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(MAX_WORKERS, "webhook names")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        ask = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        addresses: list[ResolveResult] = []
+        for its_family, _, protocol, _, address in found:
+            addresses.append(
+                ResolveResult(
+                    hostname=host,
+                    host=str(address[0]),
+                    port=port,
+                    family=its_family,
+                    proto=protocol,
+                    flags=socket.AI_NUMERICHOST,
+                )
+            )
+        return addresses
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)  # a name server may take its time
 
 
 class _VettingResolver(AbstractResolver):
@@ -144,15 +183,14 @@ class _VettingResolver(AbstractResolver):
     trusted, whichever of them would be dialed.
     """
 
-    def __init__(self, resolver: AbstractResolver, *, allow_insecure: bool) -> None:
+    def __init__(self, resolver: AbstractResolver) -> None:
         self._resolver = resolver
-        self._allow_insecure = allow_insecure
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         found = await self._resolver.resolve(host, port, family)
-        if not self._allow_insecure and not all(is_public(each["host"]) for each in found):
+        if not all(is_public(each["host"]) for each in found):
             raise AddressRefusedError
         return found
 

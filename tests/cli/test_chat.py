@@ -17,8 +17,10 @@ from apcore_a2a.cli.chat_input import Command, parse_line
 from apcore_a2a.cli.chat_output import TurnPrinter
 from apcore_a2a.protocol.card import AgentCapabilities
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part
-from tests.cli.conftest import Terminal, hosted
+from tests.cli.conftest import Terminal, hosted, scripted
 from tests.cli.pseudo_terminal import CTRL_D, UP, at_terminal
+from tests.client.scripted import CARD as CARD_PATH
+from tests.client.scripted import artifact, card, error, respond, status, stream, task
 from tests.fakes import ScriptedAgent
 from tests.interaction.serving import CARD
 from tests.modules import Pay, registry
@@ -172,6 +174,29 @@ def test_a_conversation_is_resumed_with_the_task_that_waits(terminal: Terminal, 
     assert agent.calls[-1].task.id == agent.calls[1].task.id
     unknown = terminal("chat", url, "--context", "nobody", stdin=b"")
     assert "Nothing is known of this conversation" in unknown.err
+
+
+def test_a_conversation_goes_on_with_an_agent_that_lists_no_tasks(terminal: Terminal) -> None:
+    with scripted() as server:
+        server.on(CARD_PATH, respond(card(server.url)))
+        server.on(
+            "/", error(-32601), stream({"task": task("WORKING")}, artifact("Hi", append=False), status("COMPLETED"))
+        )
+        ran = terminal("chat", server.url, "--context", "c-1", stdin=b"hello\n")
+        sent = server.asked("/")[-1].json["params"]["message"]
+
+    assert (ran.code, ran.out) == (0, "Hi\n")
+    assert "does not tell what was said before" in ran.err
+    assert sent["contextId"] == "c-1"
+
+
+def test_a_line_that_breaks_off_is_ended_before_the_error(terminal: Terminal) -> None:
+    with scripted() as server:
+        server.on(CARD_PATH, respond(card(server.url)))
+        server.on("/", stream({"task": task("WORKING")}, artifact("Once there was"), {"nonsense": 1}), error(-32001))
+        ran = terminal("chat", server.url, stdin=b"hello\n")
+
+    assert (ran.code, ran.out) == (1, "Once there was\n")
 
 
 # ---- at a terminal --------------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from apcore_a2a.errors import (
 )
 from tests.auth.tokens import SECRET, bearer
 from tests.cli.conftest import Ran, Terminal, hosted, scripted
-from tests.client.scripted import CARD, respond
+from tests.client.scripted import CARD, respond, result
 from tests.client.scripted import card as card_of
-from tests.fakes import ScriptedAgent
+from tests.fakes import PATIENCE, ScriptedAgent
 
 
 def told(ran: Ran) -> tuple[int, str]:
@@ -53,6 +53,24 @@ def test_nobody_at_the_address(terminal: Terminal) -> None:
 
     assert told(ran) == (3, "A2ACLI_ERR_UNREACHABLE")
     assert "Is the agent running" in ran.json["error"]["message"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+@pytest.mark.parametrize(
+    "options", [(), ("--json",), ("--json", "--stream")], ids=lambda options: " ".join(options) or "text"
+)
+def test_a_full_disk_is_said_in_one_line(url: str, options: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "apcore_a2a", "send", url, "hello", *options],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE * 5,
+            check=False,
+        )
+    assert ran.returncode == 1
+    assert ran.stderr == "Error: the output cannot be written: No space left on device\n"
 
 
 def test_no_card_at_the_address(terminal: Terminal, url: str) -> None:
@@ -99,11 +117,44 @@ def test_an_api_key_goes_where_the_card_says(terminal: Terminal) -> None:
 def test_headers_reach_the_agent(terminal: Terminal) -> None:
     with scripted() as server:
         server.on(CARD, respond(card_of(server.url)))
-        ran = terminal("task", server.url, "t-1", "-H", "X-Trace: my-secret", "--header", "x-two:2", "--debug")
+        flags = ("-H", "X-Trace: my-secret", "--header", "a2a-version:0.3")
+        ran = terminal("task", server.url, "t-1", *flags, "--debug")
         (asked,) = server.asked("/")
 
-    assert (asked.headers["x-trace"], asked.headers["x-two"]) == ("my-secret", "2")
+    assert (asked.headers["x-trace"], asked.headers["a2a-version"]) == ("my-secret", "0.3")
     assert "X-Trace: …" in ran.err and "my-secret" not in ran.err
+
+
+@pytest.mark.parametrize("name", ["", "X-Door: open\r\nX", "two words"])
+def test_a_card_that_wants_an_api_key_where_none_can_be_is_to_blame(terminal: Terminal, name: str) -> None:
+    scheme = {"key": {"apiKeySecurityScheme": {"location": "header", "name": name}}}
+    with scripted() as server:
+        server.on(CARD, respond(card_of(server.url, securitySchemes=scheme)))
+        ran = terminal("task", server.url, "t-1", "--api-key", "s3cret", "--json")
+
+    assert told(ran) == (1, "InternalError")
+    assert "which is no name of a header or cookie" in ran.json["error"]["message"]
+
+
+def test_data_that_is_no_json_is_a_wrong_call(terminal: Terminal, tmp_path: Path) -> None:
+    for content in (b"[" * 6000, b'{"city": "K\xf6ln"}', b"nonsense"):
+        (tmp_path / "data.json").write_bytes(content)
+        ran = terminal("send", "http://a", "--data", str(tmp_path / "data.json"))
+        assert ran.code == 2
+        assert "is not JSON" in ran.err
+
+
+def test_the_secrets_of_a_webhook_are_not_shown(terminal: Terminal) -> None:
+    stored = {"taskId": "t-1", "id": "p-1", "url": "https://example.com/hook", "token": 'my-"secret'}
+    with scripted() as server:
+        server.on(CARD, respond(card_of(server.url))).on("/", result(stored))
+        flags = ("--push-token", 'my-"secret', "--push-bearer", "s3cret", "--debug")
+        ran = terminal("push", "create", server.url, "t-1", "https://example.com/hook", *flags)
+        (asked,) = server.asked("/")
+
+    assert ran.code == 0
+    assert asked.json["params"]["token"] == 'my-"secret'
+    assert '"token":"…"' in ran.err.replace(": ", ":") and "secret" not in ran.err and "s3cret" not in ran.err
 
 
 def test_a_card_that_points_elsewhere_is_not_followed(terminal: Terminal) -> None:
@@ -129,6 +180,7 @@ def test_a_card_that_points_elsewhere_is_not_followed(terminal: Terminal) -> Non
         (("send", "http://a", "hi", "--metadata", "[]"), "not a JSON object"),
         (("send", "http://a", "hi", "-o", "./out"), "to save artifacts: --save DIR"),
         (("send", "http://a", "hi", "-H", "no colon"), "NAME:VALUE"),
+        (("send", "http://a", "--file", "~nobody-of-this-name/x"), "there is no such user"),
         (("send", "http://a", "hi", "--timeout", "soon"), "not a duration"),
         (("send", "ftp://a", "hi"), "Not an http or https address"),
         (("task", "get"), "Which agent?"),

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from apcore_a2a.cli.downloads import save_artifacts
 from apcore_a2a.protocol.card import AgentCapabilities
-from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.protocol.model import Artifact, Part, TaskState
 from tests.cli.conftest import Terminal, hosted, interruptible, scripted
 from tests.client import scripted as peer
 from tests.fakes import ScriptedAgent
@@ -40,6 +41,18 @@ def test_what_cannot_be_read_of_an_answer_is_said(terminal: Terminal, caplog: py
 
     assert (ran.code, ran.out.endswith("Artifact: a-1\nText:\n  hello\n\n")) == (0, True)
     assert "left out of the agent's answer, because it cannot be read: task.artifacts[0].parts[1]" in caplog.text
+
+
+def test_an_update_that_does_not_say_of_which_task_it_is_belongs_to_the_one_before(terminal: Terminal) -> None:
+    with scripted() as server:
+        server.on(peer.CARD, peer.respond(peer.card(server.url)))
+        events = peer.stream({"task": peer.task("WORKING")}, peer.status("COMPLETED", taskId=""))
+        server.on("/", events, peer.result(peer.task()))
+
+        ran = terminal("send", server.url, "hi")
+
+    assert (ran.code, ran.fields["Task"]) == (0, "t-1")
+    assert server.asked("/")[-1].json["params"]["id"] == "t-1"
 
 
 def test_a_message_is_sent_and_its_task_waited_for(terminal: Terminal, url: str) -> None:
@@ -222,6 +235,17 @@ def test_artifacts_are_saved_where_the_caller_says_and_nowhere_else(
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
     assert f"Saved: {out / 'out.txt'}" in text.out
     assert "far.txt (unknown type) at https://example.com/far.txt" in first.out
+
+
+@pytest.mark.parametrize("name", [f"{'报' * 300}.txt", "a." + "b" * 300, "c" * 300])
+def test_a_name_is_cut_to_what_a_file_system_takes(tmp_path: Path, name: str) -> None:
+    artifact = Artifact(artifact_id="a", parts=[Part(raw=b"x", filename=name)])
+    for _ in range(2):
+        save_artifacts([artifact], str(tmp_path))
+
+    found = [path.name for path in tmp_path.iterdir()]
+    assert len(found) == 2
+    assert all(path.endswith(".txt") for path in found) == name.endswith(".txt")
 
 
 @pytest.mark.parametrize("words", [("send",), ("stream",), ("send", "--verbose")])

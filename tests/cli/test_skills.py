@@ -97,3 +97,10 @@ def test_a_cache_that_cannot_be_written_is_no_failure(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
 
     assert terminal("send", url, "hello").code == 0
+
+
+def test_a_cache_that_cannot_be_read_is_none() -> None:
+    cache_file().parent.mkdir(parents=True)
+    for content in (b'{"\xff": []}', b"[" * 6000, b"nonsense"):
+        cache_file().write_bytes(content)
+        assert read_known() == {}

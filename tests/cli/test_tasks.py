@@ -10,7 +10,8 @@ import pytest
 
 from apcore_a2a.engine import delivery
 from apcore_a2a.testing.webhook import WebhookReceiver
-from tests.cli.conftest import Terminal, elsewhere, hosted
+from tests.cli.conftest import Terminal, elsewhere, hosted, scripted
+from tests.client.scripted import CARD, card, respond, status, stream
 from tests.fakes import COMPLETED, ScriptedAgent
 
 
@@ -37,7 +38,9 @@ def test_a_card_is_shown_in_every_spelling(terminal: Terminal, url: str) -> None
 
 def test_a_card_in_a_file_is_as_good_as_one_on_the_network(terminal: Terminal, url: str, tmp_path: Path) -> None:
     path = tmp_path / "card.json"
-    path.write_text(terminal("card", url, "--json").out)
+    shown = terminal("card", url, "--json").json
+    shown["supportedInterfaces"].append({"url": "agent:50051", "protocolBinding": "GRPC", "protocolVersion": "1.0"})
+    path.write_text(json.dumps(shown))
 
     assert terminal("card", str(path), "--json").json["name"] == "scripted"
     assert terminal("send", f"file://{path}", "hello").fields["State"] == "COMPLETED"
@@ -207,6 +210,14 @@ def test_what_was_given_up_is_listed_and_tried_again(terminal: Terminal, monkeyp
             assert [webhook["state"] for webhook in again] == ["active"]
             assert terminal("push", "redeliver", url, "nobody").code == 1
             assert terminal("push", "redeliver", url, task_id, "unknown").code == 1
+
+
+def test_a_stream_that_begins_with_a_status_says_of_which_task_and_conversation(terminal: Terminal) -> None:
+    with scripted() as server:
+        server.on(CARD, respond(card(server.url))).on("/", stream(status("WORKING"), status("COMPLETED")))
+        ran = terminal("subscribe", server.url, "t-1")
+
+    assert (ran.fields["Task"], ran.fields["Context"]) == ("t-1", "c-1")
 
 
 def test_an_agent_without_webhooks_says_that_it_tells_nothing_of_them(terminal: Terminal, url: str) -> None:

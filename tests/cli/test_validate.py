@@ -83,6 +83,11 @@ def test_other_peoples_agents_are_judged_without_stumbling(
         ({"capabilities": {"extensions": [{}]}}, "4.4.3", "capabilities.extensions[0].uri is missing"),
         ({"securitySchemes": {"a": {"type": "http"}}}, "4.5.1", "securitySchemes.a is not exactly one of"),
         ({"securityRequirements": [{"schemes": {"b": {}}}]}, "4.5.1", "securityRequirements[0] names 'b'"),
+        (
+            {"securityRequirements": [{"schemes": {"b": []}}]},
+            "4.5.1",
+            "securityRequirements[0].schemes.b is not",
+        ),
         ({"signatures": [{"protected": "x"}]}, "8.4.2", "signatures[0].signature is missing"),
     ],
 )

@@ -101,6 +101,15 @@ def test_a_card_that_cannot_be_had_is_a_report(terminal: Terminal, answer: Answe
     assert {"card.found", "card.fields"} & {id for id, found in checks(ran).items() if found == "fail"}
 
 
+def test_an_answer_in_broken_text_is_a_finding(terminal: Terminal) -> None:
+    with scripted() as server:
+        server.on(CARD, respond(card(server.url))).on("/", respond(b'{"jsonrpc": "2.0", "error": "\xff"}'))
+        ran = terminal("validate", server.url, "--json")
+
+    assert (ran.code, ran.json["valid"]) == (1, False)
+    assert len(ran.json["checks"]) > 10
+
+
 def test_nobody_at_the_address_is_a_report_with_the_exit_code_of_it(terminal: Terminal) -> None:
     ran = terminal("validate", "http://127.0.0.1:1", *QUICKLY)
 

@@ -22,7 +22,7 @@ from apcore_a2a.cli.options import CommonOptions
 from apcore_a2a.cli.skills import complete_skill, is_about_skill, remember_skills, skill_hint
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import SendOptions
-from apcore_a2a.errors import A2AError
+from apcore_a2a.errors import A2AError, MethodNotFoundError, UnsupportedOperationError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Message, Part, Role, Task, TaskState
 
@@ -170,15 +170,16 @@ class Conversation:
         """Send a message and print what comes back; Ctrl-C cancels the task."""
         printer = TurnPrinter()
         try:
-            await self._follow(parts, printer)
+            try:
+                await self._follow(parts, printer)
+            finally:
+                printer.end()
         except asyncio.CancelledError:
             # Once: then the Runner raises KeyboardInterrupt wherever we are, and that leaves.
             asyncio.current_task().uncancel()  # type: ignore[union-attr]  # a coroutine that runs has a task
-            printer.end()
             self._was_interrupted = True
             await self._cancel(printer.task_id)
             return
-        printer.end()
         self._context_id = printer.context_id or self._context_id
         self._note_rest(printer, parts)
         if self._save_to is not None and printer.task_id:
@@ -265,7 +266,11 @@ class Conversation:
 
     async def _recall(self) -> None:
         """Show what was said last in a conversation that is gone on with, and take up the task that waits."""
-        page = await self._client.list_tasks(self._context_id, page_size=MAX_TOLD)
+        try:
+            page = await self._client.list_tasks(self._context_id, page_size=MAX_TOLD)
+        except (MethodNotFoundError, UnsupportedOperationError):  # in 0.3 an agent need not have it
+            click.echo("The agent does not tell what was said before; the conversation goes on", err=True)
+            return
         for listed in reversed(page.tasks):
             task = await self._client.get_task(listed.id)
             for said in task.history:

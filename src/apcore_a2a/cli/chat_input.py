@@ -10,6 +10,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from apcore_a2a.cli.options import NOT_JSON
 from apcore_a2a.cli.parts import file_part
 from apcore_a2a.cli.skills import cache_file
 from apcore_a2a.protocol.model import Part
@@ -55,7 +56,7 @@ def parse_line(line: str) -> Command | list[Part]:
         name, _, rest = line[1:].partition(" ")
         return Command(name, rest.strip())
     if line.startswith("{"):
-        with suppress(msgspec.DecodeError):  # then it is a text that begins so
+        with suppress(*NOT_JSON):  # then it is a text that begins so
             return [Part(data=msgspec.json.decode(line), media_type="application/json")]
     files = [file_part(quoted or plain) for quoted, plain in _FILE.findall(line)]
     text = _FILE.sub("", line).strip()

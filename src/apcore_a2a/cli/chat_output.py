@@ -102,10 +102,10 @@ class TurnPrinter:
 
     def _take_artifact(self, update: ArtifactUpdate) -> None:
         artifact = update.artifact
-        text = _text_of(artifact.parts)
+        text = rendering.only_text(artifact.parts)
         append = update.append
         if text is None:
-            text = _only_text(artifact.parts)
+            text = _text_of_object(artifact.parts)
             append = False  # a piece of data is all there is so far
         if text is None:
             # Each piece of data replaces the one before: a person wants the last.
@@ -166,17 +166,7 @@ class TurnPrinter:
             self._line_is_open = False
 
 
-def _text_of(parts: list[Part]) -> str | None:
-    """The text of parts that are nothing but text; else None."""
-    texts: list[str] = []
-    for part in parts:
-        if part.text is UNSET:
-            return None
-        texts.append(str(part.text))
-    return "".join(texts)
-
-
-def _only_text(parts: list[Part]) -> str | None:
+def _text_of_object(parts: list[Part]) -> str | None:
     """The text of an object that has one field, a text: what a module answers that can only answer with objects."""
     if len(parts) != 1 or not isinstance(parts[0].data, dict):
         return None

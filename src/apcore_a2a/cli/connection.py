@@ -4,10 +4,11 @@ Rule: a command is a coroutine that gets a connected client. Its errors, its tim
 """
 
 import asyncio
+import errno
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from apcore_a2a.cli import failures
-from apcore_a2a.cli.options import CommonOptions
+from apcore_a2a.cli.options import HEADER_NAME, NOT_JSON, CommonOptions
 from apcore_a2a.cli.skills import is_about_skill, remember_skills, skill_hint
 from apcore_a2a.cli.transports import DebugTransport, FileCardTransport, HeaderTransport, LocalCard, RecordingTransport
 from apcore_a2a.client import A2AClient
@@ -29,6 +30,7 @@ from apcore_a2a.errors import A2ADiscoveryError, A2AError
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 
 DEFAULT_TIME_LIMIT: Final = 30.0  # seconds for what an agent answers at once
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what a file says that takes nothing more
 
 Work = Callable[[A2AClient], Awaitable[int | None]]
 
@@ -91,9 +93,7 @@ def report_failures(common: CommonOptions, run: Callable[[], int], *, limit: flo
             text = f"Nothing final from the agent within {limit:g} seconds"
         return failures.report(failures.explain(TimeoutError(text)), json=common.json)
     except BrokenPipeError:
-        # Whoever read our output has had enough (`| head`). At exit the interpreter flushes standard output once more,
-        # fails again and says so in a traceback; so what is left of the output goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever read it has had enough (`| head`)
         return failures.EXIT_FAILED
     except click.ClickException:
         raise  # a wrong call found late, or artifacts that cannot be saved; main() reports those
@@ -101,7 +101,16 @@ def report_failures(common: CommonOptions, run: Callable[[], int], *, limit: flo
         failure = failures.explain(error, with_credentials=common.has_credentials)
         return failures.report(failure, json=common.json)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            _drop_output()
+            click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
+            return failures.EXIT_FAILED
         return failures.report_unexpected(error, json=common.json, debug=common.debug)
+
+
+def _drop_output() -> None:
+    """Let what is left of the output go nowhere: at exit the interpreter would flush it once more, and fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 async def _note_old_version(client: A2AClient) -> None:
@@ -224,7 +233,7 @@ def _signature_options(common: CommonOptions) -> dict[str, Any]:  # Any: two key
         return {}
     try:
         keys = msgspec.json.decode(Path(common.keys_file).read_bytes(), type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise click.UsageError(f"{common.keys_file} is not a JSON Web Key Set: {error}") from error
     # A card without signatures is no failure (a2a-cli §10.1); `card` says that there are none.
     return {"keys": keys, "signatures": "if-present"}
@@ -252,15 +261,18 @@ def _read_card(path: str) -> LocalCard:
     try:
         body = Path(path).expanduser().read_bytes()
         card = v03.decode_card(body)
-        origins = [origin(interface.url) for interface in card.supported_interfaces]
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~somebody who is not there
+        reason = getattr(error, "strerror", None) or type(error).__name__
         # A status, though there was no response: without one it would count as a card that is broken.
         raise A2ADiscoveryError(f"The agent card {path} cannot be read: {reason}", status=0) from error
-    except (A2AError, ValueError) as error:
+    except A2AError as error:
         raise A2ADiscoveryError(f"The agent card {path} is not an agent card: {error}") from error
+    origins: list[str] = []
+    for interface in card.supported_interfaces:
+        with suppress(ValueError):  # the address of a gRPC interface may be no more than host:port
+            origins.append(origin(interface.url))
     if not origins:
-        raise A2ADiscoveryError(f"The agent card {path} names no interface")
+        raise A2ADiscoveryError(f"The agent card {path} names no interface with an http or https address")
     # The client looks for a card only at an http address; this one FileCardTransport answers.
     return LocalCard(f"{origins[0]}/agent-card.json", body, tuple(origins))
 
@@ -288,12 +300,13 @@ class CardApiKey:
         for scheme in (context.card.security_schemes or {}).values():
             asked = scheme.get("apiKeySecurityScheme")
             if asked:
-                location = str(asked.get("location", "header"))
-                # The card chooses the name: it must not be able to write a second header.
-                return self._headers_for(location, check_header(str(asked.get("name") or "")))
+                return self._headers_for(str(asked.get("location", "header")), str(asked.get("name") or ""))
         return {"X-API-Key": self._key}
 
     def _headers_for(self, location: str, name: str) -> Mapping[str, str]:
+        # The card chooses the name: it must not be able to write a second header.
+        if not HEADER_NAME.fullmatch(name):
+            raise A2AError(f"The agent wants its API key under {name!r}, which is no name of a header or cookie")
         match location:
             case "header":
                 return {name: self._key}

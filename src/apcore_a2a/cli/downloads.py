@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from apcore_a2a.protocol.model import Artifact, Part, encode
 
-MAX_NAME: Final = 100  # characters; a suffix and a number may follow, and most file systems take 255 bytes
+MAX_NAME: Final = 200  # bytes; a number may follow, and most file systems take 255
 MAX_NUMBER: Final = 10_000
 _UNFIT: Final = re.compile(r"[^\w.\- ()]+")
 # Names of devices on Windows, where `NUL.txt` is one as well.
@@ -83,10 +83,19 @@ def safe_name(name: str) -> str:
     """A remote name as the name of a file in a directory of ours: no path, nothing hidden, nothing odd."""
     last = name.replace("\\", "/").rpartition("/")[2]
     # Dots and spaces at the end are dropped again after the cut: Windows ignores them, and would see another name.
-    safe = _UNFIT.sub("_", last).strip(" .")[:MAX_NAME].rstrip(" .")
+    safe = _cut(_UNFIT.sub("_", last).strip(" .")).rstrip(" .")
     if not safe or _RESERVED.fullmatch(safe):
         return f"_{safe}"
     return safe
+
+
+def _cut(name: str) -> str:
+    """The name, as long as a file system takes it, with its suffix."""
+    path = Path(name)
+    room = MAX_NAME - len(path.suffix.encode())
+    if room < MAX_NAME // 2:  # that is no suffix
+        return name.encode()[:MAX_NAME].decode(errors="ignore")
+    return path.stem.encode()[:room].decode(errors="ignore") + path.suffix
 
 
 def _write_new(folder: Path, name: str, content: bytes) -> Path:

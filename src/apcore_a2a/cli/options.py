@@ -24,7 +24,8 @@ BINDINGS: Final[dict[str, BindingName]] = {
 }
 POLL_INTERVAL: Final = 2.0  # seconds, as a2a-cli §9.3 recommends; the client as a library begins with less
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
-_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # a token of RFC 9110 §5.6.2
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeError, RecursionError)  # what msgspec raises about what is none
+HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # a token of RFC 9110 §5.6.2
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -43,7 +44,7 @@ def duration(value: str | float) -> float:
 def json_object(value: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(value, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise click.BadParameter(f"not a JSON object: {error}") from error
 
 
@@ -52,7 +53,7 @@ def header(value: str) -> tuple[str, str]:
     name = name.strip()
     content = content.strip()
     # A line end in the value would begin another header, or the body.
-    if not colon or not _HEADER.fullmatch(name) or not content.isprintable():
+    if not colon or not HEADER_NAME.fullmatch(name) or not content.isprintable():
         raise click.BadParameter(f"{value!r} is not NAME:VALUE on one line.")
     return name, content
 

@@ -6,12 +6,11 @@ Rule: with `-o json`, standard output holds the protocol's own types, nothing el
 import asyncio
 import shlex
 import sys
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import click
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from apcore_a2a.clean_text import clean_line, clean_text
@@ -24,7 +23,6 @@ from apcore_a2a.protocol.model import (
     ArtifactUpdate,
     Event,
     Message,
-    Part,
     StatusUpdate,
     Task,
     TaskState,
@@ -205,7 +203,7 @@ class EventPrinter:
 
     def _print_artifact(self, event: ArtifactUpdate) -> None:
         artifact = event.artifact
-        text = _text_of(artifact.parts)
+        text = rendering.only_text(artifact.parts)
         if text is None:
             self.end_text()
             for line in rendering.artifact_lines(artifact):
@@ -224,9 +222,15 @@ class EventPrinter:
             case Task():
                 self.task = copy(event)
             case StatusUpdate():
-                self.task = replace(self.task, id=event.task_id or self.task.id, status=event.status)
+                self._keep_status(event)
             case ArtifactUpdate():
                 self._keep_artifact(event)
+
+    def _keep_status(self, event: StatusUpdate) -> None:
+        # A stream that is taken up again may begin with one of these: then it says which task this is.
+        task_id = event.task_id or self.task.id
+        context_id = event.context_id or self.task.context_id
+        self.task = replace(self.task, id=task_id, context_id=context_id, status=event.status)
 
     def _keep_artifact(self, event: ArtifactUpdate) -> None:
         # A task that has ended takes no more artifacts; an agent that sends one nevertheless shall not stop us from
@@ -235,15 +239,3 @@ class EventPrinter:
         at_work = replace(self.task, status=TaskStatus(state=TaskState.WORKING))
         fold(at_work, event)
         self.task = replace(at_work, status=status)
-
-
-def _text_of(parts: Sequence[Part]) -> str | None:
-    """The text of parts that are nothing but text; None if there is anything else, or nothing at all."""
-    texts = []
-    for part in parts:
-        if part.text is UNSET:
-            return None
-        texts.append(str(part.text))
-    if not texts:
-        return None
-    return "".join(texts)

@@ -13,7 +13,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from apcore_a2a.cli.options import combine
+from apcore_a2a.cli.options import NOT_JSON, combine
 from apcore_a2a.protocol.model import Part
 
 ORDER: Final = "apcore_a2a.cli.order"
@@ -100,7 +100,7 @@ def _data_part(value: str) -> Part:
         content = _read_file(value.removeprefix("@"))
     try:
         return Part(data=msgspec.json.decode(content), media_type="application/json")
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise click.UsageError(f"--data {source} is not JSON: {error}") from error
 
 
@@ -116,3 +116,5 @@ def _read_file(path: str) -> bytes:
         return Path(path).expanduser().read_bytes()
     except OSError as error:
         raise click.UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+    except RuntimeError as error:  # of expanduser: ~somebody who is not there
+        raise click.UsageError(f"{path} cannot be read: there is no such user") from error

@@ -3,7 +3,7 @@
 Rule: one `Label: value` a line; what needs more lines stands set in below its label, and a blank line ends it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -71,6 +71,18 @@ def parts_lines(parts: Iterable[Part]) -> Iterator[str]:
         yield file_or_data(part)
     if texts:
         yield block("Text", "".join(texts))
+
+
+def only_text(parts: Sequence[Part]) -> str | None:
+    """The text of parts that are nothing but text; None if there is anything else, or nothing at all."""
+    texts: list[str] = []
+    for part in parts:
+        if part.text is UNSET:
+            return None
+        texts.append(str(part.text))
+    if not texts:
+        return None
+    return "".join(texts)
 
 
 def file_or_data(part: Part) -> str:

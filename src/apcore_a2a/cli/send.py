@@ -133,9 +133,9 @@ async def _send_over_stream(client: A2AClient, request: SendRequest, progress: o
                     return event
                 if isinstance(event, Task):
                     task_id = event.id
-                elif isinstance(event, StatusUpdate):
-                    task_id = event.task_id
-                else:
+                elif not isinstance(event, Message):
+                    task_id = event.task_id or task_id  # some agents leave it out of updates
+                if not isinstance(event, Task | StatusUpdate):
                     continue  # artifacts come with the task
                 progress.show_state(event.status.state)
                 if event.status.state is TaskState.AUTH_REQUIRED:

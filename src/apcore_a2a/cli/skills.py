@@ -16,6 +16,7 @@ import msgspec
 from click.shell_completion import CompletionItem
 
 from apcore_a2a.clean_text import clean_line
+from apcore_a2a.cli.options import NOT_JSON
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.skill_names import MAX_LENGTH, advise
@@ -87,7 +88,7 @@ def read_known() -> Known:
         if path.stat().st_size > MAX_BYTES:
             return {}
         return msgspec.json.decode(path.read_bytes(), type=Known)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *NOT_JSON):
         return {}
 
 

@@ -5,6 +5,7 @@ that comes out of a file, headers for every request, a look at the exchange. `va
 are about bytes and headers that the client takes in and does not hand on.
 """
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
@@ -12,17 +13,21 @@ from typing import Any, Final
 import click
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.cli.rendering import indent
-from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport
+from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport, with_headers
+from apcore_a2a.errors import InvalidParamsError, ParseError
+from apcore_a2a.protocol.decoding import decode
 
 # Headers that cannot hold a secret. A list of those that can would miss the API key of the next agent.
 HARMLESS_HEADERS: Final = frozenset(
     {"accept", "content-type", "a2a-version", "a2a-extensions", "last-event-id", "if-none-match"}
 )
 MAX_SHOWN: Final = 4000  # bytes of a body; an artifact can be megabytes of Base64
+# What a webhook is given to prove who calls. The text may be cut, so the closing quote may be missing.
+_SECRETS: Final = re.compile(r'("(?:token|credentials)"\s*:\s*)"(?:[^"\\]|\\.)*"?')
+_ANY: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(Any)
 
 
 class LocalCard(Struct, frozen=True):
@@ -53,21 +58,20 @@ class FileCardTransport:
 
 
 class HeaderTransport:
-    """Adds the caller's service parameters (A2A 1.0 §3.2.6: HTTP headers) to each request."""
+    """Adds the caller's service parameters (A2A 1.0 §3.2.6: HTTP headers) to each request.
+
+    They win: whoever sets A2A-Version by hand means it.
+    """
 
     def __init__(self, inner: Transport, headers: Mapping[str, str]) -> None:
         self._inner = inner
         self._headers = headers
 
     async def request(self, request: HttpRequest, limit: int) -> HttpResponse:
-        return await self._inner.request(self._with_headers(request), limit)
+        return await self._inner.request(with_headers(request, self._headers), limit)
 
     def stream(self, request: HttpRequest, idle: float) -> AbstractAsyncContextManager[HttpStream]:
-        return self._inner.stream(self._with_headers(request), idle)
-
-    def _with_headers(self, request: HttpRequest) -> HttpRequest:
-        # The caller's come last: whoever sets A2A-Version by hand means it.
-        return replace(request, headers={**request.headers, **self._headers})
+        return self._inner.stream(with_headers(request, self._headers), idle)
 
     async def close(self) -> None:
         await self._inner.close()
@@ -99,13 +103,13 @@ class RecordingTransport:
     def last_json(self) -> Any:  # Any: whatever the agent sent
         """The last answer, decoded; None if it is not JSON, which no rule accepts either."""
         try:
-            return msgspec.json.decode(self.last_response.body)
-        except msgspec.DecodeError:
+            return decode(self.last_response.body, _ANY)
+        except (ParseError, InvalidParamsError):
             return None
 
 
 class DebugTransport:
-    """Shows what it carries on standard error. Headers that may hold a secret are named, not shown."""
+    """Shows what it carries on standard error; secrets of headers and webhooks are named, not shown."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -147,7 +151,7 @@ def _show_request(request: HttpRequest) -> None:
 def _show(head: str, body: bytes = b"") -> None:
     """A line, and the body set in below it; both cleaned, because agents wrote some of it."""
     click.echo(clean_line(head), err=True)
-    text = body[:MAX_SHOWN].decode(errors="replace")
+    text = _SECRETS.sub(r'\1"…"', body[:MAX_SHOWN].decode(errors="replace"))
     if len(body) > MAX_SHOWN:
         text += "…"
     if text:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from apcore_a2a.cli.conformance.rules import Finding, Rule
+from apcore_a2a.cli.options import NOT_JSON
 
 Card = Mapping[str, Any]  # Any: JSON that nobody has checked yet
 MAX_QUOTED: Final = 60  # characters of what a card says, in a message of ours
@@ -127,7 +128,9 @@ def _check_security(card: Card) -> Iterator[str]:
         if len(SCHEMES & _as_object(scheme).keys()) != 1:
             yield f"securitySchemes.{name[:MAX_QUOTED]} is not exactly one of {', '.join(sorted(SCHEMES))}"
     for path, requirement in _items(card, "securityRequirements"):
-        for name in _as_object(_as_object(requirement).get("schemes")):
+        for name, scopes in _as_object(_as_object(requirement).get("schemes")).items():
+            if not isinstance(scopes, dict):  # a2a-go writes the list alone
+                yield f"{path}.schemes.{name[:MAX_QUOTED]} is not an object with a list of scopes"
             if name not in schemes:
                 yield f"{path} names {name[:MAX_QUOTED]!r}, which securitySchemes does not have"
 
@@ -187,6 +190,6 @@ def _key_id(signature: object) -> str:
     protected = _as_object(signature).get("protected")
     try:
         header = msgspec.json.decode(urlsafe_b64decode(f"{protected}==="))
-    except (msgspec.DecodeError, ValueError):
+    except (ValueError, *NOT_JSON):
         header = None
     return repr(_as_object(header).get("kid", "an unknown key"))

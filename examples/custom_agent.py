@@ -23,7 +23,8 @@ class Countdown:
             await updater.requires_input("From which number, up to 999?")
             return  # the answer comes to `execute`, with the same task
         await updater.start_work()
-        start, artifact_id = int(text), ""
+        start = int(text)
+        artifact_id = ""  # the first piece gets one
         for number in range(start, -1, -1):
             artifact_id = await updater.add_artifact(
                 f"{number} ", artifact_id=artifact_id, append=number < start, last_chunk=number == 0

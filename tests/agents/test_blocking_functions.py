@@ -1,15 +1,18 @@
 """Functions that are no coroutines: each on a thread, none on the loop."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
 from apcore_a2a.agent import Call, CancelToken
+from apcore_a2a.agents.content import read_file
 from apcore_a2a.agents.functions import FunctionAgent
 from apcore_a2a.agents.threads import Threads
 from apcore_a2a.errors import OverloadedError
@@ -144,6 +147,40 @@ async def test_stuck_functions_are_counted_replaced_and_free_their_threads_when_
             await until(lambda: agent.stuck_threads == 2 - left)  # noqa: B023  # waited for at once
             assert agent.thread_capacity == min(1 + left, 2)
             assert contents(await user.task("served")) == [["served"]]
+
+
+async def test_a_file_that_never_ends_is_read_on_a_thread_that_is_counted() -> None:
+    source, sink = os.pipe()  # who reads it waits for whoever writes
+    readers = [os.fdopen(os.dup(source), "rb") for _ in range(3)]
+    os.close(source)
+
+    async def give() -> Any:
+        return readers[0]
+
+    def give_from_a_thread() -> Any:
+        return readers[1]
+
+    def yield_from_a_thread() -> Iterator[Any]:
+        yield readers[2]
+
+    try:
+        for number, function in enumerate((give, give_from_a_thread, yield_from_a_thread)):
+            agent = FunctionAgent(function)
+            async with talk_to(agent) as user:
+                task = await user.task("?", now=True)
+                await until(lambda: is_read(readers[number]))  # noqa: B023  # waited for at once
+                await user.cancel(task)
+                assert agent.stuck_threads == 1
+    finally:
+        os.close(sink)
+
+
+def is_read(reader: Any) -> bool:
+    """Whether a thread waits in the file: nobody else can have it then."""
+    for frame in sys._current_frames().values():
+        if frame.f_code is read_file.__code__ and frame.f_locals["file"] is reader:
+            return True
+    return False
 
 
 async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:

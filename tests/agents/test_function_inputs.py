@@ -88,6 +88,9 @@ async def half_typed(message, number: int) -> None:  # type: ignore[no-untyped-d
     ...
 
 
+async def hidden_type(amount: "Decimal") -> None: ...
+
+
 async def wrong_type(number: complex) -> None: ...
 
 
@@ -102,6 +105,11 @@ async def wrong_type(number: complex) -> None: ...
             half_typed,
             "half_typed cannot be served: number has a type and another parameter has none;"
             " give all of them types, or ask for (message), (message, call) or (call)",
+        ),
+        (
+            hidden_type,
+            "hidden_type cannot be served: Decimal, the type of amount, is not known when it runs;"
+            " import or define it in the module, and not under TYPE_CHECKING or in a function",
         ),
         (
             wrong_type,

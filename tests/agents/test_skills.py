@@ -1,10 +1,11 @@
 """Functions as skills: how they are marked and collected, which one a message is for, and what the card says."""
 
 import inspect
+import io
 import types
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import pytest
 
@@ -275,6 +276,36 @@ async def test_the_card_says_what_the_functions_say() -> None:
     }
     assert described["shout"] == {"outputSchema": {"type": "string"}}
     assert described["count"]["streaming"] is True
+
+
+def turn(image: bytes, degrees: int = 90) -> bytes:
+    return image
+
+
+def draw(text: str) -> io.BytesIO | None:
+    return None
+
+
+async def pages(text: str) -> AsyncIterator[BinaryIO]:
+    yield io.BytesIO()
+
+
+def either(text: str) -> bytes | str:
+    return text
+
+
+@pytest.mark.parametrize(
+    ("function", "takes", "gives"),
+    [
+        (turn, ("application/json", "application/octet-stream"), ("application/octet-stream",)),
+        (draw, ("text/plain",), ("application/octet-stream",)),
+        (pages, ("text/plain",), ("application/octet-stream",)),
+        (either, ("text/plain",), ("text/plain",)),
+    ],
+)
+async def test_the_card_says_which_functions_are_about_files(function: Any, takes: Any, gives: Any) -> None:
+    (skill,) = (await async_serve([function])).cards.card.skills
+    assert (skill.input_modes, skill.output_modes) == (takes, gives)
 
 
 @pytest.mark.parametrize(

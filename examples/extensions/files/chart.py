@@ -6,8 +6,11 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-HEIGHT, BAR, GAP = 120, 16, 8
-WHITE, BLUE = b"\xff\xff\xff", b"\x2f\x6f\xde"
+HEIGHT = 120
+BAR = 16
+GAP = 8
+WHITE = b"\xff\xff\xff"
+BLUE = b"\x2f\x6f\xde"
 
 
 class Input(BaseModel):
@@ -35,15 +38,18 @@ def draw(values: list[float]) -> bytes:
     """A PNG with one bar a value, drawn to the scale of the largest."""
     top = max(*values, 0.0) or 1.0
     heights = [round(max(value, 0.0) / top * HEIGHT) for value in values]
-    rows = (
-        b"\0"
-        + b"".join(WHITE * GAP + (BLUE if height > HEIGHT - y else WHITE) * BAR for height in heights)
-        + WHITE * GAP
-        for y in range(1, HEIGHT + 1)
-    )
+    rows = bytearray()
+    for y in range(1, HEIGHT + 1):
+        rows += b"\0"  # a row of a PNG begins with its filter: none
+        for height in heights:
+            colour = BLUE if height > HEIGHT - y else WHITE
+            rows += WHITE * GAP + colour * BAR
+        rows += WHITE * GAP
     width = len(values) * (BAR + GAP) + GAP
     header = struct.pack(">IIBBBBB", width, HEIGHT, 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(b"".join(rows))), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
+    content = zlib.compress(rows)
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", content) + _chunk(b"IEND", b"")
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

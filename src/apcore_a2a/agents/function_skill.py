@@ -14,9 +14,18 @@ from apcore_a2a.agent import Call
 from apcore_a2a.agents.docstrings import read_docstring
 from apcore_a2a.agents.inputs import fill_in, read_inputs, refuse_inputs
 from apcore_a2a.agents.integers import IntegerSchema
-from apcore_a2a.agents.schema import Schema, inline
-from apcore_a2a.agents.signatures import Signature, docstring_of, input_schema, name_of, output_schema, read_signature
+from apcore_a2a.agents.schema import Schema, file_field, inline
+from apcore_a2a.agents.signatures import (
+    Signature,
+    docstring_of,
+    gives_files,
+    input_schema,
+    name_of,
+    output_schema,
+    read_signature,
+)
 from apcore_a2a.agents.skill_card import (
+    FILE,
     MAX_EXAMPLES,
     TEXT,
     Annotations,
@@ -186,15 +195,23 @@ def to_card_skill(skill: FunctionSkill) -> AgentSkill:
         description=skill.description,
         tags=skill.tags,
         examples=tuple(texts),
-        input_modes=modes(skill.input_schema),
-        output_modes=_output_modes(skill.output_schema),
+        input_modes=_input_modes(skill.input_schema),
+        output_modes=_output_modes(skill),
     )
 
 
-def _output_modes(schema: Schema) -> tuple[str, ...]:
-    if schema.get("type") == "string":  # a text that is returned is a text part
+def _input_modes(schema: Schema) -> tuple[str, ...]:
+    if file_field(schema) is None:
+        return modes(schema)
+    return (*modes(schema), FILE)
+
+
+def _output_modes(skill: FunctionSkill) -> tuple[str, ...]:
+    if gives_files(skill.signature.answer):
+        return (FILE,)
+    if skill.output_schema.get("type") == "string":  # a text that is returned is a text part
         return (TEXT,)
-    return modes(schema)
+    return modes(skill.output_schema)
 
 
 def to_params(skill: FunctionSkill) -> dict[str, Any]:

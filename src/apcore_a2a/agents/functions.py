@@ -3,7 +3,6 @@
 Rule: a function knows nothing of tasks. Coroutines run on the loop, everything else on a thread of its own.
 """
 
-import asyncio
 import inspect
 import io
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
@@ -149,10 +148,10 @@ class FunctionAgent:
             if isinstance(result, AsyncIterable):
                 async with _closing(result):
                     async for chunk in result:
-                        for event in output.add(await _loaded(chunk)):
+                        for event in output.add(await self._loaded(chunk, call)):
                             yield event
             else:
-                for event in output.add_whole(await _loaded(result)):
+                for event in output.add_whole(await self._loaded(result, call)):
                     yield event
         for event in output.end():
             yield event
@@ -167,7 +166,9 @@ class FunctionAgent:
                 thread = self._threads.worker(self.__name__, call.cancel)
                 worker = await during_the_call.enter_async_context(thread)
                 result = await worker.call(partial(self._function, *arguments, **named))
-                if isinstance(result, Iterator) and not isinstance(result, io.IOBase):
+                if isinstance(result, io.IOBase):
+                    return await worker.call(read_file, result)
+                if isinstance(result, Iterator):
                     # The body of a generator has not run yet. It goes on where it began, so the thread is kept.
                     await stack.enter_async_context(during_the_call.pop_all())
                     return _iterate(result, worker)
@@ -175,12 +176,12 @@ class FunctionAgent:
             return await result
         return result
 
-
-async def _loaded(result: Any) -> Any:
-    """What a function gives, with the content of an open file in its place: reading it may block."""
-    if isinstance(result, io.IOBase):
-        return await asyncio.to_thread(read_file, result)
-    return result
+    async def _loaded(self, result: Any, call: Call) -> Any:
+        """What a coroutine gives, with the content of an open file in its place: reading it may block."""
+        if not isinstance(result, io.IOBase):
+            return result
+        async with self._threads.worker(self.__name__, call.cancel) as worker:
+            return await worker.call(read_file, result)
 
 
 async def _iterate(iterator: Iterator[Any], worker: Worker) -> AsyncGenerator[Any, None]:
@@ -190,6 +191,8 @@ async def _iterate(iterator: Iterator[Any], worker: Worker) -> AsyncGenerator[An
             chunk = await worker.call(next, iterator, _END)
             if chunk is _END:
                 break
+            if isinstance(chunk, io.IOBase):
+                chunk = await worker.call(read_file, chunk)
             yield chunk
     finally:
         close = getattr(iterator, "close", None)

@@ -8,7 +8,9 @@ from apcore_a2a.errors import InvalidParamsError, Violation
 from apcore_a2a.protocol.skill_names import advise
 
 SKILL_ID: Final = "skillId"
+FIELD: Final = "metadata.skillId"
 MISSING: Final = "Missing required parameter: metadata.skillId"
+NO_TEXT: Final = "expected string"
 
 
 def named_skill(call: Call) -> str:
@@ -17,13 +19,21 @@ def named_skill(call: Call) -> str:
 
 
 def first_skill_id(*metadata: Mapping[str, Any] | None) -> str:
+    """The first id that is named; empty if there is none.
+
+    Raises:
+        InvalidParamsError: what stands there is no text. To run another skill in its place would be worse.
+    """
     for each in metadata:
         skill = (each or {}).get(SKILL_ID)
-        if isinstance(skill, str) and skill:
-            return skill
+        if skill is None or skill == "":
+            continue
+        if not isinstance(skill, str):
+            raise InvalidParamsError(f"Invalid parameter {FIELD}: {NO_TEXT}", [Violation(FIELD, NO_TEXT)])
+        return skill
     return ""
 
 
 def missing_skill(known: Iterable[str]) -> InvalidParamsError:
     """The error for a message that could be for any of several skills."""
-    return InvalidParamsError(MISSING, [Violation("metadata.skillId", f"{MISSING}; {advise(known)}", "required")])
+    return InvalidParamsError(MISSING, [Violation(FIELD, f"{MISSING}; {advise(known)}", "required")])

@@ -25,7 +25,7 @@ def inline(schema: Schema) -> Schema:
     definitions: dict[str, Any] = {}
     rest: Schema = {}
     for key, value in schema.items():
-        if key not in _TABLES:
+        if key not in _TABLES or not isinstance(value, dict):
             rest[key] = value
             continue
         for name, definition in value.items():
@@ -60,9 +60,11 @@ class _Expansion:
                 raise _TooLargeError
         match node:
             case {"$ref": str(name), **rest}:
-                named = {}
+                named: Any = {}
                 if name not in inside and len(inside) < self._levels:  # else this would never end, or be too large
                     named = self.expand(self._definitions.get(name, {}), inside | {name})
+                if not isinstance(named, dict):  # true and false are schemas, too
+                    return named
                 # Keywords beside a `$ref`, a description say, are nearer to the property than those of the definition.
                 return {**named, **self.expand(rest, inside)}
             case dict():
@@ -88,7 +90,7 @@ def text_field(schema: Schema) -> str | None:
     """
     if _is_text(schema):
         return ROOT
-    properties = schema.get("properties", {})
+    properties = _properties(schema)
     names = list(properties)
     if len(names) > 1:
         names = []
@@ -105,7 +107,7 @@ def file_field(schema: Schema) -> str | None:
     if _is_file(schema):
         return ROOT
     found: list[str] = []
-    for name, node in schema.get("properties", {}).items():
+    for name, node in _properties(schema).items():
         if _may_be(node, _is_file):
             found.append(name)
     if len(found) != 1:
@@ -117,7 +119,7 @@ def is_base64(schema: Schema, field: str) -> bool:
     """Whether the file of this field is its content alone, in a string; else it is an object with `uri` or `bytes`."""
     node = schema
     if field != ROOT:
-        node = schema.get("properties", {}).get(field, {})
+        node = _properties(schema).get(field, {})
     return _may_be(node, _is_content)
 
 
@@ -130,10 +132,19 @@ def _is_content(node: Schema) -> bool:
 
 
 def _is_file(node: Schema) -> bool:
-    properties = node.get("properties", {})
+    properties = _properties(node)
     return "uri" in properties or "bytes" in properties or _is_content(node)
 
 
-def _may_be(node: Schema, fits: Callable[[Schema], bool]) -> bool:
+def _properties(schema: Schema) -> dict[str, Any]:
+    found = schema.get("properties")
+    if isinstance(found, dict):
+        return found
+    return {}
+
+
+def _may_be(node: object, fits: Callable[[Schema], bool]) -> bool:
+    if not isinstance(node, dict):  # true, say: a schema that takes anything, and says nothing
+        return False
     choices = node.get("anyOf", [node])  # an optional property is anyOf itself and null
-    return any(map(fits, choices))
+    return any(fits(choice) for choice in choices if isinstance(choice, dict))

@@ -7,10 +7,12 @@ Rule: the annotations decide, once, when the function is served; whatever cannot
 """
 
 import inspect
+import io
+import re
 from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator
 from functools import partial
 from types import NoneType, SimpleNamespace, UnionType
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import IO, Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -32,8 +34,10 @@ GIVEN: Final[dict[object, ReadArgument]] = {
     Call: lambda call, asked: call,
     str: lambda call, asked: text_of(asked),
 }
+_GIVEN_NAMES: Final = re.compile(r"\b(Message|Call)\b")  # ours, which may be imported for type checkers alone
 _NOT_THERE: Final = (NameError, AttributeError)  # what an annotation raises that names nothing
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # they are left empty
+_FILES: Final = (bytes, bytearray, io.IOBase, IO)
 # What a function may answer that is no value of its own: it has no schema.
 _EVENTS: Final = (Message, Part, StatusUpdate, ArtifactUpdate, Task, Remember, NoneType)
 
@@ -79,6 +83,7 @@ def read_signature(function: Callable[..., Any]) -> Signature:
         raise TypeError(f"{name} cannot be served: its parameters are unknown") from error
     hints = _read_hints(function)
     parameters = [each for each in signature.parameters.values() if each.kind not in _VARIADIC]
+    _refuse_hidden_types(name, parameters, hints)
     inputs = tuple(_check_input(name, each) for each in _find_inputs(parameters, hints))
     given = _find_given(name, parameters, hints, inputs)
     return Signature(
@@ -88,6 +93,20 @@ def read_signature(function: Callable[..., Any]) -> Signature:
         takes_call=GIVEN[Call] in given.values(),
         answer=hints.get("return", Any),
     )
+
+
+def _refuse_hidden_types(name: str, parameters: list[inspect.Parameter], hints: dict[str, Any]) -> None:
+    """Refuse a parameter whose type Python cannot see: taken for one without, it would get a message."""
+    for parameter in parameters:
+        has_type = parameter.annotation is not parameter.empty
+        if not has_type or parameter.name in hints or parameter.default is not parameter.empty:
+            continue
+        written = str(parameter.annotation)
+        if not _GIVEN_NAMES.search(written):
+            raise TypeError(
+                f"{name} cannot be served: {written}, the type of {parameter.name}, is not known when it runs;"
+                " import or define it in the module, and not under TYPE_CHECKING or in a function"
+            )
 
 
 def _find_inputs(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> tuple[Input, ...]:
@@ -244,6 +263,12 @@ def output_schema(answer: Any) -> Schema:
     if definitions:
         schema = {**schema, "$defs": definitions}
     return schema
+
+
+def gives_files(answer: Any) -> bool:
+    """Whether all that a function gives is files."""
+    choices = [choice for choice in _choices(_unstreamed(answer)) if choice is not NoneType]
+    return bool(choices) and all(isinstance(choice, type) and issubclass(choice, _FILES) for choice in choices)
 
 
 def may_be_message(answer: Any) -> bool:

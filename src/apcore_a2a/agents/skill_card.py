@@ -16,6 +16,7 @@ from apcore_a2a.protocol.card import AgentExtension
 EXTENSION: Final = "urn:apcore:a2a:modules:1"
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"
+FILE: Final = "application/octet-stream"  # of any kind
 MAX_EXAMPLES: Final = 10
 
 

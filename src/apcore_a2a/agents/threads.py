@@ -83,9 +83,8 @@ class Threads:
         elif worker.has_last_job:
             worker.close()
             worker.loop.call_later(LAST_JOB_TIME, self._leave_behind, worker)
-        elif (
-            len(self._idle) < MAX_IDLE and worker not in self._stuck
-        ):  # those that are counted end, and are not any more
+        # Those that are counted as stuck end, and are not any more.
+        elif len(self._idle) < MAX_IDLE and worker not in self._stuck:
             self._idle.append(worker)
             self._free.release()
         else:
@@ -179,10 +178,12 @@ class Worker:
 
     def _work(self) -> None:
         try:
-            while (next_job := self._wait_for_job()) is not None:
+            next_job = self._wait_for_job()
+            while next_job is not None:
                 done, job = next_job
                 if done.set_running_or_notify_cancel():
                     _settle(done, job)
+                next_job = self._wait_for_job()
         finally:
             self.has_ended = True
             self._tell(self._on_exit)

@@ -72,6 +72,12 @@ class Reloader:
             await asyncio.wait({self._watching}, timeout=STOP_TIMEOUT)
 
     async def _watch(self) -> None:
+        try:
+            await self._reload_changes()
+        except Exception:  # the system's watches are all taken, say; the agent runs on
+            logger.exception("files are not watched; changes need a restart")
+
+    async def _reload_changes(self) -> None:
         async for changes in awatch(self._extensions.directory, stop_event=self._stop):
             changed = set()
             for _, name in changes:

@@ -20,6 +20,7 @@ import click
 from msgspec import Struct
 from starlette.applications import Starlette
 
+NOTATION: Final = ("typing", "__future__")  # what types are written with: Optional, annotations
 MAX_NAMES: Final = 12
 FORMS: Final = "a directory of apcore modules, file.py, file.py:name or package.module:name"
 _ASGI_PARAMETERS: Final = ("scope", "receive", "send")
@@ -152,7 +153,11 @@ def import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # Before it is run: what it defines is looked up under its module's name (annotations are, for one).
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]  # half of it is there: nobody else may import that
+        raise
     return module
 
 
@@ -237,6 +242,8 @@ def _own_objects(module: ModuleType) -> dict[str, object]:
     for name, value in vars(module).items():
         is_own = getattr(value, "__module__", module.__name__) == module.__name__
         is_object = not inspect.isclass(value) and not inspect.ismodule(value) and not hasattr(value, "__origin__")
+        if type(value).__module__ in NOTATION:
+            continue
         if not name.startswith("_") and is_object and (is_own or not inspect.isroutine(value)):
             found[name] = value
     return found

@@ -15,8 +15,10 @@ from apcore_a2a.agents.apcore.modules import ModuleInfo
 from apcore_a2a.agents.apcore.served_executor import ServedExecutor
 from apcore_a2a.agents.apcore.sources import open_modules
 from apcore_a2a.agents.skill_card import EXTENSION
+from apcore_a2a.app.card import complete
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import encode
+from apcore_a2a.settings import Settings
 from tests.agents.apcore.running import EXECUTORS, Add, Counts, Returns, modules_of, registry_of
 from tests.requirements import requirement
 
@@ -48,7 +50,7 @@ def test_peer_weakness_37_the_card_is_named_by_the_project() -> None:
 @requirement("FR-AGC-001")
 def test_what_is_given_is_stronger_than_the_project() -> None:
     modules = open_modules(configured(name="calculator", description="Counts things", version="1.2.3"))
-    card = build_card(modules, name="mine", description="My own", version="9")
+    card = complete(build_card(modules), Settings(name="mine", description="My own", version="9"), None)
     assert (card.name, card.description, card.version) == ("mine", "My own", "9")
 
 

@@ -122,6 +122,14 @@ async def test_an_output_that_is_no_object_is_compared_with_its_schema(
     assert parts_of(await speaker.send("go")) == [part]
 
 
+@needs_pipeline
+@pytest.mark.parametrize("schema", ["input_schema", "output_schema"])
+async def test_an_empty_schema_is_one_that_anything_matches(speak_to: SpeakTo, schema: str) -> None:
+    empty: Data = {schema: {}}
+    speaker = await speak_to(registry_of(a__module=Returns("hello", **empty)))
+    assert parts_of(await speaker.send("go")) == [Part(text="hello")]
+
+
 @pytest.mark.parametrize(
     "schema", [Word, Numbers, Reading, {"type": "string"}, {"type": "object"}], ids=lambda schema: str(schema)[-25:]
 )

@@ -39,7 +39,17 @@ async def test_a_message_without_a_skill_is_for_the_only_one() -> None:
     assert (await run(agent_of(a__module=nameless, math__add=Add()), call_of({"a": 1, "b": 2}))).data == {"total": 3}
 
 
-@pytest.mark.parametrize("skill", [None, "", 7])
+@pytest.mark.parametrize("skill", [7, 0, False, ["math.add"], {}], ids=repr)
+async def test_a_skill_that_is_no_text_is_refused_and_not_another_one_run(skill: object) -> None:
+    agent = agent_of(math__add=Add(), text__echo=Returns({}), default_skill="text.echo")
+    for call in (call_of("hi", skill=skill), call_of("hi", request_metadata={"skillId": skill})):
+        with pytest.raises(InvalidParamsError) as refused:
+            await agent.admit(call)
+        assert refused.value.message == "Invalid parameter metadata.skillId: expected string"
+        assert refused.value.violations[0].field == "metadata.skillId"
+
+
+@pytest.mark.parametrize("skill", [None, ""])
 async def test_peer_weakness_10_a_missing_skill_is_refused_before_a_task_exists(skill: object) -> None:
     agent = agent_of(math__add=Add(), text__echo=Returns({}))
     with pytest.raises(InvalidParamsError) as refused:

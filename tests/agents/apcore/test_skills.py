@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from apcore_a2a.agents.apcore.skills import to_params, to_skill
-from apcore_a2a.agents.schema import ROOT, Schema, file_field, inline, text_field
+from apcore_a2a.agents.schema import ROOT, Schema, file_field, inline, is_base64, text_field
 from apcore_a2a.agents.skill_card import modes
 from apcore_a2a.protocol.card import AgentSkill
 from apcore_a2a.protocol.model import encode
@@ -168,6 +168,20 @@ def test_references_are_replaced_by_what_they_name() -> None:
         },
     }
     assert "$defs" in schema
+
+
+def test_true_is_a_schema_that_takes_anything_and_says_nothing() -> None:
+    schema = {
+        "$defs": {"Any": True},
+        "properties": {"x": True, "y": {"$ref": "#/$defs/Any"}, "z": {"anyOf": [True, {"type": "null"}]}},
+    }
+
+    assert inline(schema)["properties"] == {"x": True, "y": True, "z": {"anyOf": [True, {"type": "null"}]}}
+    for name in ("x", "y", "z"):
+        alone = {"properties": {name: inline(schema)["properties"][name]}}
+        assert (text_field(alone), file_field(alone), is_base64(alone, name)) == (None, None, False)
+    assert inline({"$defs": 1, "properties": 1}) == {"$defs": 1, "properties": 1}
+    assert text_field({"properties": 1}) is None
 
 
 def doubling(levels: int) -> Schema:

@@ -81,11 +81,6 @@ def to_push_config(config: model.PushConfig) -> pb.TaskPushNotificationConfig:
     )
 
 
-def to_event(event: model.Event) -> ProtoEvent:
-    encode: Callable[[Any], ProtoEvent] = _TO_EVENT[type(event)]
-    return encode(event)
-
-
 def to_task(task: model.Task) -> pb.Task:
     return pb.Task(
         id=task.id,
@@ -107,26 +102,6 @@ def to_message(message: model.Message) -> pb.Message:
         metadata=to_struct(message.metadata),
         extensions=message.extensions,
         reference_task_ids=message.reference_task_ids,
-    )
-
-
-def _to_status_update(update: model.StatusUpdate) -> pb.TaskStatusUpdateEvent:
-    return pb.TaskStatusUpdateEvent(
-        task_id=update.task_id,
-        context_id=update.context_id,
-        status=_to_status(update.status),
-        metadata=to_struct(update.metadata),
-    )
-
-
-def _to_artifact_update(update: model.ArtifactUpdate) -> pb.TaskArtifactUpdateEvent:
-    return pb.TaskArtifactUpdateEvent(
-        task_id=update.task_id,
-        context_id=update.context_id,
-        artifact=_to_artifact(update.artifact),
-        append=update.append,
-        last_chunk=update.last_chunk,
-        metadata=to_struct(update.metadata),
     )
 
 
@@ -159,14 +134,6 @@ def _to_part(part: model.Part) -> pb.Part:
     elif part.data is not UNSET:
         content["data"] = to_value(part.data)
     return pb.Part(**content, metadata=to_struct(part.metadata), filename=part.filename, media_type=part.media_type)
-
-
-_TO_EVENT: Final[dict[type, Callable[[Any], ProtoEvent]]] = {
-    model.Task: to_task,
-    model.Message: to_message,
-    model.StatusUpdate: _to_status_update,
-    model.ArtifactUpdate: _to_artifact_update,
-}
 
 
 # ---- from protobuf; each raises InvalidAgentResponseError for what the model cannot say ------------------------------

@@ -20,14 +20,7 @@ from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill
 STRANGER: Final = Caller()
 
 
-def build_card(
-    modules: Modules,
-    *,
-    name: str = "",
-    description: str = "",
-    version: str = "",
-    show: Callable[[ModuleInfo], bool] | None = None,
-) -> AgentCard:
+def build_card(modules: Modules, *, show: Callable[[ModuleInfo], bool] | None = None) -> AgentCard:
     """The card of the modules as they are now. The server adds where it is reached, and what it can do besides.
 
     Args:
@@ -41,9 +34,9 @@ def build_card(
             described[module.id] = to_params(module)
     about = describe_skills(described)
     return AgentCard(
-        name=name or _read_project(modules, "name") or "apcore-agent",
-        description=description or _read_project(modules, "description") or _count(skills),
-        version=version or _read_project(modules, "version") or __version__,
+        name=_read_project(modules, "name") or "apcore-agent",
+        description=_read_project(modules, "description") or _count(skills),
+        version=_read_project(modules, "version") or __version__,
         supported_interfaces=(),
         capabilities=AgentCapabilities(streaming=hasattr(modules.executor, "stream"), extensions=(about,)),
         default_input_modes=(JSON,),

@@ -183,11 +183,18 @@ def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
         """From the description, else from the module: 0.6.0 leaves half of it there."""
         return getattr(described, name, None) or getattr(source, name, None) or default
 
+    def read_schema(name: str) -> dict[str, Any]:
+        """An empty one, which anything matches, is a description, too: apcore keeps an adapter on the module."""
+        found = getattr(described, name, None)
+        if found is None:
+            found = getattr(source, name, None)
+        return found or {}
+
     description = read("description", "")
     if not description:
         logger.warning("module has no description, so it is no skill", extra={"module_id": module_id})
     annotations = read("annotations", None)
-    input_schema = read("input_schema", {})
+    input_schema = read_schema("input_schema")
     return ModuleInfo(
         id=module_id,
         description=description,
@@ -197,7 +204,7 @@ def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
         examples=msgspec.convert(read("examples", ()), tuple[Example, ...], from_attributes=True),
         input_schema=inline(input_schema),
         integers=IntegerSchema(input_schema),
-        output_schema=inline(read("output_schema", {})),
+        output_schema=inline(read_schema("output_schema")),
         # `@module(display=…)` leaves it on the module, everything else in the metadata.
         display=read("metadata", {}).get("display") or getattr(source, "display", None) or {},
         # The method decides, not the annotation: apcore does not look at that one when it runs a module.

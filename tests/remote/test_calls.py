@@ -9,11 +9,26 @@ import pytest
 
 from apcore_a2a.agents.apcore.context import DEADLINE
 from apcore_a2a.auth.jwt import JWTAuthenticator
+from apcore_a2a.client import A2AClient
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, SendConfiguration, Task, TaskState
+from apcore_a2a.remote.module import RemoteCall, follow
 from apcore_a2a.testing import app_client
 from tests.auth.tokens import SECRET, bearer
 from tests.cli.conftest import hosted
+from tests.client.scripted import (
+    CARD,
+    STREAM_HEAD,
+    Request,
+    ScriptedServer,
+    artifact,
+    card,
+    event,
+    hang,
+    respond,
+    result,
+    task,
+)
 from tests.fakes import ASKS, COMPLETED, WORKING, Gate, ScriptedAgent, chunk, status
 from tests.remote.conftest import (
     PLAY,
@@ -108,6 +123,26 @@ async def test_what_a_remote_agent_streams_is_streamed(host: Host, mount: Mount)
     assert got[-1] == {"n0": 0, "n1": 1, "n2": 2}
 
 
+async def test_text_comes_back_whole_with_the_spaces_at_its_ends(host: Host, mount: Mount) -> None:
+    long = "long " * 300_000
+    agent = ScriptedAgent(
+        {"hi": (chunk("Once "), chunk("there was\n", append=True), COMPLETED), "long": (chunk(long), COMPLETED)}
+    )
+    executor, _ = mount(host(agent))
+
+    got = [part["text"] async for part in executor.stream(PLAY, {"text": "hi"}, context_of())]
+
+    assert got[:2] == ["Once ", "there was\n"]
+    assert await executor.call_async(PLAY, {"text": "hi"}) == {"text": "Once there was\n"}
+    assert await executor.call_async(PLAY, {"text": "long"}) == {"text": long}
+
+
+async def test_text_comes_back_without_control_characters(host: Host, mount: Mount) -> None:
+    executor, _ = mount(host(ScriptedAgent(default=(chunk("\x1b[31mred\x1b[0m\x07"), COMPLETED))))
+
+    assert await executor.call_async(PLAY, {"text": "hi"}) == {"text": "red"}
+
+
 async def test_a_chunk_arrives_before_the_remote_task_ends(host: Host, mount: Mount) -> None:
     url = host(ScriptedAgent(default=(chunk("first"), Gate(), COMPLETED)))
     executor, _ = mount(url)
@@ -143,6 +178,21 @@ async def test_out_of_time_the_remote_task_is_cancelled(host: Host, mount: Mount
 
     assert said(late.value) == "The remote agent did not answer in time"
     assert await asyncio.to_thread(only_task, url, TaskState.CANCELED)
+
+
+async def test_a_task_that_only_an_artifact_has_named_is_cancelled() -> None:
+    async def begin(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + event(request, artifact("x")))
+        await hang(request, writer)
+
+    async with asyncio.timeout(10), ScriptedServer() as server, A2AClient(server.url) as client:
+        server.on(CARD, respond(card(server.url))).on("/", begin, result(task("CANCELED")))
+        events = follow(client, RemoteCall([Part(text="go")], {"headers": {}}))
+        await anext(events)
+        await events.aclose()
+        last = server.asked("/")[-1].json
+
+    assert (last["method"], last["params"]["id"]) == ("CancelTask", "t-1")
 
 
 async def test_a_cancelled_token_is_heard(host: Host, mount: Mount) -> None:

@@ -12,7 +12,7 @@ from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.remote.mount import RemoteAgent, mount_remote
 from apcore_a2a.remote.skills import make_harmless, read_skills, to_module_id
 from tests.cli.conftest import EVIL
-from tests.fakes import WORKING, Gate, ScriptedAgent
+from tests.fakes import WORKING, Gate, ScriptedAgent, chunk
 from tests.remote.conftest import (
     PLAY,
     Add,
@@ -90,6 +90,19 @@ async def test_closing_ends_what_is_under_way(host: Host, mount: Mount) -> None:
 
     assert await asyncio.to_thread(only_task, url, TaskState.CANCELED)
     assert said(await fails(module.execute({"text": "go"}, context_of()))) == "The remote agent is not mounted any more"
+
+
+async def test_closing_between_two_results_cancels_the_remote_task(host: Host, mount: Mount) -> None:
+    url = host(ScriptedAgent(default=(chunk("first"), Gate())))
+    executor, agent = mount(url)
+
+    async with asyncio.timeout(10):
+        results = executor.registry.get(PLAY).stream({"text": "go"}, context_of())
+        await anext(results)
+        await asyncio.to_thread(agent.close)
+        await results.aclose()
+
+        assert await asyncio.to_thread(only_task, url, TaskState.CANCELED)
 
 
 def test_an_id_that_is_taken_is_not_taken_over(host: Host) -> None:

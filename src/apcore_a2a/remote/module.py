@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct
 
 from apcore_a2a.agents.apcore.context import DEADLINE
 from apcore_a2a.agents.apcore.parts import copy_output, output_parts
+from apcore_a2a.clean_text import clean_text
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import AuthLike, CallOptions, SendOptions
 from apcore_a2a.errors import A2AError, AgentError
@@ -31,7 +32,6 @@ from apcore_a2a.protocol.model import (
 )
 from apcore_a2a.remote.skills import RemoteSkill, clean, for_apcore
 
-MAX_RESULT: Final = 1_000_000  # characters of a remote text
 MAX_REASON: Final = 500  # characters of what a remote task says at its end
 MAX_NAME: Final = 100
 CANCEL_WAIT: Final = 5.0
@@ -172,7 +172,8 @@ def to_result(parts: Sequence[Part]) -> Data:
         else:
             result["data"] = part.data
     if texts:
-        result["text"] = clean("".join(texts), MAX_RESULT)
+        # All of it, and the spaces at its ends: it may be a piece of a stream.
+        result["text"] = clean_text("".join(texts))
     return result
 
 
@@ -234,9 +235,9 @@ async def follow(client: A2AClient, call: RemoteCall) -> AsyncGenerator[Event]:
                     return
                 if isinstance(event, Task):
                     task_id = event.id
-                    state = event.status.state
-                elif isinstance(event, StatusUpdate):
-                    task_id = event.task_id
+                elif not isinstance(event, Message):
+                    task_id = event.task_id or task_id  # some agents leave it out of updates
+                if isinstance(event, Task | StatusUpdate):
                     state = event.status.state
                 yield event
         # Asked for, not put together from the events: what was missed or cut short is in here.

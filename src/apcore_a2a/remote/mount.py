@@ -19,7 +19,7 @@ from apcore_a2a.client.sync import LoopThread, Steps
 from apcore_a2a.errors import A2AError, AgentError, InvalidParamsError, OverloadedError, UnauthenticatedError
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Event
-from apcore_a2a.remote.module import CANCEL_WAIT, Delegate, RemoteCall, RemoteModule, StreamingRemoteModule, follow
+from apcore_a2a.remote.module import Delegate, RemoteCall, RemoteModule, StreamingRemoteModule, follow
 from apcore_a2a.remote.skills import RemoteSkill, read_skills, to_module_id
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class RemoteAgent:
         self._mounted: dict[str, RemoteSkill] = {}  # by the ids of their modules
         self._registry_lock = threading.Lock()  # the refresher, `refresh` and `close` all change the registry
         self._thread = LoopThread()
-        self._submitted: set[Future[Any]] = set()  # work in the thread that is not done, for `close` to cancel
+        self._streams: set[Steps[Event]] = set()  # calls whose caller may ask for more, or has forgotten to
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -196,6 +196,7 @@ class RemoteAgent:
             ...         print(event)
         """
         steps = Steps(follow(self._client, call))
+        self._streams.add(steps)
         try:
             while True:
                 event = await self._in_own_loop(steps.next())
@@ -205,6 +206,7 @@ class RemoteAgent:
         except A2AError as error:
             raise self._for_callers(error, skill) from error
         finally:
+            self._streams.discard(steps)
             if not self._is_closed:  # else `close` has ended it, and its loop
                 await self._in_own_loop(steps.close())
 
@@ -219,13 +221,10 @@ class RemoteAgent:
             raise
 
     def _submit(self, work: Any) -> Future[Any]:
-        if self._is_closed:
-            work.close()  # or Python warns that it was never awaited
-            raise AgentError(UNMOUNTED)
-        future = self._thread.submit(work)
-        self._submitted.add(future)
-        future.add_done_callback(self._submitted.discard)
-        return future
+        try:
+            return self._thread.submit(work)
+        except RuntimeError:  # its thread has been told to end
+            raise AgentError(UNMOUNTED) from None
 
     def _for_callers(self, error: A2AError, skill: RemoteSkill) -> A2AError:
         """The error as the local agent's callers may see it; all of it is in the log."""
@@ -251,13 +250,11 @@ class RemoteAgent:
             for module_id in self._mounted:
                 self._registry.unregister(module_id)
             self._mounted.clear()
-        for future in list(self._submitted):
-            future.cancel()
         self._thread.stop(self._close_client)
 
     async def _close_client(self) -> None:
-        # The calls that were cancelled just now are cancelling their remote tasks, for which they need the client.
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        if others:
-            await asyncio.wait(others, timeout=CANCEL_WAIT + 1)
+        # Each cancels its remote task, for which it needs the client.
+        async with asyncio.TaskGroup() as group:
+            for steps in list(self._streams):
+                group.create_task(steps.close())
         await self._client.close()

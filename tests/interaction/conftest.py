@@ -1,6 +1,6 @@
 """A scripted agent on a socket, and speakers of every binding and version."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
@@ -9,6 +9,9 @@ import pytest
 
 from apcore_a2a.agent import Agent
 from tests.fakes import PATIENCE
+from tests.interaction.peers import js
+from tests.interaction.peers import sdk03 as sdk03_peer
+from tests.interaction.peers.process import Process
 from tests.interaction.serving import serving
 from tests.interaction.speaking import Speaker
 
@@ -38,6 +41,20 @@ async def serve() -> AsyncIterator[Serve]:
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(timeout=PATIENCE) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def sdk03() -> Iterator[Process]:
+    process = Process(sdk03_peer.COMMAND)
+    yield process
+    process.end()
+
+
+@pytest.fixture(scope="session")
+def js1() -> Iterator[Process]:
+    process = Process(js.COMMAND, cwd=js.installed())
+    yield process
+    process.end()
 
 
 @pytest.fixture(params=TONGUES, ids=lambda tongue: " ".join(tongue))

@@ -1,9 +1,10 @@
-"""Our server and real clients, on a socket: a2a-sdk 1.x, as a 1.0 and as a 0.3 client; a2a-sdk 0.3.x; and our own.
+"""Our server and real clients, on a socket: a2a-sdk 1.x, as a 1.0 and as a 0.3 client; a2a-sdk 0.3.x;
+@a2a-js/sdk 1.x; and our own.
 
 Each story is told once and lived by each of them over JSON-RPC and over REST.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,25 +17,20 @@ from apcore_a2a.testing.webhook import WebhookReceiver
 from tests.fakes import ASKS, COMPLETED, Gate, Keys, ScriptedAgent, chunk, says
 from tests.interaction.conftest import Serve
 from tests.interaction.peers import Peer, PeerError, rest
-from tests.interaction.peers.js import ask_js
+from tests.interaction.peers.js import Js, ask_js
 from tests.interaction.peers.ours import Ours
-from tests.interaction.peers.sdk03 import Process, Sdk03
+from tests.interaction.peers.process import Process
+from tests.interaction.peers.sdk03 import Sdk03
 from tests.interaction.peers.sdk1 import Sdk1
 from tests.requirements import requirement
 
-NAMES = ("sdk 1.x", "sdk 1.x as 0.3", "sdk 0.3.x", "ours 1.0", "ours 0.3")
+NAMES = ("sdk 1.x", "sdk 1.x as 0.3", "sdk 0.3.x", "js 1.x", "ours 1.0", "ours 0.3")
 PEERS = [(name, binding) for name in NAMES for binding in ("JSONRPC", "HTTP+JSON")]
+WHO_LIST = [peer for peer in PEERS if peer[0] in ("sdk 1.x", "js 1.x")]  # the 0.3 clients have no list
 
 
 class Meet(Protocol):
     async def __call__(self, agent: Agent, **options: Any) -> Peer: ...
-
-
-@pytest.fixture(scope="session")
-def sdk03() -> Iterator[Process]:
-    process = Process()
-    yield process
-    process.end()
 
 
 @pytest.fixture(params=PEERS, ids=lambda peer: " ".join(peer))
@@ -51,6 +47,8 @@ async def meet(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Me
         match name:
             case "sdk 0.3.x":
                 peers.append(Sdk03(request.getfixturevalue("sdk03"), url, binding, headers))
+            case "js 1.x":
+                peers.append(Js(request.getfixturevalue("js1"), url, binding, headers))
             case "ours 1.0":
                 peers.append(Ours(url, binding, headers, version="1.0"))
             case "ours 0.3":
@@ -239,15 +237,15 @@ async def test_a_client_without_credentials(meet: Meet) -> None:
 
 
 @requirement("FR-TSK-006")
-@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-async def test_a_list_page_by_page(serve: Serve, binding: str) -> None:
-    peer = Sdk1(await serve(ScriptedAgent()), binding)  # the 0.3 clients have no list
+@pytest.mark.parametrize("meet", WHO_LIST, ids=lambda peer: " ".join(peer), indirect=True)
+async def test_a_list_page_by_page(meet: Meet) -> None:
+    peer = await meet(ScriptedAgent())
+    assert isinstance(peer, Sdk1 | Js)
     ids = [(await peer.send("hi", context_id="talk"))["task"] for _ in range(3)]
     first, token = await peer.list("talk", 2)
     second, end = await peer.list("talk", 2, token)
     assert first + second == ids[::-1]
     assert end == ""
-    await peer.close()
 
 
 async def test_a_failure_of_one_test_is_not_that_of_the_next(sdk03: Process) -> None:

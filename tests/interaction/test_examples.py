@@ -5,14 +5,14 @@ Those of 1.x, and those of 0.3 over REST, send every number as a double: 5 arriv
 
 import base64
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import apcore
 import pytest
 
 from tests.interaction.conftest import Serve
-from tests.interaction.peers.sdk03 import Process, Sdk03
+from tests.interaction.peers.sdk03 import Sdk03
 from tests.interaction.peers.sdk1 import Sdk1
 from tests.requirements import requirement
 from tests.sources import ROOT
@@ -35,13 +35,6 @@ CALLS: dict[str, tuple[Any, Any]] = {  # by skill: its inputs, and the data that
 class Client(Protocol):
     async def send_data(self, skill: str, data: Any) -> list[Any]: ...
     async def close(self) -> None: ...
-
-
-@pytest.fixture(scope="module")
-def sdk03() -> Iterator[Process]:
-    process = Process()
-    yield process
-    process.end()
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""Files by value over 0.3, with official clients on a socket: what the agent sees, and what the client gets back.
+"""Files by value, with official clients on a socket: what the agent sees, and what the client gets back.
 
-Over REST the field is `bytes` of a protocol buffer, in base64 once (docs/decisions/0044).
+Over REST of 0.3 the field is `bytes` of a protocol buffer, in base64 once (docs/decisions/0044).
 """
 
 import base64
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 
 import httpx
 import pytest
@@ -13,8 +13,9 @@ from apcore_a2a.agent import Admission, AgentEvent, Call
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate
 from tests.fakes import COMPLETED
 from tests.interaction.conftest import Serve
-from tests.interaction.peers.js import ask_js
-from tests.interaction.peers.sdk03 import Process, Sdk03
+from tests.interaction.peers.js import Js, ask_js
+from tests.interaction.peers.process import Process
+from tests.interaction.peers.sdk03 import Sdk03
 from tests.requirements import requirement
 
 # Binary; text; and texts that would be base64 themselves, which nobody may take for a second layer of it.
@@ -36,13 +37,6 @@ class EchoesFiles:
         self.seen.extend(part.raw for part in call.message.parts)
         yield ArtifactUpdate(artifact=Artifact(artifact_id="a", parts=[*call.message.parts]), last_chunk=True)
         yield COMPLETED
-
-
-@pytest.fixture(scope="module")
-def sdk03() -> Iterator[Process]:
-    process = Process()
-    yield process
-    process.end()
 
 
 @pytest.fixture
@@ -86,6 +80,17 @@ async def test_the_client_of_javascript_gets_its_file_back(
 ) -> None:
     encoded = base64.b64encode(content).decode()
     assert await ask_js(await serve(agent), binding, "file", encoded) == encoded
+    assert agent.seen == [content]
+
+
+@requirement("NFR-CMP-005")
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+@pytest.mark.parametrize("content", [b"\x89PNG\x00\xff", b"hello123"])
+async def test_the_client_of_javascript_gets_its_file_back_over_1_0(
+    serve: Serve, js1: Process, agent: EchoesFiles, binding: str, content: bytes
+) -> None:
+    encoded = base64.b64encode(content).decode()
+    assert await Js(js1, await serve(agent), binding).send_file(encoded) == encoded
     assert agent.seen == [content]
 
 

@@ -1,6 +1,6 @@
 """The functions of examples/skills.py, called by the official Python clients, on a socket: 5 arrives as 5.0."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -9,16 +9,9 @@ from apcore_a2a import A2AClient, as_agent
 from apcore_a2a.protocol.model import Task
 from examples.skills import SKILLS
 from tests.interaction.conftest import Serve
-from tests.interaction.peers.sdk03 import Process, Sdk03
+from tests.interaction.peers.sdk03 import Sdk03
 from tests.interaction.peers.sdk1 import Sdk1
 from tests.interaction.test_examples import CLIENTS, Client
-
-
-@pytest.fixture(scope="module")
-def sdk03() -> Iterator[Process]:
-    process = Process()
-    yield process
-    process.end()
 
 
 @pytest.fixture(params=CLIENTS, ids=lambda client: " ".join(client))

@@ -1,4 +1,4 @@
-"""The client of @a2a-js/sdk, as a 0.3 client, in a process of its own: one for each call."""
+"""The clients of @a2a-js/sdk: as a 1.0 client in one process, as a 0.3 client in one for each call."""
 
 import asyncio
 import json
@@ -8,18 +8,31 @@ from typing import Any
 import pytest
 
 from tests.fakes import PATIENCE
+from tests.interaction.peers.process import ProcessPeer
 from tests.sources import ROOT
 
 NODE_MODULES = ROOT / ".venvs" / "js"
 SCRIPT = Path(__file__).with_name("js_client.cjs")
+COMMAND = ("node", Path(__file__).with_name("js1_client.cjs"))
+
+
+class Js(ProcessPeer):
+    async def list(self, context_id: str, page_size: int, page_token: str = "") -> tuple[list[str], str]:
+        ids, token = await self._ask("list", context_id=context_id, page_size=page_size, page_token=page_token)
+        return ids, token
+
+
+def installed() -> Path:
+    """Where the package is; a test that needs it is skipped without."""
+    if not (NODE_MODULES / "node_modules" / "@a2a-js" / "sdk").exists():
+        pytest.skip(".venvs/js is missing: make setup")
+    return NODE_MODULES
 
 
 async def ask_js(*arguments: str) -> Any:
     """What the script answers to: address, binding, what to do."""
-    if not (NODE_MODULES / "node_modules" / "@a2a-js" / "sdk").exists():
-        pytest.skip(".venvs/js is missing: make setup")
     process = await asyncio.create_subprocess_exec(
-        "node", str(SCRIPT), *arguments, cwd=NODE_MODULES, stdout=asyncio.subprocess.PIPE
+        "node", str(SCRIPT), *arguments, cwd=installed(), stdout=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(4 * PATIENCE):
         answer, _ = await process.communicate()

@@ -1,114 +1,16 @@
-"""The client of a2a-sdk 0.3.x, in a process and an environment of its own: one process for all tests."""
+"""The client of a2a-sdk 0.3.x, in a process and an environment of its own."""
 
-import asyncio
-import json
-import subprocess
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import Final
 
-from tests.fakes import PATIENCE
-from tests.interaction.peers import PeerError, Words
+from tests.interaction.peers import Words
+from tests.interaction.peers.process import ProcessPeer
+from tests.sources import ROOT
 
-PYTHON = Path(__file__).parents[3] / ".venvs" / "sdk03" / "bin" / "python"
-SCRIPT = Path(__file__).with_name("sdk03_client.py")
+PYTHON: Final = ROOT / ".venvs" / "sdk03" / "bin" / "python"
+COMMAND: Final = (PYTHON, ROOT / "tests" / "interaction" / "peers" / "sdk03_client.py")
 
 
-class Process:
-    """The process; a question at a time. One that has died is told of by who asked it, and the next gets a new one."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-
-    def _exchange(self, line: str) -> str:
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [PYTHON, SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-            )
-        assert self._process.stdin is not None and self._process.stdout is not None  # they are pipes
-        answer = ""
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(line + "\n")
-            answer = self._process.stdout.readline()
-        if not answer:
-            self.end()
-            raise AssertionError(f"the client of a2a-sdk 0.3 has died, asked {line}; its last words are above")
-        return answer
-
-    async def ask(self, **question: Any) -> Any:
-        """In a thread: the server runs in this one."""
-        line = await asyncio.to_thread(self._exchange, json.dumps(question))
-        answer = json.loads(line)
-        if "failed" in answer:
-            raise AssertionError(answer["failed"])
-        if "error" in answer:
-            raise PeerError(answer["error"])
-        return answer["ok"]
-
-    def end(self) -> None:
-        if self._process is None:
-            return
-        process = self._process
-        self._process = None
-        try:
-            process.communicate(timeout=PATIENCE)  # closes its pipes, whether it is there or not
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-
-
-class Sdk03Ear:
-    def __init__(self, process: Process, stream: str) -> None:
-        self._process, self._stream = process, stream
-
-    async def next(self) -> Words:
-        return dict(await self._process.ask(do="next", stream=self._stream))
-
-    async def close(self) -> None:
-        await self._process.ask(do="close", stream=self._stream)
-
-
-class Sdk03:
-    def __init__(self, process: Process, url: str, binding: str, headers: dict[str, str] | None = None) -> None:
-        self._process, self._where = process, {"url": url, "binding": binding, "headers": headers or {}}
-
-    async def _ask(self, do: str, **more: Any) -> Any:
-        return await self._process.ask(do=do, **self._where, **more)
-
-    async def send(self, text: str, *, task_id: str = "", context_id: str = "", wait: bool = True) -> Words:
-        return dict(await self._ask("send", text=text, task_id=task_id, context_id=context_id, wait=wait))
-
+class Sdk03(ProcessPeer):
     async def send_data(self, skill: str, data: Words) -> list[Words]:
         """The parts that a skill makes of data; a file as `raw`, in base64."""
         return list(await self._ask("send_data", skill=skill, data=data))
-
-    async def send_file(self, content: str) -> str:
-        """The first file of the answer to a file, both in base64."""
-        return str(await self._ask("send_file", content=content))
-
-    async def stream(self, text: str) -> Sdk03Ear:
-        return Sdk03Ear(self._process, await self._ask("stream", text=text))
-
-    async def subscribe(self, task_id: str) -> Sdk03Ear:
-        return Sdk03Ear(self._process, await self._ask("subscribe", task_id=task_id))
-
-    async def get(self, task_id: str, history_length: int | None = None) -> Words:
-        return dict(await self._ask("get", task_id=task_id, history_length=history_length))
-
-    async def cancel(self, task_id: str) -> Words:
-        return dict(await self._ask("cancel", task_id=task_id))
-
-    async def card(self) -> Words:
-        return dict(await self._ask("card"))
-
-    async def extended_card(self) -> Words:
-        return await self.card()  # of its own accord, where the card says that there is one
-
-    async def set_webhook(self, task_id: str, url: str) -> Words:
-        return dict(await self._ask("set_webhook", task_id=task_id, webhook=url))
-
-    async def get_webhook(self, task_id: str, config_id: str) -> Words:
-        return dict(await self._ask("get_webhook", task_id=task_id, config_id=config_id))
-
-    async def close(self) -> None:
-        pass

@@ -1,10 +1,6 @@
 # mypy: ignore-errors
 # It is typed against a2a-sdk 0.3.x, which cannot be installed beside the 1.x that mypy sees.
-"""The client of a2a-sdk 0.3.x, which does what the lines on its standard input say.
-
-A line is a JSON object: {"do": ..., "url": ..., "binding": ..., "headers": ...}, with what the deed needs. The answer
-is a line, too: {"ok": ...}, {"error": ...} for an error of the protocol, or {"failed": ...} with a traceback.
-"""
+"""The client of a2a-sdk 0.3.x, which does what the lines on its standard input say (`process.py`)."""
 
 import asyncio
 import json

@@ -1,11 +1,13 @@
 """What every test runs under.
 
-Hypothesis without wall-clock deadlines, and the same examples on each CI run; a cache directory that is nobody's.
+Hypothesis without wall-clock deadlines, and the same examples on each CI run; a cache directory that is nobody's;
+what was covered is saved when the last test is over.
 """
 
 import os
 from collections.abc import Iterator
 
+import coverage
 import pytest
 from hypothesis import settings
 
@@ -23,3 +25,11 @@ def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     del os.environ["XDG_CACHE_HOME"]
     if before is not None:
         os.environ["XDG_CACHE_HOME"] = before
+
+
+def pytest_sessionfinish() -> None:
+    """Save what this process has covered now: pytest-xdist kills its processes when their exit takes ten seconds."""
+    measured = coverage.Coverage.current()
+    if measured is not None:
+        measured.stop()
+        measured.save()

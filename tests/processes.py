@@ -44,12 +44,12 @@ class Process:
             self.said += (await stderr.read()).decode()
             return await self._process.wait()
 
-    async def ends_sometime(self) -> int:
-        """Read all that it says, for as long as it lives; its exit code."""
+    async def lines(self) -> AsyncIterator[str]:
+        """What it says, line by line, for as long as it lives."""
         stderr = self._process.stderr
         assert stderr is not None
-        self.said += (await stderr.read()).decode()
-        return await self._process.wait()
+        async for line in stderr:
+            yield line.decode(errors="replace").rstrip()
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)

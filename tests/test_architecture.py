@@ -43,10 +43,7 @@ RULES: Final = {
     "agents.a2a_sdk": may("agents agent protocol errors", "a2a google.protobuf msgspec"),
     "agents.as_agent": may("agents agents.a2a_sdk agent", ""),
     # aiohttp fetches the keys that an issuer publishes.
-    "auth": may(
-        "agent protocol errors clean_text ids_and_time loopback safe_headers",
-        "aiohttp cryptography joserfc msgspec starlette.types",
-    ),
+    "auth": may("agent protocol errors clean_text ids_and_time loopback", "aiohttp cryptography joserfc msgspec"),
     "engine": may("agent protocol errors ids_and_time clean_text storage.task_store", "msgspec"),
     "http": may(
         "http.traffic engine agent protocol errors clean_text loopback safe_headers storage.task_store",
@@ -54,8 +51,10 @@ RULES: Final = {
     ),
     "http.traffic": may("", ""),
     "http.tls": may("", "msgspec"),
-    "http.guard": may("http.traffic", "uvicorn"),
-    "http.server": may("", "uvicorn"),
+    "http.one_write": may("", ""),
+    "http.guard": may("http.one_write http.traffic", "uvicorn"),
+    "http.tls_listener": may("http.tls http.traffic", ""),
+    "http.server": may("http.tls http.tls_listener http.traffic", "uvicorn"),
     "storage.task_store": may("protocol errors", "msgspec"),
     "storage": may("storage.task_store protocol errors", "msgspec"),
     "storage.postgres": may("storage storage.task_store protocol errors", "asyncpg msgspec"),
@@ -219,7 +218,7 @@ def test_a_forbidden_import_is_found(module: str, source: str) -> None:
         ("apcore_a2a.engine.engine", "from apcore_a2a.storage.task_store import TaskStore"),
         ("apcore_a2a.http.server", "import uvicorn"),
         ("apcore_a2a.protocol.v1", "from datetime import datetime\nfrom msgspec import Raw"),
-        ("apcore_a2a.auth.middleware", "from starlette.types import ASGIApp"),
+        ("apcore_a2a.auth.jwt", "from joserfc import jwt"),
         ("apcore_a2a.app.serve", "import uvicorn\nfrom apcore_a2a.storage.memory import InMemoryTaskStore"),
         ("apcore_a2a", "from apcore_a2a.client import A2AClient"),
     ],

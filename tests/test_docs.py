@@ -16,16 +16,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import apcore_a2a
-from tests.requirements import requirement
 from tests.sources import PACKAGE, ROOT, module_name, python_files
 
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")  # pictures, too
 CHECKED = {"python", "python compile-only", "sh"}
 SHOWN = {"text", "json", "toml", "yaml", "http"}
 PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md"))
-EXPORTED = [name for name in apcore_a2a.__all__ if name != "__version__"]
 WITH_EXAMPLES = [
     module_name(path)
     for path in python_files("src")
@@ -75,13 +72,6 @@ def test_the_examples_of_a_module_say_what_happens(module: str) -> None:
     assert result.failed == 0
 
 
-@requirement("NFR-MNT-003")
-@pytest.mark.parametrize("name", EXPORTED)
-def test_a_public_name_has_a_docstring_with_an_example(name: str) -> None:
-    assert "Example:" in (inspect.getdoc(getattr(apcore_a2a, name)) or "")
-    assert ">>> " in (inspect.getdoc(getattr(apcore_a2a, name)) or "")
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -107,6 +97,12 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     targets = LINK.findall(page.read_text(encoding="utf-8"))
     local = [target for target in targets if "://" not in target and not target.startswith("mailto:")]
     assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+def test_every_picture_is_shown_on_a_page() -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    pictures = [path.name for path in (ROOT / "docs").rglob("*") if path.suffix in (".png", ".svg")]
+    assert [name for name in pictures if f"{name})" not in pages] == []
 
 
 @pytest.mark.parametrize("language", ["python", "python compile-only"])
@@ -138,3 +134,12 @@ def test_the_map_of_the_package_names_files_that_are_there() -> None:
     assert len(named) > 30
     missing = [name for name in sorted(named) if not (ROOT / name).exists() and not (PACKAGE / name).exists()]
     assert missing == []
+
+
+def test_what_is_seen_at_3_a_m_is_what_the_program_says() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    _, _, table = page.partition("## At 3 a.m.")
+    seen = re.findall(r'^\|[^|"]*"([^"|]+)"', table, re.MULTILINE)
+    assert len(seen) > 15
+    sources = "".join(path.read_text(encoding="utf-8") for path in python_files("src"))
+    assert [text for text in seen if text not in sources] == []

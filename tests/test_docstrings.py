@@ -1,13 +1,14 @@
 """Docstrings with an example, for what people call and implement: not only for the names, but for each method."""
 
 import inspect
+import re
 
 import pytest
 
 import apcore_a2a
 from apcore_a2a.agents.executors import EventQueue, RequestContext, RequestContextBuilder, TaskUpdater
 from apcore_a2a.app.application import Application
-from apcore_a2a.storage.task_store import Store, TellsTrouble
+from apcore_a2a.storage.task_store import Store, TellsTrouble, TellsUsage
 from tests.requirements import requirement
 
 EXPORTED = [getattr(apcore_a2a, name) for name in apcore_a2a.__all__]
@@ -15,7 +16,7 @@ FURTHER = (Application, EventQueue, RequestContext, RequestContextBuilder, TaskU
 CLASSES = [*filter(inspect.isclass, EXPORTED), *FURTHER]
 INTERNAL = {"Application.open_or_say_why"}  # the server's
 # What the engine asks of a store: told once, in that contract, and nobody else calls it.
-OF_STORES = {name for contract in (Store, TellsTrouble) for name in vars(contract)}
+OF_STORES = {name for contract in (Store, TellsTrouble, TellsUsage) for name in vars(contract)}
 
 
 def methods() -> list[str]:
@@ -34,7 +35,7 @@ def methods() -> list[str]:
 @requirement("NFR-MNT-003")
 @pytest.mark.parametrize("value", [value for value in EXPORTED if callable(value)], ids=lambda value: value.__name__)
 def test_a_public_name_has_a_docstring_with_an_example(value: object) -> None:
-    assert ">>> " in (inspect.getdoc(value) or "")
+    assert re.search(r"\bExample:\n.*>>> ", inspect.getdoc(value) or "", re.DOTALL)
 
 
 @requirement("NFR-MNT-003")

@@ -32,10 +32,11 @@ class Caller(Struct, frozen=True, kw_only=True):
     @property
     def owner(self) -> str:
         """What the store files this caller's tasks under; the same `id` of two issuers is two owners."""
-        # With `|`, an authenticated caller of the name "anonymous" is not ANONYMOUS. The name stands last: a client may
-        # make up any tenant, but what ends in its own name is its own.
+        # With `|`, an authenticated caller of the name "anonymous" is not ANONYMOUS. The name stands first, and has no
+        # line break (`identify` sees to that): a client may make up any tenant, but what begins with its own name is
+        # its own; and all that is one caller's lies side by side in an index.
         name = f"{self.issuer}|{self.id}" if self.is_authenticated else ANONYMOUS
-        return f"{self.tenant}\n{name}" if self.tenant else name
+        return f"{name}\n{self.tenant}" if self.tenant else name
 
     @property
     def is_authenticated(self) -> bool:

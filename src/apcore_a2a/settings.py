@@ -3,6 +3,7 @@
 Rule: read here, and only here; below `app/` everyone receives plain values.
 """
 
+import math
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ from msgspec import Struct
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.http.tls import ClientCertificates
 from apcore_a2a.http.traffic import MAX_BODY, MIB
+from apcore_a2a.http.trusted_proxies import TrustedProxies
 from apcore_a2a.protocol.card import CardMode
 from apcore_a2a.protocol.decoding import MAX_VALUES
 from apcore_a2a.webhooks.signatures import parse_secret
@@ -31,6 +33,9 @@ _POSITIVE: Final = (
     "max_body_bytes_in_flight",
     "max_answer_bytes_in_flight",
     "max_streams_per_caller",
+    "max_stored_tasks_per_caller",
+    "max_stored_bytes_per_caller",
+    "max_stored_bytes",
     "max_json_values",
     "max_request_bytes",
     "max_event_bytes",
@@ -39,6 +44,13 @@ _POSITIVE: Final = (
     "max_context_messages",
     "task_store_ttl",
     "task_store_max",
+)
+_FINITE: Final = (
+    "shutdown_timeout",
+    "drain_delay",
+    "max_requests_per_second",
+    "max_anonymous_requests_per_second",
+    "max_total_requests_per_second",
 )
 
 
@@ -106,6 +118,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_body_bytes_in_flight: int = 256 * MIB
     max_answer_bytes_in_flight: int = 256 * MIB
     max_streams_per_caller: int = 1_000
+    max_stored_tasks_per_caller: int | None = None
+    """Most tasks that are kept of one caller; None is without a limit."""
+    max_stored_bytes_per_caller: int | None = None
+    """Most bytes of JSON that their tasks have together; None is without a limit, in memory half of those of all."""
+    max_stored_bytes: int | None = None
+    """The same of all callers; None is without a limit, in memory 256 MiB."""
     max_json_values: int = MAX_VALUES
     max_request_bytes: int = MAX_BODY
     """Bytes of one request: of a message with all its parts."""
@@ -114,6 +132,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_output_bytes: int = 256 * MIB
     """Bytes of all events of one run: of the artifacts that it makes, piece by piece."""
     trusted_proxies: tuple[str, ...] = ()
+    """Addresses, or networks, of proxies whose X-Forwarded-* and Client-Cert are believed."""
     ssl_certfile: str | None = None
     """The server's certificate, PEM, and those between it and its authority; None serves without TLS."""
     ssl_keyfile: str | None = None
@@ -134,6 +153,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if name in SECRETS and value is not None:
                 value = "***"
+            if name == "store" and value is not None:
+                value = hide_password(value)
             shown.append(f"{name}={value!r}")
         return f"Settings({', '.join(shown)})"
 
@@ -151,16 +172,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         """
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port must be between 0 and 65535, not {self.port}")
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} must be positive, not {value}")
-        if self.drain_delay < 0:
-            raise ValueError(f"drain_delay must not be negative, not {self.drain_delay}")
+        self._check_numbers()
         for origin in self.cors_origins:
             if not _is_origin(origin):
                 raise ValueError(f"cors_origins must hold origins such as 'https://app.example' or '*', not {origin!r}")
-        if self.url is not None and urlsplit(self.url).scheme not in ("http", "https"):
+        TrustedProxies(self.trusted_proxies)
+        if self.url is not None and not _is_http(self.url):
             raise ValueError(f"url must be an http or https address, not {self.url!r}")
         if not self.explorer_prefix.startswith("/") or self.explorer_prefix.endswith("/"):
             raise ValueError(f"explorer_prefix must look like '/explorer', not {self.explorer_prefix!r}")
@@ -169,6 +186,17 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.log_level is not None and self.log_level.lower() not in LOG_LEVELS:
             raise ValueError(f"log_level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}")
         return self
+
+    def _check_numbers(self) -> None:
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and not value > 0:  # not `<= 0`: NaN is neither
+                raise ValueError(f"{name} must be positive, not {value}")
+        if not self.drain_delay >= 0:
+            raise ValueError(f"drain_delay must not be negative, not {self.drain_delay}")
+        for name in _FINITE:
+            if getattr(self, name) == math.inf:
+                raise ValueError(f"{name} must be finite")
 
     def _check_tls(self) -> None:
         if self.ssl_certfile is None:
@@ -193,6 +221,9 @@ class Settings(Struct, frozen=True, kw_only=True):
             max_active_tasks_per_caller=self.max_active_tasks_per_caller,
             max_streams=self.max_streams,
             max_streams_per_caller=self.max_streams_per_caller,
+            max_stored_tasks_per_caller=self.max_stored_tasks_per_caller,
+            max_stored_bytes_per_caller=self.max_stored_bytes_per_caller,
+            max_stored_bytes=self.max_stored_bytes,
             max_event_bytes=self.max_event_bytes,
             max_output_bytes=self.max_output_bytes,
             cancel_on_disconnect=self.cancel_on_disconnect,
@@ -203,12 +234,37 @@ class Settings(Struct, frozen=True, kw_only=True):
         )
 
 
+def hide_password(url: str) -> str:
+    """The URL of a store as it may be shown: without what may be a password, before an `@` or in the query.
+
+    Example:
+        >>> hide_password("postgresql://agent:secret@db/tasks?ttl=60")
+        'postgresql://…@db/tasks?ttl=60'
+    """
+    scheme, separator, rest = url.partition("://")
+    if rest.startswith("/"):  # a file, of which nothing is secret
+        return url
+    address, question_mark, query = rest.partition("?")
+    if "@" in query:  # a "?" in a password looks like this, and so does an "@" in one: nothing is known for sure
+        return f"{scheme}{separator}…"
+    if "@" in address:
+        address = f"…@{address.rpartition('@')[2]}"
+    if "password" in query:
+        query = "…"
+    return f"{scheme}{separator}{address}{question_mark}{query}"
+
+
 def _check_secrets(given: str) -> None:
     for secret in given.split():
         try:
             parse_secret(secret)
         except ValueError as error:
             raise ValueError(f"webhook_secret makes no sense: {error}") from error
+
+
+def _is_http(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _is_origin(text: str) -> bool:

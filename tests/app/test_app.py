@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import apcore
 import httpx
 import pytest
 
-from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, async_serve
+from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, Settings, async_serve, serve
 from tests.auth.tokens import SECRET, bearer
 from tests.modules import Add, Pay, registry
 from tests.requirements import requirement
@@ -113,19 +114,44 @@ async def test_one_word_makes_tasks_survive(tmp_path: Any) -> None:
     [
         ({"store": "mysql://x"}, "memory://, postgres://, postgresql://, sqlite://"),
         ({"store": "memory://", "task_store": InMemoryTaskStore()}, "not both"),
+        ({"url": "https://"}, "url must be an http or https address"),
         ({"execution_timeout": 0}, "execution_timeout must be positive"),
+        ({"execution_timeout": float("nan")}, "execution_timeout must be positive"),
+        ({"drain_delay": float("nan")}, "drain_delay must not be negative"),
         ({"max_active_tasks": -1}, "max_active_tasks must be positive"),
         ({"max_streams_per_caller": 0}, "max_streams_per_caller must be positive"),
         ({"max_json_values": 0}, "max_json_values must be positive"),
         ({"url": "ftp://x"}, "url must be an http"),
         ({"explorer_prefix": "explorer"}, "explorer_prefix must look like"),
         ({"log_level": "loud"}, "log_level must be one of"),
+        ({"admin_role": "ops"}, "admin_role needs auth"),
+        ({"trusted_proxies": "proxy.example"}, "trusted_proxies must hold addresses or networks"),
+        ({"trusted_proxies": "10.0.0.1/8"}, "10.0.0.1/8 has host bits set"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 async def test_settings_that_make_no_sense_are_refused_by_name(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         await async_serve(registry(), **options)
+
+
+@pytest.mark.parametrize("name", Settings.__struct_fields__)
+def test_a_setting_of_another_type_is_refused_by_name(name: str) -> None:
+    options: dict[str, Any] = {name: object()}
+    with pytest.raises(TypeError, match=rf"^{name} makes no sense: "):
+        serve(registry(), **options)
+
+
+async def test_where_a_loop_runs_already_serve_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match=r"asyncio.to_thread\(serve, …\)"):
+        serve(registry(), port=0)
+
+
+async def test_a_path_may_be_a_path(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"audit_log": tmp_path / "audit.jsonl"}
+    async with browsing(await async_serve(registry(), **options)) as client:
+        await client.post("/", json=send())
+    assert (tmp_path / "audit.jsonl").read_text()
 
 
 @requirement("FR-AGC-001")
@@ -150,10 +176,16 @@ async def test_without_an_address_the_card_says_the_sockets_and_never_the_host_h
 
 
 async def test_a_trusted_proxy_says_where_the_agent_is() -> None:
-    app = await async_serve(registry(), trusted_proxies=["10.0.0.1"])
+    app = await async_serve(registry(), trusted_proxies=["10.0.0.1", "172.16.0.0/12"])
     forwarded = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "agents.example", "X-Forwarded-Prefix": "/a"}
+    for proxy in ("10.0.0.1", "172.18.0.9", "::ffff:172.18.0.9"):
+        async with browsing(app, client=(proxy, 1)) as client:
+            assert (await client.get(CARD, headers=forwarded)).json()["url"] == "https://agents.example/a/"
+    appended = {name: f"made.up, {said}" for name, said in forwarded.items()}  # as Apache does with what it was told
     async with browsing(app, client=("10.0.0.1", 1)) as client:
-        assert (await client.get(CARD, headers=forwarded)).json()["url"] == "https://agents.example/a/"
+        assert (await client.get(CARD, headers=appended)).json()["url"] == "https://agents.example/a/"
+    async with browsing(app, client=("10.0.0.2", 1)) as client:
+        assert "agents.example" not in (await client.get(CARD, headers=forwarded)).text
 
 
 @requirement("FR-AGC-005", "FR-OPS-003")

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -82,6 +84,20 @@ async def test_it_mounts_anywhere_in_another_application() -> None:
         assert answer["result"]["status"]["state"] == "completed"
 
 
+async def test_an_application_that_mounts_it_opens_and_closes_it_by_its_lifespan() -> None:
+    told: list[str] = []
+    agent = await async_serve(
+        registry(), on_startup=[lambda: told.append("opened")], on_shutdown=[lambda: told.append("closed")]
+    )
+    host = FastAPI(lifespan=agent.router.lifespan_context)
+    host.mount("/agent", agent)
+    async with browsing(host) as client:
+        assert told == ["opened"]
+        answer = (await client.post("/agent/", json=send())).json()
+        assert answer["result"]["status"]["state"] == "completed"
+    assert told == ["opened", "closed"]
+
+
 async def test_middleware_that_was_added_sees_every_request() -> None:
     app = await async_serve(registry())
     seen: list[str] = []
@@ -120,6 +136,52 @@ async def test_hooks_run_when_it_opens_and_when_it_closes() -> None:
     async with browsing(app):
         assert told == ["opened", "opened, later"]
     assert told == ["opened", "opened, later", "closed"]
+
+
+class Told:
+    """An authenticator that says when it is opened and closed."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def authenticate(self, headers: dict[str, str]) -> None:
+        return None
+
+    async def open(self) -> None:
+        self.said.append("opened")
+
+    async def close(self) -> None:
+        self.said.append("closed")
+
+
+def fail() -> None:
+    raise RuntimeError("a hook of the user's")
+
+
+async def test_a_hook_that_fails_at_the_start_leaves_nothing_open() -> None:
+    auth = Told()
+    app = await async_serve(registry(), auth=auth, on_startup=[fail])
+    with pytest.raises(RuntimeError):
+        await app.open()
+    assert auth.said == ["opened", "closed"]
+
+
+async def test_a_hook_that_fails_at_the_end_keeps_nothing_else_from_being_closed(tmp_path: Path) -> None:
+    auth = Told()
+    log = tmp_path / "audit.log"
+    closed: list[str] = []
+    app = await async_serve(
+        registry(), auth=auth, audit_log=str(log), on_shutdown=[fail, lambda: closed.append("closed")]
+    )
+    await app.open()
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://agent.example") as client:
+        assert (await client.post("/", json={})).status_code == 401
+    with pytest.raises(RuntimeError):
+        await app.close()
+    assert (auth.said, closed) == (["opened", "closed"], ["closed"])
+    assert '"no credentials"' in log.read_text()
+    assert "audit log" not in {thread.name for thread in threading.enumerate()}
 
 
 async def test_it_opens_once_however_many_come_first() -> None:

@@ -94,6 +94,21 @@ async def test_the_log_level_says_how_much_is_logged(tmp_path: Path) -> None:
     assert "Invalid value for '--log-level'" in process.said
 
 
+@pytest.mark.parametrize("by", ["flag", "variable"])
+async def test_limits_of_what_is_stored_hold_by_flag_and_by_variable(by: str, tmp_path: Path) -> None:
+    flags = ["--extensions-dir", str(EXTENSIONS), "--store", f"sqlite:///{tmp_path}/tasks.db"]
+    variables = {}
+    if by == "flag":
+        flags += ["--max-stored-tasks-per-caller", "1"]
+    else:
+        variables["A2A_MAX_STORED_BYTES"] = "100"
+    async with command(*flags, **variables) as process:
+        async with httpx.AsyncClient(base_url=await address(process)) as client:
+            asked = send({"text": "a b"}, skill="text.stats")
+            statuses = [(await client.post("/", json=asked)).status_code for _ in range(3)]
+            assert statuses == [200, 503, 503]  # all who have no name share what one caller may store
+
+
 async def test_limits_of_requests_hold_by_flag_and_by_variable_behind_a_proxy_too() -> None:
     flags = ["--max-requests-per-second", "0.001", "--trusted-proxies", "127.0.0.1, 10.0.0.1"]
     async with command("--extensions-dir", str(EXTENSIONS), *flags, A2A_REQUEST_BURST="2") as process:

@@ -1,18 +1,17 @@
-"""The rules of docs/modules.md for a directory of modules, and that the pages name every flag and variable."""
+"""The rules of docs/modules.md for a directory of modules."""
 
 import logging
+import sys
 from pathlib import Path
 
 import click
 import pytest
 
-from apcore_a2a.cli.extensions import open_extensions
-from apcore_a2a.cli.serve import command
+from apcore_a2a.cli.extensions import Reloader, open_extensions
+from apcore_a2a.cli.targets import import_file
 from tests.sources import ROOT
 
 MODULE = (ROOT / "examples" / "extensions" / "text" / "stats.py").read_text()
-PAGES = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("operations.md", "auth.md", "cli.md"))
-OPTIONS = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
 
 
 def test_a_module_is_a_file_its_id_is_its_path_and_what_begins_with_a_dot_or_a_line_is_none(tmp_path: Path) -> None:
@@ -37,13 +36,26 @@ def test_a_file_that_cannot_be_imported_is_left_out_and_named(
     assert said == "module left out: bad.py:2: NameError: name 'undefined' is not defined, in: y = undefined"
 
 
+async def test_that_files_cannot_be_watched_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "good.py").write_text(MODULE)
+    extensions = open_extensions(tmp_path)
+    extensions.directory = tmp_path / "gone"
+    reloader = Reloader(extensions)
+
+    reloader.start()
+    await reloader.stop()
+
+    assert "files are not watched; changes need a restart" in caplog.text
+
+
+def test_half_a_file_is_left_to_nobody(tmp_path: Path) -> None:
+    (tmp_path / "half_a_file.py").write_text("x = 1\ny = undefined\n")
+
+    with pytest.raises(NameError):
+        import_file(tmp_path / "half_a_file.py")
+    assert "half_a_file" not in sys.modules
+
+
 def test_a_directory_without_any_is_told_what_a_module_is(tmp_path: Path) -> None:
     with pytest.raises(click.ClickException, match=r"No modules discovered in .*: a module is a file with one class"):
         open_extensions(tmp_path)
-
-
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: str(option.name))
-def test_every_flag_of_serve_and_its_variable_are_on_a_page(option: click.Option) -> None:
-    assert any(f"`{name}" in PAGES for name in option.opts if name.startswith("--"))
-    if option.envvar is not None:
-        assert f"`{option.envvar}`" in PAGES

@@ -12,7 +12,7 @@ import pytest
 from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, __version__, async_serve, serve
 from apcore_a2a.agents.executors import TaskUpdater
 from apcore_a2a.app.serve import ServeOptions, build
-from apcore_a2a.errors import TaskNotFoundError
+from apcore_a2a.errors import OverloadedError, TaskNotFoundError
 from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
 from apcore_a2a.protocol.operations import Operation
 from apcore_a2a.settings import Settings
@@ -346,6 +346,38 @@ async def test_an_interceptor_hears_how_an_operation_failed() -> None:
 class Broken:
     def authenticate(self, headers: dict[str, str]) -> Any:
         raise RuntimeError("the directory does not answer")
+
+
+class Refusing:
+    """An interceptor that lets nobody do anything."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def before(self, operation: Operation, request: object, context: object) -> None:
+        raise self._error
+
+    async def after(self, operation: Operation, request: object, context: object, result: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (OverloadedError("Not now", retry_after=7), 503, "OVERLOADED"),
+        (TaskNotFoundError(), 404, "TASK_NOT_FOUND"),
+        (RuntimeError("a secret"), 500, "INTERNAL_ERROR"),
+    ],
+    ids=["overloaded", "not found", "unexpected"],
+)
+@pytest.mark.parametrize("path", ["/extendedAgentCard", "/agent/authenticatedExtendedCard"])
+async def test_an_interceptor_stands_before_every_way_to_the_extended_card(
+    path: str, error: Exception, status: int, reason: str
+) -> None:
+    async with serving(echo, auth=JWTAuthenticator(SECRET), interceptors=[Refusing(error)]) as url:
+        async with httpx.AsyncClient(base_url=url) as client:
+            answer = await client.get(path, headers={**V1, **bearer()})
+    assert (answer.status_code, answer.json()["error"]["details"][0]["reason"]) == (status, reason)
+    assert (answer.headers.get("retry-after") == "7") == (status == 503)
 
 
 @requirement("FR-AUT-004")

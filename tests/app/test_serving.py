@@ -181,6 +181,52 @@ async def test_an_open_stream_ends_with_the_shutdown_and_does_not_hold_the_serve
         assert await process.ends() == 0
 
 
+HANGING = """
+import asyncio, signal
+from apcore_a2a import serve
+
+async def wait(text: str) -> str:
+    await asyncio.Event().wait()
+
+signal.signal(signal.SIGHUP, signal.{before})
+serve(wait, host="127.0.0.1", port=0, shutdown_timeout={grace})
+"""
+
+
+@requirement("FR-SRV-005", "NFR-REL-001")
+async def test_a_terminal_that_is_closed_ends_the_server_in_peace() -> None:
+    async with running("-c", HANGING.format(before="SIG_DFL", grace=0.2)) as process:
+        async with A2AClient(await address(process)) as client:
+            states = []
+            async for event in client.stream_message("hello"):
+                if isinstance(event, StatusUpdate):
+                    states.append(event.status.state)
+                    if event.status.state is TaskState.WORKING:
+                        process.signal(signal.SIGHUP)
+            assert states[-1] is TaskState.FAILED
+        assert await process.ends() == 0
+    assert "Application shutdown complete" in process.said
+
+
+async def test_what_the_terminal_says_twice_is_no_second_signal() -> None:
+    async with running("-c", HANGING.format(before="SIG_DFL", grace=0.5)) as process:
+        async with A2AClient(await address(process)) as client:
+            await client.send_message("hello", configuration=AT_ONCE)
+        process.signal(signal.SIGTERM)
+        await process.says("Shutting down")
+        process.signal(signal.SIGHUP)
+        assert await process.ends() == 0
+    assert "Application shutdown complete" in process.said
+
+
+async def test_a_server_that_is_to_survive_its_terminal_does() -> None:
+    async with running("-c", HANGING.format(before="SIG_IGN", grace=0.2)) as process:
+        url = await address(process)
+        process.signal(signal.SIGHUP)
+        async with httpx.AsyncClient(base_url=url) as http:
+            assert (await http.get("/health")).status_code == 200
+
+
 @requirement("FR-SRV-005")
 async def test_a_second_signal_ends_the_server_at_once(waiting: Path) -> None:
     async with command("--extensions-dir", str(waiting), "--shutdown-timeout", "600") as process:
@@ -237,8 +283,31 @@ async def test_a_changed_file_is_taken_in_and_a_broken_one_is_not(waiting: Path)
 async def test_logs_can_be_json_and_no_client_can_break_a_line() -> None:
     async with command("--extensions-dir", str(EXTENSIONS), "--log-format", "json") as process:
         await process.says('"message": "Uvicorn running')
-        lines = [line for line in process.said.splitlines() if line.startswith("{")]
-        assert {"time", "level", "logger", "message"} <= json.loads(lines[0]).keys()
+    records = [json.loads(line) for line in process.said.splitlines()]
+    for record in records:
+        assert {"time", "level", "logger", "message"} <= record.keys()
+    (started,) = [record for record in records if record["message"] == "agent started"]
+    assert started["agent"].startswith("http://127.0.0.1:")
+    assert (started["auth"], started["store"][:6]) == ("none", "memory")
+
+
+async def records_of(*arguments: str) -> list[dict[str, Any]]:
+    async with running("-m", "apcore_a2a", "serve", *arguments, "--port", "0", "--log-format", "json") as process:
+        await process.says('"message": "Uvicorn running')
+    return [json.loads(line) for line in process.said.splitlines()]
+
+
+async def test_a_json_log_has_the_warnings_of_the_banner_as_records() -> None:
+    records = await records_of(str(EXTENSIONS))
+    (warning,) = [record for record in records if record["level"] == "warning"]
+    assert warning["reason"].startswith("anybody who can reach 0.0.0.0")
+
+
+async def test_a_json_log_tells_of_other_applications_in_a_record() -> None:
+    records = await records_of("fastapi:FastAPI", "--factory", "--host", "127.0.0.1")
+    (started,) = [record for record in records if record["message"] == "application started"]
+    assert started["target"] == "fastapi:FastAPI"
+    assert started["application"].startswith("http://127.0.0.1:")
 
 
 async def test_the_function_serves_as_the_command_does_with_the_same_banner_and_warning() -> None:
@@ -253,6 +322,17 @@ async def test_the_function_serves_as_the_command_does_with_the_same_banner_and_
         assert fact in process.said
     assert "debug request dispatched operation=" in process.said
     assert re.search(r"info task ended task_id=\S+ state=completed caller=anonymous skill=echo seconds=", process.said)
+
+
+async def test_what_is_wrong_with_a_module_is_logged_by_its_name_when_it_is_served() -> None:
+    script = (
+        "import apcore\nfrom apcore_a2a import serve\nfrom tests.modules import Add\n"
+        "odd = Add()\nodd.description = ''\nregistry = apcore.Registry()\n"
+        "registry.register('math.odd', odd)\nregistry.register('math.add', Add())\nserve(registry, port=0)"
+    )
+    async with running("-c", script) as process:
+        await address(process)
+    assert re.search(r"\d warning module has no description, so it is no skill module_id=math.odd", process.said)
 
 
 @requirement("FR-CMD-002")

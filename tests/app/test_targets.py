@@ -1,5 +1,6 @@
 """`apcore-a2a serve TARGET` and `dev`: what can be named, what is said when it cannot be served, and `--reload`."""
 
+import asyncio
 import re
 import shutil
 import signal
@@ -17,7 +18,7 @@ from apcore_a2a.cli.targets import DirectoryTarget, ObjectTarget, load_target, p
 from tests.app.test_serving import address
 from tests.auth.tokens import SECRET
 from tests.cli.pseudo_terminal import at_terminal
-from tests.processes import running
+from tests.processes import PATIENCE, running
 from tests.requirements import requirement
 from tests.sources import ROOT
 from tests.test_docs import blocks_of
@@ -133,7 +134,10 @@ def test_a_factory_may_be_a_coroutine_function(here: Path) -> None:
     ids=str,
 )
 def test_what_cannot_be_served_is_told_in_one_line_with_the_users_own(here: Path, target: str, said: str) -> None:
-    (here / "agent.py").write_text("from pathlib import Path\ndef shout(): ...\ndef whisper(): ...\n")
+    imports = (
+        "from __future__ import annotations\nfrom pathlib import Path\nfrom typing import Any, Literal, Optional\n"
+    )
+    (here / "agent.py").write_text(f"{imports}def shout(): ...\ndef whisper(): ...\n")
     (here / "values.py").write_text("number = 1\nletter = 'a'\n")
     (here / "bad").mkdir()
     (here / "bad" / "name.py").write_text("x = 1\ny = undefined + 1\n")
@@ -240,11 +244,19 @@ async def test_dev_starts_a_file_anew_when_it_changes_also_after_a_mistake(here:
         source.write_text("async def shout(text: str) -> str:\n    return nothing(\n")
         await process.says(r"agent.py:2: SyntaxError")
         await process.says("Waiting for a change")
-        process.said = ""
-        source.write_text("async def shout(text: str) -> str:\n    return text.upper() + '!'\n")
-        async with A2AClient(await address(process)) as client:
-            task: Any = await client.send_message("hi")
+        async with A2AClient(url, timeout=PATIENCE) as client:  # nobody serves now, and who calls waits
+            asked = asyncio.create_task(client.send_message("hi"))
+            source.write_text("async def shout(text: str) -> str:\n    return text.upper() + '!'\n")
+            task: Any = await asked
             assert task.artifacts[0].parts[0].text == "HI!"
+        process.signal(signal.SIGTERM)
+        assert await process.ends() == 0
+
+
+async def test_dev_that_is_ended_while_it_starts_has_not_failed(here: Path) -> None:
+    (here / "slow.py").write_text("import sys, time\nsys.stderr.write('importing\\n')\ntime.sleep(60)\n")
+    async with running(*serve("slow.py:f", verb="dev")) as process:
+        await process.says("importing")
         process.signal(signal.SIGTERM)
         assert await process.ends() == 0
 

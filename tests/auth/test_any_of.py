@@ -112,6 +112,19 @@ def test_the_card_names_each_kind_once() -> None:
 # ---- checked at start-up ---------------------------------------------------------------------------------------------
 
 
+class ClosesBadly(Down):
+    def close(self) -> None:
+        self.told.append("close")
+        raise RuntimeError("one of the user's")
+
+
+async def test_one_that_fails_to_close_keeps_no_other_open() -> None:
+    both = [ClosesBadly(), ClosesBadly()]
+    with pytest.raises(RuntimeError):
+        await AnyOf(both).close()
+    assert [each.told for each in both] == [["close"], ["close"]]
+
+
 class Wrong:
     authenticate = "yes"
 

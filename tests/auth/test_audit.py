@@ -70,6 +70,14 @@ async def test_neither_contents_nor_credentials_are_in_it(tmp_path: Path) -> Non
     assert all("event" in line for line in read(path))
 
 
+async def test_behind_a_proxy_it_names_who_asked(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    async with browsing(await audited(str(path), trusted_proxies="127.0.0.1")) as client:
+        for headers in ({}, {"Authorization": "Bearer bad"}, bearer()):
+            await client.get("/tasks/x", headers={**V1, **headers, "X-Forwarded-For": "203.0.113.7"})
+    assert [line["peer"] for line in read(path)] == ["203.0.113.7"] * 3
+
+
 async def test_it_may_go_to_a_logger(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="apcore_a2a.audit"):
         async with browsing(await audited("-")) as client:

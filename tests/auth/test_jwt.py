@@ -185,6 +185,11 @@ def test_a_subject_may_be_a_number() -> None:
     assert caller.id == "7"
 
 
+@pytest.mark.parametrize("exp", [10**400, 1e300], ids=["larger than any double", "a float"])
+def test_a_token_may_live_as_long_as_its_issuer_likes(exp: float) -> None:
+    assert JWTAuthenticator(SECRET).authenticate(bearer(exp=exp)) is not None
+
+
 def test_the_same_subject_of_two_issuers_is_two_owners() -> None:
     auth = JWTAuthenticator(SECRET)
     one, two = (auth.authenticate(bearer(iss=iss)) for iss in ("https://one", "https://two"))

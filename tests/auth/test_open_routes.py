@@ -18,12 +18,12 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND")
 OPEN = {
     "/.well-known/agent-card.json": {"GET", "HEAD"},
     "/.well-known/agent.json": {"GET", "HEAD"},
-    "/health": {"GET"},
-    "/health/live": {"GET"},
-    "/health/ready": {"GET"},
-    "/metrics": {"GET"},
-    "/explorer": {"GET"},
-    "/explorer/": {"GET"},
+    "/health": {"GET", "HEAD"},
+    "/health/live": {"GET", "HEAD"},
+    "/health/ready": {"GET", "HEAD"},
+    "/metrics": {"GET", "HEAD"},
+    "/explorer": {"GET", "HEAD"},
+    "/explorer/": {"GET", "HEAD"},
 }
 REST = [
     "/message:send",

@@ -1,17 +1,21 @@
-"""docs/operations.md tells of every variable that `apcore-a2a serve` reads."""
+"""The pages tell of every option of `apcore-a2a serve`, and docs/operations.md of every variable that it reads."""
 
+import click
 import pytest
 
 from apcore_a2a.cli.serve import command
 from tests.sources import ROOT
 
-PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-WITH_VARIABLE = {option.name: option for option in command.params if option.envvar}
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+COMMANDS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+OPTIONS = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
 
 
-@pytest.mark.parametrize("name", sorted(map(str, WITH_VARIABLE)))
-def test_an_option_and_its_variable_are_in_the_table(name: str) -> None:
-    option = WITH_VARIABLE[name]
-    rows = [row for row in PAGE.splitlines() if row.startswith("|") and f"`{option.envvar}`" in row]
-    assert rows, f"docs/operations.md has no row for {option.envvar}"
-    assert any(f"`{flag}`" in rows[0] for flag in option.opts)
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: str(option.name))
+def test_an_option_is_on_a_page_with_its_variable(option: click.Option) -> None:
+    page = COMMANDS
+    if option.envvar:
+        rows = [row for row in OPERATIONS.splitlines() if row.startswith("|") and f"`{option.envvar}`" in row]
+        assert rows, f"docs/operations.md has no row for {option.envvar}"
+        page = rows[0]
+    assert any(f"`{flag}`" in page for flag in option.opts)

@@ -1,44 +1,141 @@
-"""Long rounds: `python -m tests.cluster --rounds 20 --tasks 200`. Says what each found; ends with the first to fail."""
+"""Long rounds: `python -m tests.cluster --rounds 20 --tasks 200`. Says what each found; ends with the first to fail.
+
+First `--rounds` times kill -9, then each other fault `--others` times, then what comes once: a rolling restart, a storm
+of cancels, events to many readers, random histories. `--only` chooses some of them.
+"""
 
 import argparse
 import asyncio
 import secrets
+import tempfile
 import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
-from tests.cluster import rounds
-from tests.cluster.replicas import new_place
+from tests.cluster import clocks, cuts, histories, rounds
+from tests.cluster.replicas import Place, new_place
+from tests.postgres_proxy import Network
 from tests.postgres_server import PostgresServer
 
-FAULTS = ("kill", "stop", "database")
+AT_REST_WITHIN = 20.0  # seconds after a kill, with tasks of three seconds and a lease of fifteen
+
+Options = argparse.Namespace
+Round = Callable[[Place, Options, int], Awaitable[str]]
 
 
-async def play(options: argparse.Namespace, server: PostgresServer) -> None:
-    for number in range(options.rounds):
-        seed = options.seed + number
-        fault = options.fault or FAULTS[number % len(FAULTS)]
+async def kill(place: Place, options: Options, seed: int) -> str:
+    outcome = await rounds.fault_round(
+        place, tasks=options.tasks, seed=seed, fault="kill", lease=options.lease, seconds=options.seconds
+    )
+    if outcome.slowest > AT_REST_WITHIN:
+        options.late += 1  # the machine may have had other work: the rounds go on, and it is said at the end
+    return str(outcome._asdict())
+
+
+async def stop(place: Place, options: Options, seed: int) -> str:
+    outcome = await rounds.fault_round(place, tasks=options.tasks, seed=seed, fault="stop", lease=options.lease)
+    return str(outcome._asdict())
+
+
+async def database(place: Place, options: Options, seed: int) -> str:
+    outcome = await rounds.fault_round(place, tasks=options.tasks, seed=seed, fault="database", lease=options.lease)
+    assert outcome.lost == 0, outcome
+    return str(outcome._asdict())
+
+
+async def clock(place: Place, options: Options, seed: int) -> str:
+    if not clocks.find_faketime():
+        return f"left out: {clocks.HOW_TO_GET_IT}"
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = await rounds.clock_round(place, Path(folder), tasks=options.tasks, seed=seed, lease=options.lease)
+    return str(outcome._asdict())
+
+
+async def swallow(place: Place, options: Options, seed: int) -> str:
+    return await cut_off(place, options, seed, Network.SWALLOWS)
+
+
+async def reset(place: Place, options: Options, seed: int) -> str:
+    return await cut_off(place, options, seed, Network.RESETS)
+
+
+async def cut_off(place: Place, options: Options, seed: int, network: Network) -> str:
+    outcome, cut = await cuts.cut_round(place, tasks=options.tasks, seed=seed, network=network, lease=options.lease)
+    assert cut.stopped_after <= options.lease, f"its runs went on for {cut.stopped_after} s"
+    assert cut.wrong == [], cut.wrong
+    assert cut.slowest <= cuts.DEADLINE, max(cut.answers, key=lambda answer: answer.seconds)
+    statuses = dict(Counter(answer.status for answer in cut.answers))
+    seen = f"its runs stopped after {cut.stopped_after:.1f} s, it answered {statuses} within {cut.slowest:.1f} s"
+    return f"{outcome._asdict()}, {seen}"
+
+
+async def recovery(place: Place, options: Options, seed: int) -> str:
+    outcome = await cuts.recovery_round(place, tasks=options.tasks, seed=seed, lease=options.lease)
+    assert outcome.lost == 0, outcome
+    return str(outcome._asdict())
+
+
+async def rolling(place: Place, options: Options, seed: int) -> str:
+    outcome = await rounds.rolling_round(place, requests=options.requests, streams=options.streams, seed=seed)
+    seen = f"{outcome.events} requests, {options.streams} streams at a time, {outcome.running} restarts"
+    return f"{seen}: {outcome._asdict()}"
+
+
+async def storm(place: Place, options: Options, seed: int) -> str:
+    return str(await histories.cancel_storm(place, tasks=options.tasks, seed=seed))
+
+
+async def order(place: Place, options: Options, seed: int) -> str:
+    numbers = max(options.events // 430, 1)  # 500 readers, who miss a little between two streams
+    return str(await histories.ordering_round(place, tasks=50, numbers=numbers, readers=10, seed=seed))
+
+
+async def history(place: Place, options: Options, seed: int) -> str:
+    return str(await histories.history_round(place, operations=options.operations, seed=seed))
+
+
+FAULTS: dict[str, Round] = {
+    "stop": stop,
+    "database": database,
+    "recovery": recovery,
+    "clock": clock,
+    "swallow": swallow,
+    "reset": reset,
+}
+ONCE: dict[str, Round] = {"rolling": rolling, "storm": storm, "order": order, "history": history}
+
+
+async def play(options: Options, server: PostgresServer) -> None:
+    plan: list[tuple[str, Round]] = [("kill", kill)] * options.rounds
+    for _ in range(options.others):
+        plan += FAULTS.items()
+    plan += ONCE.items()
+    if options.only:
+        plan = [each for each in plan if each[0] in options.only]
+    for number, (name, play_round) in enumerate(plan):
         begun = time.monotonic()
-        place = new_place(server)
-        outcome = await rounds.fault_round(place, tasks=options.tasks, seed=seed, fault=fault, lease=options.lease)
-        print(
-            f"{number + 1:3} {fault:5} seed {seed}: {outcome._asdict()} in {time.monotonic() - begun:.1f} s", flush=True
-        )
-    if options.requests:
-        outcome = await rounds.rolling_round(
-            new_place(server), requests=options.requests, streams=options.streams, seed=options.seed
-        )
-        print(f"rolling restart, {outcome.events} requests, {options.streams} streams: {outcome._asdict()}", flush=True)
+        seed = options.seed + number
+        said = await play_round(new_place(server), options, seed)
+        print(f"{number + 1:3} {name:8} seed {seed}: {said} in {time.monotonic() - begun:.1f} s", flush=True)
+    if options.late:
+        raise SystemExit(f"after {options.late} of {options.rounds} kills a task was not at rest in {AT_REST_WITHIN} s")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=20, help="of kill -9")
+    parser.add_argument("--others", type=int, default=2, help="rounds of each other fault")
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--lease", type=float, default=15.0, help="seconds; the default of the store is 15")
-    parser.add_argument("--fault", choices=FAULTS, help="one of them; without it, they take turns")
-    parser.add_argument("--requests", type=int, default=20_000, help="of the rolling restart; 0 leaves it out")
+    parser.add_argument("--seconds", type=float, default=3.0, help="that a task runs when a replica is killed")
+    parser.add_argument("--requests", type=int, default=20_000, help="of the rolling restart")
     parser.add_argument("--streams", type=int, default=100)
+    parser.add_argument("--events", type=int, default=1_000_000, help="told to many readers")
+    parser.add_argument("--operations", type=int, default=100_000, help="of random histories")
+    parser.add_argument("--only", nargs="*", choices=["kill", *FAULTS, *ONCE], help="not all, but these")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
-    options = parser.parse_args()
+    options = parser.parse_args(namespace=argparse.Namespace(late=0))
     server = PostgresServer(settings=())
     server.start()
     try:

@@ -119,7 +119,7 @@ def check_told(client: Client, stored: dict[str, dict[int, bytes]]) -> list[str]
             last = seq
             if "task" not in event and not is_stored(event, stored[told.task_id].get(seq)):
                 wrong.append(f"{told.task_id}: event {seq} was told, and another is stored")
-    return wrong + check_reads(client)
+    return wrong + check_reads(client) + check_versions(client)
 
 
 def is_stored(event: dict[str, Any], body: bytes | None) -> bool:
@@ -130,13 +130,41 @@ def is_stored(event: dict[str, Any], body: bytes | None) -> bool:
     return bool(kept == event)
 
 
+def check_versions(client: Client) -> list[str]:
+    """A stream that begins after somebody was told of an event begins with that one, or later."""
+    told: dict[str, list[tuple[float, int]]] = defaultdict(list)  # by task: when, up to which event
+    for stream in client.told:
+        told[stream.task_id] += zip(stream.times, (seq for seq, _ in stream.events), strict=True)
+    wrong: list[str] = []
+    for stream in client.told:
+        if not stream.events:
+            continue
+        first, _ = stream.events[0]
+        known = max((seq for at, seq in told[stream.task_id] if at < stream.begun), default=0)
+        if first < known:
+            wrong.append(f"{stream.task_id}: a stream began with {first} after {known} was told")
+    return wrong
+
+
 def check_reads(client: Client) -> list[str]:
     """A read that begins after another has ended shows nothing older; an end is final."""
     wrong: list[str] = []
-    ended: dict[str, tuple[float, str]] = {}
+    ended = ends_told(client)
     for begun, returned, task_id, state in sorted(client.reads, key=lambda read: read[1]):
         if task_id in ended and begun > ended[task_id][0] and state != ended[task_id][1]:
             wrong.append(f"{task_id}: shown as {state} after {ended[task_id][1]}")
-        if state in ENDED and task_id not in ended:
+        if state in ENDED and (task_id not in ended or returned < ended[task_id][0]):
             ended[task_id] = (returned, state)
     return wrong
+
+
+def ends_told(client: Client) -> dict[str, tuple[float, str]]:
+    """By task: when a stream first told of its end, and which it was."""
+    ended: dict[str, tuple[float, str]] = {}
+    for stream in client.told:
+        for at, (_, event) in zip(stream.times, stream.events, strict=True):
+            status = event.get("statusUpdate", event.get("task", {})).get("status", {})
+            state = status.get("state", "").removeprefix("TASK_STATE_")
+            if state in ENDED and at < ended.get(stream.task_id, (float("inf"), ""))[0]:
+                ended[stream.task_id] = (at, state)
+    return ended

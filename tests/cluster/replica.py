@@ -4,10 +4,13 @@
     count 20 0.05 unsafe   the same, but may not
     ask                    asks its user; whatever is said next is the answer
 
-`python -m tests.cluster.replica URL [port] [drain delay]`, in whose URL the store's options are.
+`python -m tests.cluster.replica URL [port] [drain delay]`, in whose URL the store's options are. It says on standard
+error when a run begins to count and when it ends, however it ends. With LATER_BY in its environment it is a later
+version of the package, whose tables have so many steps more.
 """
 
 import asyncio
+import os
 import secrets
 import sys
 from collections.abc import AsyncGenerator
@@ -24,6 +27,7 @@ from apcore_a2a.protocol.model import (
     TaskState,
     TaskStatus,
 )
+from apcore_a2a.storage.postgres import schema
 
 
 class Counter:
@@ -42,13 +46,38 @@ class Counter:
             return
         run = secrets.token_hex(4)  # which run this is: no other has it
         count, pause = (int(rest[0]), float(rest[1])) if word == "count" else (3, 0.0)
-        for number in range(count):
-            chunk = Artifact(artifact_id="out", parts=[Part(text=f"{run} {number}")])
-            yield ArtifactUpdate(artifact=chunk, append=number > 0)
-            await asyncio.sleep(pause)
+        say(f"run {run} begins")
+        try:
+            for number in range(count):
+                chunk = Artifact(artifact_id="out", parts=[Part(text=f"{run} {number}")])
+                yield ArtifactUpdate(artifact=chunk, append=number > 0)
+                await asyncio.sleep(pause)
+        finally:
+            say(f"run {run} ends")
         yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
 
 
+def say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+STEPS = (
+    "ALTER TABLE task ADD COLUMN note text NOT NULL DEFAULT ''; CREATE TABLE note (task bigint PRIMARY KEY)",
+    "ALTER TABLE task ADD COLUMN later text NOT NULL DEFAULT ''",
+)
+"""Of versions to come. A step only adds; the version before goes on beside it, and no older one."""
+
+
+def be_later(by: int) -> None:
+    """Be the version that has so many steps more."""
+    now = len(schema.MIGRATIONS)
+    schema.__dict__["MIGRATIONS"] = (*schema.MIGRATIONS, *STEPS[:by])
+    schema.__dict__["OLDEST"] = now + by - 1
+
+
 if __name__ == "__main__":
+    if "LATER_BY" in os.environ:
+        be_later(int(os.environ["LATER_BY"]))
     url, port, delay, *_ = [*sys.argv[1:], "0", "0"]
     serve(Counter(), host="127.0.0.1", port=int(port), store=url, shutdown_timeout=3, drain_delay=float(delay))

@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from random import Random
 from typing import Any, NamedTuple
@@ -45,6 +45,8 @@ class Replica:
         self._stack = AsyncExitStack()
         self.process: Process | None = None
         self.address = ""
+        self.working: set[str] = set()  # its runs that count at this moment
+        self.said: list[str] = []  # what else it said since it was started last
         self._reading: asyncio.Task[int] | None = None
 
     async def start(self, *, delay: float = 0) -> None:
@@ -52,8 +54,21 @@ class Replica:
         arguments = ("-m", "tests.cluster.replica", self._url, port, str(delay))
         process = await self._stack.enter_async_context(running(*arguments, **self._environment))
         self.address = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
-        self._reading = asyncio.create_task(_read_to_end(process))  # a full pipe would stop it
+        self.working.clear()
+        self.said.clear()
+        self._reading = asyncio.create_task(self._read(process))  # a full pipe would stop it
         self.process = process
+
+    async def _read(self, process: Process) -> int:
+        async for line in process.lines():
+            word, run, what = (*line.split(), "", "", "")[:3]
+            if (word, what) == ("run", "begins"):
+                self.working.add(run)
+            elif (word, what) == ("run", "ends"):
+                self.working.discard(run)
+            else:
+                self.said.append(line)
+        return await process.ends()
 
     @property
     def is_up(self) -> bool:
@@ -77,13 +92,14 @@ class Replica:
             await asyncio.wait({self._reading}, timeout=5)
 
 
-async def _read_to_end(process: Process) -> int:
-    return await process.ends_sometime()
-
-
 @asynccontextmanager
-async def replicas(url: str, count: int = 3, **environment: str) -> AsyncIterator[list[Replica]]:
-    found = [Replica(url, {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", **environment}) for _ in range(count)]
+async def replicas(
+    *urls: str, environments: Sequence[Mapping[str, str]] = ({}, {}, {}, {})
+) -> AsyncIterator[list[Replica]]:
+    """One for each URL."""
+    found: list[Replica] = []
+    for url, environment in zip(urls, environments, strict=False):
+        found.append(Replica(url, {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", **environment}))
     try:
         async with asyncio.TaskGroup() as group:
             for replica in found:
@@ -99,7 +115,9 @@ class Told:
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
+        self.begun = time.monotonic()
         self.events: list[tuple[int, dict[str, Any]]] = []
+        self.times: list[float] = []  # when each of them came
 
 
 class Client:
@@ -169,7 +187,15 @@ class Client:
                 await self._listen(told)
             await asyncio.sleep(0.05)
 
-    async def _listen(self, told: Told) -> None:
+    async def glance(self, task_id: str, most: int) -> None:
+        """Read a few of a task's events, if they come soon, and leave."""
+        told = Told(task_id)
+        self.told.append(told)
+        with suppress(*AWAY):
+            async with asyncio.timeout(0.5):
+                await self._listen(told, most)
+
+    async def _listen(self, told: Told, most: int = -1) -> None:
         async with self._http.get(f"{self.any_address()}/tasks/{told.task_id}:subscribe") as answer:
             seq = 0
             async for line in answer.content:
@@ -178,6 +204,9 @@ class Client:
                     seq = int(value)
                 elif name == "data" and seq:
                     told.events.append((seq, json.loads(value)))
+                    told.times.append(time.monotonic())
+                    if len(told.events) == most:
+                        return
 
 
 def message(text: str, *, now: bool = True, task_id: str = "") -> dict[str, Any]:

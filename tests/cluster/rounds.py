@@ -4,20 +4,27 @@ import asyncio
 import signal
 import time
 from collections import Counter
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 from tests.cluster.checker import check_database, check_told, not_at_rest, read_events
+from tests.cluster.clocks import Clocks
 from tests.cluster.replicas import Client, Place, Replica, message, replicas
 from tests.postgres_server import PostgresServer
 
 LEASE = 3.0  # seconds, in short rounds; on a loaded machine a shorter one is lost for no reason
 
+NUMBERS = 30  # that a task counts to
+
 
 class Outcome(NamedTuple):
     tasks: int
+    running: int
+    """When the fault came."""
     events: int
     """That clients were told."""
+    reads: int
     completed: int
     lost: int
     canceled: int
@@ -48,16 +55,15 @@ class Load:
         self.followers.append(self._group.create_task(self._client.follow(task_id)))
 
 
-async def settle(client: Client, load: Load, place: Place, seconds: float) -> float:
+async def settle(load: Load, place: Place, seconds: float, since: float) -> float:
     """Wait until every task has ended; how long it took."""
-    begun = time.monotonic()
     _, late = await asyncio.wait(load.followers, timeout=seconds)
     if late:
         raise AssertionError(f"{len(late)} followers wait; not at rest: {await not_at_rest(place.dsn, place.schema)}")
-    return time.monotonic() - begun
+    return time.monotonic() - since
 
 
-async def conclude(client: Client, load: Load, place: Place, slowest: float) -> Outcome:
+async def conclude(client: Client, load: Load, place: Place, slowest: float, running: int = 0) -> Outcome:
     """Look at everything; raises AssertionError with all that is wrong."""
     states = {task_id: await client.read(task_id) for task_id in load.kinds}
     wrong = await check_database(place.dsn, place.schema)
@@ -69,7 +75,9 @@ async def conclude(client: Client, load: Load, place: Place, slowest: float) -> 
         raise AssertionError("\n".join(wrong))
     return Outcome(
         tasks=len(states),
+        running=running,
         events=sum(len(told.events) for told in client.told),
+        reads=len(client.reads),
         completed=sum(state == "COMPLETED" for state in states.values()),
         lost=sum(state == "FAILED" for state in states.values()),
         canceled=sum(state == "CANCELED" for state in states.values()),
@@ -87,11 +95,10 @@ async def why_failed(client: Client, states: dict[str, str]) -> dict[str, int]:
     return dict(reasons)
 
 
-async def kill_one(found: list[Replica], dice: Random) -> Replica:
+async def kill_one(found: list[Replica], dice: Random) -> None:
     """kill -9 of a replica; the client calls the others."""
     victim = dice.choice([replica for replica in found if replica.is_up])
     await victim.end(signal.SIGKILL)
-    return victim
 
 
 async def stop_one(found: list[Replica], dice: Random, seconds: float) -> None:
@@ -126,72 +133,124 @@ async def keep_reading(client: Client, load: Load) -> None:
         await asyncio.sleep(0.02)
 
 
-async def fault_round(place: Place, *, tasks: int, seed: int, fault: str, lease: float = LEASE) -> Outcome:
-    """One fault in the middle of running tasks, with readers, and cancels from everywhere."""
+async def fault_round(
+    place: Place, *, tasks: int, seed: int, fault: str, lease: float = LEASE, seconds: float = 0
+) -> Outcome:
+    """One fault in the middle of running tasks of so many seconds, with readers, and cancels from everywhere."""
     dice = Random(seed)
+    seconds = seconds or 2 * lease
     async with (
-        replicas(f"{place.url}&lease={lease}") as found,
+        replicas(*[f"{place.url}&lease={lease}"] * 3) as found,
         Client(found, seed) as client,
         asyncio.TaskGroup() as group,
     ):
         load = Load(client, group)
-        await load.begin(tasks, numbers=30, pause=lease / 15)
+        await load.begin(tasks, numbers=NUMBERS, pause=seconds / NUMBERS)
         reading = group.create_task(keep_reading(client, load))
+        since = time.monotonic()
+        running = sum(len(replica.working) for replica in found)
         if fault == "kill":
-            victim = await kill_one(found, dice)
+            await kill_one(found, dice)
             await cancel_some(client, load, tasks // 8)
-            slowest = await settle(client, load, place, 10 * lease + 20)
-            await victim.start()
         elif fault == "stop":
             await stop_one(found, dice, 1.5 * lease)
-            slowest = await settle(client, load, place, 10 * lease + 20)
         elif fault == "database":
             await restart_database(place.server, lease / 4)
-            slowest = await settle(client, load, place, 10 * lease + 20)
         else:
             raise ValueError(fault)
+        slowest = await settle(load, place, 10 * lease + 20, since)
         reading.cancel()
-        return await conclude(client, load, place, slowest)
+        return await conclude(client, load, place, slowest, running)
+
+
+async def clock_round(place: Place, folder: Path, *, tasks: int, seed: int, lease: float = LEASE) -> Outcome:
+    """Three replicas whose clocks are ten minutes fast, ten minutes slow, and set in the middle; then one is killed.
+
+    Nothing may come of the clocks: every task of the first half completes, and nobody loses its lease.
+    """
+    clocks = Clocks(folder)
+    urls = [f"{place.url}&lease={lease}"] * 3
+    async with (
+        replicas(*urls, environments=clocks.environments()) as found,
+        Client(found, seed) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        load = Load(client, group)
+        reading = group.create_task(keep_reading(client, load))
+        await load.begin(tasks // 2, numbers=NUMBERS, pause=2 * lease / NUMBERS)
+        clocks.set_one()
+        await settle(load, place, 10 * lease + 20, time.monotonic())
+        lost = [task_id for task_id in load.kinds if await client.read(task_id) != "COMPLETED"]
+        said = [line for replica in found for line in replica.said if "lease" in line]
+        assert (lost, said) == ([], []), "a wrong clock has cost a task or a lease"
+        await load.begin(tasks // 2, numbers=NUMBERS, pause=2 * lease / NUMBERS)
+        since = time.monotonic()
+        running = sum(len(replica.working) for replica in found)
+        await kill_one(found, Random(seed))
+        slowest = await settle(load, place, 10 * lease + 20, since)
+        reading.cancel()
+        return await conclude(client, load, place, slowest, running)
+
+
+class Traffic:
+    """Requests that are tried twice at most, and streams that are followed from replica to replica."""
+
+    def __init__(self, client: Client, requests: int) -> None:
+        self._client = client
+        self._requests = requests
+        self.sent = 0
+        self.refused: list[str] = []
+        self.is_over = False  # whether no replica is restarted any more
+
+    @property
+    def is_enough(self) -> bool:
+        return self.is_over and self.sent >= self._requests
+
+    async def send(self) -> None:
+        while not self.is_enough:
+            self.sent += 1
+            await self._send_one(message("hello", now=False))
+
+    async def _send_one(self, body: dict[str, object]) -> None:
+        for attempt in range(2):
+            try:
+                status, answer = await self._client.call("POST", "/message:send", body)
+            except Exception as error:  # whatever a client may see
+                status, answer = 0, repr(error)
+            if status == 200:
+                self._client.created.append(answer["task"]["id"])
+                return
+            if attempt:
+                self.refused.append(f"{status} {answer}")
+            await asyncio.sleep(0.1)
+
+    async def stream(self, load: Load) -> None:
+        """One task after the other, each shorter than the grace of a replica that is ended."""
+        while not self.is_enough:
+            task_id = await self._client.start("count 20 0.1 safe")
+            load.kinds[task_id] = "safe"
+            await self._client.follow(task_id)
 
 
 async def rolling_round(place: Place, *, requests: int, streams: int, seed: int) -> Outcome:
-    """Every replica is ended and started again, under load; a client that is refused tries once more."""
-    refused: list[str] = []
-
-    async with replicas(place.url) as found, Client(found, seed) as client, asyncio.TaskGroup() as group:
+    """The replicas are ended and started again, in turn, under load; a client that is refused tries once more."""
+    async with replicas(*[place.url] * 3) as found, Client(found, seed) as client, asyncio.TaskGroup() as group:
         load = Load(client, group)
-        await load.begin(streams, numbers=20, pause=0.05)
-        done = asyncio.Event()
-        sent = 0
-
-        async def send() -> None:
-            nonlocal sent
-            while not done.is_set() or sent < requests:
-                body = message("hello", now=False)
-                sent += 1
-                for attempt in range(2):
-                    try:
-                        status, answer = await client.call("POST", "/message:send", body)
-                    except Exception as error:  # whatever a client may see
-                        status, answer = 0, repr(error)
-                    if status == 200:
-                        client.created.append(answer["task"]["id"])
-                        break
-                    if attempt:
-                        refused.append(f"{status} {answer}")
-                    await asyncio.sleep(0.1)
-
-        senders = [group.create_task(send()) for _ in range(4)]
-        for replica in found:
-            await restart(replica)
-        done.set()
-        for sender in senders:
-            await sender
-        slowest = await settle(client, load, place, 60)
-        assert refused == [], f"{len(refused)} of {sent} requests failed twice: {refused[:3]}"
+        traffic = Traffic(client, requests)
+        load.followers += [group.create_task(traffic.send()) for _ in range(4)]
+        load.followers += [group.create_task(traffic.stream(load)) for _ in range(streams)]
+        restarts = 0
+        while not restarts or traffic.sent < requests:
+            for replica in found:
+                await restart(replica)
+                restarts += 1
+        traffic.is_over = True
+        slowest = await settle(load, place, 60, time.monotonic())
+        refused = traffic.refused
+        assert refused == [], f"{len(refused)} of {traffic.sent} requests failed twice: {refused[:3]}"
         outcome = await conclude(client, load, place, slowest)
         assert outcome.lost == 0, "a replica that was ended in peace failed a task that was shorter than its grace"
-        return outcome._replace(events=sent)
+        return outcome._replace(events=traffic.sent, running=restarts)
 
 
 async def restart(replica: Replica) -> None:

@@ -11,8 +11,8 @@ from apcore_a2a.storage.postgres import reads, writer
 from apcore_a2a.storage.postgres.statements import WRITE
 from apcore_a2a.storage.postgres.store import PostgresStore
 from apcore_a2a.storage.task_store import Change, Query, Webhook
-from tests.cluster.checker import check_database
-from tests.cluster.replicas import Place, new_place
+from tests.cluster.checker import check_database, check_reads, check_versions
+from tests.cluster.replicas import Client, Place, Told, new_place
 from tests.postgres_server import shared_server
 from tests.storage.contract import ALICE, BOB, Author, append, tell
 
@@ -130,3 +130,34 @@ async def test_without_the_owner_in_a_query_a_foreign_task_is_shown(
     assert (await first.page(Query(owner=BOB, limit=1))).total == 0
     monkeypatch.setattr(reads, "LOAD", reads.LOAD.replace("AND owner = $2", "AND $2::bytea IS NOT NULL"))
     assert await first.load("t", BOB) is not None
+
+
+def told(task_id: str, begun: float, *events: tuple[float, int, str]) -> Told:
+    """A stream as a client wrote it down: when each event came, its number, and the state it told of."""
+    stream = Told(task_id)
+    stream.begun = begun
+    for at, seq, state in events:
+        stream.times.append(at)
+        stream.events.append((seq, {"statusUpdate": {"status": {"state": f"TASK_STATE_{state}"}}}))
+    return stream
+
+
+def test_a_stream_that_begins_before_what_was_told_is_found() -> None:
+    client = Client([], seed=1)
+    client.told = [
+        told("t", 0, (1, 3, "WORKING")),
+        told("t", 0.5, (2, 2, "WORKING")),
+        told("t", 1.5, (2, 3, "WORKING")),
+    ]
+    assert check_versions(client) == []  # the second had begun before anybody was told of the third event
+    client.told.append(told("t", 1.5, (2, 2, "WORKING")))
+    assert check_versions(client) == ["t: a stream began with 2 after 3 was told"]
+
+
+def test_a_read_that_shows_less_than_was_read_or_told_before_is_found() -> None:
+    client = Client([], seed=1)
+    client.told = [told("t", 0, (1, 3, "CANCELED"))]
+    client.reads = [(0.5, 2, "t", "WORKING"), (1.5, 2, "t", "CANCELED"), (3, 4, "u", "COMPLETED")]
+    assert check_reads(client) == []
+    client.reads += [(1.5, 2, "t", "WORKING"), (5, 6, "u", "WORKING")]
+    assert check_reads(client) == ["t: shown as WORKING after CANCELED", "u: shown as WORKING after COMPLETED"]

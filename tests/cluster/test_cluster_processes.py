@@ -33,7 +33,8 @@ async def test_a_database_that_crashes_costs_no_task_and_no_event() -> None:
 
 
 async def test_a_stream_of_a_replica_that_leaves_ends_with_a_hint_and_goes_on_elsewhere() -> None:
-    async with replicas(new_place(shared_server()).url, 2) as (leaving, staying), Client([leaving], SEED) as client:
+    url = new_place(shared_server()).url
+    async with replicas(url, url) as (leaving, staying), Client([leaving], SEED) as client:
         task_id = await client.start("count 40 0.2 safe")
         async with aiohttp.ClientSession(headers={"A2A-Version": "1.0"}) as http:
             async with http.get(f"{leaving.address}/tasks/{task_id}:subscribe") as stream:

@@ -108,6 +108,8 @@ class FakeReplicas:
         self.commands: list[Command] = []
         self.refusals: dict[int, str] = {}
         self.tidied = 0
+        self.down_at = float("-inf")
+        self.next_end = 0.0  # somebody may be dead
         self._disk = disk
         self._beats: asyncio.Queue[bool | Exception] = asyncio.Queue()
         self._hints: asyncio.Queue[Hint] = asyncio.Queue()
@@ -148,12 +150,12 @@ class FakeReplicas:
         self.dead.add(self.name)
         self.name = f"here-{len(self.dead) + 1}"
 
-    async def beat(self) -> bool:
+    async def beat(self) -> float | None:
         self._asked["beat"] += 1
         answer = await self._beats.get()
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return self.next_end if answer else None
 
     async def tidy(self) -> None:
         self.tidied += 1

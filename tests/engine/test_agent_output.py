@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Call, Remember
 from apcore_a2a.errors import A2AError, TaskNotFoundError
@@ -36,6 +37,30 @@ def artifact(part: Any, **fields: Any) -> ArtifactUpdate:  # Any: what no type c
     return ArtifactUpdate(artifact=Artifact(artifact_id="out", parts=[part]), **fields)
 
 
+@pytest.mark.parametrize(("task_id", "context_id"), [("", ""), ("another", ""), ("", "another")])
+async def test_what_a_status_says_is_a_message_of_its_task(task_id: str, context_id: str) -> None:
+    parts = (Part(text="more?"),)
+    said = Message(message_id="", role=Role.AGENT, parts=parts, task_id=task_id, context_id=context_id)
+    async with serving(ScriptedAgent(default=(StatusUpdate(status=TaskStatus(S.INPUT_REQUIRED, said)),))) as engine:
+        task = await User(engine).send("hi")
+        message = task.status.message
+        assert message is not None and message.message_id and text_of(task) == "more?"
+        assert (message.task_id, message.context_id) == (task.id, task.context_id)
+
+
+async def test_what_an_agent_says_in_a_task_is_of_that_task() -> None:
+    async def hand_over(call: Call) -> AsyncGenerator[AgentEvent, None]:
+        said = Message(message_id="", role=Role.AGENT, parts=(Part(text="more?"),))
+        yield replace(call.task, status=TaskStatus(S.INPUT_REQUIRED, said), history=[said])
+
+    async with serving(Acts(hand_over)) as engine:
+        task = await User(engine).send("hi")
+        assert text_of(task) == "more?"
+        for message in (task.status.message, *task.history):
+            assert message is not None and message.message_id
+            assert (message.task_id, message.context_id) == (task.id, task.context_id)
+
+
 @pytest.mark.parametrize(
     "event",
     [
@@ -47,6 +72,10 @@ def artifact(part: Any, **fields: Any) -> ArtifactUpdate:  # Any: what no type c
         ArtifactUpdate(artifact=Artifact(artifact_id="x" * 257, parts=[Part(text="x")])),
         StatusUpdate(status=TaskStatus(state=S.WORKING, message=Message(message_id="m", role=Role.AGENT, parts=()))),
         StatusUpdate(status=TaskStatus(state=S.WORKING, message=says("x"), timestamp=7)),  # type: ignore[arg-type]
+        StatusUpdate(status=TaskStatus(state=S.WORKING, message="text")),  # type: ignore[arg-type]  # the point of it
+        StatusUpdate(status="working"),  # type: ignore[arg-type]  # the point of it
+        Task(id="t", context_id="c", status=TaskStatus(S.WORKING), history=["text"]),  # type: ignore[list-item]
+        Task(id="t", context_id="c", status=TaskStatus(S.WORKING), history=None),  # type: ignore[arg-type]
         "not an event",
         None,
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from apcore_a2a.engine import cluster
+from apcore_a2a.engine import cluster, followers
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.errors import TaskNotCancelableError, TaskNotFoundError, UnsupportedOperationError
@@ -240,7 +240,7 @@ async def kill(engine: Engine) -> None:
     assert isinstance(store, PostgresStore)
     connection = await asyncpg.connect(shared_server().dsn)
     await connection.execute(
-        f"UPDATE {store.address.schema}.replica SET until = now() - interval '1 hour' WHERE name = $1",
+        f"UPDATE {store.address.schema}.replica SET until = now() - interval '1 hour', is_dead = TRUE WHERE name = $1",
         store.replicas.name,
     )
     await connection.close()
@@ -288,6 +288,7 @@ async def test_a_task_of_a_replica_that_does_not_answer_is_canceled_without_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "CANCEL_GRACE", 1.0)
+    monkeypatch.setattr(followers, "HEARD_FOR", 0.5)
     gate = Gate()
     agent = ScriptedAgent({"slow": (gate, COMPLETED)})
     async with replica(agent, url) as deaf:
@@ -298,6 +299,7 @@ async def test_a_task_of_a_replica_that_does_not_answer_is_canceled_without_it(
         async with replica(agent, url) as living:
             canceled = await User(living).cancel(task)
             assert canceled.status.state is S.CANCELED
+            assert await User(deaf).get(task) == canceled  # though it does not know yet
             gate.open()
             assert (await User(living).get(task)) == canceled
 

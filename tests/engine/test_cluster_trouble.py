@@ -1,14 +1,19 @@
-"""One replica when things go wrong: its lease, answers of the store that get lost, commands that cannot be obeyed."""
+"""One replica when things go wrong: answers of the store that get lost, commands that cannot be obeyed."""
 
 import asyncio
 import logging
-import time
 
 import pytest
 
-from apcore_a2a.engine import cluster, run
-from apcore_a2a.engine.errands import Errand
-from apcore_a2a.errors import StoreUnavailableError, TaskNotFoundError, UnsupportedOperationError
+from apcore_a2a.agent import Admission, Call
+from apcore_a2a.engine import cluster, errands, intake, run
+from apcore_a2a.engine.errands import Errand, decode_refusal
+from apcore_a2a.errors import (
+    A2AError,
+    OverloadedError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
 from apcore_a2a.protocol.model import TaskState, encode
 from tests.engine.driving import ALICE, User, chunks_of, request, serving, settle, text_of, until
 from tests.engine.shared_disk import SharedDisk, lose_the_answer
@@ -30,81 +35,6 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def disk() -> SharedDisk:
     return SharedDisk()
-
-
-def stopped(caplog: pytest.LogCaptureFixture) -> list[object]:
-    """The tasks whose runs were stopped for want of a lease, by the log."""
-    said = [vars(record) for record in caplog.records]
-    return [line["task_id"] for line in said if line["msg"] == "lease not renewed: run stopped"]
-
-
-# ---- the lease -----------------------------------------------------------------------------------------------------
-
-
-async def test_a_store_that_is_away_for_a_moment_stops_no_run(disk: SharedDisk) -> None:
-    gate = Gate()
-    async with serving(ScriptedAgent({SLOW: (gate, COMPLETED)}), disk) as engine:
-        alice = User(engine)
-        task = await alice.start(SLOW)
-        await gate.reached()
-        await disk.replicas.beats(StoreUnavailableError())
-        await settle()
-        assert engine.active_tasks == 1
-        gate.open()
-        await until(lambda: disk.rows[task.id].state is S.COMPLETED)
-        await disk.replicas.beats()  # it has gone on asking
-
-
-async def test_runs_are_stopped_before_the_lease_is_over_that_the_store_does_not_renew(
-    disk: SharedDisk, caplog: pytest.LogCaptureFixture
-) -> None:
-    gate = Gate()
-    agent = ScriptedAgent({SLOW: (gate, COMPLETED)})
-    async with serving(agent, disk) as engine:
-        task = await User(engine).start(SLOW)
-        await gate.reached()
-        assert engine._followers is not None
-        lease = disk.replicas.lease
-        engine._followers.renewed(time.monotonic() - lease * 0.6)
-        await disk.replicas.beats(StoreUnavailableError())
-        assert stopped(caplog) == []
-        engine._followers.renewed(time.monotonic() - lease * 0.7)
-        await disk.replicas.beats(StoreUnavailableError())
-        assert stopped(caplog) == [task.id]
-        await until(lambda: engine.active_tasks == 0)
-        assert not gate.is_open
-
-
-async def test_a_bug_in_a_beat_is_logged_and_the_replica_lives_on(
-    disk: SharedDisk, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with serving(ScriptedAgent(), disk):
-        await disk.replicas.beats(RuntimeError("a bug"))
-        assert [record.getMessage() for record in caplog.records] == ["a step of the replica failed"]
-        disk.put("left", "dead")
-        disk.replicas.dead.add("dead")
-        await disk.replicas.beats()
-        await until(lambda: disk.rows["left"].state is S.FAILED)
-
-
-async def test_a_replica_that_lost_its_lease_has_a_new_name_and_stops_each_run_once(
-    disk: SharedDisk, caplog: pytest.LogCaptureFixture
-) -> None:
-    gate, deaf = Gate(), Gate(deaf=True)
-    agent = ScriptedAgent({SLOW: (gate, COMPLETED), "deaf": (deaf,)})
-    async with serving(agent, disk) as engine:
-        alice = User(engine)
-        slow = await alice.start(SLOW)
-        canceled = await alice.start("deaf")
-        await deaf.reached()
-        canceling = asyncio.create_task(alice.cancel(canceled))
-        await settle()  # its run is being stopped already
-        await disk.replicas.beats(False)
-        assert disk.replicas.name == "here-2"
-        assert stopped(caplog) == [slow.id]
-        deaf.open()
-        assert (await canceling).status.state is S.CANCELED
-        await until(lambda: engine.active_tasks == 0)
 
 
 # ---- taking over ---------------------------------------------------------------------------------------------------
@@ -240,17 +170,37 @@ async def test_a_replica_that_claims_its_own_task_back_lets_its_first_run_end_be
 # ---- commands ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_command_that_cannot_be_obeyed_is_answered_with_the_reason(disk: SharedDisk) -> None:
+class Buggy(ScriptedAgent):
+    """Has a bug in its `admit`, for one message."""
+
+    async def admit(self, call: Call) -> Admission:
+        if call.message.parts[0].text == "bug":
+            raise ValueError("a secret")
+        return await super().admit(call)
+
+
+async def test_a_command_that_cannot_be_obeyed_is_answered_with_the_reason(
+    disk: SharedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
     gate = Gate()
-    agent = ScriptedAgent({SLOW: (gate, COMPLETED), "no": UnsupportedOperationError("Not that")})
+    agent = Buggy({SLOW: (gate, COMPLETED), "no": UnsupportedOperationError("Not that")})
     async with serving(agent, disk) as engine:
         task = await User(engine).start(SLOW)
         await gate.reached()
-        asks = disk.replicas.asks
-        assert await asks("elsewhere", encode(Errand(ALICE))) == "The task is no longer run here; try again"
-        assert await asks(task.id, encode(Errand(ALICE, request("no", task_id=task.id)))) == "Not that"
-        assert "do not understand each other" in await asks(task.id, b"[]")
-        assert await asks(task.id, encode(Errand(ALICE))) == ""
+
+        async def refuses(task_id: str, body: bytes) -> A2AError:
+            return decode_refusal(await disk.replicas.asks(task_id, body))
+
+        gone = await refuses("elsewhere", encode(Errand(ALICE)))
+        assert (type(gone), gone.message) == (OverloadedError, errands.MOVED)
+        wrong = await refuses(task.id, encode(Errand(ALICE, request("no", task_id=task.id))))
+        assert (type(wrong), wrong.message) == (UnsupportedOperationError, "Not that")
+        foreign = await refuses(task.id, b"[]")
+        assert (type(foreign), foreign.message) == (OverloadedError, errands.NOT_UNDERSTOOD)
+        bug = await refuses(task.id, encode(Errand(ALICE, request("bug", task_id=task.id))))
+        assert (type(bug), bug.message) == (A2AError, "Internal error")
+        assert [record.getMessage() for record in caplog.records] == ["a command failed"]
+        assert await disk.replicas.asks(task.id, encode(Errand(ALICE))) == ""
         assert disk.rows[task.id].state is S.CANCELED
 
 
@@ -264,3 +214,30 @@ async def test_a_task_that_is_removed_while_it_is_canceled_is_not_found(disk: Sh
         disk.replicas.meanwhile["follow"] = another_removes_it
         with pytest.raises(TaskNotFoundError):
             await User(engine).cancel(task)
+
+
+# ---- races ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_message_that_loses_many_races_for_the_turn_is_taken_all_the_same(
+    disk: SharedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "RACE_PAUSE", 0)
+    races = 0
+
+    class Outrun(ScriptedAgent):
+        """While it looks at a message, another replica runs one of its own."""
+
+        async def admit(self, call: Call) -> Admission:
+            nonlocal races
+            races += 1
+            if races <= 30:
+                disk.write(asked, chunk("a rival's"))
+            return await super().admit(call)
+
+    asked = disk.put("asked", None, S.INPUT_REQUIRED)
+    agent = Outrun(default=(chunk("mine"), COMPLETED))
+    async with serving(agent, disk) as engine:
+        done = await User(engine).send("next", task_id="asked")
+    assert (done.status.state, chunks_of(done)) == (S.COMPLETED, ["mine"])
+    assert (races, len(agent.calls)) == (31, 1)

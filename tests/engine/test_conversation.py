@@ -1,5 +1,6 @@
 """What an agent is told of its conversation: both sides in order, bounded in messages and in bytes."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,20 @@ async def test_a_long_message_is_cut_and_says_so(store: Store, letter: str) -> N
     assert said[0].parts == (Part(text="See"), Part(data={"n": 1}))
     assert len(said[1].text) > 30_000
     assert all(len(encode(message)) <= MAX_MESSAGE + 500 for message in said)
+
+
+async def test_large_tasks_are_not_read_on_the_loop(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = conversation._messages_of
+    is_on_loop: dict[str, bool] = {}
+
+    def note_thread(task: Task) -> list[Message]:
+        is_on_loop[task.id] = threading.current_thread() is threading.main_thread()
+        return read(task)
+
+    monkeypatch.setattr(conversation, "_messages_of", note_thread)
+    monkeypatch.setattr("apcore_a2a.storage.cursor.MAX_PAGE_BYTES", 1)  # a task on each page
+    await told(store, task(1, user(Part(text="x" * conversation.LARGE))), task(2, user(Part(text="x"))))
+    assert is_on_loop == {"t1": False, "t2": True}
 
 
 async def test_a_message_of_which_nothing_fits_is_still_there(store: Store) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from apcore_a2a.agent import Admission, Call
-from apcore_a2a.engine import errands, live_task
-from apcore_a2a.engine.intake import MAX_RACES
+from apcore_a2a.engine import errands, intake, live_task
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.errors import OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
@@ -37,8 +36,8 @@ async def deafen(user: User) -> None:
     """From now on this user's replica neither beats nor listens."""
     cluster = user.engine._cluster
     assert cluster is not None
-    while len(cluster._background):  # again, because asyncio.wait_for of Python 3.11 may swallow a cancellation
-        await cluster.close()
+    await cluster.close()
+    assert not len(cluster._background)
 
 
 def listen_again(user: User) -> None:
@@ -195,6 +194,12 @@ async def test_whoever_is_refused_where_the_task_runs_is_told_why(monkeypatch: p
     assert len(agent.calls) == 1
 
 
+def test_a_refusal_of_another_version_is_a_reason_to_try_again() -> None:
+    for answer, text in (("?", errands.NOT_UNDERSTOOD), ('{"kind":"NewError","text":"Not now"}', "Not now")):
+        refusal = errands.decode_refusal(answer)
+        assert (type(refusal), refusal.message) == (OverloadedError, text)
+
+
 async def test_a_message_that_nobody_takes_is_taken_back(hasty: None) -> None:
     gate = Gate()
     agent = asking(gate)
@@ -239,9 +244,10 @@ async def test_a_message_is_given_up_when_its_task_goes_from_replica_to_replica(
             tries.append(runner)  # the answer is None: it runs there no longer
 
         monkeypatch.setattr(replicas_of(there), "post", come_too_late)
+        monkeypatch.setattr(intake, "RACE_PAUSE", 0)
         with pytest.raises(OverloadedError, match="Too many messages to this task at once"):
             await there.start("next", task_id=task.id)
-        assert tries == [replicas_of(here).name] * MAX_RACES
+        assert tries == [replicas_of(here).name] * intake.MAX_RACES
         gate.open()
         await until_shown(there, task, S.INPUT_REQUIRED)
     assert len(agent.calls) == 1
@@ -288,13 +294,13 @@ async def test_an_errand_for_a_task_that_was_claimed_from_its_replica_is_refused
             gate.open()
             await until_shown(here, task, S.INPUT_REQUIRED)
             await replicas_of(there).claim(task.id, there.context().owner)
-            (command,) = await replicas_of(here).take()
             assert here.engine._cluster is not None
-            await here.engine._cluster._obey(command)
+            await here.engine._cluster._take_commands()
 
         posted.after = claim_and_obey
-        with pytest.raises(OverloadedError):
+        with pytest.raises(OverloadedError) as refused:
             await there.start("next", task_id=task.id)
+        assert refused.value.message == errands.MOVED
         assert words(await there.get(task)) == ["slow"]
         watcher.stream.close()
     assert len(agent.calls) == 1

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.engine.call_context import CallContext
@@ -124,7 +125,9 @@ async def test_a_tasks_next_message_runs_as_whoever_sent_it(store: Store) -> Non
 
 
 def test_owners_differ_as_callers_do() -> None:
-    callers = [ALICE, *OTHERS.values(), Caller(id="t\ntest|alice", type="user", issuer=""), Caller(tenant="t")]
+    # A name with a line break, which could be another's with a tenant, is refused where callers come in (`identify`).
+    made_up = [replace(ALICE, tenant="t\ntest|bob"), Caller(tenant="t"), Caller(tenant="test|alice")]
+    callers = [ALICE, *OTHERS.values(), *made_up]
     assert len({caller.owner for caller in callers}) == len(callers)
     assert Caller(id="alice").owner == Caller().owner  # a name that nobody proved is no name
 

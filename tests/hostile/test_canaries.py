@@ -203,3 +203,24 @@ def test_the_secrets_of_the_settings_are_not_in_their_text() -> None:
     settings = Settings(ssl_certfile="a.pem", ssl_keyfile_password=CANARY, webhook_secret=SECRETS["webhook secret"])
     assert CANARY not in repr(settings)
     assert SECRETS["webhook secret"] not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://agent:{CANARY}@db.example/tasks",
+        f"postgresql://agent:a@{CANARY}@db.example/tasks",
+        f"postgresql://agent:a/{CANARY}@db.example/tasks",
+        f"postgresql://agent:a?{CANARY}@db.example/tasks",
+        f"postgresql://db.example/tasks?user=agent&password={CANARY}",
+        f"postgresql://db.example/tasks?password=a@{CANARY}",
+        f"mysql://agent:{CANARY}@db.example/tasks",
+    ],
+)
+def test_the_password_in_a_store_s_url_is_not_shown(url: str) -> None:
+    assert CANARY not in repr(Settings(store=url))
+
+
+@pytest.mark.parametrize("url", ["sqlite:////var/lib/a@b.db?ttl=5", "memory://", "postgresql://db.example/tasks?ttl=5"])
+def test_a_store_s_url_without_a_password_is_shown_as_it_is(url: str) -> None:
+    assert repr(url) in repr(Settings(store=url))

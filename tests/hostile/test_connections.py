@@ -112,3 +112,21 @@ async def test_those_who_dribble_are_let_go_in_time_and_nobody_waits_for_them(
                 assert (await client.get("/health")).status_code == 200
             answers = [await one for one in slow]
         assert set(answers) <= {b""} or all(answer.startswith(b"HTTP/1.1 400") for answer in answers)
+
+
+@pytest.mark.parametrize("rest", [b"x", b"x" * 9], ids=["a byte of it", "all of it"])
+async def test_the_rest_of_a_body_after_its_answer_does_not_keep_a_connection(
+    monkeypatch: pytest.MonkeyPatch, rest: bytes
+) -> None:
+    monkeypatch.setattr(guard, "HEADER_DEADLINE", 0.3)
+    async with serving(ScriptedAgent(default=(COMPLETED,))) as url:
+        where = urlsplit(url)
+        reader, writer = await asyncio.open_connection(where.hostname, where.port)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nx")
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await reader.readuntil(b'"healthy"')  # nobody has waited for the body
+                writer.write(rest)
+                await reader.read()
+        finally:
+            writer.transport.abort()

@@ -35,6 +35,11 @@ def move_directory(path: Path) -> None:
     path.parent.rename(path.parent.with_name("elsewhere"))
 
 
+def make_unreachable(path: Path) -> None:
+    path.rename(path.with_name("moved.db"))
+    path.symlink_to(path)  # to ask for it is an error of its own
+
+
 def remove_log(path: Path) -> None:
     path.with_name("tasks.db-wal").unlink()
 
@@ -52,7 +57,7 @@ async def test_a_server_whose_file_is_removed_acknowledges_nothing_more(tmp_path
         assert server.process.said.count(GONE) == 1
 
 
-@pytest.mark.parametrize("take_away", [remove_all, move, replace, move_directory, remove_log])
+@pytest.mark.parametrize("take_away", [remove_all, move, replace, move_directory, make_unreachable, remove_log])
 async def test_health_alone_notices_that_the_file_is_taken_away(tmp_path: Path, take_away: Any) -> None:
     (tmp_path / "data").mkdir()
     path = tmp_path / "data" / "tasks.db"

@@ -7,8 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from apcore_a2a.http.guard import LOOKS, GuardedProtocol
+from apcore_a2a.http.traffic import KEY, Traffic
 from tests.fakes import COMPLETED, PATIENCE, ScriptedAgent, chunk
 from tests.interaction.serving import serving
 
@@ -88,3 +91,68 @@ async def test_a_client_that_stops_reading_is_let_go(url: str) -> None:
                 await asyncio.sleep(0.05)
         assert figures["answer_bytes_in_flight"] == 0
         writer.transport.abort()
+
+
+class Stuck(asyncio.Transport):
+    """A connection whose client leaves the last bytes unread."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.left = 10
+        self.closed = False
+        self.aborted = asyncio.Event()
+
+    def get_write_buffer_size(self) -> int:
+        return self.left
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+    def write(self, data: Any) -> None: ...
+
+
+def connect(traffic: Traffic) -> tuple[GuardedProtocol, Stuck]:
+    config = uvicorn.Config(ScriptedAgent({}), log_level="warning")  # type: ignore[arg-type]  # nobody asks it
+    config.load()
+    connection = GuardedProtocol(config, ServerState(), {KEY: traffic}, asyncio.get_running_loop())
+    transport = Stuck()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+@pytest.mark.parametrize("how", ["nearly all is read", "kept alive"])
+async def test_who_leaves_the_last_bytes_unread_is_let_go_too(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr("apcore_a2a.http.guard.STALLED", 0.01)
+    traffic = Traffic()
+    connection, transport = connect(traffic)
+    if how == "kept alive":
+        connection.timeout_keep_alive_handler()
+    else:
+        transport.left = 2**17
+        connection.pause_writing()
+        transport.left = 10
+        connection.resume_writing()
+    assert traffic.answer_bytes == 10
+    async with asyncio.timeout(PATIENCE):
+        await transport.aborted.wait()
+    connection.connection_lost(None)
+    assert (traffic.answer_bytes, traffic.connections) == (0, 0)
+
+
+async def test_who_has_read_the_last_bytes_is_looked_at_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apcore_a2a.http.guard.STALLED", 0.01)
+    traffic = Traffic()
+    connection, transport = connect(traffic)
+    connection.timeout_keep_alive_handler()
+    transport.left = 0
+    async with asyncio.timeout(PATIENCE):
+        while traffic.answer_bytes:  # noqa: ASYNC110  # there is no event for it
+            await asyncio.sleep(0.001)
+    assert not transport.aborted.is_set()
+    connection.connection_lost(None)

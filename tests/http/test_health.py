@@ -11,6 +11,8 @@ from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.http import health
 from tests.app.test_app import browsing
 from tests.auth.tokens import SECRET
+from tests.fakes import ScriptedAgent
+from tests.interaction.serving import serving
 from tests.modules import registry
 from tests.requirements import requirement
 
@@ -67,6 +69,16 @@ async def test_a_store_that_does_not_answer_does_not_hold_the_health(monkeypatch
         assert (answer.status_code, answer.json()["reason"]) == (503, health.NO_ANSWER)
 
 
+async def test_a_store_that_fails_in_its_own_way_is_a_store_that_is_not_well() -> None:
+    class Broken(InMemoryTaskStore):
+        async def check(self) -> None:
+            raise RuntimeError("the secret reason")
+
+    async with browsing(await async_serve(registry(), task_store=Broken())) as client:
+        answer = await client.get("/health")
+        assert (answer.status_code, answer.json()["reason"]) == (503, StoreUnavailableError.text)
+
+
 @requirement("FR-OPS-001")
 async def test_while_it_starts_it_lives_but_is_not_ready() -> None:
     class Slow(InMemoryTaskStore):
@@ -95,7 +107,8 @@ async def test_while_it_starts_it_lives_but_is_not_ready() -> None:
         assert (await client.get("/health/ready")).status_code == 200
 
 
-async def test_a_store_that_does_not_open_is_tried_again_by_the_next_request() -> None:
+@pytest.mark.parametrize(("method", "path"), [("GET", "/health"), ("POST", "/"), ("POST", "/message:send")])
+async def test_a_store_that_does_not_open_is_tried_again_by_the_next_request(method: str, path: str) -> None:
     class Late(InMemoryTaskStore):
         tries = 0
 
@@ -106,9 +119,10 @@ async def test_a_store_that_does_not_open_is_tried_again_by_the_next_request() -
             await super().open()
 
     app = await async_serve(registry(), task_store=Late())
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://agent.example") as client:
-        assert (await client.get("/health")).status_code == 500
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://agent.example") as client:
+        refused = await client.request(method, path, json={})
+        assert refused.status_code == 503
+        assert refused.headers["content-type"] == "application/json"
         assert (await client.get("/health")).status_code == 200
 
 
@@ -120,3 +134,23 @@ async def test_nobody_needs_a_token_to_ask_for_health() -> None:
         for path in ("/health/", "/health/lively", "/health/live/"):
             answer: Any = await client.get(path)
             assert answer.status_code == 401
+
+
+@requirement("FR-OPS-001")
+@pytest.mark.parametrize("path", ["/health", "/health/ready", "/health/live", "/metrics", "/explorer/"])
+async def test_who_looks_with_head_sees_what_get_would_say(path: str) -> None:
+    async with (
+        serving(ScriptedAgent(), metrics=True, explorer=True) as url,
+        httpx.AsyncClient(base_url=url) as client,
+    ):
+        answer = await client.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert answer.headers["content-type"] == (await client.get(path)).headers["content-type"]
+
+
+async def test_head_says_503_as_get_does() -> None:
+    store = Counted()
+    store.reason = "The disk is full"
+    async with serving(ScriptedAgent(), task_store=store) as url, httpx.AsyncClient(base_url=url) as client:
+        assert (await client.head("/health")).status_code == 503
+        assert (await client.head("/health/live")).status_code == 200

@@ -1,13 +1,19 @@
 """The metrics on the socket: what they count while it happens, and what they never say."""
 
+import asyncio
 from typing import Any
 
 import httpx
+import pytest
 
-from apcore_a2a import JWTAuthenticator
+from apcore_a2a import InMemoryTaskStore, JWTAuthenticator
+from apcore_a2a.app.serve import build_app
+from apcore_a2a.http import metrics
 from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage.task_store import Usage
+from tests.app.test_app import browsing
 from tests.auth.tokens import SECRET, bearer
-from tests.fakes import COMPLETED, WORKING, Gate, ScriptedAgent, status
+from tests.fakes import COMPLETED, PATIENCE, WORKING, Gate, ScriptedAgent, status
 from tests.interaction.serving import serving
 from tests.interaction.test_jsonrpc_wire import OLD_MESSAGE, call
 from tests.requirements import requirement
@@ -51,6 +57,36 @@ async def test_what_runs_what_ended_and_what_failed_is_counted() -> None:
         page = await client.get("/metrics", headers={"Accept": "text/plain"})
         assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
         assert "apcore_a2a_failed_tasks_total 1\n" in page.text
+
+
+async def test_a_large_figure_is_told_to_its_last_digit() -> None:
+    app = build_app(ScriptedAgent({}), metrics=True)
+    app.traffic.body_bytes = 123_456_789
+    async with browsing(app) as client:
+        page = await client.get("/metrics", headers={"Accept": "text/plain"})
+    assert "body_bytes_in_flight 123456789\n" in page.text
+
+
+class Broken(InMemoryTaskStore):
+    async def usage(self, account: str) -> Usage:
+        raise RuntimeError("the secret reason")
+
+
+class Stuck(InMemoryTaskStore):
+    async def usage(self, account: str) -> Usage:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@requirement("FR-OPS-002")
+@pytest.mark.parametrize("store", [Broken(), Stuck()], ids=["broken", "stuck"])
+async def test_whatever_becomes_of_the_store_the_figures_are_told(
+    store: InMemoryTaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "PATIENCE", 0.01)
+    async with browsing(build_app(ScriptedAgent({}), metrics=True, task_store=store)) as client:
+        async with asyncio.timeout(PATIENCE):
+            assert (await figures_of(client))["total_requests"] == 1
 
 
 @requirement("FR-OPS-002")

@@ -7,7 +7,8 @@ import pytest
 
 from apcore_a2a.app.serve import ServeOptions, build
 from tests.fakes import COMPLETED, ScriptedAgent
-from tests.interaction.serving import CARD
+from tests.hostile.test_smuggling import said
+from tests.interaction.serving import CARD, serving
 from tests.requirements import requirement
 
 V1 = {"A2A-Version": "1.0"}
@@ -27,7 +28,7 @@ def client(host: str = "127.0.0.1", **options: Any) -> httpx.AsyncClient:
 
 
 @requirement("NFR-SEC-003")
-@pytest.mark.parametrize("host", ["evil.example:8000", "127.0.0.1.evil.example", "", "[", "10.0.0.7:8000"])
+@pytest.mark.parametrize("host", ["evil.example:8000", "127.0.0.1.evil.example", "", "[", "10.0.0.7:8000", "mybox"])
 @pytest.mark.parametrize(("method", "path"), [("POST", "/"), ("GET", "/tasks"), ("GET", "/health")])
 async def test_on_the_loopback_another_name_is_refused(host: str, method: str, path: str) -> None:
     async with client() as http:
@@ -54,8 +55,33 @@ async def test_the_name_in_the_url_and_what_a_proxy_hands_on_are_right() -> None
         assert (await http.get("/tasks", headers={"Host": "other.example"})).status_code == 200
 
 
+@pytest.mark.parametrize(("version", "status"), [(b"1.0", b"200"), (b"1.1", b"400")], ids=["1.0", "1.1"])
+async def test_a_probe_may_name_no_host_where_http_lets_it(version: bytes, status: bytes) -> None:
+    async with serving(ScriptedAgent({"hi": (COMPLETED,)}), host="127.0.0.1") as url:
+        answer = await said(url, b"GET /health HTTP/%b\r\nConnection: close\r\n\r\n" % version)
+    assert answer.split()[1] == status
+    assert (b"names no host" in answer) == (status == b"400")
+
+
+async def test_who_names_no_host_is_still_no_page_of_another_origin() -> None:
+    async with serving(ScriptedAgent({"hi": (COMPLETED,)}), host="127.0.0.1") as url:
+        answer = await said(url, b"GET /tasks HTTP/1.0\r\nOrigin: https://evil.example\r\n\r\n")
+    assert answer.split()[1] == b"403"
+
+
 REBOUND = ["evil.example:8000", "127.0.0.1.evil.example", "", "[", "localhost.evil.example", "evil.example."]
-REBOUND += ["internal.evil.example", "evilinternal.example", "evil.internal.example"]
+REBOUND += ["internal.evil.example", "evilinternal.example", "evil.internal.example", "[2001:db8::1]:8000"]
+
+
+async def test_on_the_loopback_another_name_is_refused_though_there_is_a_door() -> None:
+    async with client(auth=Nobody()) as http:
+        assert (await http.get("/tasks", headers={"Host": "evil.example"})).status_code == 421
+        assert (await http.get("/tasks")).status_code == 401
+
+
+async def test_any_header_but_the_host_may_be_there_twice() -> None:
+    async with client() as http:
+        assert (await http.get("/tasks", headers=[("X-Trace", "1"), ("X-Trace", "2")])).status_code == 200
 
 
 @requirement("NFR-SEC-003")

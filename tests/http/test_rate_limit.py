@@ -9,8 +9,10 @@ from apcore_a2a.agent import Caller
 from apcore_a2a.app.serve import ServeOptions, build
 from apcore_a2a.engine.call_context import allowance_of
 from apcore_a2a.http.rate_limit import TokenBuckets
+from apcore_a2a.http.shared_moments import PLACES, SharedMoments
 from tests.fakes import COMPLETED, ScriptedAgent
 from tests.interaction.serving import CARD
+from tests.processes import running
 
 V1 = {"A2A-Version": "1.0"}
 GET = {"jsonrpc": "2.0", "id": 7, "method": "GetTask", "params": {"id": "nobody"}}
@@ -80,25 +82,52 @@ def test_asking_while_it_is_empty_does_not_make_it_worse() -> None:
     assert buckets.take("ada") == 0
 
 
-def test_only_so_many_buckets_are_kept_and_the_longest_unused_go() -> None:
-    buckets = TokenBuckets(rate=SLOW, burst=1, most=100)
-    assert buckets.take("victim") == 0
-    for number in range(99):
-        buckets.take(f"one of many {number}")
-    assert buckets.take("victim") > 0
-    for number in range(100_000):
-        buckets.take(f"another {number}")
-    assert len(buckets) == 100
+def test_only_so_many_buckets_are_kept_and_the_fullest_go() -> None:
+    clock = Clock()
+    buckets = TokenBuckets(rate=1, burst=4, most=PLACES, clock=clock)
+    for _ in range(3):
+        assert buckets.take("eve") == 0
+    for number in range(1_000):
+        assert buckets.take(f"caller {number}") == 0
+    assert buckets.take("eve") == 0  # who has asked most is not forgotten for those who ask once
+    assert buckets.take("eve") > 0
 
 
-@pytest.mark.parametrize("burst", [1, 2])
-def test_who_has_asked_of_late_is_not_forgotten_be_it_in_vain(burst: int) -> None:
-    buckets = TokenBuckets(rate=SLOW, burst=burst, most=2)
-    buckets.take("ada")
-    buckets.take("bob")
-    buckets.take("ada")  # refused with a burst of one
-    buckets.take("eve")
-    assert buckets.take("ada") > 0
+def test_a_moment_is_that_of_its_name_alone() -> None:
+    moments = SharedMoments(1_000)
+    names = [f"caller {number}" for number in range(300)]
+    for number, name in enumerate(names, 1):
+        moments.write(moments.find(name), float(number))
+    for number, name in enumerate(names, 1):
+        assert moments.find(name).moment in (0.0, float(number))
+    kept = sum(moments.find(name).moment > 0 for name in names)
+    assert kept > 290  # a row that was full has forgotten the others
+    assert moments.find("nobody").moment == 0
+    for name in ("caller 299", "half a character \ud800"):
+        moments.write(moments.find(name), 5.0)
+        assert moments.find(name).moment == 5.0
+
+
+FORKED = """
+import os
+import sys
+from apcore_a2a.http.rate_limit import TokenBuckets
+
+buckets = TokenBuckets(rate=0.001, burst=10)
+taken = 0
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        os._exit(sum(buckets.take("eve") == 0 for _ in range(3)))
+    taken += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(taken, sum(buckets.take("eve") == 0 for _ in range(5)), file=sys.stderr)
+"""
+
+
+async def test_processes_that_were_forked_count_together() -> None:
+    async with running("-c", FORKED) as process:
+        assert await process.ends() == 0
+    assert process.said == "9 1\n"
 
 
 # ---- whose bucket ------------------------------------------------------------------------------------------------
@@ -238,6 +267,17 @@ async def test_refused_requests_are_counted() -> None:
         assert "apcore_a2a_limited_requests_total 3" in text
 
 
+async def test_who_is_refused_is_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    served = app(auth=ByName(), max_requests_per_second=SLOW, request_burst=1)
+    async with client("10.0.0.1", served) as http:
+        for _ in range(5):
+            for who in ("ada", "bob"):
+                await http.get("/tasks", headers={"X-Name": who})
+    told = [vars(record) for record in caplog.records if record.getMessage() == "request refused by a limit"]
+    assert [(line["caller"], line["peer"]) for line in told] == [("ada", "10.0.0.1"), ("bob", "10.0.0.1")]
+    assert told[0]["reason"] == "You are over your limit of requests; try again later"
+
+
 @pytest.mark.parametrize("name", ["max_requests_per_second", "max_total_requests_per_second", "request_burst"])
 def test_a_limit_that_lets_nobody_in_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be positive"):
@@ -253,17 +293,22 @@ def test_a_limit_that_lets_nobody_in_is_refused_by_name(name: str) -> None:
         ("203.0.113.1", "203.0.113.1"),
         ("203.0.113.1:4711", "203.0.113.1"),
         ("[2001:db8::1]:4711", "2001:db8::1"),
+        ("2001:db8::1", "2001:db8::1"),
         ("198.51.100.9, 203.0.113.1", "203.0.113.1"),  # what stands before is the client's own word
         ("203.0.113.1, 10.0.0.9", "203.0.113.1"),  # 10.0.0.9 is a trusted proxy as well
+        ("203.0.113.1, 172.18.0.4, 10.0.0.9", "203.0.113.1"),  # 172.18.0.4 by its network
+        ("203.0.113.1, 172.32.0.4, 10.0.0.9", "172.32.0.4"),
         ("nonsense, 203.0.113.1", "203.0.113.1"),
         ("203.0.113.1, nonsense", "10.0.0.8"),  # then it is the proxy's
         ("", "10.0.0.8"),
     ],
 )
 async def test_behind_a_trusted_proxy_the_client_counts(said: str, same_as: str) -> None:
-    served = app(max_requests_per_second=SLOW, request_burst=1, trusted_proxies=["10.0.0.8", "10.0.0.9"])
+    proxies = ["10.0.0.8", "10.0.0.9", "172.16.0.0/12"]
+    served = app(max_requests_per_second=SLOW, request_burst=1, trusted_proxies=proxies)
     async with client("10.0.0.8", served) as behind, client(same_as, served) as direct:
-        assert (await behind.get("/tasks", headers={"X-Forwarded-For": said})).status_code == 200
+        headers = {"X-Forwarded-For": said, "X-Real-IP": "198.51.100.77"}  # that one may be anybody's
+        assert (await behind.get("/tasks", headers=headers)).status_code == 200
         assert (await direct.get("/tasks", headers={"Host": "localhost"})).status_code == 429
 
 

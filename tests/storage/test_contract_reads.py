@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.model import TaskState, encode
 from apcore_a2a.storage.cursor import MAX_PAGE_BYTES
-from apcore_a2a.storage.task_store import EVERYBODY, Query, Store, trouble_of
+from apcore_a2a.storage.task_store import EVERYBODY, MAX_READ_BYTES, Query, Store, trouble_of
 from tests.storage.conftest import MakeStore
 from tests.storage.contract import ALICE, BOB, STORES, Author, append, assert_holds, ids, pages, tell, timestamp
 
@@ -74,6 +74,23 @@ async def test_events_are_replayed_from_any_place_or_not_at_all(name: str, make_
         assert replayed == (author.records[max(after, 0) :] if STORES[name].replays else None)
     if STORES[name].replays:
         assert await store.events("t0", BOB, 0) == before.records
+
+
+@pytest.mark.parametrize("name", [name for name, kind in STORES.items() if kind.replays])
+async def test_events_that_are_large_together_are_read_in_pieces(name: str, make_store: MakeStore) -> None:
+    store = await make_store(name, 100)
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    part = "x" * (MAX_READ_BYTES // 3)
+    await append(store, author.chunk(part, part, part, part * 4, part, part))
+    read: list[bytes] = []
+    sizes: list[int] = []
+    while len(read) < author.version:
+        piece = await store.events("t", ALICE, len(read), 100)
+        assert piece
+        read += piece
+        sizes.append(len(piece))
+    assert read == author.records
+    assert sizes == [4, 1, 1, 2]  # the task, its work and two parts; the third; the large one alone; the rest
 
 
 async def test_a_store_that_is_open_can_be_written_to(store: Store) -> None:

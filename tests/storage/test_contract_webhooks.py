@@ -219,6 +219,14 @@ async def test_a_claim_on_one_that_was_saved_anew_or_removed_is_void(store: Stor
     assert not await store.webhooks.remove("t", ALICE, "w")
 
 
+async def test_one_that_is_removed_leaves_the_others(store: Store) -> None:
+    author = await create(store, Author("t"), hook(config_id="a"))
+    await store.webhooks.save(hook(config_id="b"), ALICE)
+    assert await store.webhooks.remove("t", ALICE, "a")
+    await append(store, author.work())
+    assert await deliver_all(store) == [("b", 2)]
+
+
 async def test_nobody_touches_the_webhooks_of_another(store: Store) -> None:
     await create(store, Author("t"), hook())
     assert await store.webhooks.save(hook(config_id="theirs"), BOB) is None

@@ -7,7 +7,7 @@ import pytest
 from apcore_a2a.errors import LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.model import PushConfig, Task, TaskState, TaskStatus
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.task_store import Query, Report, Webhook
+from apcore_a2a.storage.task_store import Query, Report, Usage, Webhook
 from tests.storage.contract import ALICE, BOB, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
 
 KB = 1000
@@ -41,10 +41,10 @@ def test_by_default_there_is_room_for_256_mib_and_half_of_it_for_one_owner() -> 
     assert limits["max_bytes_per_owner"].default is None
 
 
-@pytest.mark.parametrize(("all_together", "of_one"), [(0, 1), (1, 0)])
-def test_a_limit_of_no_bytes_is_refused(all_together: int, of_one: int) -> None:
+@pytest.mark.parametrize("limit", ["max_bytes", "max_bytes_per_owner", "max_tasks_per_owner"])
+def test_a_limit_of_nothing_is_refused(limit: str) -> None:
     with pytest.raises(ValueError, match="must be positive"):
-        InMemoryTaskStore(max_bytes=all_together, max_bytes_per_owner=of_one)
+        InMemoryTaskStore(**{limit: 0})  # type: ignore[arg-type]  # any of them is a number
 
 
 async def test_half_of_the_bytes_are_for_one_owner_if_nothing_else_is_said() -> None:
@@ -142,6 +142,73 @@ async def test_the_share_of_all_who_have_no_name_is_nobody_s_own() -> None:
     with pytest.raises(OverloadedError, match="The agent is at its limit") as caught:
         await run_with_message(store, "b", 10 * KB, owner="anonymous")
     assert not isinstance(caught.value, LimitExceededError)
+
+
+async def test_an_owner_who_makes_up_tenants_has_one_share() -> None:
+    store = make(of_one=50 * KB)
+    await run(store, "a", 20 * KB, owner=f"{ALICE}\nsales")
+    await run(store, "b", 20 * KB, owner=f"{ALICE}\nhr")
+    with pytest.raises(LimitExceededError, match="You are at your limit"):
+        await run_with_message(store, "c", 20 * KB, owner=f"{ALICE}\nlegal")
+    with pytest.raises(LimitExceededError, match="You are at your limit"):
+        await run_with_message(store, "c", 20 * KB)
+    with pytest.raises(OverloadedError, match="The agent is at its limit"):
+        await run_with_message(store, "d", 60 * KB, owner="anonymous\nsales")
+
+
+async def test_of_an_owners_tenants_the_tasks_go_that_ended_first() -> None:
+    store = make(of_one=50 * KB)
+    await finish(store, "of-bob", 10 * KB, owner=BOB)
+    for name, tenant in (("a", "hr"), ("b", "sales"), ("c", "hr")):
+        await finish(store, name, 15 * KB, owner=f"{ALICE}\n{tenant}")
+    await run_with_message(store, "d", 15 * KB, owner=f"{ALICE}\nlegal")
+    assert await names(store, f"{ALICE}\nhr") == ["c"]
+    assert await names(store, f"{ALICE}\nsales") == ["b"]
+    await run_with_message(store, "e", 30 * KB)
+    assert await names(store, f"{ALICE}\nhr") == []  # the tenants without a task cost nothing
+    assert await names(store, f"{ALICE}\nsales") == []
+    assert await names(store, BOB) == ["of-bob"]
+
+
+async def test_an_owner_with_too_many_tasks_loses_their_own_that_ended_first() -> None:
+    store = InMemoryTaskStore(max_tasks_per_owner=3)
+    await finish(store, "of-bob", 10, owner=BOB)
+    for name in ("a", "b", "c", "d"):
+        await finish(store, name, 10, owner=f"{ALICE}\n{name}")
+    assert await store.usage(ALICE) == Usage(3, (await store.usage(ALICE)).bytes)
+    assert await names(store, f"{ALICE}\na") == []
+    for name in ("e", "f", "g"):
+        await run(store, name, 10)
+    assert await names(store) == ["g", "f", "e"]
+    with pytest.raises(LimitExceededError, match="You are at your limit"):
+        await run(store, "h", 10)
+    assert await names(store) == ["g", "f", "e"]
+    assert await names(store, BOB) == ["of-bob"]
+
+
+async def test_a_task_makes_room_once_and_its_place_is_free_then() -> None:
+    """Also one that went before its turn: removed, expired, put in anew, or called back by a webhook."""
+    clock = Clock()
+    store = InMemoryTaskStore(ttl_seconds=TTL, max_tasks_per_owner=3, clock=clock)
+    for name in ("a", "b", "c"):
+        await finish(store, name, 10)
+    assert await store.remove("a", ALICE)
+    clock.now += TTL
+    for number in range(10):  # more often than there is room
+        author = await finish(store, f"n-{number}", 10)
+        webhook = Webhook(
+            config=PushConfig(url="https://me.example/h", id="w", task_id=author.task.id), a2a_version="1.0"
+        )
+        assert await store.webhooks.save(webhook, ALICE) is not None
+        assert await store.webhooks.remove(author.task.id, ALICE, "w")
+    assert await names(store) == ["n-9", "n-8", "n-7"]
+    for name in ("x", "y", "z"):
+        await run(store, name, 10)
+    with pytest.raises(LimitExceededError):
+        await run(store, "one more", 10)
+    for name in ("x", "y", "z"):
+        assert await store.remove(name, ALICE)
+    assert await store.usage(ALICE) == Usage(0, 0)
 
 
 async def test_an_owner_whose_task_grows_loses_their_own_tasks_too() -> None:

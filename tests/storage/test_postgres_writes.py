@@ -3,16 +3,16 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import asyncpg
 import pytest
 
 from apcore_a2a.errors import StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.model import PushConfig, TaskState
-from apcore_a2a.storage.postgres import connecting, database, writer
+from apcore_a2a.storage.postgres import connecting, database, replicas, writer
 from apcore_a2a.storage.postgres.store import PostgresStore
-from apcore_a2a.storage.task_store import Query, Webhook
+from apcore_a2a.storage.task_store import Followed, Query, Webhook
+from tests.postgres_proxy import Network, Proxy
 from tests.postgres_server import PostgresServer, shared_server
 from tests.storage.contract import ALICE, BOB, Author, append, assert_holds, tell
 
@@ -144,6 +144,37 @@ async def test_tasks_that_wait_for_a_replica_are_claimed_once_and_the_owners_tak
 # ---- connections that break ----------------------------------------------------------------------------------------
 
 
+async def test_news_of_many_bytes_come_in_pieces_with_the_memo_once(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "NEWS_BYTES", 1_000)
+    large = await tell(store, Author("large"), TaskState.WORKING)
+    small = await tell(store, Author("small"), TaskState.WORKING)
+    large.memo = b'"remembered"'
+    await append(store, large.chunk("x" * 400, "x" * 400, "x" * 4_000))
+    followed = [Followed("large", ALICE, 2), Followed("small", ALICE, small.version)]
+    news = {each.task_id: each for each in await other.replicas.news(followed)}
+    assert news["large"].events == large.records[2:3]
+    assert (news["large"].version, news["large"].memo) == (5, b'"remembered"')
+    assert news["small"].events == []
+    (alone,) = await other.replicas.news([Followed("large", ALICE, 4)])
+    assert alone.events == large.records[4:]  # though it is more than all of them may be
+
+
+async def test_a_write_that_is_refused_does_not_keep_new_tasks_out(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apcore_a2a.storage.postgres.store.AWAY", 0.0)
+    author = Author("t")
+    change = author.create()
+    change.version = 2**40  # more than the column takes
+    with pytest.raises(StoreUnavailableError):
+        await store.create(change)
+    assert store.trouble() == "the database refuses"
+    await tell(store, Author("next"))
+    assert store.trouble() == ""
+
+
 async def test_a_write_whose_connection_breaks_is_made_once(
     store: PostgresStore, admin: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
@@ -226,55 +257,21 @@ async def test_while_the_server_is_away_new_tasks_are_refused_at_once(
     await store.close()
 
 
-class Proxy:
-    """Stands between a store and its server, and can swallow all that passes: both ends think they are connected."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.swallows = False
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def __aenter__(self) -> int:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for each in self._writers:
-            each.close()
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        theirs, ours = await asyncio.open_unix_connection(str(self._folder / ".s.PGSQL.5432"))
-        self._writers += [writer, ours]
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._pass_on(reader, ours))
-            group.create_task(self._pass_on(theirs, writer))
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            if not self.swallows:
-                writer.write(data)
-        writer.close()
-
-
 async def test_a_connection_that_swallows_everything_is_given_up_and_replaced(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (connecting, database):
         monkeypatch.setattr(module, "ANSWER_TIME", 0.3)
     monkeypatch.setattr(connecting, "CONNECT_TIME", 0.3)
-    schema = url.rpartition("schema=")[2]
-    proxy = Proxy(shared_server().folder)
-    async with proxy as port:
-        store = PostgresStore(f"postgresql://postgres@127.0.0.1:{port}/postgres?schema={schema}&sslmode=disable")
+    async with Proxy(shared_server().folder) as proxy:
+        store = PostgresStore(proxy.url(url))
         await store.open()
         author = await tell(store, Author("t"), TaskState.WORKING)
-        proxy.swallows = True
+        await proxy.set(Network.SWALLOWS)
         future = store.append(author.chunk("x"))
         with pytest.raises(StoreUnavailableError):
             await asyncio.wait_for(store.load("t", ALICE), 5)
-        proxy.swallows = False
+        await proxy.set(Network.WELL)
         await asyncio.wait_for(future, 5)
         await assert_holds(store, author)
         await store.close()
@@ -297,3 +294,68 @@ async def test_a_server_that_says_nothing_is_not_waited_for(
             await asyncio.wait_for(quick.append(author.chunk("x")), 5)
     assert (await quick.page(Query(owner=ALICE, limit=1))).total == 1
     await quick.close()
+
+
+async def test_a_server_that_says_that_it_starts_is_waited_for_longer(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "PATIENCE", 0)
+    async with Proxy(shared_server().folder) as proxy:
+        store = PostgresStore(proxy.url(url))
+        await store.open()
+        author = await tell(store, Author("t"), TaskState.WORKING)
+        await proxy.set(Network.STARTS)
+        future = store.append(author.chunk("x"))
+        with pytest.raises(StoreUnavailableError):
+            await store.load("t", ALICE)
+        said_down = [store.replicas.down_at > 0]
+        await asyncio.sleep(0.5)  # several attempts
+        assert not future.done()
+        await proxy.set(Network.WELL)
+        await asyncio.wait_for(future, 5)
+        await assert_holds(store, author)
+        said_down.append(store.replicas.down_at > 0)
+        assert said_down == [True, False]
+        await store.close()
+
+
+def test_a_standby_that_has_not_taken_over_yet_is_a_server_that_is_away() -> None:
+    assert connecting.is_lost(asyncpg.ReadOnlySQLTransactionError("cannot execute UPDATE in a read-only transaction"))
+
+
+async def test_everybody_is_answered_in_time_also_who_waits_for_a_connection(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "ANSWER_TIME", 600)  # for one statement
+    monkeypatch.setattr(database, "ANSWER_TIME", 0.3)
+    async with Proxy(shared_server().folder) as proxy:
+        store = PostgresStore(proxy.url(url))
+        await store.open()
+        await proxy.set(Network.SWALLOWS)
+        asking = [store.load("t", ALICE) for _ in range(3 * database.POOL)]
+        answers = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 5)
+        assert {type(answer) for answer in answers} == {StoreUnavailableError}
+        await proxy.set(Network.WELL)
+        assert await store.load("t", ALICE) is None
+        await store.close()
+
+
+async def test_a_new_task_does_not_wait_behind_writes_that_have_more_patience(
+    own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "PATIENCE_FOR_NEW", 0.2)
+    monkeypatch.setattr("apcore_a2a.storage.postgres.store.AWAY", 600)  # or it would be refused before it is queued
+    store = PostgresStore(own_server.url())
+    await store.open()
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    await asyncio.to_thread(own_server.stop)
+    patient = store.append(author.chunk("x"))
+    await asyncio.sleep(0)
+    creating = asyncio.create_task(store.create(Author("new").create()))
+    await asyncio.wait({creating}, timeout=5)
+    assert isinstance(creating.exception(), StoreUnavailableError)
+    assert not patient.done()
+    await asyncio.to_thread(own_server.start)
+    await asyncio.wait_for(patient, 15)
+    assert await store.load("new", ALICE) is None
+    await store.close()

@@ -1,6 +1,7 @@
 """A user's own store under the engine: what it is given to keep, how often, and what happens when it fails."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from apcore_a2a.storage import simple
 from apcore_a2a.storage.saved_task import RESERVED
 from apcore_a2a.storage.simple import SimpleStore
 from apcore_a2a.storage.task_store import Query, TaskListResult, trouble_of
+from tests.fakes import PATIENCE
 from tests.requirements import requirement
 from tests.storage.contract import ALICE, Author, DictStore, append, assert_holds, ids, tell, timestamp
 
@@ -116,6 +118,20 @@ async def test_close_waits_for_the_saves_under_way() -> None:
     await asyncio.wait_for(closing, 5)
     assert future.done()
     assert tasks.tasks["t"].artifacts == author.task.artifacts
+
+
+async def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(simple, "LAST_SAVES", 0.01)
+    tasks = GatedStore()
+    store = SimpleStore(tasks)
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    tasks.gate.clear()
+    future = store.append(author.chunk("last"))
+    async with asyncio.timeout(PATIENCE):
+        await store.close()
+        assert "tasks not saved: the store does not answer" in caplog.messages
+        tasks.gate.set()
+        await future
 
 
 async def test_the_task_is_saved_as_it_was_at_the_call_though_it_moves_on() -> None:
@@ -241,3 +257,24 @@ async def test_a_store_that_is_not_durable_has_no_orphans() -> None:
     store = SimpleStore(DictStore())
     await tell(store, Author("t"), TaskState.WORKING)
     assert await store.orphans() == []
+
+
+class WrongAnswers(DictStore):
+    async def get(self, task_id: str) -> Any:
+        return {"id": task_id}
+
+
+class NoCoroutines(DictStore):
+    def get(self, task_id: str) -> Any:
+        raise OSError("the secret reason")
+
+
+@pytest.mark.parametrize("tasks", [WrongAnswers(), NoCoroutines()], ids=["no task", "no coroutine"])
+async def test_whatever_a_store_does_instead_nobody_waits_for_ever(tasks: DictStore) -> None:
+    store = SimpleStore(tasks)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(StoreUnavailableError):
+            await tell(store, Author("t"), TaskState.WORKING)
+        with pytest.raises(StoreUnavailableError):
+            await store.load("t", ALICE)
+        await store.close()

@@ -52,6 +52,19 @@ async def test_a_second_store_in_this_process_is_refused_too(tmp_path: Path) -> 
     await second.close()
 
 
+async def test_a_store_that_did_not_open_can_be_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise sqlite3.OperationalError("database is locked")
+
+    store = SQLiteStore(tmp_path / "tasks.db")
+    with monkeypatch.context() as broken:
+        broken.setattr("apcore_a2a.storage.sqlite.webhooks.release_all", fail)
+        with pytest.raises(StoreUnavailableError):
+            await store.open()
+    await store.open()
+    await store.close()
+
+
 async def test_a_missing_directory_is_named_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError, match=f"there is no directory {re.escape(str(tmp_path / 'no'))}$"):
         await SQLiteStore(tmp_path / "no" / "tasks.db").open()

@@ -1,8 +1,13 @@
 """The webhooks of stores that keep no events: what is forgotten, and when."""
 
-from apcore_a2a.protocol.model import PushConfig, TaskState
+import tracemalloc
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apcore_a2a.protocol.model import PushConfig, TaskState, encode
 from apcore_a2a.storage.task_store import Report, Webhook
-from apcore_a2a.storage.webhook_table import STALE_ENTRIES, WebhookTable
+from apcore_a2a.storage.webhook_table import STALE_ENTRIES, TaskWebhooks, WebhookTable
 from tests.storage.contract import ALICE, Author, Clock
 
 
@@ -17,14 +22,73 @@ def table_with(*names: str) -> tuple[WebhookTable, Clock]:
 
 
 def test_claims_that_come_and_go_leave_no_trace() -> None:
-    table, clock = table_with("t")
-    for _ in range(10 * STALE_ENTRIES):
-        (claim,) = table.claim(1, 30)
+    table, clock = table_with("put off", "t")
+    (first,) = table.claim(1, 30)
+    assert table.settle(first, Report(delivered=0, pause=1e6))
+    tracemalloc.start()
+    for _ in range(100 * STALE_ENTRIES):  # each makes an entry for the end of its lease, of some hundred bytes
+        (claim,) = table.claim(1, 1e9)
         assert table.settle(claim, Report(delivered=0, attempts=1, pause=1))
         clock.now += 1
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 10 * STALE_ENTRIES * 100
     (claim,) = table.claim(10, 30)
     assert table.settle(claim, Report(delivered=1))
     assert table.claim(10, 30) == []
+    clock.now += 1e6
+    (put_off,) = table.claim(10, 30)
+    assert put_off.webhook == first.webhook
+
+
+def test_what_only_a_removed_webhook_waited_for_is_let_go() -> None:
+    table, _ = table_with("t")
+    slow = PushConfig(url="https://example.com", id="slow", task_id="t")
+    table.save(Webhook(config=slow, a2a_version="1.0"), ALICE, document=b"{}", state=TaskState.WORKING, version=1)
+    table.add_events("t", [b"{}"], TaskState.COMPLETED)
+    for claim in table.claim(10, 30):
+        if claim.webhook.config.id == "w":
+            table.settle(claim, Report(delivered=2))
+    assert table.read("t", 0) is not None
+    assert table.remove("t", "slow")
+    assert table.read("t", 0) is None  # nobody needs the events, so nobody has them
+    assert table.remove("t", "w")
+    assert "t" not in table.tasks
+
+
+def size_of(kept: TaskWebhooks) -> int:
+    """What is kept for the webhooks of a task, counted at once."""
+    configs = [encode(row.webhook.config) for row in kept.rows.values()]
+    return len(kept.base) + sum(map(len, kept.events)) + sum(map(len, configs))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["save", "add", "deliver", "end", "remove"]), st.sampled_from("ab"))))
+def test_what_is_kept_is_counted_right_on_the_way(steps: list[tuple[str, str]]) -> None:
+    table, clock = table_with("t")
+    author = Author("t")
+    version = 1
+    state = TaskState.WORKING
+    for step, name in steps:
+        config = PushConfig(url=f"https://example.com/{'x' * version}", id=name, task_id="t")
+        match step:
+            case "save":
+                document = encode(author.task)
+                table.save(
+                    Webhook(config=config, a2a_version="1.0"), ALICE, document=document, state=state, version=version
+                )
+            case "add" | "end" if "t" in table.tasks and state is TaskState.WORKING:
+                if step == "end":
+                    state = TaskState.COMPLETED
+                version += 1
+                table.add_events("t", [b"x" * version], state)
+            case "deliver":
+                for claim in table.claim(1, 0):
+                    table.settle(claim, Report(delivered=claim.webhook.latest))
+            case "remove":
+                table.remove("t", name)
+        clock.now += 1
+        if "t" in table.tasks:
+            assert table.tasks["t"].size == size_of(table.tasks["t"])
 
 
 def test_only_what_is_over_and_delivered_is_forgotten() -> None:

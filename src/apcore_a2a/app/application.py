@@ -6,7 +6,7 @@ Rule: it opens once, in one order: the store, the hooks, then what a dead proces
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,17 +18,14 @@ from apcore_a2a.app.audited import AuditedOperations, AuditedTasks, Observers
 from apcore_a2a.app.routes import Served, pipeline
 from apcore_a2a.app.stores import why_not_open
 from apcore_a2a.auth.audit import AuditLog
-from apcore_a2a.auth.authenticator import (
-    Authenticator,
-    close_authenticator,
-    open_authenticator,
-)
+from apcore_a2a.auth.authenticator import Authenticator, close_authenticator, open_authenticator
 from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.engine.delivery import Sender
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
-from apcore_a2a.errors import A2AError
+from apcore_a2a.errors import A2AError, wire
+from apcore_a2a.http.asgi import error_headers, refuse_early
 from apcore_a2a.http.discovery import CardEndpoint, CardSigner
 from apcore_a2a.http.health import HealthEndpoint, is_health
 from apcore_a2a.http.metrics import Metrics
@@ -37,7 +34,7 @@ from apcore_a2a.http.traffic import KEY, Traffic
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.task_store import Store
+from apcore_a2a.storage.task_store import EVERYBODY, Store, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -103,23 +100,36 @@ class Application(Starlette):
                 audit=self._audit,
             )
         )
-        super().__init__(lifespan=_lifespan)
+        super().__init__(lifespan=self._lifespan)
         self.router.default = self._answer_rest  # whatever no route of the user's takes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await super().__call__(*self._around_lifespan(scope, receive, send))
             return
-        if not self._opened:
-            if is_health(scope) and self._opening.locked():  # it does not wait for what it is asked about
-                await self.health.answer_while_starting(scope, send)
-                return
-            await self.open_or_say_why()
+        if not self._opened and not await self._opens_now(scope, send):
+            return
         scope[KEY] = self.traffic
         if self.user_middleware or self.router.routes:
             await super().__call__(scope, receive, send)
         else:
             await self._core(scope, receive, send)
+
+    async def _opens_now(self, scope: Scope, send: Send) -> bool:
+        """Open for the first request; whether it may go on. If not, it is answered, and the next one tries again."""
+        if is_health(scope) and self._opening.locked():  # it does not wait for what it is asked about
+            await self.health.answer_while_starting(scope, send)
+            return False
+        try:
+            await self.open_or_say_why()
+        except A2AError as error:
+            logger.error("application did not open", extra={"reason": self._why_not_open})
+            if is_health(scope):
+                await self.health.answer_while_starting(scope, send)
+            else:
+                await refuse_early(scope, send, wire(error).http, error, error_headers(error))
+            return False
+        return True
 
     async def _answer_rest(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":  # another server may let one through
@@ -142,6 +152,14 @@ class Application(Starlette):
     def _count_skills(self) -> int:
         return len(self.cards.card.skills)
 
+    @asynccontextmanager
+    async def _lifespan(self, host: Starlette) -> AsyncIterator[None]:
+        """Open this agent, then close it, whoever asks: `host` may be the application that it is mounted in."""
+        await self.open_or_say_why()
+        with on_exit_signal(self.engine.begin_drain):
+            yield
+        await self.close()
+
     async def open(self) -> None:
         """Open the store, run the start-up hooks, then go on with what a dead process left. Once.
 
@@ -162,7 +180,7 @@ class Application(Starlette):
                 try:
                     await self._start()
                 except BaseException:
-                    await self.engine.store.close()  # or its file would stay locked
+                    await self._close_all(self.engine.store.close)  # or its file would stay locked
                     raise
                 self._opened = True
 
@@ -203,17 +221,36 @@ class Application(Starlette):
         """
         if self.metrics is not None:
             self.metrics.stop()
-        await self.engine.close()
-        await close_authenticator(self._parts.auth)
-        for hook in self._parts.on_shutdown:
-            await _call(hook)
-        if self._audit is not None:
-            await asyncio.to_thread(self._audit.close)  # it waits for the disk
+        await self._close_all(self.engine.close, self._parts.on_shutdown)
+
+    async def _close_all(self, close_engine: Callable[[], Awaitable[None]], hooks: tuple[Hook, ...] = ()) -> None:
+        """Close what is open, each whatever becomes of the others: the engine, the authenticator, the audit log."""
+        async with AsyncExitStack() as closing:  # what is put there last comes first
+            if self._audit is not None:
+                closing.push_async_callback(asyncio.to_thread, self._audit.close)  # it waits for the disk
+            for hook in reversed(hooks):
+                closing.push_async_callback(_call, hook)
+            closing.push_async_callback(close_authenticator, self._parts.auth)
+            closing.push_async_callback(close_engine)
 
 
 def _metrics_of(app: Application) -> Metrics:
     # Asked when somebody looks: the engine is made with the metrics, so it comes after them.
-    return Metrics(app.traffic, stuck_threads=lambda: app.engine.stuck_threads, backlog=lambda: app.engine.backlog())
+    return Metrics(
+        app.traffic,
+        stuck_threads=lambda: app.engine.stuck_threads,
+        backlog=lambda: app.engine.backlog(),
+        usage=lambda: _usage_of(app.engine),
+    )
+
+
+async def _usage_of(engine: Engine) -> Usage:
+    """What is kept, where it is counted anyway: to count it for its own sake may be dear."""
+    if engine.stored is not None:
+        return await engine.stored.usage()
+    if isinstance(engine.store, InMemoryTaskStore):
+        return await engine.store.usage(EVERYBODY)
+    return Usage(0, 0)
 
 
 def _make_engine(parts: Parts, settings: Settings, metrics: Metrics | None, audit: AuditLog | None) -> Engine:
@@ -255,6 +292,10 @@ def _card_endpoint(parts: Parts, settings: Settings) -> CardEndpoint:
 def _engine_options(card: AgentCard, settings: Settings, store: Store) -> EngineOptions:
     """The engine keeps what the card promises, and no more."""
     options = settings.engine_options()
+    if isinstance(store, InMemoryTaskStore):  # it keeps to its limits itself, and lets tasks go for new ones
+        options = replace(
+            options, max_stored_tasks_per_caller=None, max_stored_bytes_per_caller=None, max_stored_bytes=None
+        )
     # A store may say how much of a conversation it is for; who serves it has the last word.
     context_messages = settings.max_context_messages or getattr(store, "max_context_messages", None)
     if context_messages is not None:
@@ -271,14 +312,6 @@ async def _call(hook: Hook) -> None:
     done = hook()
     if done is not None:
         await done
-
-
-@asynccontextmanager
-async def _lifespan(app: Application) -> AsyncIterator[None]:
-    await app.open_or_say_why()
-    with on_exit_signal(app.engine.begin_drain):
-        yield
-    await app.close()
 
 
 def _webhook_sender(settings: Settings) -> Sender:

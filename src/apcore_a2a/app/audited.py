@@ -119,3 +119,7 @@ class Observers:
     def webhook_given_up(self, task_id: str) -> None:
         for observer in self._observers:
             observer.webhook_given_up(task_id)
+
+    def storage_refused(self, account: str) -> None:
+        for observer in self._observers:
+            observer.storage_refused(account)

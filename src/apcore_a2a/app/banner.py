@@ -1,6 +1,6 @@
-"""What a person sees when the agent starts: where it is, what it can do, and what is unsafe about it."""
+"""What is told when the agent starts: where it is, what it can do, and what is unsafe about it."""
 
-import re
+import logging
 import sys
 from typing import Final
 from urllib.parse import urlsplit
@@ -11,13 +11,15 @@ from rich.text import Text
 
 from apcore_a2a import __version__
 from apcore_a2a.app.application import Application
-from apcore_a2a.settings import Settings
+from apcore_a2a.loopback import is_loopback
+from apcore_a2a.settings import Settings, hide_password
 from apcore_a2a.storage.memory import InMemoryTaskStore
+
+logger = logging.getLogger(__name__)
 
 MAX_SKILLS: Final = 12
 NO_WIDTH: Final = 1000  # characters
 ANY_ADDRESS: Final = ("0.0.0.0", "::")
-THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
 
 _KINDS: Final = {
     "bearer": "JWT bearer",
@@ -40,22 +42,29 @@ def show(app: Application, listening: str, *, settings: Settings | None = None, 
     console = _console()
     card = app.cards.card
     console.print(Text.assemble((card.name, "bold"), f" {card.version}  ", (f"apcore-a2a {__version__}", "dim")))
-    facts = _facts(app, settings, listening)
-    if reload:
-        facts["reload"] = reload
-    console.print(_table(facts))
+    console.print(_table(_facts(app, settings, listening, reload)))
     for warning in warnings(app, settings, urlsplit(listening).port):
         console.print(Text.assemble(("warning ", "yellow"), warning))
 
 
+def log(app: Application, listening: str, *, settings: Settings, reload: str = "") -> None:
+    """The same as records of the log, for a log that programs read: a line of the banner would be no record."""
+    logger.info("agent started", extra=_facts(app, settings, listening, reload))
+    for warning in warnings(app, settings, urlsplit(listening).port):
+        logger.warning("agent is not safe", extra={"reason": warning})
+
+
 def show_other(name: str, listening: str, settings: Settings, *, reload: str = "") -> None:
     """The same for an application that is not ours, of which little is known."""
-    facts = {"application": _address(settings, listening)}
-    if reload:
-        facts["reload"] = reload
     console = _console()
     console.print(Text.assemble((name, "bold"), "  ", (f"apcore-a2a {__version__}", "dim")))
-    console.print(_table(facts))
+    console.print(_table(_facts_of_other(settings, listening, reload)))
+
+
+def log_other(name: str, listening: str, settings: Settings, *, reload: str = "") -> None:
+    """The same as a record of the log."""
+    facts = {"target": name, **_facts_of_other(settings, listening, reload)}
+    logger.info("application started", extra=facts)
 
 
 def _console() -> Console:
@@ -65,7 +74,14 @@ def _console() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True, width=NO_WIDTH)
 
 
-def _facts(app: Application, settings: Settings, listening: str) -> dict[str, str]:
+def _facts_of_other(settings: Settings, listening: str, reload: str) -> dict[str, str]:
+    facts = {"application": _address(settings, listening)}
+    if reload:
+        facts["reload"] = reload
+    return facts
+
+
+def _facts(app: Application, settings: Settings, listening: str, reload: str) -> dict[str, str]:
     card = app.cards.card
     address = _address(settings, listening)
     root = address.rstrip("/")
@@ -79,12 +95,14 @@ def _facts(app: Application, settings: Settings, listening: str) -> dict[str, st
     facts["skills"] = _skills([skill.id for skill in card.skills])
     facts["auth"] = authentication
     facts["store"] = _store(app, settings)
+    if reload:
+        facts["reload"] = reload
     return facts
 
 
 def _store(app: Application, settings: Settings) -> str:
     if settings.store:
-        return re.sub(r"//[^/@]*@", "//…@", settings.store)  # what stands before an @ may be a password
+        return hide_password(settings.store)
     store = app.engine.store
     if isinstance(store, InMemoryTaskStore):
         return "memory (tasks are lost when this process ends)"
@@ -121,7 +139,7 @@ def _skills(ids: list[str]) -> str:
 def warnings(app: Application, settings: Settings, port: int | None) -> list[str]:
     """What an operator should know before anybody else finds out."""
     found = []
-    if not app.cards.card.security_schemes and settings.host not in THIS_MACHINE:
+    if not app.cards.card.security_schemes and not is_loopback(settings.host):
         found.append(f"anybody who can reach {settings.host}:{port} can run every skill: no authentication is set")
     if "*" in settings.cors_origins:
         found.append("CORS is open to every origin")

@@ -11,16 +11,14 @@ from msgspec import Struct
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from apcore_a2a.app.door import AuthMiddleware
 from apcore_a2a.auth.audit import AuditLog
-from apcore_a2a.auth.authenticator import (
-    Authenticator,
-    security_schemes,
-)
+from apcore_a2a.auth.authenticator import Authenticator, security_schemes
 from apcore_a2a.auth.credentials import credential_headers
-from apcore_a2a.auth.middleware import AuthMiddleware
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.explorer.inbox import Inbox
 from apcore_a2a.explorer.page import ExplorerPage
+from apcore_a2a.http.asgi import path_of
 from apcore_a2a.http.client_certificate import ClientCertificate
 from apcore_a2a.http.discovery import (
     CARD_PATH,
@@ -77,8 +75,7 @@ class _Dispatch:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if self._metrics is not None:
             self._metrics.request_received()
-        path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
-        return self._routes.get((scope["method"], path), self._rest)(scope, receive, send)
+        return self._routes.get((scope["method"], path_of(scope)), self._rest)(scope, receive, send)
 
 
 def pipeline(served: Served) -> ASGIApp:
@@ -183,24 +180,22 @@ def _public_routes(served: Served) -> dict[tuple[str, str], ASGIApp]:
     health = served.health
     public: dict[tuple[str, str], ASGIApp] = {
         ("GET", CARD_PATH): cards,
-        ("HEAD", CARD_PATH): cards,
         ("GET", OLD_CARD_PATH): cards,
-        ("HEAD", OLD_CARD_PATH): cards,
         ("GET", HEALTH): health,
         ("GET", LIVE): health,
         ("GET", READY): health,
     }
     if cards.signer is not None:
-        keys = KeysEndpoint(cards.signer.jwks)
-        public["GET", JWKS_PATH] = keys
-        public["HEAD", JWKS_PATH] = keys
+        public["GET", JWKS_PATH] = KeysEndpoint(cards.signer.jwks)
     if served.metrics is not None:
         public["GET", "/metrics"] = served.metrics
     if settings.explorer:
         page = ExplorerPage(settings.explorer_prefix, options=("inbox",) if _has_inbox(settings) else ())
         public["GET", settings.explorer_prefix] = page
         public["GET", f"{settings.explorer_prefix}/"] = page
-    return public
+    # Balancers and monitors look with HEAD: it is answered as GET is, and the server leaves out the body.
+    heads = {("HEAD", path): endpoint for (_, path), endpoint in public.items()}
+    return {**public, **heads}
 
 
 def _with_cors(app: ASGIApp, origins: tuple[str, ...], auth: Authenticator | None) -> ASGIApp:

@@ -3,13 +3,15 @@
 Rule: only composition knows everybody; it hands each its part and keeps nothing.
 """
 
+import asyncio
 import logging
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from ssl import SSLContext
 from typing import Any, Final, Literal, TypedDict, Unpack
 
+import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.config import LOGGING_CONFIG
@@ -27,7 +29,7 @@ from apcore_a2a.engine.call_context import Interceptor
 from apcore_a2a.http.discovery import CardSigner
 from apcore_a2a.http.guard import GuardedProtocol
 from apcore_a2a.http.server import Server
-from apcore_a2a.http.tls import BadTLSFiles, ClientCertificates, TLSFiles, server_context
+from apcore_a2a.http.tls import BadTLSFiles, ClientCertificates, RenewedContext, TLSFiles
 from apcore_a2a.loopback import is_loopback
 from apcore_a2a.protocol.card import AgentCard, CardMode
 from apcore_a2a.settings import Settings
@@ -36,6 +38,7 @@ from apcore_a2a.storage.task_store import Store, TaskStore
 logger = logging.getLogger("uvicorn.error")  # the log that a server without a log configuration of its own writes
 
 NOT_STARTED: Final = 2  # the exit code
+LAST_ANSWERS: Final = 15  # seconds after shutdown_timeout in which clients may read what was answered
 
 
 class ServeOptions(TypedDict, total=False):
@@ -103,6 +106,9 @@ class ServeOptions(TypedDict, total=False):
     max_body_bytes_in_flight: int
     max_answer_bytes_in_flight: int
     max_streams_per_caller: int
+    max_stored_tasks_per_caller: int | None
+    max_stored_bytes_per_caller: int | None
+    max_stored_bytes: int | None
     max_json_values: int
     max_request_bytes: int
     max_event_bytes: int
@@ -128,6 +134,7 @@ def serve(
     Raises:
         ValueError: an option makes no sense, or the registry has no modules.
         TypeError: there is no such option, or what is served, `auth` or `task_store` lacks methods; the text names it.
+        RuntimeError: an event loop runs in this thread, as in a coroutine or a notebook.
         SystemExit: with code 2 when the server cannot start (the port is taken, the store cannot be opened, a start-up
             hook fails); one line says why, and what to do.
 
@@ -140,8 +147,11 @@ def serve(
         ...     return message
         >>> serve(echo, port=9000)  # doctest: +SKIP
     """
-    app = build(registry_or_executor, options, host=host, port=port)
+    _refuse_running_loop()
+    _read_settings({**options, "host": host, "port": port})  # so that the level of the log is one
     level = options.get("log_level") or "info"
+    log_is_ours = logs.configure_server(level)  # first: what is wrong with a module is logged when the card is made
+    app = build(registry_or_executor, options, host=host, port=port)
 
     def show_banner(address: str) -> None:
         from apcore_a2a.app import banner  # rich is not needed before
@@ -149,10 +159,9 @@ def serve(
         banner.show(app, address)
 
     log_config: dict[str, Any] | None = LOGGING_CONFIG
-    log_is_ours = logs.configure_server(level)
     if log_is_ours:
         log_config = None
-    why_not = run(app, log_level=level, log_config=log_config, on_started=show_banner)
+    why_not = run_at(app, app.settings, log_level=level, log_config=log_config, on_started=show_banner)
     if why_not:
         if log_is_ours:
             sys.stderr.write(f"Error: {why_not}\n")  # a record would be cut, and a traceback be one line
@@ -161,18 +170,15 @@ def serve(
         raise SystemExit(NOT_STARTED)
 
 
-def run(
-    app: Application,
-    *,
-    log_level: str = "info",
-    log_config: dict[str, Any] | None = LOGGING_CONFIG,
-    on_started: Callable[[str], None] | None = None,
-) -> str:
-    """Serve an application at its settings' address until a signal; why it did not start, or nothing if it did.
-
-    `on_started` gets the address when the store is open and the socket listens.
-    """
-    return run_at(app, app.settings, log_level=log_level, log_config=log_config, on_started=on_started)
+def _refuse_running_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        "serve() blocks, and an event loop runs here already: call it with asyncio.to_thread(serve, …), or give"
+        " what `await async_serve(…)` answers to a server of yours"
+    )
 
 
 def run_at(
@@ -184,7 +190,11 @@ def run_at(
     on_started: Callable[[str], None] | None = None,
     sockets: list[socket.socket] | None = None,
 ) -> str:
-    """The same for any ASGI application, at the address (or the sockets) and with the times of these settings."""
+    """Serve any ASGI application until a signal; why it did not start, or nothing if it did.
+
+    The address (or the sockets), TLS and the times are those of the settings. `on_started` gets the address when the
+    store is open and the socket listens.
+    """
     lifespan: Literal["on", "auto"] = "auto"
     ws: Literal["none", "auto"] = "auto"
     if isinstance(app, Application):
@@ -207,7 +217,7 @@ def run_at(
         server_header=False,
         log_level=log_level.lower(),
         log_config=log_config,
-        timeout_graceful_shutdown=int(settings.shutdown_timeout) + 15,
+        timeout_graceful_shutdown=int(settings.shutdown_timeout) + LAST_ANSWERS,
     )
     return Server(config, drain_delay=settings.drain_delay, tls=tls, on_started=on_started).run_to_end(sockets)
 
@@ -220,7 +230,7 @@ def _server_headers(settings: Settings) -> list[tuple[str, str]]:
     return [("strict-transport-security", "max-age=31536000")]
 
 
-def _tls_context(settings: Settings) -> SSLContext | None:
+def _tls_context(settings: Settings) -> RenewedContext | None:
     if settings.ssl_certfile is None:
         return None
     files = TLSFiles(
@@ -230,7 +240,7 @@ def _tls_context(settings: Settings) -> SSLContext | None:
         ca_certs=settings.ssl_ca_certs,
         client_certs=settings.ssl_client_certs,
     )
-    return server_context(files)
+    return RenewedContext(files)
 
 
 async def async_serve(registry_or_executor: object, **options: Unpack[ServeOptions]) -> Application:
@@ -290,7 +300,13 @@ def build(target: object, options: ServeOptions, **address: Any) -> Application:
     if settings.log_level is not None:
         logging.getLogger("apcore_a2a").setLevel(settings.log_level.upper())
     auth = as_authenticator(options.get("auth"))
-    retention = Retention(settings.task_store_ttl, settings.task_store_max)
+    retention = Retention(
+        ttl=settings.task_store_ttl,
+        max_tasks=settings.task_store_max,
+        max_bytes=settings.max_stored_bytes,
+        max_bytes_per_owner=settings.max_stored_bytes_per_caller,
+        max_tasks_per_owner=settings.max_stored_tasks_per_caller,
+    )
     builder = options.get("request_context_builder")
     parts = compose(target, options.get("card"), settings, auth, request_context_builder=builder)
     _require_scopes(parts, settings)
@@ -304,6 +320,8 @@ def build(target: object, options: ServeOptions, **address: Any) -> Application:
 
 def _require_scopes(parts: Parts, settings: Settings) -> None:
     """Have the agent ask for the scopes that the settings name, if they name any."""
+    if settings.admin_role and parts.auth is None:
+        raise ValueError("admin_role needs auth: without it nobody has roles, and nobody would be an administrator")
     scopes = SkillScopes(settings.skill_scopes)
     if not scopes:
         return
@@ -327,7 +345,7 @@ def _read_settings(options: dict[str, Any]) -> Settings:  # Any: as the user gav
 
     Raises:
         ValueError: one makes no sense.
-        TypeError: there is no such option.
+        TypeError: there is no such option, or it is of another type.
     """
     for name in _NOT_SETTINGS:
         options.pop(name, None)
@@ -336,16 +354,23 @@ def _read_settings(options: dict[str, Any]) -> Settings:  # Any: as the user gav
         raise TypeError(f"there is no option {', '.join(unknown)}")
     for name in ("cors_origins", "trusted_proxies"):
         options[name] = _to_names(options.get(name))
-    scopes: dict[str, tuple[str, ...]] = {}
-    for pattern, names in (options.get("skill_scopes") or {}).items():
-        scopes[pattern] = _to_names(names)
+    scopes = options.get("skill_scopes") or {}
+    if isinstance(scopes, Mapping):
+        scopes = {pattern: _to_names(names) for pattern, names in scopes.items()}
     options["skill_scopes"] = scopes
-    return Settings(**options).check()
+    for name, value in options.items():
+        if isinstance(value, os.PathLike):
+            options[name] = os.fspath(value)
+    try:
+        return msgspec.convert(options, Settings).check()
+    except msgspec.ValidationError as error:
+        reason, _, name = str(error).partition(" - at `$.")
+        raise TypeError(f"{name.removesuffix('`')} makes no sense: {reason}") from error
 
 
-def _to_names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def _to_names(given: str | Sequence[str] | None) -> Sequence[str]:
     if given is None:
         return ()
     if isinstance(given, str):  # one name, and not a list of letters
         return (given,)
-    return tuple(given)
+    return given

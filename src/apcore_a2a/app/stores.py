@@ -8,7 +8,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from msgspec import Struct
 
 from apcore_a2a.errors import A2AError
-from apcore_a2a.storage.memory import MAX_CAPACITY, TTL, InMemoryTaskStore
+from apcore_a2a.settings import hide_password
+from apcore_a2a.storage.memory import MAX_CAPACITY, InMemoryTaskStore
+from apcore_a2a.storage.memory_options import TTL
 from apcore_a2a.storage.simple import SimpleStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.storage.task_store import Store, missing_methods
@@ -19,6 +21,10 @@ class Retention(Struct, frozen=True):
 
     ttl: float | None = None
     max_tasks: int | None = None
+    # A store in memory keeps to these itself; for others the engine sees to it that nothing new comes: `stored_limits`.
+    max_bytes: int | None = None
+    max_bytes_per_owner: int | None = None
+    max_tasks_per_owner: int | None = None
 
     def given(self) -> dict[str, float | int]:
         options: dict[str, float | int] = {}
@@ -28,13 +34,23 @@ class Retention(Struct, frozen=True):
             options["max_tasks"] = self.max_tasks
         return options
 
+    def limits(self) -> dict[str, int]:
+        """Those of memory, by the names that the store has for them."""
+        limits: dict[str, int] = {}
+        for name in ("max_bytes", "max_bytes_per_owner", "max_tasks_per_owner"):
+            limit = getattr(self, name)
+            if limit is not None:
+                limits[name] = limit
+        return limits
+
 
 def _open_memory(url: str, retention: Retention) -> InMemoryTaskStore:
     if urlsplit(url).query:
         raise ValueError(f"a store in memory has no options in its URL; got {url!r}")
     ttl = retention.ttl if retention.ttl is not None else TTL
     capacity = retention.max_tasks if retention.max_tasks is not None else MAX_CAPACITY
-    return InMemoryTaskStore(ttl_seconds=ttl, max_capacity=capacity)
+    given: dict[str, Any] = dict(retention.limits())  # Any: as the constructor takes them
+    return InMemoryTaskStore(ttl_seconds=ttl, max_capacity=capacity, **given)
 
 
 def _open_sqlite(url: str, retention: Retention) -> SQLiteStore:
@@ -82,7 +98,7 @@ def choose_store(url: str | None, store: Any, retention: Retention) -> Store:  #
         scheme = urlsplit(url).scheme
         if scheme not in SCHEMES:
             known = ", ".join(f"{name}://" for name in sorted(SCHEMES))
-            raise ValueError(f"store must be a URL that begins with one of {known}; got {_without_password(url)!r}")
+            raise ValueError(f"store must be a URL that begins with one of {known}; got {hide_password(url)!r}")
         return SCHEMES[scheme](url, retention)
     if store is None:
         return _open_memory("", retention)
@@ -91,6 +107,9 @@ def choose_store(url: str | None, store: Any, retention: Retention) -> Store:  #
             "task_store_ttl and task_store_max are for stores that are made here; "
             f"set them on the {type(store).__name__} that you give as task_store"
         )
+    if isinstance(store, InMemoryTaskStore) and retention.limits():
+        names = ", ".join(retention.limits())
+        raise ValueError(f"what is stored in memory is limited by the store: give {names} to your InMemoryTaskStore")
     if all(callable(getattr(store, name, None)) for name in _ENGINE_METHODS):
         engine_store: Store = store  # it has all that the engine asks for, so nothing need stand in between
         return engine_store
@@ -98,12 +117,6 @@ def choose_store(url: str | None, store: Any, retention: Retention) -> Store:  #
     if missing:
         raise TypeError(f"task_store {type(store).__name__} lacks the methods: {', '.join(missing)}")
     return SimpleStore(store)
-
-
-def _without_password(url: str) -> str:
-    """A URL as it may be shown: what stands before an @ is left out."""
-    scheme, separator, rest = url.partition("://")
-    return scheme + separator + rest.rpartition("@")[2]
 
 
 OTHER_STORE: Final = "name another with --store (in Python: store=)"

@@ -6,6 +6,7 @@ lets in for having shown nothing.
 
 import inspect
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 from apcore_a2a.agent import Caller
@@ -60,8 +61,9 @@ class AnyOf:
             await open_authenticator(authenticator)
 
     async def close(self) -> None:
-        for authenticator in self._authenticators:
-            await close_authenticator(authenticator)
+        async with AsyncExitStack() as closing:  # each of them, whatever the others raise
+            for authenticator in self._authenticators:
+                closing.push_async_callback(close_authenticator, authenticator)
 
 
 def as_authenticator(auth: object) -> Authenticator | None:

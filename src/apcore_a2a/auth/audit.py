@@ -73,9 +73,8 @@ class AuditLog:
         entry: dict[str, str | int] = {"time": utc_now(), "event": event}
         for name, value in fields.items():
             if isinstance(value, str):
-                value = (
-                    clean_line(value, MAX_TEXT).encode(errors="replace").decode()
-                )  # half a character cannot be written
+                # Half a character cannot be written.
+                value = clean_line(value, MAX_TEXT).encode(errors="replace").decode()
             if value not in (None, ""):
                 entry[name] = value
         line = msgspec.json.encode(entry)

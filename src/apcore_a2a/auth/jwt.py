@@ -203,7 +203,7 @@ class JWTAuthenticator:
         except (JoseError, A2AError, ValueError, TypeError, AttributeError, RecursionError) as error:
             logger.info("token refused", extra={"reason": _reason(error)})
             return None
-        until = float(claims["exp"]) + self._leeway
+        until = claims["exp"] + self._leeway  # a number, whole or not, of any size: `validate` has seen to it
         self._checked.add(digest, caller, until=until, now=now, size=len(token))
         return caller
 

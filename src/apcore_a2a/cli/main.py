@@ -1,8 +1,8 @@
 """The commands by name, how a word becomes a command, and how the program exits.
 
-`serve` and `dev` exit with 0 done, 1 the call is wrong (arguments, files, settings), 2 it failed while running. The
-commands that call agents exit as the a2a-cli specification says (§11.6): 2 for wrong arguments, 1 and 3 to 5 for
-failures.
+`serve`, `dev` and `migrate` exit with 0 done, 1 the call is wrong (arguments, files, settings), 2 it failed while
+running. The commands that call agents exit as the a2a-cli specification says (§11.6): 2 for wrong arguments, 1 and 3 to
+5 for failures.
 """
 
 import sys
@@ -19,6 +19,7 @@ from apcore_a2a import __version__
 COMMANDS: Final = {
     "serve": ("serve:command", "Serve modules, a function or an executor as an A2A agent."),
     "dev": ("serve:development_command", "Serve it while you write it: reload, Explorer, verbose log."),
+    "migrate": ("migrate:command", "Make the tables of a store, or bring them up to date."),
     "keys": ("keys:group", "Make API keys for the callers of your agent (keys new)."),
     "card": ("card:group", "Show an agent's card (card get)."),
     "skills": ("card:skills", "List what an agent can do."),
@@ -36,7 +37,7 @@ COMMANDS: Final = {
     "completion": ("completion:command", "Print a completion script for bash, zsh or fish."),
     "help": ("completion:help_command", "Show how a command is used."),
 }
-SERVING: Final = ("serve", "dev")  # their exit codes are their own: process managers know them
+SERVING: Final = ("serve", "dev", "migrate")  # their exit codes are their own: process managers know them
 
 
 class LazyGroup(click.Group):

@@ -2,13 +2,16 @@
 
 A directory of apcore modules needs no new process: `extensions.py` takes in what changed. Code of the user's own can
 only be taken in whole.
+
+The sockets are the supervisor's: whoever connects while one process ends and the next one starts waits, instead of
+being refused, and the port stays what it was.
 """
 
 import asyncio
 import os
 import signal
+import socket
 import sys
-import threading
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
@@ -19,10 +22,15 @@ import click
 from watchfiles import PythonFilter, awatch
 
 from apcore_a2a.app.serve import NOT_STARTED
+from apcore_a2a.app.workers import end_with_parent
 
 GRACE: Final = 5.0  # seconds for a process that is to make room for the next one
 LAST_GRACE: Final = 60.0  # for the last one, whose tasks may finish; its own limits are shorter
+BACKLOG: Final = 128  # connections that wait for the next process
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+_ENDED_BY_SIGNAL: Final = tuple(-number for number in SIGNALS)  # as exit codes
 
 
 class News(Enum):
@@ -36,10 +44,13 @@ class News(Enum):
 class Supervisor:
     """Runs a command, and runs it anew whenever a Python file below a directory changes."""
 
-    def __init__(self, arguments: Sequence[str], directory: Path) -> None:
+    def __init__(self, arguments: Sequence[str], directory: Path, sockets: Sequence[socket.socket]) -> None:
         # Nothing is written to it. It is closed when this process is gone, however that ended, and so the child knows.
-        self._lifeline, self._kept = os.pipe()
-        self._command = [sys.executable, "-m", "apcore_a2a", *arguments, "--supervised", str(self._lifeline)]
+        lifeline, self._kept = os.pipe()
+        self._sockets = sockets
+        self._inherited = [lifeline, *(listener.fileno() for listener in sockets)]
+        descriptors = ",".join(map(str, self._inherited))
+        self._command = [sys.executable, "-m", "apcore_a2a", *arguments, "--supervised", descriptors]
         self._directory = directory
         self._news: asyncio.Queue[News] = asyncio.Queue()
         self._stop_watching = asyncio.Event()
@@ -78,6 +89,7 @@ class Supervisor:
                 click.echo(f"Waiting for a change in {self._directory} (Ctrl-C ends)", err=True)
                 news = await self._news.get()
             if news is News.STOP:
+                self._close_sockets()  # nobody comes after this one
                 return await self._end(child, ending, LAST_GRACE, by_terminal=sys.stdin.isatty())
             click.echo("Python files have changed: starting anew", err=True)
             code = await self._end(child, ending, GRACE, by_terminal=False)
@@ -94,7 +106,7 @@ class Supervisor:
 
     async def _start(self) -> asyncio.subprocess.Process:
         if os.name == "posix":
-            return await asyncio.create_subprocess_exec(*self._command, pass_fds=[self._lifeline])
+            return await asyncio.create_subprocess_exec(*self._command, pass_fds=self._inherited)
         return await asyncio.create_subprocess_exec(*self._command)
 
     async def _tell_end(self, child: asyncio.subprocess.Process) -> None:
@@ -114,25 +126,33 @@ class Supervisor:
         if late:
             child.kill()
             await ending
+        if child.returncode in _ENDED_BY_SIGNAL:  # it had not come so far as to take it
+            return 0
         return child.returncode or 0
 
+    def _close_sockets(self) -> None:
+        for listener in self._sockets:
+            listener.close()
 
-def run_with_reload(arguments: Sequence[str], directory: Path) -> int:
-    """Run `apcore-a2a` with these arguments, anew whenever a Python file below the directory changes."""
+
+def run_with_reload(arguments: Sequence[str], directory: Path, sockets: Sequence[socket.socket]) -> int:
+    """Run `apcore-a2a` with these arguments, anew whenever a Python file below the directory changes.
+
+    The sockets are bound; without any, each process binds its own.
+    """
 
     async def supervise() -> int:
-        return await Supervisor(arguments, directory).run()
+        return await Supervisor(arguments, directory, sockets).run()
 
+    for listener in sockets:
+        listener.listen(BACKLOG)
     return asyncio.run(supervise())
 
 
-def end_with_supervisor(lifeline: int) -> None:
-    """End this process as SIGTERM does when the one that supervises it is gone."""
+def join_supervisor(descriptors: str) -> list[socket.socket] | None:
+    """Take over the sockets of the process that supervises this one, if it has any, and end when that is gone."""
     if os.name != "posix":
-        return
-
-    def wait() -> None:
-        os.read(lifeline, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, name="supervisor", daemon=True).start()
+        return None
+    lifeline, *listeners = map(int, descriptors.split(","))
+    end_with_parent(lifeline)
+    return [socket.socket(fileno=descriptor) for descriptor in listeners] or None

@@ -1,8 +1,10 @@
 """`apcore-a2a serve` and `dev`: what you have, one command, an agent."""
 
 import os
+import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 
@@ -17,18 +19,15 @@ from apcore_a2a.app.workers import Workers
 from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.cli.authentication import auth_options, choose_authenticators, read_skill_scopes
 from apcore_a2a.cli.extensions import Extensions, Reloader, open_extensions
-from apcore_a2a.cli.limit_options import limit_options
 from apcore_a2a.cli.options import example
-from apcore_a2a.cli.reload import end_with_supervisor, run_with_reload
+from apcore_a2a.cli.reload import join_supervisor, run_with_reload
+from apcore_a2a.cli.serve_options import TLS_SETTINGS, agent_options, limit_options, running_options, tls_options
 from apcore_a2a.cli.targets import FORMS, DirectoryTarget, ObjectTarget, is_asgi, load_target, parse_target
-from apcore_a2a.cli.tls_options import TLS_SETTINGS, signing_option, tls_options
-from apcore_a2a.http.metrics import make_board
+from apcore_a2a.http.metrics import forget_gauges, make_board
 from apcore_a2a.http.server import NotStarted, bind
 from apcore_a2a.settings import LOG_LEVELS, Settings
 from apcore_a2a.storage.task_store import as_shared
 
-# A default is written once, in Settings: `serve(...)` and `apcore-a2a serve` do the same unless told otherwise.
-DEFAULTS: Final = Settings()
 DEFAULT_LOG_LEVEL: Final = "info"  # Settings leaves it open
 DEFAULT_DIRECTORY: Final = "./extensions"
 # What `dev` sets that `serve` does not; an option or a variable of the environment wins here as there.
@@ -52,115 +51,12 @@ _TIMES: Final = frozenset({"shutdown_timeout", "drain_delay"})
     help="Directory of apcore modules, if there is no TARGET.",
 )
 @click.option("--factory", is_flag=True, help="TARGET is a function without arguments that makes what to serve.")
-@click.option("--host", envvar="HOST", default=DEFAULTS.host, show_default=True, help="Address to bind.")
-@click.option(
-    "--port",
-    envvar="PORT",
-    type=click.IntRange(0, 65535),
-    default=DEFAULTS.port,
-    show_default=True,
-    help="Port to bind; 0 picks a free one.",
-)
-@click.option("--name", envvar="AGENT_NAME", help="Name on the agent card.")
-@click.option("--description", envvar="AGENT_DESCRIPTION", help="Description on the agent card.")
-@click.option("--version-str", "--version", "version", envvar="AGENT_VERSION", help="Version on the agent card.")
-@click.option("--url", envvar="A2A_URL", help="Address clients reach this agent at, for the card.")
-@click.option(
-    "--default-skill",
-    envvar="A2A_DEFAULT_SKILL",
-    default=DEFAULTS.default_skill,
-    help="Skill for messages that name none.",
-)
-@click.option(
-    "--store",
-    envvar="A2A_STORE",
-    metavar="URL",
-    help="Where tasks are kept: sqlite:///tasks.db survives a crash. Default: memory.",
-)
-@click.option(
-    "--task-store-ttl",
-    envvar="TASK_STORE_TTL",
-    type=float,
-    help="Seconds a finished task is kept.  [default: 3600 in memory, a week in SQLite]",
-)
-@click.option(
-    "--task-store-max",
-    envvar="TASK_STORE_MAX",
-    type=int,
-    help="Most tasks kept.  [default: 10,000 in memory, a million in SQLite]",
-)
+@agent_options
 @auth_options
 @tls_options
-@signing_option
-@click.option("--cors-origins", envvar="CORS_ORIGINS", help="Origins browsers may call from, separated by commas.")
-@click.option("--push-notifications", envvar="PUSH_NOTIFICATIONS", is_flag=True, help="Offer webhooks.")
-@click.option(
-    "--allow-insecure-webhooks",
-    envvar="ALLOW_INSECURE_WEBHOOKS",
-    is_flag=True,
-    help="Let webhooks be plain HTTP, and point into this network: for development.",
-)
-@click.option(
-    "--webhook-secret",
-    envvar="WEBHOOK_SECRET",
-    help="Sign notifications with it: whsec_ and base64. Better set as a variable: flags are seen by others.",
-)
-@click.option("--explorer", envvar="A2A_EXPLORER", is_flag=True, help="Serve the Explorer page.")
-@click.option("--metrics", envvar="A2A_METRICS", is_flag=True, help="Serve GET /metrics.")
-@click.option(
-    "--state-history",
-    envvar="A2A_STATE_HISTORY",
-    is_flag=True,
-    help="Have tasks say which states they have passed through.",
-)
-@click.option(
-    "--execution-timeout",
-    envvar="EXECUTION_TIMEOUT",
-    type=float,
-    default=DEFAULTS.execution_timeout,
-    show_default=True,
-    help="Seconds a task may run.",
-)
-@click.option(
-    "--shutdown-timeout",
-    envvar="SHUTDOWN_TIMEOUT",
-    type=float,
-    default=DEFAULTS.shutdown_timeout,
-    show_default=True,
-    help="Seconds running tasks get to finish at shutdown.",
-)
-@click.option(
-    "--workers",
-    envvar="A2A_WORKERS",
-    type=click.IntRange(1, 256),
-    default=1,
-    show_default=True,
-    help="Processes that serve the port; more than one needs a PostgreSQL store.",
-)
-@click.option(
-    "--drain-delay",
-    envvar="A2A_DRAIN_DELAY",
-    type=float,
-    default=DEFAULTS.drain_delay,
-    show_default=True,
-    help="Seconds after a signal in which the port stays open and answers 503, for balancers to notice.",
-)
-@click.option(
-    "--keep-alive-interval",
-    envvar="A2A_KEEP_ALIVE_INTERVAL",
-    type=float,
-    default=DEFAULTS.keep_alive_interval,
-    show_default=True,
-    help="Seconds after which a stream that has nothing to tell says that it is alive.",
-)
-@click.option(
-    "--max-context-messages",
-    envvar="A2A_MAX_CONTEXT_MESSAGES",
-    type=int,
-    help="Most messages of a conversation that an agent is told.  [default: 100]",
-)
+@running_options
 @limit_options
-@click.option("--supervised", type=int, hidden=True)  # we are the process that --reload has started
+@click.option("--supervised", hidden=True)  # we are the process that --reload has started
 @click.option("--reload", is_flag=True, help="Take in code again when its files change.")
 @click.option(
     "--log-level",
@@ -221,10 +117,11 @@ def _serve(given: dict[str, Any]) -> int:
     if isinstance(target, DirectoryTarget):
         extensions = open_extensions(target.directory)
         return _serve_modules(extensions, given, auth)
+    sockets = None
     if given["supervised"] is not None:
-        end_with_supervisor(given["supervised"])
+        sockets = join_supervisor(given["supervised"])
     elif given["reload"]:
-        return run_with_reload(click.get_current_context().obj, target.root)
+        return _supervise(target.root, given)
     loaded = load_target(target, factory=given["factory"])
     changes = ""
     if given["reload"]:
@@ -232,9 +129,19 @@ def _serve(given: dict[str, Any]) -> int:
     if is_asgi(loaded):
         if auth:  # it may come from the environment, where nobody sees that it has no effect
             raise click.ClickException(f"{target} is a ready application: give it auth= where it is made")
-        return _serve_application(loaded, str(target), given, changes)
+        return _serve_application(loaded, str(target), given, changes, sockets)
     app = _build(loaded, _app_options(given) | {"auth": auth}, given, name=f"{target}: ")
-    return _run(app, given, changes)
+    return _run(app, given, changes, sockets)
+
+
+def _supervise(directory: Path, given: dict[str, Any]) -> int:
+    sockets: list[socket.socket] = []
+    if os.name == "posix":  # elsewhere no child can take them over
+        try:
+            sockets = bind(given["host"], given["port"])
+        except NotStarted as error:
+            return _exit_code(str(error))
+    return run_with_reload(click.get_current_context().obj, directory, sockets)
 
 
 def _choose_target(given: dict[str, Any]) -> DirectoryTarget | ObjectTarget:
@@ -266,16 +173,21 @@ def _build(target: object, options: dict[str, Any], given: dict[str, Any], *, na
         raise click.ClickException(f"{name}{error}") from error
 
 
-def _run(app: Application, given: dict[str, Any], changes: str) -> int:
+def _run(app: Application, given: dict[str, Any], changes: str, sockets: list[socket.socket] | None = None) -> int:
     def show_banner(address: str) -> None:
-        banner.show(app, address, settings=settings, reload=changes)
+        if given["log_format"] == "json":
+            banner.log(app, address, settings=settings, reload=changes)
+        else:
+            banner.show(app, address, settings=settings, reload=changes)
 
     # Where to bind is said by the command, also for an application that was made without knowing.
     settings = replace(app.settings, **_where_to_bind(given))
     if given["workers"] > 1:
         return _run_workers(app, settings, given, show_banner)
     # No log configuration of uvicorn's: ours is set up, and has its loggers, too.
-    return _exit_code(run_at(app, settings, log_level=given["log_level"], log_config=None, on_started=show_banner))
+    level = given["log_level"]
+    why_not = run_at(app, settings, log_level=level, log_config=None, on_started=show_banner, sockets=sockets)
+    return _exit_code(why_not)
 
 
 def _run_workers(app: Application, settings: Settings, given: dict[str, Any], on_started: Callable[[str], None]) -> int:
@@ -295,35 +207,53 @@ def _run_workers(app: Application, settings: Settings, given: dict[str, Any], on
         return _exit_code(str(error))
     board = make_board(count)
 
-    def serve_worker(worker: int) -> int:
+    def serve_worker(worker: int, note_that_it_serves: Callable[[], None]) -> int:
+        def note_and_show(address: str) -> None:
+            note_that_it_serves()
+            if not workers.has_served:
+                on_started(address)
+
         if app.metrics is not None:
             app.metrics.share(board, worker)
-        on_first_started = on_started if worker == 0 else None
         level = given["log_level"]
-        why_not = run_at(app, settings, log_level=level, log_config=None, on_started=on_first_started, sockets=sockets)
+        why_not = run_at(app, settings, log_level=level, log_config=None, on_started=note_and_show, sockets=sockets)
         return _exit_code(why_not)
 
-    return Workers(count, serve_worker).run()
+    workers = Workers(count, serve_worker, sockets, partial(forget_gauges, board))
+    return workers.run()
 
 
-def _serve_application(app: Any, name: str, given: dict[str, Any], changes: str) -> int:  # Any: an ASGI application
+def _serve_application(
+    app: Any,  # an ASGI application
+    name: str,
+    given: dict[str, Any],
+    changes: str,
+    sockets: list[socket.socket] | None,
+) -> int:
     """Serve an application that is ready: who made it has said all that the other options say."""
     possible = _OF_ANY_APPLICATION
-    if not isinstance(app, Application):  # ours has its own
+    if isinstance(app, Application):  # it has times of its own
+        possible |= {"workers"}
+    else:
         possible |= _TIMES
     for option in click.get_current_context().command.params:
         if option.name not in possible and _is_given(option.name):
             text = f"{option.opts[0]} has no effect: {name} is a ready application; set it where that is made"
             raise click.ClickException(text)
     if isinstance(app, Application):
-        return _run(app, given, changes)
+        return _run(app, given, changes, sockets)
     times = {"shutdown_timeout": given["shutdown_timeout"], "drain_delay": given["drain_delay"]}
     settings = Settings(**_where_to_bind(given), **times)
 
     def show_banner(address: str) -> None:
-        banner.show_other(name, address, settings, reload=changes)
+        if given["log_format"] == "json":
+            banner.log_other(name, address, settings, reload=changes)
+        else:
+            banner.show_other(name, address, settings, reload=changes)
 
-    return _exit_code(run_at(app, settings, log_level=given["log_level"], log_config=None, on_started=show_banner))
+    level = given["log_level"]
+    why_not = run_at(app, settings, log_level=level, log_config=None, on_started=show_banner, sockets=sockets)
+    return _exit_code(why_not)
 
 
 def _where_to_bind(given: dict[str, Any]) -> dict[str, Any]:

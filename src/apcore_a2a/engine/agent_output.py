@@ -40,6 +40,7 @@ MAX_VALUES: Final = 500_000
 TOO_MANY_VALUES: Final = (
     f"The agent's output has more than {MAX_VALUES} JSON values at once; it should come in pieces, or as a file"
 )
+NOT_VALID: Final = "The agent's output is not valid A2A"
 UNANSWERED: Final = "The task ended before it was the turn of the messages that waited"
 UNANSWERED_KEY: Final = "unansweredMessages"
 # How the JSON of an event begins (`v1.encode_event`): the name of the member of a StreamResponse.
@@ -59,6 +60,13 @@ def check_event(event: AgentEvent, task: Task) -> CheckedEvent:
     Raises:
         InvalidAgentResponseError: it is not valid A2A, or another task's.
     """
+    try:
+        return _complete_event(event, task)
+    except (AttributeError, TypeError) as error:  # a field holds what no type checker would let an agent write
+        raise InvalidAgentResponseError(NOT_VALID) from error
+
+
+def _complete_event(event: AgentEvent, task: Task) -> CheckedEvent:
     match event:
         case StatusUpdate() | ArtifactUpdate() if event.task_id not in ("", task.id):
             raise InvalidAgentResponseError("The agent published an event that is not its task's")
@@ -70,8 +78,9 @@ def check_event(event: AgentEvent, task: Task) -> CheckedEvent:
             event = complete_status(event, task)
         case Remember():
             return Remember(encode(event.memo)), b""
-        case Task() if not event.status.timestamp:
-            event = replace(event, status=replace(event.status, timestamp=utc_now()))
+        case Task():
+            status = complete_status(StatusUpdate(status=event.status), task).status
+            event = replace(event, status=status, history=[address_message(said, task) for said in event.history])
         case Message() if not event.message_id:
             event = replace(event, message_id=new_id())
     return detach(event)
@@ -87,7 +96,7 @@ def detach(event: E) -> tuple[E, bytes]:
             _check_numbers(event)
         return _DECODE[type(event)](body), v1.MEMBERS[type(event)] + body + b"}"
     except (TypeError, ValueError, LookupError, OverflowError, RecursionError) as error:
-        raise InvalidAgentResponseError("The agent's output is not valid A2A") from error
+        raise InvalidAgentResponseError(NOT_VALID) from error
 
 
 def _check_numbers(event: Event) -> None:
@@ -118,7 +127,7 @@ def _is_one_text(task: Task) -> bool:
 
 
 def address_message(said: Message, task: Task) -> Message:
-    """A user's message as one of this task."""
+    """What a user or the agent says, as a message of this task (1.0 §4.1.4: both ids are there)."""
     message_id = said.message_id or new_id()
     return replace(said, task_id=task.id, context_id=task.context_id, message_id=message_id)
 
@@ -157,11 +166,8 @@ def repeats_state(event: Event, state: TaskState) -> bool:
 def complete_status(event: StatusUpdate, task: Task) -> StatusUpdate:
     """Fill in what an agent may leave out: ids and times."""
     status = event.status
-    message = status.message
-    if message is not None and not message.task_id:
-        message_id = message.message_id or new_id()
-        message = replace(message, task_id=task.id, context_id=task.context_id, message_id=message_id)
-        status = replace(status, message=message)
+    if status.message is not None:
+        status = replace(status, message=address_message(status.message, task))
     if not status.timestamp:
         status = replace(status, timestamp=utc_now())
     return replace(event, status=status, task_id=task.id, context_id=task.context_id)

@@ -6,7 +6,8 @@ what the agent answered is in their histories, their statuses and their artifact
 Rule: only what is the caller's own, bounded in messages and in bytes. What is too long is cut, and the oldest go first.
 """
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -15,11 +16,12 @@ from apcore_a2a.agent import Call
 from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.protocol.lifecycle import is_progress
 from apcore_a2a.protocol.model import Artifact, Message, Part, Role, Task, encode
-from apcore_a2a.storage.task_store import Query, Store
+from apcore_a2a.storage.task_store import Query, Record, Store
 
 MAX_REFERENCES: Final = 10
 MAX_BYTES: Final = 1024 * 1024  # of a conversation, as JSON
 MAX_MESSAGE: Final = 256 * 1024  # bytes of one message of it
+LARGE: Final = 256 * 1024  # bytes of tasks that are not read on the loop
 TRUNCATED: Final = "apcore.truncated"
 """True in the metadata of a message of which something was left out."""
 
@@ -46,23 +48,40 @@ class Conversations:
 async def read_conversation(store: Store, owner: str, context_id: str, *, limit: int) -> tuple[Message, ...]:
     """The latest messages of an owner's tasks in a context, at most `limit`, and no more than `MAX_BYTES`."""
     query = Query(owner=owner, limit=limit, context_id=context_id, by_creation=True)
-    newest_first: list[Message] = []
-    room = MAX_BYTES
+    found = _Found(limit)
     while True:  # a page ends early when its tasks are large
         page = await store.page(query)
-        for record in page.records:  # the newest task first
+        if sum(len(record.document.body) for record in page.records) > LARGE:
+            await asyncio.to_thread(found.add, page.records)
+        else:
+            found.add(page.records)
+        if found.is_full or not page.next_cursor:
+            return tuple(reversed(found.newest_first))
+        query = replace(query, cursor=page.next_cursor)
+
+
+class _Found:
+    """The messages of a conversation, the newest first, as long as there is room for them."""
+
+    def __init__(self, limit: int) -> None:
+        self.newest_first: list[Message] = []
+        self.is_full = False
+        self._limit = limit
+        self._room = MAX_BYTES
+
+    def add(self, records: Sequence[Record]) -> None:
+        """What was said in these tasks, the newest of which comes first."""
+        for record in records:
             for message in reversed(_messages_of(record.document.task())):
                 size = len(encode(message))
                 if size > MAX_MESSAGE:
                     message = _cut(message)
                     size = len(encode(message))
-                room -= size
-                if len(newest_first) == limit or room < 0:
-                    return tuple(reversed(newest_first))
-                newest_first.append(message)
-        if not page.next_cursor:
-            return tuple(reversed(newest_first))
-        query = replace(query, cursor=page.next_cursor)
+                self._room -= size
+                if len(self.newest_first) == self._limit or self._room < 0:
+                    self.is_full = True
+                    return
+                self.newest_first.append(message)
 
 
 def _messages_of(task: Task) -> list[Message]:

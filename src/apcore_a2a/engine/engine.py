@@ -31,6 +31,7 @@ from apcore_a2a.engine.progress import RESTED
 from apcore_a2a.engine.recovery import Recovery
 from apcore_a2a.engine.run import CANCEL_GRACE, Run
 from apcore_a2a.engine.runs import Runs
+from apcore_a2a.engine.stored_limits import stored_limits_of
 from apcore_a2a.engine.streams import (
     UNTIL_ENDED,
     UNTIL_USER_IS_ASKED,
@@ -78,14 +79,15 @@ class Engine:
         self._agent = agent
         self._interceptors = interceptors
         self._extended_card = extended_card
-        self._runs = Runs(agent, store, observer=observer, options=options)
+        self.stored = stored_limits_of(store, options, observer)
+        self._runs = Runs(agent, store, observer=observer, options=options, stored=self.stored)
         self.webhooks: Webhooks | None = None
         self._observer = observer
         shared = as_shared(store)
         self._followers = None
         if shared is not None:
             self._followers = Followers(shared, self._runs)
-        self._intake = Intake(agent, store, self._runs, options, self._followers)
+        self._intake = Intake(agent, store, self._runs, options, self._followers, self.stored)
         self._recovery = Recovery(store, self._runs, self._intake)
         self._cluster = None
         if self._followers is not None:

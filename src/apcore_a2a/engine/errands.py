@@ -11,12 +11,34 @@ from msgspec import Struct, json
 from apcore_a2a.agent import Caller
 from apcore_a2a.engine.followers import Followers
 from apcore_a2a.engine.live_task import LiveTask
-from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailableError
+from apcore_a2a.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    InvalidParamsError,
+    LimitExceededError,
+    OverloadedError,
+    StaleWriteError,
+    StoreUnavailableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
 from apcore_a2a.protocol.model import SendMessage, encode
 
 ANSWER_TIME: Final = 6.0  # seconds for a replica to do as it is asked
 LOOK_AGAIN: Final = 0.5  # seconds between looks whether it has: its wake-up may get lost
 NOT_TAKEN: Final = "The replica that runs this task does not answer; try again later"
+MOVED: Final = "The task has just left the replica that ran it; try again"
+NOT_UNDERSTOOD: Final = "The replicas do not understand each other: are their versions too far apart?"
+# What the sender of a message may be told that another replica refused: the first of these that the error is.
+REFUSALS: Final[tuple[type[A2AError], ...]] = (
+    InvalidParamsError,
+    ContentTypeNotSupportedError,
+    UnsupportedOperationError,
+    LimitExceededError,
+    StoreUnavailableError,
+    OverloadedError,
+    A2AError,
+)
 
 
 class Errand(Struct, frozen=True, omit_defaults=True):
@@ -26,7 +48,15 @@ class Errand(Struct, frozen=True, omit_defaults=True):
     request: SendMessage | None = None
 
 
+class Refusal(Struct, frozen=True):
+    """Why an errand was not done, as the sender of the message is to be told."""
+
+    kind: str
+    text: str
+
+
 _ERRAND: Final = json.Decoder(Errand)
+_REFUSAL: Final = json.Decoder(Refusal)
 
 
 def decode_errand(body: bytes) -> Errand:
@@ -34,12 +64,33 @@ def decode_errand(body: bytes) -> Errand:
     return _ERRAND.decode(body)
 
 
+def encode_refusal(error: A2AError) -> str:
+    """What the other replica is answered when this is raised here."""
+    if isinstance(error, StaleWriteError | TaskNotFoundError):  # internal, and where the message was sent not even true
+        error = OverloadedError(MOVED)
+    kind = next(refusal for refusal in REFUSALS if isinstance(error, refusal))
+    return encode(Refusal(kind.__name__, error.message)).decode()
+
+
+def decode_refusal(answer: str) -> A2AError:
+    """The error to raise where the message was sent."""
+    try:
+        refusal = _REFUSAL.decode(answer)
+    except ValueError:
+        return OverloadedError(NOT_UNDERSTOOD)
+    for kind in REFUSALS:
+        if kind.__name__ == refusal.kind:
+            return kind(refusal.text)
+    return OverloadedError(refusal.text)
+
+
 async def send_on(followers: Followers, live: LiveTask, request: SendMessage, caller: Caller) -> None:
     """Have a message wait for its turn where its task runs.
 
     Raises:
         StaleWriteError: it runs there no longer: look again.
-        OverloadedError: it is not taken, or nobody answers.
+        A2AError: it is not taken, for the reason that the other replica gives.
+        OverloadedError: nobody answers.
     """
     replicas = followers.replicas
     await followers.look(live.task.id, live.owner, follow=True)
@@ -54,7 +105,7 @@ async def send_on(followers: Followers, live: LiveTask, request: SendMessage, ca
         answer = await replicas.answer(number)
         if answer is not None:
             if answer:
-                raise OverloadedError(answer)
+                raise decode_refusal(answer)
             return
         await followers.until_told(LOOK_AGAIN)
     if await replicas.withdraw(number):

@@ -1,7 +1,7 @@
 """Tasks that another replica runs, for those who ask for them here: looked at in the store, followed by their events.
 
 Rule: a task is written where it runs. Here it is a reader's copy, never ahead of the store; what this replica answers
-from its own memory it runs itself, under a lease that holds.
+from its own memory it runs itself, under a lease that holds, and nobody can have canceled it meanwhile without asking.
 
 A followed task is a `LiveTask` like any other, so whoever subscribes to it, or waits for it to rest, waits on its log.
 The difference is who appends to that log: `refresh` does, with what the store has; one query for all that are followed.
@@ -9,7 +9,7 @@ The difference is who appends to that log: `refresh` does, with what the store h
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from apcore_a2a.engine.live_task import LiveTask
@@ -19,6 +19,8 @@ from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.storage.task_store import Followed, Hint, News, Record, Replicas, SharedStore
 
 POLL: Final = 1.0  # seconds between looks at what is followed: wake-ups may get lost
+# Seconds for which a look at what others ask holds: who is not answered cancels a task without us, after CANCEL_GRACE.
+HEARD_FOR: Final = 3.0
 
 
 class Followers:
@@ -28,6 +30,8 @@ class Followers:
         self._store = store
         self._runs = runs
         self._renewed = float("-inf")  # when the lease was last renewed, by the monotonic clock
+        self._heard = float("-inf")  # when this replica last looked at what others ask of it
+        self._asked: list[str] = []  # the tasks of what they asked, until that is done
         self._followed: dict[str, int | None] = {}  # by task id: its number in the store, once it is known
         self._changed: asyncio.Future[None] | None = None  # done when something that is followed has changed
 
@@ -49,8 +53,26 @@ class Followers:
         return time.monotonic() - self._renewed
 
     def runs_here(self, live: LiveTask) -> bool:
-        """Whether what is in memory is the truth: it runs here, and nobody can have taken it over."""
-        return self._runs.running(live.task.id) is not None and self.lease_age < self.replicas.lease
+        """Whether what is in memory is the truth: it runs here, and nobody can have taken it over or ended it."""
+        task_id = live.task.id
+        run = self._runs.running(task_id)
+        if run is None or run.stopping is not None or task_id in self._asked:
+            return False
+        return self.lease_age < self.replicas.lease and self.heard_ago < HEARD_FOR
+
+    # ---- what others ask ---------------------------------------------------------------------------------------------
+
+    def heard(self, at: float, task_ids: Sequence[str]) -> None:
+        """All that others had asked by that time is known here; something was asked of these tasks."""
+        self._heard = at
+        self._asked += task_ids
+
+    def obeyed(self, task_id: str) -> None:
+        self._asked.remove(task_id)
+
+    @property
+    def heard_ago(self) -> float:
+        return time.monotonic() - self._heard
 
     # ---- looking -----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ Rule: whatever can be refused is refused here, before a task exists.
 """
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -11,7 +12,8 @@ from typing import Final
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from apcore_a2a.agent import Admission, Agent, Call
+from apcore_a2a.agent import Agent, Call
+from apcore_a2a.engine.admission import ask_agent
 from apcore_a2a.engine.call_context import CallContext, new_call
 from apcore_a2a.engine.conversation import Conversations
 from apcore_a2a.engine.elsewhere import Elsewhere, queue_task
@@ -26,6 +28,7 @@ from apcore_a2a.engine.phase import AgentDecides, NewTask, NextMessage
 from apcore_a2a.engine.progress import OPENED
 from apcore_a2a.engine.run import Run, retry_pause
 from apcore_a2a.engine.runs import Runs
+from apcore_a2a.engine.stored_limits import StoredLimits
 from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun
 from apcore_a2a.engine.turn import Place
 from apcore_a2a.engine.webhooks import Webhooks, check_inline
@@ -44,8 +47,10 @@ from apcore_a2a.protocol.lifecycle import STATE_TRANSITIONS
 from apcore_a2a.protocol.model import Message, Metadata, Role, SendMessage, Task, TaskState, TaskStatus
 from apcore_a2a.storage.task_store import Query, Record, Store, Webhook
 
-MAX_RACES: Final = 5  # looks at a task that other replicas keep writing to
-EXITED: Final = "the agent's admit tried to exit"
+# Lost races for a task's turn before its message is refused. Each one lost is one that the message of another replica
+# won, so a few are no sign of overload: of nine messages at three replicas, the unluckiest may lose six.
+MAX_RACES: Final = 100
+RACE_PAUSE: Final = 0.005  # seconds, times the races lost, times chance: 25 in all at most
 
 
 class Admitted(Struct, frozen=True):
@@ -61,7 +66,13 @@ class Intake:
     """Takes messages in for an engine."""
 
     def __init__(
-        self, agent: Agent, store: Store, runs: Runs, options: EngineOptions, followers: Followers | None = None
+        self,
+        agent: Agent,
+        store: Store,
+        runs: Runs,
+        options: EngineOptions,
+        followers: Followers | None = None,
+        stored: StoredLimits | None = None,
     ) -> None:
         self._agent = agent
         self._store = store
@@ -69,6 +80,7 @@ class Intake:
         self._options = options
         self.conversations = Conversations(store, options.context_messages)
         self._followers = followers  # where several replicas share the store
+        self._stored = stored
         self._webhooks: Webhooks | None = None
 
     def offer_webhooks(self, webhooks: Webhooks) -> None:
@@ -85,11 +97,11 @@ class Intake:
             webhook = check_inline(self._webhooks, config, context)
         if self._followers is None:
             return await self._begin(request, context, webhook, wait=wait)
-        for _ in range(MAX_RACES):
+        for lost in range(MAX_RACES):
             try:
                 return await self._begin(request, context, webhook, wait=wait)
-            except StaleWriteError:
-                continue  # another replica took the task's turn between our look and our write
+            except StaleWriteError:  # another replica took the task's turn between our look and our write
+                await asyncio.sleep(RACE_PAUSE * lost * random.random())
         raise OverloadedError("Too many messages to this task at once; try again later")
 
     async def _begin(
@@ -101,9 +113,7 @@ class Intake:
         allowance = context.allowance
         if self._followers is None or message.task_id:  # else a new task may wait for another replica
             self._runs.check_room(allowance)
-        task_id = message.task_id
-        if not task_id and message.context_id and context.rules.resume_by_context:
-            task_id = await self._find_waiting(message.context_id, context)
+        task_id = await self._find_task(message, context)
         if task_id:
             async with self.live(task_id, context) as live:
                 begun = await self._continue(live, request, context, webhook, wait=wait)
@@ -140,8 +150,10 @@ class Intake:
         call = self._new_task(request, context)
         if message.context_id or message.reference_task_ids:
             await self.conversations.tell(call, context)
-        admission = await self._ask_agent(call)
+        admission = await ask_agent(self._agent, call)
         key = self._repetition_key(call.request.message, context)
+        if self._stored is not None:
+            self._stored.take(context.owner, request, is_new=True)
         if self._followers is not None and self._runs.room <= 0:
             live = self._runs.add_queued(call.task, context.owner)
             self._attach(webhook, live)
@@ -152,14 +164,6 @@ class Intake:
         if self._agent.may_reply and not key:
             return self._runs.launch(live, call, AgentDecides(), allowance=allowance)
         return self._runs.launch(live, call, NewTask(key), allowance=allowance)
-
-    async def _ask_agent(self, call: Call) -> Admission:
-        try:
-            return await self._agent.admit(call)
-        except BaseException as error:
-            if _is_exit(error):  # an agent does not end the server, nor the connection
-                raise RuntimeError(EXITED) from error
-            raise
 
     def _new_task(self, request: SendMessage, context: CallContext) -> Call:
         message = request.message
@@ -222,6 +226,15 @@ class Intake:
 
     # ---- a task's next message ------------------------------------------------------------------------------------
 
+    async def _find_task(self, message: Message, context: CallContext) -> str:
+        """The id of the task that a message goes on with, empty for a new one; if there is room to store it."""
+        task_id = message.task_id
+        if not task_id and message.context_id and context.rules.resume_by_context:
+            task_id = await self._find_waiting(message.context_id, context)
+        if self._stored is not None:
+            await self._stored.check(context.owner, is_new=not task_id)
+        return task_id
+
     async def _find_waiting(self, context_id: str, context: CallContext) -> str:
         """The task that a message without taskId goes on with: the only one of its context that waits for input."""
         query = Query(owner=context.owner, limit=2, context_id=context_id, state=TaskState.INPUT_REQUIRED)
@@ -242,6 +255,8 @@ class Intake:
         if live.has_ended():
             raise _ended(live)
         admitted = await self._admit(live, request, context)
+        if self._stored is not None:
+            self._stored.take(context.owner, request, is_new=False)
         if self._webhooks is not None:
             await self._webhooks.resume(live, webhook)
         if self._followers is not None and live.runner is not None:
@@ -279,7 +294,7 @@ class Intake:
         call.resumed = True
         if live.memo:
             call.memo = json.decode(live.memo)
-        admission = await self._ask_agent(call)
+        admission = await ask_agent(self._agent, call)
         return Admitted(call, admission.retry_safe, version)
 
     async def _take_turn(
@@ -403,14 +418,6 @@ def _is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
         return False
     message_id = queued.request.message.message_id
     return queued not in live.kept.queue or any(said.message_id == message_id for said in live.task.history)
-
-
-def _is_exit(error: BaseException) -> bool:
-    """Whether an agent raised what would end more than its answer: SystemExit, or a cancellation of its own."""
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is not None and not task.cancelling()
-    return not isinstance(error, Exception)
 
 
 def _ended(live: LiveTask) -> UnsupportedOperationError:

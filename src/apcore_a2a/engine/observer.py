@@ -34,6 +34,9 @@ class Observer(Protocol):
     def webhook_given_up(self, task_id: str) -> None:
         """What it waits for are dead letters now."""
 
+    def storage_refused(self, account: str) -> None:
+        """A message was refused because too much is stored: of that account, or of EVERYBODY."""
+
 
 class Silent:
     """The default observer: sees nothing."""
@@ -57,3 +60,5 @@ class Silent:
     def notification_retried(self, task_id: str) -> None: ...
 
     def webhook_given_up(self, task_id: str) -> None: ...
+
+    def storage_refused(self, account: str) -> None: ...

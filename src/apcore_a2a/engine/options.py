@@ -14,6 +14,9 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     max_active_tasks_per_caller: int = 5_000
     max_streams: int = 10_000
     max_streams_per_caller: int = 1_000
+    max_stored_tasks_per_caller: int | None = None
+    max_stored_bytes_per_caller: int | None = None
+    max_stored_bytes: int | None = None
     max_event_bytes: int = 64 * 1024 * 1024
     max_output_bytes: int = 256 * 1024 * 1024
     context_messages: int = 100

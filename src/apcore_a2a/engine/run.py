@@ -103,11 +103,17 @@ class Run:
         self._agent = agent
         self._observer = observer
         self._max_event = options.max_event_bytes
+        self._max_output = options.max_output_bytes
         self._room = options.max_output_bytes  # bytes that the agent may still yield
         self._batch: list[CheckedEvent] = []  # what the agent has yielded since the last save
         self._stop: Stop | None = None
         self._save_failure: BaseException | None = None  # of a save, while the agent had control
         self.started: float | None = None  # when the agent was called, by the monotonic clock
+
+    @property
+    def output_bytes(self) -> int:
+        """What the agent has yielded."""
+        return self._max_output - self._room
 
     async def drive(self) -> None:
         """Run the agent to its end. Never raises but when it is cancelled in the middle of the end."""

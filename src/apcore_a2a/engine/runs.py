@@ -23,6 +23,7 @@ from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.phase import OVER, Start, Stop
 from apcore_a2a.engine.run import CANCEL_GRACE, Run, retry_pause, stopped_status
+from apcore_a2a.engine.stored_limits import StoredLimits
 from apcore_a2a.engine.waiting import tell_when_waiting
 from apcore_a2a.errors import A2AError, LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import TERMINAL, copy
@@ -39,8 +40,17 @@ SHUTTING_DOWN: Final = "The agent is shutting down"
 class Runs:
     """The live tasks of an engine and their runs."""
 
-    def __init__(self, agent: Agent, store: Store, *, observer: Observer, options: EngineOptions) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        store: Store,
+        *,
+        observer: Observer,
+        options: EngineOptions,
+        stored: StoredLimits | None = None,
+    ) -> None:
         self.draining = False
+        self._stored = stored
         self._agent = agent
         self._store = store
         self._observer = observer
@@ -152,6 +162,8 @@ class Runs:
             self._active_of[run.allowance] = left
         else:
             del self._active_of[run.allowance]
+        if self._stored is not None:
+            self._stored.add(run.live.owner, run.output_bytes)
         if run.started is not None and task_log.is_wanted():
             self._log_rest(run, time.monotonic() - run.started)
         run.live.end_run()

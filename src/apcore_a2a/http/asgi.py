@@ -195,8 +195,16 @@ def inbound(scope: Scope) -> Inbound:
     """The request as the bindings see it; the caller is whom the authentication found, else anonymous."""
     caller = scope.get("a2a.caller", _ANYONE)
     traffic = scope.get(KEY, _ELSEWHERE)
-    client = scope.get(CLIENT_KEY) or scope.get("client")
-    return Inbound(dict(scope["headers"]), scope["query_string"], caller, traffic, client)
+    return Inbound(dict(scope["headers"]), scope["query_string"], caller, traffic, client_of(scope))
+
+
+def path_of(scope: Scope) -> str:
+    """The path of a request as routes are named: without the prefix under which the application is mounted."""
+    path: str = scope["path"]
+    prefix = scope.get("root_path", "")
+    if prefix:
+        path = path.removeprefix(prefix.rstrip("/"))
+    return path or "/"
 
 
 def client_of(scope: Scope) -> tuple[str, int] | None:
@@ -302,7 +310,7 @@ async def refuse_early(scope: Scope, send: Send, status: int, error: A2AError, h
     """Refuse a request that no binding has seen, in the shape of the binding that would have: JSON-RPC's is POST /."""
     request = inbound(scope)
     dialect = request.error_dialect()
-    if scope["method"] == "POST" and scope["path"] == scope.get("root_path", "").rstrip("/") + "/":
+    if scope["method"] == "POST" and path_of(scope) == "/":
         body = jsonrpc.format_error(jsonrpc.NULL, request.encode_error(error, dialect))
     else:
         body = request.encode_rest_error(error, REST_DIALECTS[dialect.VERSION], status)

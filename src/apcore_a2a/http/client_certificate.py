@@ -10,6 +10,7 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.http.traffic import CERTIFICATE_KEY
+from apcore_a2a.http.trusted_proxies import TrustedProxies
 
 HEADER: Final = b"client-cert"
 _PEM_LINES: Final = ("-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----")
@@ -20,7 +21,7 @@ class ClientCertificate:
 
     def __init__(self, app: ASGIApp, *, proxies: tuple[str, ...]) -> None:
         self._app = app
-        self._proxies = frozenset(proxies)
+        self._proxies = TrustedProxies(proxies)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         peer = scope.get("client")

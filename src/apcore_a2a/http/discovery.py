@@ -13,11 +13,13 @@ from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.errors import A2AError
-from apcore_a2a.http.asgi import Headers, Inbound, inbound, refuse_early, respond
+from apcore_a2a.errors import A2AError, ExtendedAgentCardNotConfiguredError, UnsupportedOperationError, wire
+from apcore_a2a.http.asgi import Headers, Inbound, error_headers, inbound, internal, refuse_early, respond
+from apcore_a2a.http.trusted_proxies import TrustedProxies
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard, AgentInterface, CardMode
 from apcore_a2a.protocol.model import GetExtendedCard
+from apcore_a2a.protocol.operations import Operation
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from apcore_a2a.safe_headers import SAFE
 
@@ -109,7 +111,7 @@ class CardEndpoint:
         self.signer = signer
         self._url = url
         self._mode = mode
-        self._proxies = frozenset(proxies)
+        self._proxies = TrustedProxies(proxies)
         self._modified = time.time()
         self._forms: dict[str, dict[str, _Form]] = {}  # by address, then by the name of the form
 
@@ -161,9 +163,9 @@ class CardEndpoint:
         peer = scope.get("client")
         if peer is not None and peer[0] in self._proxies:
             headers = inbound(scope)
-            scheme = headers.text(b"x-forwarded-proto").lower() or scheme
-            address = headers.text(b"x-forwarded-host") or address
-            prefix = headers.text(b"x-forwarded-prefix").rstrip("/") + prefix
+            scheme = _last(headers.text(b"x-forwarded-proto")).lower() or scheme
+            address = _last(headers.text(b"x-forwarded-host")) or address
+            prefix = _last(headers.text(b"x-forwarded-prefix")).rstrip("/") + prefix
         return f"{scheme}://{address}{prefix}/"
 
     def _choose(self, path: str, version: str) -> str:
@@ -174,6 +176,11 @@ class CardEndpoint:
         if version.startswith("1."):
             return "1.0"
         return "hybrid"
+
+
+def _last(said: str) -> str:
+    """What the proxy itself has said: some put it behind what they were told, which anybody may have made up."""
+    return said.rpartition(",")[2].strip()
 
 
 class ExtendedCardEndpoint:
@@ -187,10 +194,16 @@ class ExtendedCardEndpoint:
         request = inbound(scope)
         try:
             dialect = request.dialect()
-            card = await self._engine.get_extended_card(GetExtendedCard(), request.context(dialect, ""))
-            await respond(send, 200, dialect.encode_card(self._cards.at(card, scope, dialect.VERSION)))
-        except A2AError as error:
+            context = request.context(dialect, "")
+            card = await self._engine.handle(Operation.EXTENDED_CARD, GetExtendedCard(), context)
+            body = dialect.encode_card(self._cards.at(card, scope, dialect.VERSION))
+        except (UnsupportedOperationError, ExtendedAgentCardNotConfiguredError) as error:  # there is no such card
             await refuse_early(scope, send, 404, error)
+        except Exception as error:  # the outermost handler
+            known = error if isinstance(error, A2AError) else internal(error)
+            await refuse_early(scope, send, wire(known).http, known, error_headers(known))
+        else:
+            await respond(send, 200, body)
 
 
 class KeysEndpoint:

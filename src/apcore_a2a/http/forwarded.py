@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.http.asgi import CLIENT_KEY
+from apcore_a2a.http.trusted_proxies import TrustedProxies
 
 
 class ForwardedClient:
@@ -17,7 +18,7 @@ class ForwardedClient:
 
     def __init__(self, app: ASGIApp, *, proxies: tuple[str, ...]) -> None:
         self._app = app
-        self._proxies = frozenset(proxies)
+        self._proxies = TrustedProxies(proxies)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         peer = scope.get("client")

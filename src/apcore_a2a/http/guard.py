@@ -1,6 +1,7 @@
 """uvicorn's connections, guarded.
 
-A connection that dribbles its headers, never ends them, or takes nothing of its answer, is closed; so is one too many.
+A connection that dribbles its headers, never ends them, goes on with a body after its answer, or takes nothing of its
+answer, is closed; so is one too many.
 
 uvicorn bounds neither the time nor the size of a request's headers, nor how many connections there are, and waits for
 ever for a client that reads nothing; a few hundred such connections would hold it.
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from apcore_a2a.http.one_write import OneWriteTransport
 from apcore_a2a.http.traffic import CERTIFICATE_KEY, KEY, Traffic
 
 HEADER_DEADLINE: Final = 15.0
@@ -31,7 +33,7 @@ FULL: Final = _FULL_HEAD + b"%d\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with limits; a request that arrives whole costs three comparisons."""
+    """uvicorn's HTTP protocol with limits; a request that arrives whole costs four comparisons."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: uvicorn's business
         super().__init__(*args, **kwargs)
@@ -43,36 +45,40 @@ class GuardedProtocol(HttpToolsProtocol):
         self._guard_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        super().connection_made(OneWriteTransport(transport))  # type: ignore[arg-type]  # it has all that one has
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.context.verify_mode is not ssl.CERT_NONE:
             # What every request of this connection has in its scope. A copy: the other connections have another.
             self.app_state = {**self.app_state, CERTIFICATE_KEY: tls.getpeercert(binary_form=True)}
         if self._guard_traffic.connection_opened():
-            self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
+            self._guard_start()
         else:
-            transport.write(FULL)
-            transport.close()
+            self.transport.write(FULL)
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         before: Any = self.scope  # Any: it is None before the first request, and so is the cycle
         HttpToolsProtocol.data_received(self, data)
         cycle: Any = self.cycle
         if cycle is not None and cycle.scope is self.scope:  # the headers are all there: only then is there a cycle
-            if self._guard_timer is not None:
-                self._guard_stop()
             self._guard_bytes = 0
+            # What comes after an answer is the rest of a body that nobody has waited for. uvicorn has stopped its
+            # timer for it, and sets no other: the next request must come in time.
+            if cycle.response_complete:
+                self._guard_start()
+            elif self._guard_timer is not None:
+                self._guard_stop()
             return
         if before is None or before is self.scope:  # else most of it was the request before
             self._guard_bytes += len(data)
         if self._guard_bytes > MAX_HEADERS:
             self.transport.close()
-        elif self._guard_timer is None:
-            self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
+        else:
+            self._guard_start()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._guard_stop()
-        self._guard_flows()
+        self._guard_forget()
         self._guard_traffic.connection_closed()
         super().connection_lost(exc)
 
@@ -80,13 +86,19 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._guard_idle_looks = 0
-        self._guard_look_timer = self.loop.call_later(STALLED / LOOKS, self._guard_look)
-        self._guard_traffic.reader_waits(self)
+        self._guard_watch()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._guard_flows()
+        if self.unread():  # nearly all is read, and the rest counts as long as it waits
+            self._guard_traffic.look_at(self)
+        else:
+            self._guard_forget()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()  # which closes, as soon as the client has read everything
+        if self.unread():
+            self._guard_watch()
 
     def unread(self) -> int:
         return self.transport.get_write_buffer_size()
@@ -94,7 +106,17 @@ class GuardedProtocol(HttpToolsProtocol):
     def hang_up(self) -> None:
         self.transport.abort()  # close() would wait until the client has read everything
 
+    def _guard_watch(self) -> None:
+        """Look from now on whether the client reads, until it has read everything."""
+        self._guard_forget()
+        self._guard_idle_looks = 0
+        self._guard_look_timer = self.loop.call_later(STALLED / LOOKS, self._guard_look)
+        self._guard_traffic.reader_waits(self)
+
     def _guard_look(self) -> None:
+        if not self.unread():
+            self._guard_forget()
+            return
         if self._guard_traffic.look_at(self):
             self._guard_idle_looks = 0
         else:
@@ -104,13 +126,17 @@ class GuardedProtocol(HttpToolsProtocol):
         else:
             self._guard_look_timer = self.loop.call_later(STALLED / LOOKS, self._guard_look)
 
-    def _guard_flows(self) -> None:
+    def _guard_forget(self) -> None:
         if self._guard_look_timer is not None:
             self._guard_look_timer.cancel()
             self._guard_look_timer = None
             self._guard_traffic.reader_done(self)
 
     # ---- headers --------------------------------------------------------------------------------------------------
+
+    def _guard_start(self) -> None:
+        if self._guard_timer is None:
+            self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)
 
     def _guard_stop(self) -> None:
         if self._guard_timer is not None:

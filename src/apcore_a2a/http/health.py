@@ -4,6 +4,7 @@ Rule: a look at the health costs the store nothing: it is asked once a second at
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Final
@@ -12,8 +13,10 @@ from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.errors import A2AError, StoreUnavailableError
-from apcore_a2a.http.asgi import respond
+from apcore_a2a.http.asgi import path_of, respond
 from apcore_a2a.protocol.model import encode
+
+logger = logging.getLogger(__name__)
 
 HEALTH: Final = "/health"
 LIVE: Final = "/health/live"
@@ -24,14 +27,8 @@ NO_THREADS: Final = "Every thread is held by a function that does not return"
 NO_ANSWER: Final = "The task store does not answer"
 
 
-def path_of(scope: Scope) -> str:
-    """The path of a request, without the prefix under which the application is mounted."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", "").rstrip("/"))
-
-
 def is_health(scope: Scope) -> bool:
-    return scope["method"] == "GET" and path_of(scope) in (HEALTH, LIVE, READY)
+    return scope["method"] in ("GET", "HEAD") and path_of(scope) in (HEALTH, LIVE, READY)
 
 
 class HealthEndpoint:
@@ -94,8 +91,11 @@ class HealthEndpoint:
                 await self._engine.store.check()
         except TimeoutError:
             return NO_ANSWER
-        except (A2AError, OSError):
+        except A2AError:
             return self._engine.store_trouble or StoreUnavailableError.text
+        except Exception:  # foreign code: a store may be anybody's
+            logger.exception("the task store failed when it was asked how it is")
+            return StoreUnavailableError.text
         return ""
 
 

@@ -9,13 +9,12 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from apcore_a2a.errors import A2AError
 from apcore_a2a.http.asgi import inbound, respond
 from apcore_a2a.http.loop_lag import LoopLag
 from apcore_a2a.http.metrics_board import MetricsBoard
 from apcore_a2a.http.traffic import Traffic
 from apcore_a2a.protocol.model import TaskState, encode
-from apcore_a2a.storage.task_store import Backlog
+from apcore_a2a.storage.task_store import Backlog, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +30,12 @@ _HELP: Final = {
     "open_streams": ("gauge", "Event streams that are open"),
     "total_requests": ("counter", "HTTP requests"),
     "limited_requests": ("counter", "Requests refused by a limit of requests per second"),
+    "refused_for_storage": ("counter", "Messages refused by a limit of stored tasks or bytes"),
+    "stored_tasks": ("gauge", "Tasks that are kept, where that is limited"),
+    "stored_bytes": ("gauge", "Bytes that they have as JSON"),
     "run_seconds": ("counter", "Seconds spent in runs"),
     "open_connections": ("gauge", "Connections that are open"),
+    "tls_handshakes": ("gauge", "TLS handshakes that are not done"),
     "body_bytes_in_flight": ("gauge", "Bytes of request bodies that are not complete"),
     "answer_bytes_in_flight": ("gauge", "Bytes of answers that their clients have yet to read"),
     "loop_lag_seconds_max": ("gauge", "Longest time in which the event loop did not turn"),
@@ -47,8 +50,8 @@ _HELP: Final = {
     "webhooks_failed": ("gauge", "Webhooks whose events are dead letters"),
     "uptime_seconds": ("gauge", "Seconds since the server started"),
 }
-# Of several workers, that of the one with most is shown; all other figures are added up. What waits for webhooks is in
-# the store, which they share: each of them sees all of it.
+# Of several workers, that of the one with most is shown; all other figures are added up. What is stored, and what of it
+# waits for webhooks, is in the store that they share: each of them sees all of it.
 _OF_THE_WORST: Final = frozenset(
     {
         "loop_lag_seconds_max",
@@ -57,9 +60,12 @@ _OF_THE_WORST: Final = frozenset(
         "webhook_notifications_waiting",
         "webhook_oldest_seconds",
         "webhooks_failed",
+        "stored_tasks",
+        "stored_bytes",
         "uptime_seconds",
     }
 )
+PATIENCE: Final = 2.0  # seconds for what the store is asked
 WRITE_INTERVAL: Final = 0.5  # seconds after which a worker's figures are written down for the others
 _ENDINGS: Final = {
     TaskState.COMPLETED: "completed_tasks",
@@ -74,16 +80,32 @@ def make_board(workers: int) -> MetricsBoard:
     return MetricsBoard(workers, len(_HELP))
 
 
+def forget_gauges(board: MetricsBoard, worker: int) -> None:
+    """Take down what a worker that has ended says of now; what it has counted stays."""
+    row = board.read(worker)
+    kept: list[float] = []
+    for value, (kind, _) in zip(row, _HELP.values(), strict=True):
+        kept.append(value if kind == "counter" else 0)
+    board.write(worker, kept)
+
+
 class Metrics:
     """An observer that counts."""
 
     def __init__(
-        self, traffic: Traffic, *, stuck_threads: Callable[[], int], backlog: Callable[[], Awaitable[Backlog]]
+        self,
+        traffic: Traffic,
+        *,
+        stuck_threads: Callable[[], int],
+        backlog: Callable[[], Awaitable[Backlog]],
+        usage: Callable[[], Awaitable[Usage]],
     ) -> None:
         self._traffic = traffic
         self._stuck_threads = stuck_threads
         self._ask_backlog = backlog
         self._backlog = Backlog()  # as of the last look
+        self._ask_usage = usage
+        self._usage = Usage(0, 0)  # the same
         self._lag = LoopLag()
         self._started = time.monotonic()
         self._counts: Counter[str] = Counter()
@@ -155,6 +177,9 @@ class Metrics:
     def webhook_given_up(self, task_id: str) -> None:
         self._counts["webhooks_given_up"] += 1
 
+    def storage_refused(self, account: str) -> None:
+        self._counts["refused_for_storage"] += 1
+
     def values(self) -> dict[str, float]:
         """Every figure by name; of all workers together, where there are several."""
         own = self._own_values()
@@ -173,6 +198,7 @@ class Metrics:
         values["run_seconds"] = round(self._seconds, 6)
         values["stuck_threads"] = self._stuck_threads()
         values["open_connections"] = self._traffic.connections
+        values["tls_handshakes"] = self._traffic.handshakes
         values["body_bytes_in_flight"] = self._traffic.body_bytes
         values["answer_bytes_in_flight"] = self._traffic.answer_bytes
         values["loop_lag_seconds_max"] = round(self._lag.longest, 6)
@@ -181,6 +207,8 @@ class Metrics:
         values["webhook_notifications_waiting"] = self._backlog.events
         values["webhook_oldest_seconds"] = round(self._backlog.oldest, 3)
         values["webhooks_failed"] = self._backlog.failed
+        values["stored_tasks"] = self._usage.tasks
+        values["stored_bytes"] = self._usage.bytes
         values["uptime_seconds"] = round(time.monotonic() - self._started, 3)
         for name, value in self._earlier.items():
             values[name] += value
@@ -193,16 +221,18 @@ class Metrics:
             metric = f"apcore_a2a_{name}"
             if kind == "counter" and not name.startswith("total"):  # counters end in _total there
                 metric += "_total"
-            lines += [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}", f"{metric} {value:g}"]
+            lines += [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}", f"{metric} {value:.15g}"]
         return ("\n".join(lines) + "\n").encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """GET /metrics: JSON, or Prometheus text for those who accept text."""
         try:
-            self._backlog = await self._ask_backlog()
-        except A2AError as error:  # the figures of a server whose store is away are wanted more than ever
-            logger.warning("backlog of webhooks not known", extra={"reason": error.message})
-        if b"text/plain" in inbound(scope).headers.get(b"accept", b""):
+            async with asyncio.timeout(PATIENCE):
+                self._backlog = await self._ask_backlog()
+                self._usage = await self._ask_usage()
+        except Exception as error:  # a store's; the figures of a server whose store is away are wanted more than ever
+            logger.warning("what is in the store is not known", exc_info=error)
+        if inbound(scope).accepts(b"text/plain"):
             await respond(send, 200, self.prometheus(), media=PROMETHEUS)
         else:
             await respond(send, 200, encode(self.values()))

@@ -19,11 +19,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.errors import InvalidRequestError
 from apcore_a2a.http.asgi import A2A_JSON, CLOSE, JSON, inbound, media_type, refuse_early
+from apcore_a2a.http.trusted_proxies import TrustedProxies
 from apcore_a2a.loopback import is_loopback
 
 READS: Final = ("GET", "HEAD", "OPTIONS")
 WRONG_HOST: Final = "This server answers to localhost only; if it has another name, say so with --url (in Python: url=)"
 NOBODYS: Final = (".localhost", ".internal", ".local")  # like a name without a dot: no page of the internet has one
+NO_HOST: Final = "The request names no host"
 TWO_HOSTS: Final = "The request names two hosts"
 WRONG_ORIGIN: Final = (
     "Pages of this origin may not call this server; allow it with --cors-origins (in Python: cors_origins=)"
@@ -52,7 +54,7 @@ class OriginGate:
         self._on_loopback = is_loopback(host)
         self._is_open = is_open
         self._origins = frozenset(origins)
-        self._proxies = frozenset(proxies)
+        self._proxies = TrustedProxies(proxies)
         self._names = {host}
         if url is not None:
             address = urlsplit(url)
@@ -65,13 +67,26 @@ class OriginGate:
         headers = dict(scope["headers"])
         if len(headers) < len(scope["headers"]) and _names_two_hosts(scope):
             return refuse_early(scope, send, 400, InvalidRequestError(TWO_HOSTS), CLOSE)
-        host = headers.get(b"host", b"")
+        host = headers.get(b"host")
         origin = headers.get(b"origin", b"")
-        if host != self._known_host and self._is_local(scope) and not self._is_our_name(host, scope):
-            return refuse_early(scope, send, 421, InvalidRequestError(WRONG_HOST), CLOSE)
-        if origin and self._is_forbidden(scope, host, origin.decode("latin-1")):
+        if host is None or host != self._known_host:
+            refusal = self._wrong_host(scope, host)
+            if refusal is not None:
+                status, words = refusal
+                return refuse_early(scope, send, status, InvalidRequestError(words), CLOSE)
+        if origin and self._is_forbidden(scope, host or b"", origin.decode("latin-1")):
             return refuse_early(scope, send, 403, InvalidRequestError(WRONG_ORIGIN), CLOSE)
         return self._app(scope, receive, send)
+
+    def _wrong_host(self, scope: Scope, host: bytes | None) -> tuple[int, str] | None:
+        """The status and the words that a Host is refused with; None if nothing is wrong with it."""
+        if host is None:
+            if scope.get("http_version") == "1.1":  # RFC 9112 §3.2
+                return 400, NO_HOST
+            return None  # a probe in HTTP/1.0, as balancers send them: a browser names one
+        if self._is_local(scope) and not self._is_our_name(host, scope):
+            return 421, WRONG_HOST
+        return None
 
     def _is_local(self, scope: Scope) -> bool:
         """Whether only who is on this machine could have sent this, and could do so without credentials."""

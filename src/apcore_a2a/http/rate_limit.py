@@ -4,12 +4,13 @@ A bucket holds `burst` tokens and gains `rate` of them a second; a request takes
 moment is kept at which the bucket will be full (the generic cell rate algorithm): one number for each caller, and a
 caller whose moment has passed is as good as unknown.
 
-Rule: memory is bounded. The caller who has not asked for longest is forgotten first, which can only be to their good.
+Rule: memory is bounded. Of two callers, the one whose bucket is fuller is forgotten first, which can only be to their
+good. The moments lie in memory that forked processes share, so workers of one machine count together.
 """
 
+import logging
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -17,13 +18,19 @@ from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.agent import Caller
+from apcore_a2a.clean_text import clean_line
 from apcore_a2a.engine.call_context import allowance_of
 from apcore_a2a.errors import LimitExceededError, OverloadedError, wire
 from apcore_a2a.http.asgi import client_of, error_headers, refuse_early
+from apcore_a2a.http.shared_moments import SharedMoments
 
-MAX_CALLERS: Final = 100_000  # buckets kept; some 20 MB when all of them are in use
+logger = logging.getLogger(__name__)
+
+MAX_CALLERS: Final = 100_000  # buckets kept: 1.6 MB
 TOO_MANY_OF_YOURS: Final = "You are over your limit of requests; try again later"
 TOO_MANY: Final = "The agent is over its limit of requests; try again later"
+LOG_INTERVAL: Final = 60.0  # seconds between two lines about the same caller
+MAX_LOGGED: Final = 1_000  # callers of whom it is known that there was one
 _ANYONE: Final = Caller()
 _EVERYBODY: Final = ""  # the name of the bucket that all share
 
@@ -62,25 +69,18 @@ class TokenBuckets:
             burst = max(1, math.ceil(2 * rate))
         self._interval = 1 / rate  # seconds in which a bucket gains one token
         self._tolerance = (burst - 1) * self._interval
-        self._most = most
         self._clock = clock
-        self._full_at: OrderedDict[str, float] = OrderedDict()  # by name, the latest to ask last
-
-    def __len__(self) -> int:
-        return len(self._full_at)
+        self._full_at = SharedMoments(most)
 
     def take(self, name: str) -> float:
         """Take a token: 0 if there was one; else nothing is taken, and the seconds until there is."""
         now = self._clock()
-        full_at = max(self._full_at.get(name, now), now)
+        found = self._full_at.find(name)
+        full_at = max(found.moment, now)
         missing = full_at - now - self._tolerance
         if missing > 1e-9:  # less than a nanosecond is how numbers are rounded
-            self._full_at.move_to_end(name)
             return missing
-        self._full_at[name] = full_at + self._interval
-        self._full_at.move_to_end(name)
-        if len(self._full_at) > self._most:
-            self._full_at.popitem(last=False)
+        self._full_at.write(found, full_at + self._interval)
         return 0.0
 
 
@@ -95,6 +95,7 @@ class RateLimit:
         self._anonymous = _buckets(rates.per_anonymous, rates.burst)
         self._total = _buckets(rates.total, rates.burst)
         self._on_refused = on_refused
+        self._log_lines = TokenBuckets(rate=1 / LOG_INTERVAL, burst=1, most=MAX_LOGGED)
 
     def around(self, app: ASGIApp) -> ASGIApp:
         def limited(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -103,6 +104,7 @@ class RateLimit:
                 return app(scope, receive, send)
             if self._on_refused is not None:
                 self._on_refused()
+            self._log(scope, refused)
             return refuse_early(scope, send, wire(refused).http, refused, error_headers(refused))
 
         return limited
@@ -119,6 +121,14 @@ class RateLimit:
             if wait:
                 return OverloadedError(TOO_MANY, retry_after=math.ceil(wait))
         return None
+
+    def _log(self, scope: Scope, refused: OverloadedError) -> None:
+        """Say who it is, once a minute for each."""
+        caller = scope.get("a2a.caller", _ANYONE)
+        peer = client_of(scope)
+        if self._log_lines.take(allowance_of(caller, peer)) == 0:
+            extra = {"caller": clean_line(caller.id), "peer": peer[0] if peer else "", "reason": refused.message}
+            logger.warning("request refused by a limit", extra=extra)
 
 
 def _buckets(rate: float | None, burst: int | None) -> TokenBuckets | None:

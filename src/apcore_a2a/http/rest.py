@@ -24,6 +24,7 @@ from apcore_a2a.http.asgi import (
     inbound,
     internal,
     media_type,
+    path_of,
     read_body,
     refuse,
     respond,
@@ -96,7 +97,9 @@ class RESTBinding:
         dialect = request.error_dialect()
         media = _media(request)
         try:
-            dialect, path = _choose_dialect(request, _path(scope))
+            # Whoever puts "/tasks" behind an address that ends in a slash asks for "//tasks".
+            path = "/" + path_of(scope).lstrip("/")
+            dialect, path = _choose_dialect(request, path)
             operation, names = _find(scope["method"], path)
             body = await self._read_body(request, receive, scope["method"])
             params = _read_params(request, body, operation, names, dialect)
@@ -154,12 +157,6 @@ def _link_next(request: Inbound, dialect: Dialect, result: object) -> Headers:
         fields.pop(name, None)
     query = urlencode({**fields, "pageToken": result.next_page_token})
     return ((b"link", f'<?{query}>; rel="next"'.encode()),)
-
-
-def _path(scope: Scope) -> str:
-    path: str = scope["path"]
-    below = path.removeprefix(scope.get("root_path", "").rstrip("/"))
-    return "/" + below.lstrip("/")  # whoever puts "/tasks" behind an address that ends in a slash asks for "//tasks"
 
 
 def _choose_dialect(request: Inbound, path: str) -> tuple[Dialect, str]:

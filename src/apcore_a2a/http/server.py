@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,11 +20,17 @@ from typing import Any, Final
 import uvicorn
 from uvicorn.lifespan.on import LifespanOn
 
+from apcore_a2a.http.tls import RenewedContext
+from apcore_a2a.http.tls_listener import TLSListener
+from apcore_a2a.http.traffic import KEY, Traffic
+
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 LAST_GRACE: Final = 2.0  # seconds for what is left after a clean shutdown
 FORCED_GRACE: Final = 0.5  # after a second signal
 OTHER_PORT: Final = "choose another one with --port (in Python: port=), or 0 for any that is free"
 OTHER_HOST: Final = "choose another one with --host (in Python: host=)"
+
+Handler = Callable[[int, FrameType | None], None]
 
 logger = logging.getLogger("uvicorn.error")  # what runs a server sees at its terminal
 
@@ -38,7 +43,7 @@ class Server(uvicorn.Server):
     """uvicorn that says why it does not start, ends with code 0 on a signal, and at once on the second.
 
     `drain_delay` is how many seconds it goes on listening after a signal, so that those who balance load notice first.
-    `tls` is the context to serve https with, if that is wanted.
+    `tls` is what to serve https with, if that is wanted.
     `on_started` is called with the address once the application is open and the socket listens.
     """
 
@@ -47,18 +52,19 @@ class Server(uvicorn.Server):
         config: uvicorn.Config,
         *,
         drain_delay: float = 0,
-        tls: ssl.SSLContext | None = None,
+        tls: RenewedContext | None = None,
         on_started: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(config)
         self._tls = tls
+        self._listener: TLSListener | None = None
         self._drain_delay = drain_delay
         self._on_started = on_started
         self._timer: threading.Timer | None = None
 
     def run_to_end(self, sockets: list[socket.socket] | None = None) -> str:
         """Serve until a signal, at sockets that are bound already, if any; why it could not start, or nothing."""
-        with _signals_end_the_server_only():
+        with _signals_end_the_server_only(self.handle_hang_up):
             try:
                 self.run(sockets)
             except NotStarted as error:
@@ -86,12 +92,17 @@ class Server(uvicorn.Server):
             self._leave(FORCED_GRACE)
         super().handle_exit(sig, frame)
 
+    def handle_hang_up(self, sig: int, frame: FrameType | None) -> None:
+        """The terminal was closed: as SIGTERM, but never as the second signal. Its shell may say so, too."""
+        if not self.should_exit:
+            os.kill(os.getpid(), signal.SIGTERM)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if sockets is None:
             sockets = bind(self.config.host, self.config.port)
         host, port = sockets[0].getsockname()[:2]
         try:
-            await super().startup(sockets)
+            await self._listen(sockets)
         except SystemExit:  # uvicorn's way to say that the application did not open; older ones just return
             raise NotStarted(self._why_not_open()) from None
         except OSError as error:  # somebody else was quicker between our bind() and listen()
@@ -109,6 +120,22 @@ class Server(uvicorn.Server):
             self._on_started(address)
         logger.info("Uvicorn running on %s (Press CTRL+C to quit)", address)
 
+    async def _listen(self, sockets: list[socket.socket]) -> None:
+        """Open the application, then let others in."""
+        if self._tls is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])  # uvicorn's own way to TLS waits a minute for each handshake, and never for fewer
+        if self.lifespan.should_exit:
+            return
+        traffic = self.lifespan.state.get(KEY) or Traffic()
+        self._listener = TLSListener(self._make_protocol, self._tls, traffic)
+        self._listener.listen(sockets, self.config.backlog)
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
     def _why_not_open(self) -> str:
         return getattr(self.lifespan, "reason", "") or "The application did not open"
 
@@ -116,7 +143,6 @@ class Server(uvicorn.Server):
         if not self.config.loaded:
             self.config.load()
         self.config.lifespan_class = Lifespan
-        self.config.ssl = self._tls  # made by us: uvicorn would ask at the terminal for the passphrase of a key
         await super().serve(sockets)
         self._leave(LAST_GRACE)
 
@@ -124,6 +150,8 @@ class Server(uvicorn.Server):
         if self._drain_delay and not self.force_exit:
             logger.info("Draining: new work is refused, and in %g s the port is closed", self._drain_delay)
             await asyncio.sleep(self._drain_delay)  # a second signal ends the process before
+        if self._listener is not None:
+            await self._listener.close()
         await super().shutdown(sockets)
 
     def _leave(self, seconds: float | None) -> None:
@@ -223,12 +251,15 @@ def _loop_factory(config: uvicorn.Config) -> Callable[[], asyncio.AbstractEventL
 
 
 @contextmanager
-def _signals_end_the_server_only() -> Iterator[None]:
+def _signals_end_the_server_only(hang_up: Handler) -> Iterator[None]:
     """At its end uvicorn raises once more the signals that ended it; here they have done their work."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _handled) for number in SIGNALS}
+    before: dict[signal.Signals, Any] = {number: signal.signal(number, _handled) for number in SIGNALS}
+    # Windows has no SIGHUP. Whoever has chosen what it does, be it `nohup`, which has it ignored, has chosen.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hang_up)
     try:
         yield
     finally:

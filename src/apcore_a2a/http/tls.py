@@ -3,11 +3,18 @@
 Rule: nothing is asked at a terminal. A key that needs a passphrase gets it from the settings, or is refused.
 """
 
+import asyncio
+import logging
+import os
 import ssl
 from pathlib import Path
 from typing import Final, Literal
 
 from msgspec import Struct
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL: Final = 5.0  # seconds between two looks at the files
 
 ClientCertificates = Literal["required", "optional"]
 """Whether a caller without a certificate gets through to the application at all."""
@@ -49,6 +56,52 @@ def server_context(files: TLSFiles) -> ssl.SSLContext:
         _trust(context, files.ca_certs)
         context.verify_mode = _MODES[files.client_certs]
     return context
+
+
+class RenewedContext:
+    """The context of a server's files as they are now: who renews a certificate need not restart the server.
+
+    Files that cannot be used, as one half of a renewal cannot, change nothing but the log.
+    """
+
+    def __init__(self, files: TLSFiles) -> None:
+        self._files = files
+        self._seen = _stamps(files)
+        self.current = server_context(files)
+
+    async def watch(self) -> None:
+        """Look at the files from time to time, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL)
+            await asyncio.to_thread(self.look)
+
+    def look(self) -> None:
+        """Make the context anew, if the files have changed; connections that are open keep theirs."""
+        stamps = _stamps(self._files)
+        if stamps == self._seen:
+            return
+        self._seen = stamps
+        try:
+            self.current = server_context(self._files)
+        except (BadTLSFiles, OSError) as error:
+            logger.warning("the new TLS files cannot be used; the old ones stay", extra={"reason": str(error)})
+        else:
+            logger.info("TLS certificate renewed", extra={"certificate": self._files.certfile})
+
+
+def _stamps(files: TLSFiles) -> list[tuple[int, ...]]:
+    """What changes when a file is written, replaced, or a link leads elsewhere."""
+    stamps: list[tuple[int, ...]] = []
+    for path in (files.certfile, files.keyfile, files.ca_certs):
+        if path is None:
+            continue
+        try:
+            found = os.stat(path)
+        except OSError:  # it is being replaced
+            stamps.append(())
+        else:
+            stamps.append((found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev))
+    return stamps
 
 
 def _check_readable(path: str, what: str, flag: str) -> None:

@@ -34,6 +34,7 @@ class Traffic:
         self.max_body_bytes = max_body_bytes
         self.max_answer_bytes = max_answer_bytes
         self.connections = 0
+        self.handshakes = 0  # of TLS, before there is a connection: bounded by whoever accepts them
         self.body_bytes = 0
         self.answer_bytes = 0
         # What each has yet to read, as far as we have looked; first stands who has taken nothing for longest.

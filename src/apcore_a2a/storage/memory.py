@@ -4,9 +4,9 @@ A task that is running is kept as the engine's live object; one at rest as its e
 collector never scans. Events are not kept: a running task's are in its log, and a finished task supersedes them. Only
 for webhooks they are, until these have got them (`webhook_table`).
 
-Ended tasks stand in a queue in the order of their ends, which is the order in which they expire or make room. A task
-that is removed before its turn stays in the queue as a *stale* entry: `_tasks` has no such task, or a newer one. A
-task that has ended comes into the queue when no webhook waits for its events any more.
+Ended tasks stand in a queue in the order of their ends, which is the order in which they expire or make room, and in a
+second one with those of the same account. A task that is removed before its turn stays in the queues as a *stale*
+entry, which never expires. A task that has ended comes into the queues when no webhook waits for its events any more.
 """
 
 import secrets
@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Final, TypedDict, Unpack
+from typing import Final, Unpack
 
 from msgspec.structs import replace
 
@@ -22,15 +22,15 @@ from apcore_a2a.errors import LimitExceededError, OverloadedError, StaleWriteErr
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
 from apcore_a2a.storage.cursor import KEY_SIZE, PageTokens
+from apcore_a2a.storage.memory_options import TTL, MoreOptions, read_ttl
 from apcore_a2a.storage.memory_webhooks import MemoryWebhooks
-from apcore_a2a.storage.owner_index import HeldBytes, OwnerIndex, StoredTask, find_page
-from apcore_a2a.storage.task_store import ALL, EVERYBODY, Change, Page, Query, Record, TaskListResult
+from apcore_a2a.storage.owner_index import HeldBytes, OwnerIndex, Share, StoredTask, find_page
+from apcore_a2a.storage.task_store import ALL, EVERYBODY, Change, Page, Query, Record, TaskListResult, Usage, account_of
 from apcore_a2a.storage.webhook_table import WebhookTable
 
 ANONYMOUS: Final = "anonymous"  # who owns what is put in by `save`
 MAX_EXPIRED: Final = 16  # tasks that one call lets go: however many have expired, nobody waits for all of them
 MAX_SWEPT: Final = 1_000  # tasks that a listing lets go: it looks at many anyway
-TTL: Final = 3600.0  # seconds
 MAX_CAPACITY: Final = 10_000  # tasks
 MAX_BYTES: Final = 256 * 1024 * 1024
 
@@ -38,18 +38,12 @@ SHARE_FULL: Final = "You are at your limit of unfinished tasks; try again later"
 FULL: Final = "The agent is at its limit of unfinished tasks; try again later"
 
 
-class OldNames(TypedDict, total=False):
-    """What parameters were called before; each still does what it did."""
-
-    ttl: float
-    """`ttl_seconds`."""
-
-
 class InMemoryTaskStore:
     """Keeps tasks in this process, the newest `max_capacity` of them, finished ones for `ttl_seconds`.
 
-    All together take `max_bytes` at most as JSON, those of one owner `max_bytes_per_owner` (half of that by default):
-    the finished tasks that ended first make room, and when there are none, new tasks are refused.
+    All together take `max_bytes` at most as JSON, those of one owner `max_bytes_per_owner` (half of that by default);
+    one owner has `max_tasks_per_owner` at most, if that is given. The finished tasks that ended first make room, and
+    when there are none, new tasks are refused. An owner is one, whatever tenants they name.
 
     A conversation is the messages of the tasks in one context. An agent is told the latest `max_context_messages` of
     it; the oldest are left out first.
@@ -72,25 +66,27 @@ class InMemoryTaskStore:
         max_bytes: int = MAX_BYTES,
         max_bytes_per_owner: int | None = None,
         clock: Callable[[], float] = time.monotonic,
-        **old: Unpack[OldNames],
+        **more: Unpack[MoreOptions],
     ) -> None:
-        ttl = _read_ttl(ttl_seconds, old)
+        ttl = read_ttl(ttl_seconds, more)
         if max_bytes_per_owner is None:
             max_bytes_per_owner = (max_bytes + 1) // 2
-        if ttl <= 0 or max_capacity < 1 or max_bytes < 1 or max_bytes_per_owner < 1:
-            raise ValueError("ttl_seconds, max_capacity, max_bytes and max_bytes_per_owner must be positive")
-        if max_context_messages < 1:
-            raise ValueError("max_context_messages must be positive")
+        max_tasks_per_owner = more.get("max_tasks_per_owner", max_capacity)
+        limits = (ttl, max_capacity, max_bytes, max_bytes_per_owner, max_tasks_per_owner, max_context_messages)
+        if not all(limit > 0 for limit in limits):  # NaN is not, either
+            raise ValueError("ttl_seconds, the other limits and max_context_messages must be positive")
         self.max_context_messages = max_context_messages
         self._ttl = ttl
         self._capacity = max_capacity
         self._max_bytes = max_bytes
         self._max_bytes_per_owner = max_bytes_per_owner
+        self._max_tasks_per_owner = max_tasks_per_owner
         self._held = HeldBytes()
         self._clock = clock
         self._tokens = PageTokens(secrets.token_bytes(KEY_SIZE))
         self._tasks: dict[str, StoredTask] = {}
         self._indexes: dict[str, OwnerIndex] = {}  # by owner; one whose last task is gone is gone, too
+        self._shares: dict[str, Share] = {}  # by account; the same
         # The first to end is the first to expire: the ttl is one for all. Not a dictionary: to find its first key, it
         # passes all that were removed before it, which took 93 µs for each `load` in a full store of 100,000.
         self._ended: deque[StoredTask] = deque()
@@ -122,7 +118,8 @@ class InMemoryTaskStore:
             raise StaleWriteError
         index = self._indexes.get(owner)
         if index is None:  # not setdefault, which would make an index for each task and throw it away
-            index = OwnerIndex()
+            index = OwnerIndex(self._share_of(owner))
+        share = index.share
         # The sizes spelled out, here and in `append`: a call for each would make a message 5 % dearer.
         size = len(change.memo)
         if change.document is None:
@@ -130,9 +127,12 @@ class InMemoryTaskStore:
         else:
             size += len(change.document.body)
         is_full = len(self._tasks) >= self._capacity or self._held.all + size > self._max_bytes
-        if is_full or index.held.all + size > self._max_bytes_per_owner:
-            self._make_room(owner, index, size)
+        has_all = share.tasks >= self._max_tasks_per_owner or share.held.all + size > self._max_bytes_per_owner
+        if is_full or has_all:
+            self._make_room(share, size)
         self._indexes[owner] = index  # also if it was there: it is taken out when its last task makes room
+        self._shares[share.account] = share
+        share.add()
         self._created += 1
         stored = StoredTask(task.id, owner, task.context_id, key, self._created)
         self._tasks[task.id] = stored
@@ -143,6 +143,13 @@ class InMemoryTaskStore:
             self._webhooks.begin(task.id, owner, change.webhook)
         self._write(stored, change, size)
         return None
+
+    def _share_of(self, owner: str) -> Share:
+        account = account_of(owner)
+        share = self._shares.get(account)
+        if share is None:
+            return Share(account)
+        return share
 
     def append(self, change: Change) -> None:
         # Not by way of `_find`: a task that can be appended to has not ended, so it does not expire.
@@ -185,7 +192,7 @@ class InMemoryTaskStore:
         stored.changed_at = status.timestamp
         index = self._indexes[stored.owner]
         held = self._held
-        held_by_owner = index.held
+        held_by_owner = index.share.held
         held.all += grown
         held_by_owner.all += grown
         has_ended = status.state in TERMINAL
@@ -195,21 +202,22 @@ class InMemoryTaskStore:
             self._webhooks.add_events(stored.id, change.events, status.state)
             self._count_kept(stored)
         elif has_ended:
-            self._let_go(stored, index)
+            self._let_go(stored, index.share)
         if held.all > self._max_bytes or held_by_owner.all > self._max_bytes_per_owner:
-            self._shrink(stored, index)
+            self._shrink(stored, index.share)
 
     # ---- what leaves -------------------------------------------------------------------------------------------------
 
-    def _let_go(self, stored: StoredTask, index: OwnerIndex) -> None:
+    def _let_go(self, stored: StoredTask, share: Share) -> None:
         """The task has ended, and nobody waits for its events: it may expire, or make room."""
         stored.expires = self._clock() + self._ttl
         self._ended.append(stored)
+        share.let_go(stored)
         size = stored.growth + len(stored.body)
         if self._kept:
             size += self._kept.get(stored.id, 0)
         self._held.ended += size
-        index.held.ended += size
+        share.held.ended += size
 
     def _count_kept(self, stored: StoredTask) -> None:
         """What is kept for a task's webhooks has changed: count it, and see whether the task may go."""
@@ -220,51 +228,53 @@ class InMemoryTaskStore:
         if webhooks is not None:
             kept = self._kept[stored.id] = webhooks.size
             is_waiting = webhooks.is_waiting
-        index = self._indexes[stored.owner]
+        share = self._indexes[stored.owner].share
         if stored.expires < inf:  # until it is let go again; its entry in the queue is stale
             stored.expires = inf
+            share.call_back()
             self._held.ended -= stored.size + before
-            index.held.ended -= stored.size + before
+            share.held.ended -= stored.size + before
         self._held.all += kept - before
-        index.held.all += kept - before
+        share.held.all += kept - before
         if stored.state in TERMINAL and not is_waiting:
-            self._let_go(stored, index)
+            self._let_go(stored, share)
 
     def _expire(self, limit: int = MAX_EXPIRED) -> None:
         """Let tasks go whose time is over, the first to have ended first."""
         ended = self._ended
         now = self._clock()
         for _ in range(limit):
-            if not ended or now < ended[0].expires < inf:  # for ever: of one that a webhook has called back
+            if not ended or now < ended[0].expires < inf:  # for ever: a stale one
                 return
             self._drop_ended(ended.popleft())
 
-    def _make_room(self, owner: str, index: OwnerIndex, size: int) -> None:
-        """Let ended tasks go until one more of this size, of the owner whose index it is, fits.
+    def _make_room(self, share: Share, size: int) -> None:
+        """Let ended tasks go until one more of this size, of the account whose share it is, fits.
 
         Raises:
             OverloadedError: it cannot fit beside the tasks that have not ended; then none is let go.
-                LimitExceededError if that is because of the owner's own.
+                LimitExceededError if that is because of the account's own.
         """
         held = self._held
-        own = index.held
+        own = share.held
         for_all = self._max_bytes - size
         for_owner = self._max_bytes_per_owner - size
-        if own.all - own.ended > for_owner and owner != ANONYMOUS:  # whose share is that of many
+        is_share_full = own.all - own.ended > for_owner or share.unfinished >= self._max_tasks_per_owner
+        if is_share_full and share.account != ANONYMOUS:  # whose share is that of many
             raise LimitExceededError(SHARE_FULL, retry_after=5)
-        if held.all - held.ended > for_all or own.all - own.ended > for_owner:
+        if is_share_full or held.all - held.ended > for_all:
             raise OverloadedError(FULL, retry_after=5)
+        while own.all > for_owner or share.tasks >= self._max_tasks_per_owner:
+            self._evict_of(share)
         if len(self._tasks) >= self._capacity:
             self._evict()
-        while own.all > for_owner:
-            self._evict_of(index)
         while held.all > for_all:
             self._evict()
 
-    def _shrink(self, written: StoredTask, index: OwnerIndex) -> None:
+    def _shrink(self, written: StoredTask, share: Share) -> None:
         """Let ended tasks go until a task that has grown fits, but never that task itself: its reader is waiting."""
-        while index.held.all > self._max_bytes_per_owner and index.first_ended() not in (None, written):
-            self._evict_of(index)
+        while share.held.all > self._max_bytes_per_owner and share.first_ended() not in (None, written):
+            self._evict_of(share)
         while self._held.all > self._max_bytes and self._ended and self._ended[0] is not written:
             self._drop_ended(self._ended.popleft())
 
@@ -275,12 +285,12 @@ class InMemoryTaskStore:
                 return
         raise OverloadedError(FULL, retry_after=5)
 
-    def _evict_of(self, index: OwnerIndex) -> None:
-        """Let the task go of one owner that ended first."""
-        first = index.first_ended()
+    def _evict_of(self, share: Share) -> None:
+        """Let the task go of one account that ended first."""
+        first = share.first_ended()
         assert first is not None  # who calls has seen that there is one
         self._drop(first)
-        self._mark_stale(first)
+        self._sweep_stale()
 
     def _drop_ended(self, stored: StoredTask) -> bool:
         """Let a task go that stood in the queue; false when the entry is stale."""
@@ -295,33 +305,32 @@ class InMemoryTaskStore:
         self._keys.pop((stored.owner, stored.key), None)
         index = self._indexes[stored.owner]
         index.remove(stored)
-        self._release(stored, index)
+        self._release(stored, index.share)
+        index.share.remove()
         if index.is_empty:
             del self._indexes[stored.owner]
+        if not index.share.tasks:
+            del self._shares[index.share.account]
         return True
 
-    def _release(self, stored: StoredTask, index: OwnerIndex) -> None:
+    def _release(self, stored: StoredTask, share: Share) -> None:
         """What a task has held is free again."""
         size = stored.size + self._kept.pop(stored.id, 0)
-        for held in (self._held, index.held):
+        for held in (self._held, share.held):
             held.all -= size
             if stored.expires < inf:
                 held.ended -= size
-
-    def _mark_stale(self, stored: StoredTask) -> None:
-        """Free what an entry holds that may still stand in the queue, where finding it would take a search."""
+        if stored.expires < inf:
+            share.call_back()
+        stored.expires = inf  # where it still stands in a queue, its entry is stale
         stored.body = b""
         stored.memo = b""
-        # Swept when they are the majority, so that on average each costs one look.
-        if len(self._ended) > 2 * len(self._tasks):
-            self._sweep_stale()
 
     def _sweep_stale(self) -> None:
-        ended: deque[StoredTask] = deque()
-        for stored in self._ended:
-            if self._tasks.get(stored.id) is stored:
-                ended.append(stored)
-        self._ended = ended
+        """An entry in the queue has become stale, where finding it would take a search."""
+        # Swept when they are the majority, so that on average each costs one look.
+        if len(self._ended) > 2 * len(self._tasks):
+            self._ended = deque(stored for stored in self._ended if stored.expires < inf)
 
     # ---- reads -------------------------------------------------------------------------------------------------------
 
@@ -353,6 +362,14 @@ class InMemoryTaskStore:
         shown, last, total = find_page(self._indexes, query, start)
         return Page([stored.record() for stored in shown], self._tokens.seal(last, query.owner), total)
 
+    async def usage(self, account: str) -> Usage:
+        if account == EVERYBODY:
+            return Usage(len(self._tasks), self._held.all)
+        share = self._shares.get(account)
+        if share is None:
+            return Usage(0, 0)
+        return Usage(share.tasks, share.held.all)
+
     async def orphans(self) -> list[Record]:
         return []  # what a process leaves behind here goes with it
 
@@ -361,7 +378,7 @@ class InMemoryTaskStore:
         if stored is None:
             return False
         self._drop(stored)
-        self._mark_stale(stored)
+        self._sweep_stale()
         return True
 
     # ---- the small contract, for code that uses the store directly ------------------------------------------------
@@ -403,13 +420,13 @@ class InMemoryTaskStore:
         self._tasks[old.id] = stored
         index = self._indexes[old.owner]
         index.remove(old)
-        self._release(old, index)
+        self._release(old, index.share)
         index.add(stored)
         size = 0  # of a task at work; as anywhere here, its events are counted, and it has none
         if change.document is not None:
             size = len(change.document.body)
         self._write(stored, change, size)
-        self._mark_stale(old)
+        self._sweep_stale()
 
     async def get(self, task_id: str) -> Task | None:
         """A copy of the task; None if there is none.
@@ -477,14 +494,3 @@ class InMemoryTaskStore:
             False
         """
         return self._push_configs.pop(task_id, None) is not None
-
-
-def _read_ttl(ttl_seconds: float, old: OldNames) -> float:
-    unknown = sorted(old.keys() - {"ttl"})
-    if unknown:
-        raise TypeError(f"InMemoryTaskStore has no parameter {', '.join(unknown)}")
-    if "ttl" not in old:
-        return ttl_seconds
-    if ttl_seconds != TTL:
-        raise TypeError("ttl is the old name of ttl_seconds: give one of the two")
-    return old["ttl"]

@@ -6,6 +6,7 @@ Tasks that have not ended and tasks that have are kept apart. The latter lie in 
 newest are found from the back. Of the former there are few, and their times change: a listing looks at all of them.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, takewhile
 from math import inf
@@ -74,11 +75,54 @@ class HeldBytes(Struct):
     """Those of tasks that have ended, and may go to make room."""
 
 
+class Share:
+    """What one account has here, under all the tenants that it names. Only the store writes to it."""
+
+    def __init__(self, account: str) -> None:
+        self.account = account
+        self.tasks = 0
+        self.unfinished = 0
+        """Of the tasks, those that may not go: they have not ended, or a webhook waits for their events."""
+        self.held = HeldBytes()
+        # Those that may go, the first to have ended first; one that has gone, or may not go any more, is stale.
+        self._ended: deque[StoredTask] = deque()
+
+    def add(self) -> None:
+        """There is one more task."""
+        self.tasks += 1
+        self.unfinished += 1
+
+    def remove(self) -> None:
+        """There is one task fewer, which was called back before if it might go."""
+        self.tasks -= 1
+        self.unfinished -= 1
+
+    def let_go(self, stored: StoredTask) -> None:
+        """A task may go from now on."""
+        self.unfinished -= 1
+        self._ended.append(stored)
+        # Swept when the stale are the majority, so that on average each costs one look.
+        if len(self._ended) > 2 * self.tasks + 16:
+            self._ended = deque(each for each in self._ended if each.expires < inf)
+
+    def call_back(self) -> None:
+        """A task that might go may not any more."""
+        self.unfinished += 1
+
+    def first_ended(self) -> StoredTask | None:
+        """The task that ended first, of those that may go."""
+        while self._ended:
+            if self._ended[0].expires < inf:
+                return self._ended[0]
+            self._ended.popleft()
+        return None
+
+
 class OwnerIndex:
     """Which tasks an owner has: by context, and in an order from which the newest can be listed."""
 
-    def __init__(self) -> None:
-        self.held = HeldBytes()
+    def __init__(self, share: Share) -> None:
+        self.share = share
         self._unfinished: dict[str, StoredTask] = {}
         self._ended: dict[str, StoredTask] = {}
         # Whether the order of the ends is that of the status times. It is, unless an agent makes times up.
@@ -118,13 +162,6 @@ class OwnerIndex:
             del same_context[stored.id]
         else:
             del self._by_context[stored.context_id]
-
-    def first_ended(self) -> StoredTask | None:
-        """The task that ended first, of those that are left and may go."""
-        for stored in self._ended.values():
-            if stored.expires < inf:  # a webhook keeps a task for less than a minute: there are not many to pass
-                return stored
-        return None
 
     # ---- listings ----------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ Rule: that travels in the task's metadata under one reserved name, and is taken 
 """
 
 from base64 import b64decode
-from collections.abc import Awaitable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar, TypeVarTuple
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +19,7 @@ from apcore_a2a.storage.task_store import EVERYBODY, Query, Record
 RESERVED: Final = "apcore-a2a"
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 
 class Bookkeeping(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,7 +77,13 @@ class SavedTask(Struct, frozen=True):
 
 
 def unpack(task: Task | None) -> SavedTask | None:
-    """A task and what travelled with it; None for one that the engine did not save, and that so has no owner."""
+    """A task and what travelled with it; None for one that the engine did not save, and that so has no owner.
+
+    Raises:
+        StoreUnavailableError: your store has answered with something else.
+    """
+    if task is not None and not isinstance(task, Task):
+        raise StoreUnavailableError from TypeError(f"a TaskStore gave a {type(task).__name__} for a Task")
     if task is None or not task.metadata or RESERVED not in task.metadata:
         return None
     metadata = dict(task.metadata)  # the task is yours: nothing is taken out of the original
@@ -87,9 +94,9 @@ def unpack(task: Task | None) -> SavedTask | None:
     return SavedTask(replace(task, metadata=metadata or None), bookkeeping)
 
 
-async def translated(answer: Awaitable[T]) -> T:
-    """Whatever goes wrong in a store of yours, the engine sees a store that is not available."""
+async def ask(method: Callable[[*Arguments], Awaitable[T]], *arguments: *Arguments) -> T:
+    """Call a method of a store of yours: whatever goes wrong in it, the engine sees a store that is not available."""
     try:
-        return await answer
-    except Exception as error:
+        return await method(*arguments)
+    except Exception as error:  # foreign code
         raise StoreUnavailableError from error

@@ -9,6 +9,7 @@ they lead to: two saves of one task never overtake each other. That holds in one
 """
 
 import asyncio
+import logging
 import secrets
 import time
 from base64 import b64encode
@@ -23,11 +24,25 @@ from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.storage.cursor import KEY_SIZE, Cursor, PageRoom, PageTokens, newest
 from apcore_a2a.storage.dict_store import DictTaskStore, takes_dicts
-from apcore_a2a.storage.saved_task import Bookkeeping, SavedTask, translated, unpack
+from apcore_a2a.storage.saved_task import Bookkeeping, SavedTask, ask, unpack
 from apcore_a2a.storage.simple_webhooks import PendingWebhook, SimpleWebhooks
-from apcore_a2a.storage.task_store import ALL, EVERYBODY, Change, Page, Query, Record, TaskStore, missing_methods
+from apcore_a2a.storage.task_store import (
+    ALL,
+    EVERYBODY,
+    Change,
+    Page,
+    Query,
+    Record,
+    TaskStore,
+    Usage,
+    account_of,
+    missing_methods,
+)
 from apcore_a2a.storage.webhook_table import WebhookTable
 
+logger = logging.getLogger(__name__)
+
+LAST_SAVES: Final = 10.0  # seconds for a store of yours to save what is left when the agent ends
 PAGE: Final = 200  # tasks asked for at a time
 MAX_KEYS: Final = 10_000  # idempotency keys remembered: `TaskStore` cannot be asked for one
 RUNNING: Final = (TaskState.SUBMITTED, TaskState.WORKING)
@@ -102,13 +117,17 @@ class SimpleStore:
         """The store is yours to open."""
 
     async def close(self) -> None:
-        """Return when all is saved; the store is yours to close."""
-        while self._saving:
-            await asyncio.wait(self._saving.values())
+        """Return when all is saved, or has not been for long; the store is yours to close."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + LAST_SAVES
+        while self._saving and loop.time() < end:
+            await asyncio.wait(self._saving.values(), timeout=end - loop.time())
+        if self._saving:
+            logger.error("tasks not saved: the store does not answer", extra={"tasks": len(self._saving)})
 
     async def check(self) -> None:
         """As near as the seven methods come: ask for a task that is not there."""
-        await translated(self._tasks.get(""))
+        await ask(self._tasks.get, "")
 
     def trouble(self) -> str:
         if self._last_save_failed:
@@ -136,7 +155,7 @@ class SimpleStore:
         return self._submit(change, None)
 
     async def load(self, task_id: str, owner: str) -> Record | None:
-        saved = unpack(await translated(self._tasks.get(task_id)))
+        saved = unpack(await ask(self._tasks.get, task_id))
         if saved is None or owner not in (saved.bookkeeping.owner, EVERYBODY):
             return None
         return saved.to_record()
@@ -160,6 +179,17 @@ class SimpleStore:
             last = Cursor(query.by_creation, *found[len(shown) - 1].place(query))
         return Page(shown, self._tokens.seal(last, query.owner), len(matching))
 
+    async def usage(self, account: str) -> Usage:
+        """The seven methods know no owner, so every task is read, as for a listing."""
+        tasks = 0
+        size = 0
+        async for saved in self._list(""):
+            if account in (account_of(saved.bookkeeping.owner), EVERYBODY):
+                record = saved.to_record()
+                tasks += 1
+                size += len(record.document.body) + len(record.memo)
+        return Usage(tasks, size)
+
     async def orphans(self) -> list[Record]:
         if not self.durable:
             return []
@@ -175,7 +205,7 @@ class SimpleStore:
                 orphans.append(claimed)
         # After the listing, not within it: a store need not like to be written to while it lists.
         for claimed in orphans:
-            await translated(self._tasks.save(claimed.pack()))
+            await ask(self._tasks.save, claimed.pack())
             await self.webhooks.adopt(claimed)
         return [claimed.to_record() for claimed in orphans]
 
@@ -188,8 +218,8 @@ class SimpleStore:
             return False
         self._last_saved.pop(task_id, None)
         if self._webhooks.tasks.pop(task_id, None) is not None:
-            await translated(self._tasks.delete_push_config(task_id))
-        return await translated(self._tasks.delete(task_id))
+            await ask(self._tasks.delete_push_config, task_id)
+        return await ask(self._tasks.delete, task_id)
 
     def _remember(self, owner: str, key: str, task_id: str) -> None:
         self._keys.pop((owner, key), None)  # to stand at the end again: the one that was used longest ago goes first
@@ -200,7 +230,7 @@ class SimpleStore:
     async def _list(self, context_id: str) -> AsyncIterator[SavedTask]:
         cursor: str | None = None
         while True:
-            result = await translated(self._tasks.list(context_id or None, cursor, PAGE))
+            result = await ask(self._tasks.list, context_id or None, cursor, PAGE)
             for task in result.tasks:
                 saved = unpack(task)
                 if saved is not None:
@@ -249,7 +279,7 @@ class SimpleStore:
             # Taken out, and put back only after a save that went well: after one that failed, the store is asked anew.
             before = self._last_saved.pop(task_id, None)
             if before is None:
-                before = unpack(await translated(self._tasks.get(task_id)))
+                before = unpack(await ask(self._tasks.get, task_id))
             latest = before
             for save in batch:
                 if save.follows(latest):
@@ -258,7 +288,7 @@ class SimpleStore:
                 else:
                     save.resolve(StaleWriteError())
             if latest is not None and latest is not before:
-                await translated(self._tasks.save(latest.pack()))
+                await ask(self._tasks.save, latest.pack())
                 self._last_save_failed = False
         except StoreUnavailableError as error:
             self._last_save_failed = True

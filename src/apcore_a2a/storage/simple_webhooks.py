@@ -12,7 +12,7 @@ from msgspec import Struct
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Document, PushConfig, encode
-from apcore_a2a.storage.saved_task import SavedTask, translated, unpack
+from apcore_a2a.storage.saved_task import SavedTask, ask, unpack
 from apcore_a2a.storage.task_store import ALL, Backlog, Claim, Report, SavedPushConfig, TaskStore, Webhook
 from apcore_a2a.storage.webhook_table import WebhookTable
 
@@ -77,12 +77,12 @@ class SimpleWebhooks:
         for webhook in self._table.listed(task_id)[:1]:
             fields = {name: getattr(webhook.config, name) for name in PushConfig.__struct_fields__}
             saved = SavedPushConfig(**fields, a2a_version=webhook.a2a_version)
-            await translated(self._tasks.save_push_config(task_id, saved))
+            await ask(self._tasks.save_push_config, task_id, saved)
 
     async def adopt(self, saved: SavedTask) -> None:
         """Take up what an earlier process has kept: the events that come now are for it."""
         task_id = saved.task.id
-        found = await translated(self._tasks.get_push_config(task_id))
+        found = await ask(self._tasks.get_push_config, task_id)
         if found is None or task_id in self._table.tasks:
             return
         config = PushConfig(**{name: getattr(found, name) for name in PushConfig.__struct_fields__})
@@ -90,7 +90,7 @@ class SimpleWebhooks:
         self.add(PendingWebhook(webhook, saved.bookkeeping.owner, asyncio.get_running_loop().create_future()), saved)
 
     async def of_task(self, task_id: str, owner: str) -> Sequence[Webhook] | None:
-        saved = unpack(await translated(self._tasks.get(task_id)))
+        saved = unpack(await ask(self._tasks.get, task_id))
         if saved is None or saved.bookkeeping.owner != owner:
             return None
         if self._durable and saved.state not in TERMINAL:
@@ -100,7 +100,7 @@ class SimpleWebhooks:
     async def remove(self, task_id: str, owner: str, config_id: str) -> bool:
         if await self.of_task(task_id, owner) is None or not self._table.remove(task_id, config_id):
             return False
-        await translated(self._tasks.delete_push_config(task_id))
+        await ask(self._tasks.delete_push_config, task_id)
         await self.keep_first(task_id)
         return True
 

@@ -63,6 +63,11 @@ EVERYBODY: Final = "*"
 """Given to `load` and `page` as the owner: whosever tasks. For administrators; no caller's own name is this."""
 
 
+def account_of(owner: str) -> str:
+    """Who an owner is without the tenant, which a client may make up: whose share it is of what is limited."""
+    return owner.partition("\n")[0]  # as `Caller.owner` writes it
+
+
 class Query(Struct, frozen=True, kw_only=True):
     """Which of an owner's tasks to list, newest first by status time (or by creation)."""
 
@@ -83,6 +88,7 @@ class Page(Struct, frozen=True):
 
 
 ALL: Final = 1_000_000_000  # more events than any task has
+MAX_READ_BYTES: Final = 1024 * 1024  # of events in one read, after the first
 MAX_WEBHOOKS: Final = 16  # of one task
 
 
@@ -185,7 +191,10 @@ class Store(Protocol):
     async def load(self, task_id: str, owner: str) -> Record | None: ...
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
-        """The next events above sequence number `after`, at most `limit`; None when they are not kept."""
+        """The next events above sequence number `after`, at most `limit`; None when they are not kept.
+
+        Fewer if they are more than MAX_READ_BYTES together, but one at least: whoever wants the rest asks again.
+        """
 
     async def page(self, query: Query) -> Page:
         """One page: at most `query.limit` tasks, and fewer if they would be too large together, but one at least.
@@ -263,6 +272,24 @@ def webhooks_of(store: object) -> WebhookStore:
     return webhooks
 
 
+class Usage(Struct, frozen=True):
+    """How much is kept: tasks, and the bytes that they have as JSON, with what their agents remember."""
+
+    tasks: int
+    bytes: int
+
+
+@runtime_checkable
+class TellsUsage(Protocol):
+    """What a `Store` may have beside: how much it keeps of whom. One without it serves without limits of that."""
+
+    async def usage(self, account: str) -> Usage:
+        """Of an account (`account_of`) under all its tenants; of EVERYBODY, all there is, perhaps an estimate.
+
+        It costs a look at each task that is counted, so it is asked seldom.
+        """
+
+
 @runtime_checkable
 class TellsTrouble(Protocol):
     """What a `Store` may have beside: a word on what is wrong with it. One without it works as well."""
@@ -323,8 +350,9 @@ class Command(NamedTuple):
 class Replicas(Protocol):
     """What a `Store` has beside when several processes share it: this process, a *replica*, among the others.
 
-    Rules: a replica that has not renewed its lease in time is dead for good under its name, by one clock for all; a
-    task is claimed by one replica, and what was said under an older claim is refused from then on.
+    Rules: a replica that has not renewed its lease in time, by one clock for all, may be taken for dead, and then is
+    dead for good under its name; a task is claimed by one replica, and what was said under an older claim is refused
+    from then on.
     """
 
     lease: float
@@ -333,11 +361,18 @@ class Replicas(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def down_at(self) -> float:
+        """When the store last said, to whomever here, that it serves nobody: then nobody was taken for dead, either."""
+
     async def join(self) -> None:
         """Be a replica under a new name. `open` does it; again when the lease was lost."""
 
-    async def beat(self) -> bool:
-        """Renew the lease; false when it was lost, and with it all that was run here."""
+    async def beat(self) -> float | None:
+        """Renew the lease; None when others have taken this replica for dead, and with it all that was run here.
+
+        Else the seconds until the next of the others may be dead; 0 or less when one of them may be now.
+        """
 
     async def tidy(self) -> None:
         """Remove what dead replicas left behind."""

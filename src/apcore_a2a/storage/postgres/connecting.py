@@ -36,7 +36,8 @@ else:
 FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 # Those after which it is not known whether the server did what it was asked; and SQLSTATE classes that mean the same.
 _LOST: Final = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError)
-_LOST_STATES: Final = ("08", "57P")  # connection exceptions; the server shuts down, or has just crashed
+# Connection exceptions; the server shuts down, or has just crashed; it is a standby that has not taken over yet.
+_LOST_STATES: Final = ("08", "57P", "25006")
 
 
 class Address(NamedTuple):
@@ -113,6 +114,11 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, asyncpg.PostgresError) and state.startswith(_LOST_STATES)
 
 
+def says_down(error: BaseException) -> bool:
+    """Whether the server itself says that it starts or shuts down: it serves nobody."""
+    return isinstance(error, asyncpg.CannotConnectNowError)
+
+
 def why_not(error: BaseException, address: Address) -> StoreUnavailableError:
     """Why the store cannot be opened, and what to do; no text of the server's, which may name users."""
     where = address.shown
@@ -125,8 +131,8 @@ def why_not(error: BaseException, address: Address) -> StoreUnavailableError:
             text = f"PostgreSQL at {where} has no such database; make it with createdb, or correct the store's URL"
         case asyncpg.InsufficientPrivilegeError():
             text = (
-                f"This user may not make or use the tables in schema {address.schema} of {where}; "
-                f"have its owner run: CREATE SCHEMA {address.schema} AUTHORIZATION <user>"
+                f"This user may not make, change or use the tables in schema {address.schema} of {where}; "
+                "have the owner of the schema run: apcore-a2a migrate, and grant the rest (docs/deploy.md)"
             )
         case asyncpg.TooManyConnectionsError():
             text = f"PostgreSQL at {where} has no connection left; raise max_connections, or run fewer replicas"
@@ -147,15 +153,22 @@ class Condition:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._trouble = ""
-        self._since = 0.0
+        self._away_since: float | None = None
+        self.down_at = float("-inf")  # when the server last said that it starts or shuts down, and serves nobody
         self._logged_at = float("-inf")
 
     def failed(self, error: BaseException) -> StoreUnavailableError:
         """What to raise instead of an error of the connection's."""
         now = time.monotonic()
-        if not self._trouble:
-            self._since = now
-        self._trouble = "the database does not answer" if is_lost(error) else "the database refuses"
+        if says_down(error):
+            self.down_at = now
+        if is_lost(error):
+            self._trouble = "the database does not answer"
+            if self._away_since is None:
+                self._away_since = now
+        else:
+            self._trouble = "the database refuses"
+            self._away_since = None
         if now - self._logged_at >= LOG_INTERVAL:
             self._logged_at = now
             extra = {"store": self._address.shown, "reason": type(error).__name__, "says": str(error)[:200]}
@@ -163,17 +176,19 @@ class Condition:
         return StoreUnavailableError()
 
     def succeeded(self) -> None:
+        self.down_at = float("-inf")
         if self._trouble:
             logger.info("task store is available again", extra={"store": self._address.shown})
             self._trouble = ""
+            self._away_since = None
             self._logged_at = float("-inf")
 
     @property
     def away_for(self) -> float:
-        """Seconds since the database last answered; 0 while it does."""
-        if not self._trouble:
+        """For how many seconds the database has not answered; 0 while it does, if only to refuse."""
+        if self._away_since is None:
             return 0.0
-        return time.monotonic() - self._since
+        return time.monotonic() - self._away_since
 
     def tell(self) -> str:
         return self._trouble

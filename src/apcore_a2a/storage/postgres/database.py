@@ -20,6 +20,11 @@ class Database:
         self._pool = pool
         self._condition = condition
 
+    @property
+    def down_at(self) -> float:
+        """When the server last said that it serves nobody, by the monotonic clock."""
+        return self._condition.down_at
+
     async def ask(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Call `ask` with a connection; again if that connection turns out to be broken.
 
@@ -28,19 +33,35 @@ class Database:
         Raises:
             StoreUnavailableError: the database does not answer in time.
         """
-        for attempt in range(POOL + 1):
+        try:
+            async with asyncio.timeout(ANSWER_TIME):  # for everything: a connection, the answer, another attempt
+                answer = await self._persist(ask, *arguments)
+        except FAILURES as error:
+            raise self._condition.failed(error) from error
+        self._condition.succeeded()
+        return answer
+
+    async def _persist(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """A server that was restarted has broken all connections; one that does not answer is not asked again."""
+        for _ in range(POOL):
             try:
-                async with self._pool.acquire(timeout=ANSWER_TIME) as connection:
-                    answer = await ask(connection, *arguments)
+                return await self._ask_once(ask, *arguments)
             except FAILURES as error:
-                unavailable = self._condition.failed(error)
-                # A server that was restarted has broken all of them; one that does not answer is not asked again.
-                if attempt == POOL or not is_lost(error) or isinstance(error, TimeoutError):
-                    raise unavailable from error
-            else:
-                self._condition.succeeded()
-                return answer
-        raise AssertionError("not reached")
+                if not is_lost(error) or isinstance(error, TimeoutError):
+                    raise
+                self._condition.failed(error)
+        return await self._ask_once(ask, *arguments)
+
+    async def _ask_once(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        connection = await self._pool.acquire()
+        try:
+            return await ask(connection, *arguments)
+        except (TimeoutError, asyncio.CancelledError):
+            # To give it back, asyncpg would first have the server cancel what it was asked, and wait for that as long.
+            connection.terminate()
+            raise
+        finally:
+            await self._pool.release(connection)
 
     async def close(self) -> None:
         try:

@@ -4,6 +4,7 @@ A document may be older than its task (`statements.MAX_DOCUMENT`), or not be the
 is made here from the events since, the first of which is the task as it was created.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,8 +16,9 @@ from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
 from apcore_a2a.storage.postgres.connecting import Connection
 from apcore_a2a.storage.postgres.schema import CODES, STATES
 from apcore_a2a.storage.postgres.statements import to_bytes, to_text
-from apcore_a2a.storage.task_store import EVERYBODY, Page, Query, Record
+from apcore_a2a.storage.task_store import EVERYBODY, MAX_READ_BYTES, Page, Query, Record
 
+LARGE: Final = 256 * 1024  # bytes of events that are not read on the loop
 _COLUMNS: Final = "number, owner, state, status_time, version, epoch, runner, memo, run, document, document_version"
 # The events since the document, where it is old, in the same statement: it sees one state of the database.
 _EVENTS_SINCE: Final = """
@@ -35,16 +37,31 @@ _TASK_AT: Final = """
     ) AS events
     FROM task WHERE id = $1 AND owner = $2 AND version >= $3
 """
+# `total` is how much there is up to an event; the length of a body is known without reading it.
 _EVENTS: Final = """
     SELECT body FROM task LEFT JOIN LATERAL (
-        SELECT sequence, body FROM event WHERE event.task = number AND sequence > $3 ORDER BY sequence LIMIT $4
+        SELECT sequence, body FROM (
+            SELECT sequence, body, sum(length(body)) OVER (ORDER BY sequence) AS total
+            FROM event WHERE event.task = number AND sequence > $3 ORDER BY sequence LIMIT $4
+        ) AS found WHERE total <= $5 OR total = length(body)
     ) AS next ON TRUE
     WHERE id = $1 AND owner = $2 ORDER BY sequence
 """
 
 
-def to_record(row: asyncpg.Record) -> Record:
-    """A row of `LOAD` as the engine knows it."""
+async def _to_records(rows: Sequence[asyncpg.Record]) -> list[Record]:
+    """Rows of `LOAD` as the engine knows them; in a thread if there is much to rebuild."""
+    size = sum(len(event) for row in rows for event in row["events"] or ())
+    if size > LARGE:
+        return await asyncio.to_thread(_make_records, rows)
+    return _make_records(rows)
+
+
+def _make_records(rows: Sequence[asyncpg.Record]) -> list[Record]:
+    return [_to_record(row) for row in rows]
+
+
+def _to_record(row: asyncpg.Record) -> Record:
     return Record(
         document=_document(row),
         owner=to_text(row["owner"]),
@@ -83,11 +100,13 @@ async def load(connection: Connection, task_id: str, owner: str) -> Record | Non
         row = await connection.fetchrow(LOAD, to_bytes(task_id), to_bytes(owner))
     if row is None:
         return None
-    return to_record(row)
+    (record,) = await _to_records([row])
+    return record
 
 
 async def events(connection: Connection, task_id: str, owner: str, after: int, limit: int) -> Sequence[bytes] | None:
-    rows = await connection.fetch(_EVENTS, to_bytes(task_id), to_bytes(owner), max(after, 0), limit)
+    key = to_bytes(task_id), to_bytes(owner)
+    rows = await connection.fetch(_EVENTS, *key, max(after, 0), limit, MAX_READ_BYTES)
     if not rows:
         return None
     return [row["body"] for row in rows if row["body"] is not None]  # NULL: the task has none
@@ -101,7 +120,10 @@ async def task_at(connection: Connection, task_id: str, owner: str, version: int
     if row["version"] == row["document_version"] == version:
         return Document(row["document"])
     body = row["document"] if row["is_older"] else None  # not one of a later time
-    return _rebuild(body, row["events"] or [])
+    events = row["events"] or []
+    if sum(map(len, events)) > LARGE:
+        return await asyncio.to_thread(_rebuild, body, events)
+    return _rebuild(body, events)
 
 
 async def page(connection: Connection, query: Query, tokens: PageTokens) -> Page:
@@ -146,7 +168,8 @@ async def _read_page(connection: Connection, rows: list[Any], query: Query) -> t
         to_bytes(query.owner),
         [row["number"] for row in shown],
     )
-    records = {row["number"]: to_record(row) for row in found}
+    numbers = [row["number"] for row in found]
+    records = dict(zip(numbers, await _to_records(found), strict=True))
     last = None
     if len(shown) < len(rows):
         time = "" if query.by_creation else shown[-1]["status_time"]

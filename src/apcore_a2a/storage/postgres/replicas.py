@@ -1,6 +1,7 @@
 """What several processes on one database need of it: to know who lives, to take over, to wake, to ask.
 
-Rule: time is the server's. Whoever has missed it is dead for good, under that name.
+Rule: time is the server's. A lease that is over can still be renewed, until somebody takes the replica for dead; then
+it is dead for good, under that name, and only then are its tasks claimed.
 """
 
 import asyncio
@@ -27,21 +28,32 @@ WORDS_AT_ONCE: Final = 350  # numbers of tasks in one NOTIFY: the server takes 7
 COMMAND: Final = "command"
 QUEUED: Final = "queued"
 READ_AT_ONCE: Final = 2_000  # events of one look at what others wrote
+NEWS_BYTES: Final = 8 * 1024 * 1024  # of these, after the first
 KEPT_DEAD: Final = 60.0  # seconds for which the row of a dead replica is kept, when no task is its any more
 
 REGISTER: Final = """
     INSERT INTO replica (name, until, place) VALUES ($1, clock_timestamp() + make_interval(secs => $2), $3)
 """
+# Answers in how many seconds the next of the others' leases is over: of those that live, and of those that left tasks.
 BEAT: Final = """
     UPDATE replica SET until = clock_timestamp() + make_interval(secs => $2)
-    WHERE name = $1 AND until > clock_timestamp() RETURNING TRUE
+    WHERE name = $1 AND NOT is_dead RETURNING (
+        SELECT coalesce(extract(epoch FROM min(other.until) - clock_timestamp())::float, 'Infinity')
+        FROM replica AS other WHERE other.name <> $1
+            AND (other.until > clock_timestamp() OR EXISTS (SELECT 1 FROM task WHERE runner = other.name))
+    )
 """
-LEAVE: Final = "UPDATE replica SET until = clock_timestamp() - interval '1 second' WHERE name = $1"
-# SKIP LOCKED: several replicas may look at once, and each task is claimed by one of them.
+LEAVE: Final = "UPDATE replica SET is_dead = TRUE, until = clock_timestamp() WHERE name = $1"
+# First the mark, then the claim: whoever is renewing its lease at this moment either waits for the mark, and learns
+# that it is dead, or is not in `dead`. SKIP LOCKED: several replicas may look at once, and each task is claimed by one.
 CLAIM_DEAD: Final = """
+    WITH dead AS (
+        UPDATE replica SET is_dead = TRUE WHERE NOT is_dead AND until < clock_timestamp() RETURNING name
+    )
     UPDATE task SET epoch = epoch + 1, runner = $1 WHERE number IN (
-        SELECT number FROM task JOIN replica ON name = runner WHERE until < clock_timestamp()
-        ORDER BY number LIMIT $2 FOR UPDATE OF task SKIP LOCKED
+        SELECT number FROM task
+        WHERE runner IN (SELECT name FROM dead UNION ALL SELECT name FROM replica WHERE is_dead)
+        ORDER BY number LIMIT $2 FOR UPDATE SKIP LOCKED
     ) RETURNING id, owner
 """
 # One of each owner, then the second of each, and so on; by chance among the first, so that whoever has many that wait
@@ -63,6 +75,13 @@ FORGET_DEAD: Final = """
     DELETE FROM replica WHERE until < clock_timestamp() - make_interval(secs => $1)
         AND NOT EXISTS (SELECT 1 FROM task WHERE runner = name)
 """
+# A replica that stood still for longer than its row is kept may have made a task before it learned that it was dead.
+BURY_FORGOTTEN: Final = """
+    INSERT INTO replica (name, until, place, is_dead)
+    SELECT DISTINCT runner, clock_timestamp(), '', TRUE FROM task
+    WHERE runner <> '' AND NOT EXISTS (SELECT 1 FROM replica WHERE name = runner)
+    ON CONFLICT DO NOTHING
+"""
 FORGET_COMMANDS: Final = "DELETE FROM command WHERE since < clock_timestamp() - make_interval(secs => $1)"
 # Not for a task that has ended: nothing follows. Nor twice: it would only be another version of the row. The names of
 # replicas that are gone leave on this occasion.
@@ -75,14 +94,19 @@ IS_WATCHED: Final = """
     SELECT TRUE FROM task JOIN replica ON name = ANY(watchers)
     WHERE id = $1 AND owner = $2 AND name <> $3 AND until > clock_timestamp() LIMIT 1
 """
+# A memo comes with the first event of its task; `total` is how much there is up to an event, as in `reads`.
 NEWS: Final = """
-    SELECT followed.id AS id, number, version, epoch, runner, memo, next.sequence AS sequence, body
-    FROM unnest($1::bytea[], $2::bytea[], $3::integer[]) AS followed (id, owner, after)
-    LEFT JOIN task ON task.id = followed.id AND task.owner = followed.owner
-    LEFT JOIN LATERAL (
-        SELECT sequence, body FROM event WHERE event.task = number AND sequence > after ORDER BY sequence LIMIT $4
-    ) AS next ON TRUE
-    ORDER BY number, sequence LIMIT $4
+    SELECT * FROM (
+        SELECT followed.id AS id, number, version, epoch, runner, body,
+            CASE WHEN next.sequence > after + 1 THEN NULL ELSE memo END AS memo,
+            sum(length(body)) OVER (ORDER BY number, sequence) AS total
+        FROM unnest($1::bytea[], $2::bytea[], $3::integer[]) AS followed (id, owner, after)
+        LEFT JOIN task ON task.id = followed.id AND task.owner = followed.owner
+        LEFT JOIN LATERAL (
+            SELECT sequence, body FROM event WHERE event.task = number AND sequence > after ORDER BY sequence LIMIT $4
+        ) AS next ON TRUE
+        ORDER BY number, sequence LIMIT $4
+    ) AS found WHERE body IS NULL OR total <= $5 OR total = length(body)
 """
 POST: Final = """
     INSERT INTO command (replica, sender, task, owner, body)
@@ -225,6 +249,10 @@ class PostgresReplicas:
     def name(self) -> str:
         return self._writer.replica
 
+    @property
+    def down_at(self) -> float:
+        return self._database.down_at
+
     async def join(self) -> None:
         """Be one of them, under a name that nobody had before."""
         name = secrets.token_hex(8)
@@ -237,11 +265,13 @@ class PostgresReplicas:
         """Be dead at once: what is left is taken over."""
         await self._database.ask(_execute, LEAVE, self.name)
 
-    async def beat(self) -> bool:
-        return await self._database.ask(_fetch_value, BEAT, self.name, self.lease) is not None
+    async def beat(self) -> float | None:
+        found: float | None = await self._database.ask(_fetch_value, BEAT, self.name, self.lease)
+        return found
 
     async def tidy(self) -> None:
         await self._database.ask(_execute, FORGET_DEAD, KEPT_DEAD)
+        await self._database.ask(_execute, BURY_FORGOTTEN)
         await self._database.ask(_execute, FORGET_COMMANDS, KEPT_DEAD)
 
     # ---- taking over -------------------------------------------------------------------------------------------------
@@ -293,7 +323,7 @@ class PostgresReplicas:
         ids = [to_bytes(each.task_id) for each in followed]
         owners = [to_bytes(each.owner) for each in followed]
         versions = [each.version for each in followed]
-        rows = await self._database.ask(_fetch, NEWS, ids, owners, versions, READ_AT_ONCE)
+        rows = await self._database.ask(_fetch, NEWS, ids, owners, versions, READ_AT_ONCE, NEWS_BYTES)
         found: dict[bytes, News] = {}
         for row in rows:
             news = found.get(row["id"])

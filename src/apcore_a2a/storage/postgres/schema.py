@@ -95,7 +95,12 @@ MIGRATIONS: Final = (
     END $$;
     CREATE TRIGGER task_moved AFTER UPDATE OF version ON task FOR EACH ROW
         WHEN (NEW.webhooks > 0 AND NEW.version <> OLD.version) EXECUTE FUNCTION tell_webhooks();
-    CREATE TABLE replica (name text PRIMARY KEY, until timestamptz NOT NULL, place text NOT NULL);
+    CREATE TABLE replica (
+        name text PRIMARY KEY,
+        until timestamptz NOT NULL,
+        place text NOT NULL,
+        is_dead boolean NOT NULL DEFAULT FALSE
+    );
     CREATE TABLE command (
         number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
         replica text NOT NULL,

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.storage.cursor import PageTokens
-from apcore_a2a.storage.postgres import reads
+from apcore_a2a.storage.postgres import reads, usage
 from apcore_a2a.storage.postgres.connecting import (
     FAILURES,
     Condition,
@@ -29,7 +29,7 @@ from apcore_a2a.storage.postgres.schema import check_name, prepare
 from apcore_a2a.storage.postgres.statements import make_write, to_bytes
 from apcore_a2a.storage.postgres.webhooks import PostgresWebhooks
 from apcore_a2a.storage.postgres.writer import Retention, Writer
-from apcore_a2a.storage.task_store import ALL, Change, Page, Query, Record
+from apcore_a2a.storage.task_store import ALL, EVERYBODY, Change, Page, Query, Record, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -180,6 +180,11 @@ class PostgresStore:
     async def page(self, query: Query) -> Page:
         parts = self._parts
         return await parts.database.ask(reads.page, query, parts.tokens)
+
+    async def usage(self, account: str) -> Usage:
+        if account == EVERYBODY:
+            return await self.database.ask(usage.of_everybody)
+        return await self.database.ask(usage.of_account, account)
 
 
 class _Parts:

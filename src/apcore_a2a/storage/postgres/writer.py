@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailableError
@@ -20,6 +20,7 @@ from apcore_a2a.storage.postgres.connecting import (
     close_quietly,
     connect,
     is_lost,
+    says_down,
 )
 from apcore_a2a.storage.postgres.statements import (
     FIND_KEY,
@@ -39,15 +40,18 @@ MAX_BATCH: Final = 512  # writes in one statement: bounds how long the first wai
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 MAX_WAITING: Final = 20_000  # writes in the queue: beyond it the database does not keep up
 PATIENCE: Final = 20.0  # seconds for which writes wait for a new connection when one breaks: longer than a lease
+PATIENCE_WHILE_DOWN: Final = 120.0  # the same while the server says that it starts: after a crash that takes its time
 PATIENCE_FOR_NEW: Final = 5.0  # the same for new tasks, whose senders can try again
 PAUSES: Final = (0.0, 0.05, 0.2, 0.5, 1.0)  # between attempts at that; the last one repeats
 SWEEP_INTERVAL: Final = 10.0  # seconds between looks for expired tasks
 MAX_SWEPT: Final = 1_000  # expired tasks removed in one look
-# The plan is made once, when the tables may be empty; it must be the right one for a million tasks, too.
+# The plan is made once, when the tables may be empty; it must be the right one for a million tasks, too: found by
+# index, joined by hash. A nested loop looks at every pair of a group, which for 256 writes was most of the statement.
 PLANNING: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_mergejoin": "off",
+    "enable_nestloop": "off",
 }
 
 EVERYBODY: Final = ""  # as the name of a replica: all of them
@@ -139,6 +143,7 @@ class Writer:
                 await self._sweep_if_due()
                 while self._queue:
                     await self._write_all(self._next_batch())
+                    await asyncio.sleep(0)  # what these writes were waited for often writes next: it joins the group
             except Exception:  # nothing may end this loop; whoever waited for these writes has been answered
                 logger.exception("writing to the task store failed")
 
@@ -191,10 +196,12 @@ class Writer:
                     return
                 self._drop_connection()
                 waited = time.monotonic() - begun
-                if waited > PATIENCE:
+                patience = PATIENCE_WHILE_DOWN if says_down(error) else PATIENCE
+                if waited > patience:
                     raise unavailable from error
                 if waited > PATIENCE_FOR_NEW:
                     batch = _refuse_new(batch)
+                    self._queue = deque(_refuse_new(self._queue))
                     if not batch:
                         return
                 await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
@@ -333,10 +340,10 @@ def _resolve(write: Write, result: str | None = None) -> None:
             future.set_result(result)
 
 
-def _refuse_new(batch: list[Write]) -> list[Write]:
-    """What of a batch goes on waiting for the database. Whether a new task was stored is for its run to find out."""
+def _refuse_new(writes: Iterable[Write]) -> list[Write]:
+    """What of these goes on waiting for the database. Whether a new task was stored is for its run to find out."""
     others: list[Write] = []
-    for write in batch:
+    for write in writes:
         if write.is_new:
             _refuse(write, StoreUnavailableError())
         else:

@@ -90,10 +90,10 @@ class DatabaseFile:
 
 
 def _identify(name: str) -> Identity | None:
-    """Which file a path names; None if there is none."""
+    """Which file a path names; None if there is none, or none that can be reached: who looks next would not find it."""
     try:
         found = os.stat(name)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return None
     return found.st_dev, found.st_ino
 
@@ -164,9 +164,7 @@ class _SideLock:
         except sqlite3.Error as error:
             raise StoreUnavailableError(f"The task store {path} cannot be opened: {error}") from error
         try:
-            self._connection.execute(
-                "PRAGMA journal_mode=MEMORY"
-            )  # nothing is ever written: no journal beside the lock
+            self._connection.execute("PRAGMA journal_mode=MEMORY")  # nothing is ever written: no journal beside it
             self._connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
             self._connection.close()

@@ -5,14 +5,14 @@ made here from the events since, the first of which is the task as it was create
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Document, Task, decode_task, encode
 from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
 from apcore_a2a.storage.sqlite.schema import CODES, STATES, event_key
-from apcore_a2a.storage.task_store import ALL, EVERYBODY, Page, Query, Record
+from apcore_a2a.storage.task_store import ALL, EVERYBODY, MAX_READ_BYTES, Page, Query, Record, Usage
 
 Row = tuple[Any, ...]  # Any: what SQLite answers
 
@@ -84,7 +84,7 @@ def events(database: sqlite3.Connection, task_id: str, owner: str, after: int, l
         if row is None:
             return None
         (number,) = row
-        return _events(database, number, after, limit)
+        return _next_events(database, number, after, limit)
 
 
 def task_at(database: sqlite3.Connection, task_id: str, owner: str, version: int) -> Document | None:
@@ -98,6 +98,24 @@ def task_at(database: sqlite3.Connection, task_id: str, owner: str, version: int
         if row.document_version is None or row.document_version > version:
             row = row._replace(document_version=None, body=None)  # of a later time
         return _rebuild(database, row, version)
+
+
+def usage(database: sqlite3.Connection, account: str) -> Usage:
+    """How much an account keeps under all its tenants, whose owners lie side by side; or everybody."""
+    whose = "owner = :account OR (owner >= :account || char(10) AND owner < :account || char(11))"
+    if account == EVERYBODY:
+        whose = "TRUE"
+    # SQLite knows the length of a BLOB without reading it.
+    sizes = """
+        coalesce(length(body), 0) + coalesce(length(memo), 0)
+        + CASE WHEN document.version IS task.version THEN 0 ELSE (
+            SELECT coalesce(sum(length(event.body)), 0) FROM event
+            WHERE key > number << 32 | coalesce(document.version, 0) AND key < number + 1 << 32
+        ) END
+    """
+    counted = f"SELECT count(*), coalesce(sum({sizes}), 0) FROM task {_TABLES} WHERE {whose}"
+    tasks, size = database.execute(counted, {"account": account}).fetchone()
+    return Usage(tasks, size)
 
 
 def page(database: sqlite3.Connection, query: Query, tokens: PageTokens) -> Page:
@@ -181,7 +199,7 @@ def _rebuild(database: sqlite3.Connection, row: TaskRow, version: int | None = N
     """The task of today, or as of a version, made of an older document and the events since."""
     after = row.document_version or 0
     limit = ALL if version is None else version - after
-    events = _events(database, row.number, after, limit)
+    events = list(_read_events(database, row.number, after, limit))
     if row.body is None:
         first, _ = v1.decode_record(events.pop(0))
         assert isinstance(first, Task)  # the first event of each task is the task itself
@@ -192,12 +210,25 @@ def _rebuild(database: sqlite3.Connection, row: TaskRow, version: int | None = N
     return Document(encode(task), task)
 
 
-def _events(database: sqlite3.Connection, number: int, after: int, limit: int = ALL) -> list[bytes]:
+def _read_events(database: sqlite3.Connection, number: int, after: int, limit: int) -> Iterator[bytes]:
     bounds = (*_event_bounds(number, after), limit)
     rows: Iterable[Row] = database.execute(
         "SELECT body FROM event WHERE key > ? AND key < ? ORDER BY key LIMIT ?", bounds
     )
-    return [body for (body,) in rows]
+    for (body,) in rows:
+        yield body
+
+
+def _next_events(database: sqlite3.Connection, number: int, after: int, limit: int) -> list[bytes]:
+    """Events up to a limit of their number, and of MAX_READ_BYTES after the first."""
+    found: list[bytes] = []
+    size = 0
+    for body in _read_events(database, number, after, limit):
+        size += len(body)
+        if found and size > MAX_READ_BYTES:
+            break
+        found.append(body)
+    return found
 
 
 def _event_bounds(number: int, after: int) -> tuple[int, int]:

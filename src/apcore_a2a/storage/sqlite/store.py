@@ -25,7 +25,7 @@ from apcore_a2a.storage.sqlite.database_file import DatabaseFile
 from apcore_a2a.storage.sqlite.schema import connect_reader, connect_writer, read_page_key
 from apcore_a2a.storage.sqlite.tables import AgeClock, Tables, take_snapshot
 from apcore_a2a.storage.sqlite.writer import Writer
-from apcore_a2a.storage.task_store import ALL, Backlog, Change, Claim, Page, Query, Record, Report, Webhook
+from apcore_a2a.storage.task_store import ALL, Backlog, Change, Claim, Page, Query, Record, Report, Usage, Webhook
 
 WEEK: Final = 7 * 24 * 3600
 READER_THREADS: Final = 4
@@ -106,7 +106,11 @@ class SQLiteStore:
         connections = await asyncio.to_thread(_Connections, self.path, self._synchronous)
         tables = Tables(connections.writer, ttl=self._ttl, max_tasks=self._max_tasks, clock=self._clock)
         self._opened = _OpenDatabase(connections, tables)
-        await self._opened.submit(webhooks.release_all)
+        try:
+            await self._opened.submit(webhooks.release_all)
+        except BaseException:
+            await self.close()  # or the file would stay locked, and could not be opened again
+            raise
 
     async def close(self) -> None:
         """Write what is still to be written, and let go of the file."""
@@ -165,6 +169,9 @@ class SQLiteStore:
     async def page(self, query: Query) -> Page:
         database = self._database
         return await database.read(reads.page, query, database.connections.tokens)
+
+    async def usage(self, account: str) -> Usage:
+        return await self._database.read(reads.usage, account)
 
 
 class SQLiteWebhooks:

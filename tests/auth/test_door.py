@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.auth.middleware import AuthMiddleware
+from apcore_a2a.app.door import AuthMiddleware
 from apcore_a2a.errors import UnauthenticatedError
 from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.v03 import jsonrpc as v03
@@ -33,14 +33,14 @@ class Room:
 
 
 async def knock(
-    path: str, *credentials: str, method: str = "GET", root_path: str = "", version: str = ""
+    path: str, *credentials: str, method: str = "GET", version: str = "", query: str = ""
 ) -> tuple[Room, MutableMapping[str, Any], bytes]:
     room = Room()
     sent: list[MutableMapping[str, Any]] = []
     headers = [(b"authorization", value.encode()) for value in credentials]
     if version:
         headers.append((b"a2a-version", version.encode()))
-    scope = {"type": "http", "method": method, "path": path, "headers": headers, "root_path": root_path}
+    scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": query.encode()}
 
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
@@ -92,6 +92,12 @@ async def test_a_401_has_the_body_of_every_other_error(method: str, path: str, v
     else:
         expected = dialect.encode_rest_error(error, 401)
     assert (start["status"], body) == (401, expected)
+
+
+@requirement("FR-AUT-001")
+async def test_a_401_speaks_the_version_that_the_query_names() -> None:
+    _, _, body = await knock("/tasks", query="A2A-Version=1.0")
+    assert body == v1.encode_rest_error(UnauthenticatedError(), 401)
 
 
 @requirement("FR-AUT-001")

@@ -1,0 +1,44 @@
+"""`apcore-a2a migrate`: the tables of a store, made or brought up to date by their owner.
+
+An agent does that itself when it starts. This is for databases in which it may not: its user reads and writes, and
+whoever owns the tables runs this before a new version starts.
+"""
+
+import asyncio
+
+import click
+
+from apcore_a2a.app.serve import NOT_STARTED
+from apcore_a2a.app.stores import Retention, choose_store, why_not_open
+from apcore_a2a.cli.options import example
+from apcore_a2a.errors import A2AError
+from apcore_a2a.storage.task_store import Store
+
+
+@click.command("migrate", epilog=example("apcore-a2a migrate --store postgresql://agent_owner@db.internal/agents"))
+@click.option(
+    "--store", envvar="A2A_STORE", show_envvar=True, required=True, metavar="URL", help="Where tasks are kept."
+)
+def command(store: str) -> int:
+    """Make the tables of a store, or bring them up to date.
+
+    An agent does so itself when it starts, unless its user may not: then the owner of the tables runs this before.
+    """
+    try:
+        chosen = choose_store(store, None, Retention(None, None))
+    except (ValueError, ImportError) as error:
+        raise click.ClickException(str(error)) from error
+    if not chosen.durable:
+        raise click.ClickException("A store in memory has no tables; give one that lasts with --store.")
+    try:
+        asyncio.run(_open_and_close(chosen))
+    except A2AError as error:
+        click.echo(f"Error: {why_not_open(error)}", err=True)
+        return NOT_STARTED
+    click.echo("The tables are up to date.")
+    return 0
+
+
+async def _open_and_close(store: Store) -> None:
+    await store.open()
+    await store.close()

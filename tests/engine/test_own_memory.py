@@ -1,0 +1,75 @@
+"""When a replica answers for a task from its own memory: only while nobody can have ended it elsewhere."""
+
+import asyncio
+import time
+
+import pytest
+
+from apcore_a2a.engine import cluster
+from apcore_a2a.engine.errands import Errand
+from apcore_a2a.engine.followers import HEARD_FOR, POLL, Followers
+from apcore_a2a.protocol.model import Task, encode
+from apcore_a2a.storage.task_store import Command, Hint
+from tests.engine.driving import ALICE, User, serving, settle, until
+from tests.engine.shared_disk import OWNER, SharedDisk
+from tests.fakes import COMPLETED, Gate, ScriptedAgent
+
+NOTHING = Hint(everything=False, commands=False, queue=False)
+
+
+def is_own(followers: Followers, task: Task) -> bool:
+    live = followers._runs.get(task.id)
+    assert live is not None
+    return followers.runs_here(live)
+
+
+async def test_it_does_while_it_runs_the_task_has_its_lease_and_has_looked_at_what_others_ask() -> None:
+    gate = Gate()
+    async with serving(ScriptedAgent({"slow": (gate, COMPLETED)}), SharedDisk()) as engine:
+        task = await User(engine).start("slow")
+        await gate.reached()
+        followers = engine._followers
+        assert followers is not None
+        assert is_own(followers, task)
+        followers.heard(time.monotonic() - HEARD_FOR, [])
+        assert not is_own(followers, task)
+        followers.heard(time.monotonic(), [task.id, task.id])
+        followers.obeyed(task.id)
+        assert not is_own(followers, task)  # something else is still asked of it
+        followers.obeyed(task.id)
+        assert is_own(followers, task)
+        followers.renewed(time.monotonic() - followers.replicas.lease)
+        assert not is_own(followers, task)
+        gate.open()
+
+
+async def test_it_does_not_while_the_run_is_being_stopped() -> None:
+    deaf = Gate(deaf=True)
+    async with serving(ScriptedAgent({"deaf": (deaf,)}), SharedDisk()) as engine:
+        task = await User(engine).start("deaf")
+        await deaf.reached()
+        canceling = asyncio.create_task(User(engine).cancel(task))
+        await settle()
+        assert engine._followers is not None
+        assert not is_own(engine._followers, task)
+        deaf.open()
+        await canceling
+
+
+async def test_what_others_ask_is_looked_at_though_wake_ups_speak_of_other_things(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "CANCEL_GRACE", 0)
+    disk = SharedDisk()
+    gate = Gate()
+    async with serving(ScriptedAgent({"slow": (gate, COMPLETED)}), disk) as engine:
+        task = await User(engine).start("slow")
+        await gate.reached()
+        assert engine._followers is not None
+        disk.replicas.commands.append(Command(7, task.id, OWNER, encode(Errand(ALICE))))
+        engine._followers.heard(time.monotonic(), [])
+        await disk.replicas.hears(NOTHING)
+        assert disk.replicas.commands  # it has just looked
+        engine._followers.heard(time.monotonic() - 2 * POLL, [])
+        await disk.replicas.hears(NOTHING)
+        await until(lambda: disk.replicas.refusals.get(7) == "")

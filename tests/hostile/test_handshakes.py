@@ -1,0 +1,319 @@
+"""Sockets that never speak TLS, by the thousand; and a certificate that is renewed while the server runs."""
+
+import asyncio
+import os
+import shutil
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+import uvicorn
+
+from apcore_a2a import async_serve
+from apcore_a2a.http import tls_listener
+from apcore_a2a.http.guard import GuardedProtocol
+from apcore_a2a.http.server import Server
+from apcore_a2a.http.tls import RenewedContext, TLSFiles
+from apcore_a2a.http.tls_listener import TLSListener
+from apcore_a2a.http.traffic import Traffic
+from tests.fakes import PATIENCE
+from tests.http import test_tls
+from tests.processes import Process, running
+
+ATTEMPTS = int(os.environ.get("HOSTILE_CONNECTIONS", "2000"))
+SERVE = """
+from apcore_a2a import serve
+from apcore_a2a.http import tls
+
+tls.LOOK_INTERVAL = 0.05
+
+async def echo(text: str) -> str:
+    return text
+
+serve(echo, host="127.0.0.1", port=0, metrics=True, ssl_certfile={certificate!r}, ssl_keyfile={key!r})
+"""
+
+
+class Authority(test_tls.Authority):
+    """One whose files change."""
+
+    def read(self) -> bytes:
+        return Path(self.server[0]).read_bytes()
+
+    def write(self, certificate: bytes) -> None:
+        Path(self.server[0]).write_bytes(certificate)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@asynccontextmanager
+async def server(authority: Authority) -> AsyncIterator[tuple[Process, str]]:
+    certificate, key = authority.server
+    async with running("-c", SERVE.format(certificate=certificate, key=key)) as process:
+        yield process, (await process.says(r"running on (https://[\d.:]+)"))[1]
+    assert "Traceback" not in process.said
+
+
+async def silent_socket(url: str) -> socket.socket:
+    """Somebody who connects and says nothing."""
+    where = urlsplit(url)
+    opened = socket.socket()
+    opened.setblocking(False)
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.get_running_loop().sock_connect(opened, (where.hostname, where.port))
+    return opened
+
+
+async def test_thousands_who_never_speak_tls_do_not_keep_an_honest_client_out(authority: Authority) -> None:
+    async with server(authority) as (_, url), httpx.AsyncClient(base_url=url, verify=authority.trusting()) as inside:
+        assert (await inside.get("/health")).status_code == 200
+        silent: list[socket.socket] = []
+        try:
+            for number in range(ATTEMPTS):
+                silent.append(await silent_socket(url))
+                if len(silent) > 900:  # files of this process; those that it leaves were let go by the server long ago
+                    silent.pop(0).close()
+                if number % 500 == 0:
+                    async with httpx.AsyncClient(base_url=url, verify=authority.trusting()) as honest:
+                        assert (await honest.get("/health")).status_code == 200
+            figures = (await inside.get("/metrics")).json()
+            assert 0 < figures["tls_handshakes"] <= tls_listener.MAX_HANDSHAKES
+            assert figures["open_connections"] == 1
+            async with asyncio.timeout(PATIENCE):  # the first of them were let go, and read an end
+                assert await asyncio.get_running_loop().sock_recv(silent[0], 1) == b""
+        finally:
+            for one in silent:
+                one.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\x16\x03\x01", b"\x16\x03\x01\x40\x00\x01", bytes(5_000)],
+    ids=["nothing", "plain HTTP", "half a record", "a record without end", "zeros"],
+)
+async def test_what_is_no_tls_is_let_go_in_time(
+    said: bytes, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_listener, "HANDSHAKE_TIME", 0.2)
+    async with listening(authority) as (url, traffic):
+        one = await silent_socket(url)
+        loop = asyncio.get_running_loop()
+        with one:
+            await loop.sock_sendall(one, said)
+            async with asyncio.timeout(PATIENCE):
+                try:
+                    while await loop.sock_recv(one, 100):
+                        pass
+                except ConnectionError:
+                    pass  # that is an end as well
+        await until(lambda: traffic.handshakes == 0)
+        assert traffic.connections == 0
+
+
+@asynccontextmanager
+async def listening(authority: Authority) -> AsyncIterator[tuple[str, Traffic]]:
+    """The server in this process, on asyncio's own loop; in a process of its own it is uvloop's."""
+
+    async def echo(text: str) -> str:
+        return text
+
+    app = await async_serve(echo)
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, http=GuardedProtocol, log_level="error", lifespan="on")
+    config.load()
+    addresses: list[str] = []
+    context = RenewedContext(TLSFiles(certfile=authority.server[0], keyfile=authority.server[1]))
+    serving = Server(config, tls=context, on_started=addresses.append)
+    serving.lifespan = config.lifespan_class(config)
+    await serving.startup()
+    try:
+        yield addresses[0], app.traffic
+    finally:
+        await serving.shutdown()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came to that")
+
+
+async def test_one_handshake_too_many_takes_the_place_of_the_oldest(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_listener, "MAX_HANDSHAKES", 3)
+    loop = asyncio.get_running_loop()
+    async with listening(authority) as (url, traffic):
+        silent = [await silent_socket(url) for _ in range(3)]
+        await until(lambda: traffic.handshakes == 3)
+        silent.append(await silent_socket(url))
+        async with asyncio.timeout(PATIENCE):
+            assert await loop.sock_recv(silent[0], 1) == b""
+        await until(lambda: traffic.handshakes == 3)
+        async with httpx.AsyncClient(base_url=url, verify=authority.trusting()) as honest:
+            assert (await honest.get("/health")).status_code == 200
+            assert (traffic.handshakes, traffic.connections) == (2, 1)
+        for one in silent[2:]:
+            with pytest.raises(BlockingIOError):
+                one.recv(1)  # they are still waited for
+        for one in silent:
+            one.close()
+        await until(lambda: traffic.handshakes == 0)
+
+
+async def test_those_who_are_in_the_middle_of_a_handshake_do_not_hold_up_the_end(authority: Authority) -> None:
+    async with listening(authority) as (url, traffic):
+        silent = [await silent_socket(url) for _ in range(20)]
+        await until(lambda: traffic.handshakes == 20)
+    assert traffic.handshakes == 0
+    for one in silent:
+        one.close()
+
+
+async def test_when_there_are_no_files_left_a_handshake_is_given_up_and_others_come_in(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tls_listener, "PAUSE", 0.01)
+    failures = [OSError(24, "Too many open files"), ConnectionAbortedError(103, "gone")]
+    loop = asyncio.get_running_loop()
+    accept = loop.sock_accept
+
+    async def fail_at_times(listener: socket.socket) -> "tuple[socket.socket, object]":
+        accepted = await accept(listener)
+        if not failures:
+            return accepted
+        accepted[0].close()
+        raise failures.pop()
+
+    async with listening(authority) as (url, traffic):
+        silent = await silent_socket(url)
+        await until(lambda: traffic.handshakes == 1)
+        monkeypatch.setattr(loop, "sock_accept", fail_at_times)
+        for _ in range(4):  # the loop waits in the old one once more
+            (await silent_socket(url)).close()
+        await until(lambda: not failures)
+        async with asyncio.timeout(PATIENCE):
+            assert await loop.sock_recv(silent, 1) == b""
+        silent.close()
+        async with httpx.AsyncClient(base_url=url, verify=authority.trusting()) as honest:
+            assert (await honest.get("/health")).status_code == 200
+        monkeypatch.undo()
+    assert [record.getMessage() for record in caplog.records].count("no files are left for connections") == 1
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_others_get_a_turn_though_somebody_always_connects(
+    stays: bool, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sock_accept` returns at once, without a turn of the loop, as long as there is a connection to accept."""
+    accepted: list[socket.socket] = []
+
+    async def accept_at_once(listener: socket.socket) -> tuple[socket.socket, str]:
+        if len(accepted) == 200:
+            await asyncio.Event().wait()
+        here, there = socket.socketpair()
+        accepted.append(there)
+        if not stays:
+            here.close()
+            raise ConnectionAbortedError(103, "gone")
+        return here, ""
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", accept_at_once)
+    certificate, key = authority.server
+    context = RenewedContext(TLSFiles(certfile=certificate, keyfile=key))
+    listener = TLSListener(asyncio.Protocol, context, Traffic())
+    turns = 0
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        listener.listen([bound], 10)
+        while len(accepted) < 200:
+            await asyncio.sleep(0)
+            turns += 1
+        await listener.close()
+    assert turns > 100
+    for one in accepted:
+        one.close()
+
+
+# ---- a certificate that is renewed ----------------------------------------------------------------------------------
+
+
+async def serial_of(url: str, authority: Authority) -> int:
+    """Of the certificate that the server shows now."""
+    where = urlsplit(url)
+    async with asyncio.timeout(PATIENCE):
+        _, writer = await asyncio.open_connection(where.hostname, where.port, ssl=authority.trusting())
+    shown = writer.get_extra_info("peercert")
+    writer.transport.abort()
+    return int(shown["serialNumber"], 16)
+
+
+def renew(authority: Authority) -> None:
+    """As certbot and others do it: new files, put in the place of the old ones."""
+    for old, new in zip(authority.server, authority.files("renewed", "127.0.0.1", "localhost"), strict=True):
+        os.replace(new, old)
+
+
+async def test_a_renewed_certificate_is_shown_without_a_restart(authority: Authority) -> None:
+    async with server(authority) as (process, url):
+        async with httpx.AsyncClient(base_url=url, verify=authority.trusting()) as inside:
+            assert (await inside.get("/health")).status_code == 200
+            before = await serial_of(url, authority)
+            renew(authority)
+            await process.says("TLS certificate renewed")
+            assert await serial_of(url, authority) != before
+            assert (await inside.get("/health")).status_code == 200  # who is in stays in
+
+
+async def test_files_that_cannot_be_used_change_nothing(authority: Authority) -> None:
+    async with server(authority) as (process, url):
+        before = await serial_of(url, authority)
+        good = authority.read()
+        authority.write(b"half a renewal")
+        await process.says("the new TLS files cannot be used; the old ones stay")
+        assert await serial_of(url, authority) == before
+        os.unlink(authority.server[0])
+        await process.says("cannot be read")
+        assert await serial_of(url, authority) == before
+        authority.write(good)
+        await process.says("TLS certificate renewed")
+        assert await serial_of(url, authority) == before
+
+
+def test_files_are_read_again_only_when_they_have_changed(authority: Authority, tmp_path: Path) -> None:
+    certificate, key = authority.server
+    link = tmp_path / "live.pem"
+    link.symlink_to(certificate)
+    context = RenewedContext(TLSFiles(certfile=str(link), keyfile=key))
+    first = context.current
+    context.look()
+    assert context.current is first
+    other = tmp_path / "other.pem"
+    shutil.copy(certificate, other)
+    link.unlink()
+    link.symlink_to(other)  # as Kubernetes changes what a secret says
+    context.look()
+    assert context.current is not first
+
+
+def test_the_authorities_of_callers_are_renewed_as_well(authority: Authority, tmp_path: Path) -> None:
+    """One that is taken out of the file is not believed any more: the context is a new one."""
+    certificate, key = authority.server
+    trusted = tmp_path / "callers.pem"
+    shutil.copy(authority.pem, trusted)
+    context = RenewedContext(TLSFiles(certfile=certificate, keyfile=key, ca_certs=str(trusted)))
+    assert len(context.current.get_ca_certs()) == 1
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other")
+    shutil.copy(other.pem, trusted)
+    context.look()
+    (left,) = context.current.get_ca_certs(binary_form=True)
+    assert left == ssl.PEM_cert_to_DER_cert(other.ca.cert_pem.bytes().decode())

@@ -1,0 +1,86 @@
+"""The contract of stores that say how much they keep of whom."""
+
+from random import Random
+
+import pytest
+
+from apcore_a2a.protocol.model import TaskState, encode
+from apcore_a2a.storage.postgres import usage
+from apcore_a2a.storage.postgres.store import PostgresStore
+from apcore_a2a.storage.task_store import EVERYBODY, Store, TellsUsage, Usage, account_of
+from tests.storage.contract import ALICE, BOB, Author, append, tell
+
+
+async def usage_of(store: Store, account: str) -> Usage:
+    assert isinstance(store, TellsUsage)
+    return await store.usage(account)
+
+
+async def finish(store: Store, name: str, *, owner: str = ALICE, size: int = 10) -> int:
+    """A finished task; its bytes."""
+    author = await tell(store, Author(name, owner=owner), TaskState.WORKING)
+    await append(store, author.chunk(Random(name).randbytes(size).hex()))  # what does not get shorter on a disk
+    await append(store, author.complete())
+    return len(encode(author.task))
+
+
+async def test_what_an_account_keeps_is_its_tasks_as_json(store: Store) -> None:
+    assert await usage_of(store, ALICE) == Usage(0, 0)
+    size = await finish(store, "a") + await finish(store, "b", size=2_500)
+    of_bob = await finish(store, "c", owner=BOB)
+    assert await usage_of(store, ALICE) == Usage(2, size)
+    assert await usage_of(store, BOB) == Usage(1, of_bob)
+    assert await usage_of(store, EVERYBODY) == Usage(3, size + of_bob)
+
+
+async def test_an_account_is_one_whatever_tenants_it_names(store: Store) -> None:
+    owners = [ALICE, f"{ALICE}\nsales", f"{ALICE}\n", f"{ALICE}\nsales\n{BOB}", f"{ALICE}\n\u00fc\U0001f600"]
+    assert {account_of(owner) for owner in owners} == {ALICE}
+    size = 0
+    for number, owner in enumerate(owners):
+        size += await finish(store, f"t-{number}", owner=owner)
+    for number, other in enumerate((f"{ALICE}a", f"{ALICE}\t", f"{ALICE}\x0b", f"x{ALICE}", BOB)):
+        await finish(store, f"o-{number}", owner=other)
+    assert await usage_of(store, ALICE) == Usage(len(owners), size)
+
+
+async def test_a_task_that_runs_counts_with_what_it_has_made(store: Store) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    before = await usage_of(store, ALICE)
+    assert before.tasks == 1
+    author.memo = b'"' + b"m" * 998 + b'"'
+    await append(store, author.chunk("x" * 4_000))
+    after = await usage_of(store, ALICE)
+    assert 5_000 <= after.bytes - before.bytes < 6_000
+
+
+async def test_a_task_too_large_for_a_document_counts_as_well(store: Store) -> None:
+    author = await tell(store, Author("t"), TaskState.WORKING, TaskState.INPUT_REQUIRED, TaskState.WORKING)
+    for _ in range(5):
+        await append(store, author.chunk("x" * 40_000))
+    await append(store, author.complete())
+    kept = await usage_of(store, ALICE)
+    assert kept.tasks == 1
+    assert 200_000 <= kept.bytes < 210_000
+
+
+async def test_what_is_removed_does_not_count(store: Store) -> None:
+    await finish(store, "a")
+    size = await finish(store, "b")
+    assert await store.remove("a", ALICE)
+    assert await usage_of(store, ALICE) == Usage(1, size)
+    assert await store.remove("b", ALICE)
+    assert await usage_of(store, ALICE) == await usage_of(store, EVERYBODY) == Usage(0, 0)
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_many_tasks_are_counted_by_a_sample(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(40):  # a page has room for two or three
+        await finish(store, f"t-{number}", size=500)
+    exact = await store.usage(EVERYBODY)
+    monkeypatch.setattr(usage, "SAMPLE", 6)
+    looks = [await store.usage(EVERYBODY) for _ in range(200)]
+    assert len(set(looks)) > 1  # it is one
+    for what in ("tasks", "bytes"):
+        mean = sum(getattr(look, what) for look in looks) / len(looks)
+        assert mean == pytest.approx(getattr(exact, what), rel=0.3)

@@ -1,0 +1,130 @@
+"""Who lives, by the database: leases that are renewed, that are over, and whose replicas are taken for dead."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import asyncpg
+import pytest
+
+from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage.postgres.store import PostgresStore
+from tests.postgres_server import shared_server
+from tests.storage.contract import ALICE, Author, append, tell
+from tests.storage.test_postgres_writes import until_blocked
+
+
+@pytest.fixture
+async def stores() -> AsyncIterator[list[PostgresStore]]:
+    """Three replicas."""
+    url = shared_server().url()
+    async with AsyncExitStack() as stack:
+        found = [PostgresStore(url) for _ in range(3)]
+        for store in found:
+            await store.open()
+            stack.push_async_callback(store.close)
+        yield found
+
+
+@pytest.fixture
+async def admin(stores: list[PostgresStore]) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    settings = {"search_path": stores[0].address.schema, "application_name": "admin"}
+    connection = await asyncpg.connect(shared_server().dsn, server_settings=settings)
+    yield connection
+    await connection.close()
+
+
+async def expire(admin: "asyncpg.Connection[asyncpg.Record]", store: PostgresStore, seconds: int = 1) -> None:
+    """The lease of a replica was over so many seconds ago."""
+    statement = "UPDATE replica SET until = clock_timestamp() - make_interval(secs => $2) WHERE name = $1"
+    await admin.execute(statement, store.replicas.name, seconds)
+
+
+async def test_a_lease_that_is_over_is_renewed_until_somebody_takes_the_replica_for_dead(
+    stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    late, heir, _ = stores
+    author = await tell(late, Author("t"), TaskState.WORKING)
+    await expire(admin, late)
+    assert await late.replicas.beat() is not None
+    assert await heir.replicas.claim_dead(10) == []
+    await append(late, author.chunk("still mine"))
+    await expire(admin, late)
+    claimed = await heir.replicas.claim_dead(10)
+    assert [record.document.task().id for record in claimed] == ["t"]
+    assert await late.replicas.beat() is None
+    old = late.replicas.name
+    await late.replicas.join()
+    assert late.replicas.name != old
+    assert await late.replicas.beat() is not None
+
+
+async def test_whoever_renews_its_lease_while_it_is_taken_for_dead_learns_that_it_is(
+    stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    late, heir, _ = stores
+    await tell(late, Author("t"), TaskState.WORKING)
+    await expire(admin, late)
+    async with admin.transaction():
+        await admin.execute("SELECT 1 FROM task FOR UPDATE")
+        # The claim waits for nobody's row, so the test marks the replica for it, and has not committed yet.
+        await admin.execute("UPDATE replica SET is_dead = TRUE WHERE name = $1", late.replicas.name)
+        beating = asyncio.create_task(late.replicas.beat())
+        await until_blocked(admin)
+    assert await beating is None
+    assert len(await heir.replicas.claim_dead(10)) == 1
+
+
+async def test_nothing_is_claimed_from_a_replica_that_renews_its_lease_at_that_moment(
+    stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    late, heir, _ = stores
+    await tell(late, Author("t"), TaskState.WORKING)
+    await expire(admin, late)
+    async with admin.transaction():
+        renewed = "UPDATE replica SET until = clock_timestamp() + interval '1 minute' WHERE name = $1"
+        await admin.execute(renewed, late.replicas.name)
+        claiming = asyncio.create_task(heir.replicas.claim_dead(10))  # it sees the lease that is over
+        await until_blocked(admin)
+    assert await claiming == []
+    assert await late.replicas.beat() is not None
+
+
+async def test_a_beat_says_when_the_next_lease_of_another_replica_is_over(
+    stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    one, other, third = stores
+    soon = await one.replicas.beat()
+    assert soon is not None and 0 < soon <= 15
+    await expire(admin, third)  # it has left nothing: nobody need look
+    assert await one.replicas.beat() == pytest.approx(soon, abs=5)
+    await tell(other, Author("t"), TaskState.WORKING)
+    await expire(admin, other)
+    late = await one.replicas.beat()
+    assert late is not None and late < 0
+    assert len(await one.replicas.claim_dead(10)) == 1
+    assert await one.replicas.beat() == math.inf
+
+
+async def test_whoever_leaves_is_dead_at_once_and_for_good(stores: list[PostgresStore]) -> None:
+    leaving, staying, _ = stores
+    await tell(leaving, Author("t"), TaskState.WORKING)
+    await leaving.replicas.leave()
+    assert await leaving.replicas.beat() is None
+    assert len(await staying.replicas.claim_dead(10)) == 1
+
+
+async def test_a_task_that_a_forgotten_replica_makes_when_it_wakes_up_is_taken_over(
+    stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    asleep, heir, _ = stores
+    await expire(admin, asleep, 3600)
+    await heir.replicas.tidy()  # nothing is left of it
+    assert await admin.fetchval("SELECT count(*) FROM replica") == 2
+    await tell(asleep, Author("t"), TaskState.WORKING)  # it does not know
+    assert await heir.replicas.claim_dead(10) == []
+    await heir.replicas.tidy()
+    claimed = await heir.replicas.claim_dead(10)
+    assert [(record.document.task().id, record.owner) for record in claimed] == [("t", ALICE)]
+    assert await asleep.replicas.beat() is None

@@ -14,10 +14,10 @@ from typing import Any
 from joserfc import jwt
 from joserfc.jwk import ECKey, RSAKey
 
+from apcore_a2a.app.door import AuthMiddleware
 from apcore_a2a.auth.api_keys import APIKeyAuthenticator, hash_key, new_key
 from apcore_a2a.auth.authenticator import identify
 from apcore_a2a.auth.jwt import JWTAuthenticator
-from apcore_a2a.auth.middleware import AuthMiddleware
 
 ROUNDS = 2_000
 LIMIT = 100.0  # microseconds for a token that was seen before

@@ -1,19 +1,19 @@
-"""Replicas on PostgreSQL: message/send beside a2a-sdk on PostgreSQL, how fast an event crosses, what idle replicas ask.
+"""Tasks on PostgreSQL: message/send beside a2a-sdk, more workers, how fast an event crosses, what idle replicas ask.
 
-python -m benchmarks.bench_cluster [--sdk PYTHON] [--seconds 5] [--no-sync]
+python -m benchmarks.bench_cluster [--quick]
 
-The server is that of the tests, with its own defaults: every commit is synced, unless --no-sync. PYTHON is one that has
-`a2a-sdk[http-server,postgresql]`; without it, our own figures alone are made. No wrk is needed: the load is made here.
+The database is that of the tests with PostgreSQL's own settings: every commit is synced.
 """
 
-import argparse
 import asyncio
+import json
 import os
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 
 import aiohttp
 import asyncpg
@@ -21,12 +21,17 @@ import asyncpg
 from apcore_a2a.agent import Admission, AgentEvent, Call
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
 from benchmarks import wire
-from benchmarks.measuring import ROOT
-from benchmarks.servers import OURS, SDK, free_port
+from benchmarks.bench_send import compare, measure_sends, tabulate
+from benchmarks.load import warm_up, wrk
+from benchmarks.measuring import ROOT, Findings, Plan, Sample, Table, cpu_seconds, medians, percentile, run_alone
+from benchmarks.servers import OURS, SDK, Running, all_running, await_card, end, free_port
 from tests.postgres_server import PostgresServer
 
-CONNECTIONS = (16, 128)
+DURABLE = OURS._replace(name="apcore-a2a on PostgreSQL")
+SDK_DURABLE = SDK._replace(name="a2a-sdk on PostgreSQL")
+MANY = 128  # connections at which commits are shared by many
 EVENTS = 300
+IDLE_SECONDS = 20
 
 
 class Clock:
@@ -46,90 +51,134 @@ class Clock:
         yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
 
 
-# ---- servers ------------------------------------------------------------------------------------------------------
+clock = Clock()
 
 
-@asynccontextmanager
-async def serving(*command: str) -> AsyncIterator[str]:
-    """A server in a process of its own; its address."""
-    port = free_port()
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    process = await asyncio.create_subprocess_exec(*command, "--port", str(port), cwd=ROOT, env=environment)
+@contextmanager
+def database() -> Iterator[PostgresServer]:
+    server = PostgresServer(settings=())
+    server.start()
     try:
-        address = f"http://127.0.0.1:{port}"
-        await _until_up(address)
-        yield address
+        yield server
     finally:
-        process.terminate()
-        await process.wait()
+        server.remove()
 
 
-async def _until_up(address: str) -> None:
-    async with aiohttp.ClientSession() as http, asyncio.timeout(60):
-        while True:
-            try:
-                async with http.get(f"{address}/.well-known/agent-card.json") as answer:
-                    if answer.status == 200:
-                        return
-            except aiohttp.ClientError:
-                await asyncio.sleep(0.05)
-
-
-# ---- what is measured ---------------------------------------------------------------------------------------------
-
-
-async def send_for(address: str, body: str, seconds: float, *, connections: int) -> tuple[float, float]:
-    """Requests a second over kept-alive connections, and the median of their times in milliseconds."""
-    port = int(address.rpartition(":")[2])
-    head = (
-        "POST / HTTP/1.1",
-        f"Host: 127.0.0.1:{port}",
-        "Content-Type: application/json",
-        "A2A-Version: 1.0",
-        f"Content-Length: {len(body)}",
+@contextmanager
+def serving(target: str, store: str, *options: str) -> Iterator[Running]:
+    """What `apcore-a2a serve` starts, on any core."""
+    port = free_port()
+    words = ["serve", target, "--port", str(port), "--store", store, "--log-level", "warning", *options]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "apcore_a2a", *words],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
-    request = "\r\n".join((*head, "", body)).encode()
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-
-    async def ask() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        while time.perf_counter() < end:
-            begun = time.perf_counter()
-            writer.write(request)
-            answer = await reader.readuntil(b"\r\n\r\n")
-            length = int(answer.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
-            content = await reader.readexactly(length)
-            assert b"TASK_STATE_COMPLETED" in content, content[:300]
-            times.append(time.perf_counter() - begun)
-        writer.close()
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(connections):
-            group.create_task(ask())
-    return len(times) / seconds, statistics.median(times) * 1000
+    try:
+        await_card(OURS, port, process)
+        yield Running(OURS, port, process.pid, 0.0)
+    finally:
+        end(process)
 
 
-async def crossing(here: str, there: str) -> list[float]:
+# ---- message/send -------------------------------------------------------------------------------------------------
+
+
+def bench_postgres(found: Findings, plan: Plan) -> None:
+    with database() as server:
+        sdk_url = f"postgresql+asyncpg://postgres@/postgres?host={server.folder}"
+        extra = {
+            DURABLE.name: ("--postgres", server.url(schema="ours")),
+            SDK_DURABLE.name: ("--postgres", sdk_url),
+        }
+        with all_running(DURABLE, OURS, SDK_DURABLE, extra=extra) as targets:
+            samples = measure_sends(targets, plan._replace(concurrency=(16, MANY)))
+    note = "Ours commits in groups, a2a-sdk saves the whole task at each event; both as they come, each commit synced."
+    found.add(tabulate("message/send, tasks in PostgreSQL", note, samples, DURABLE.name))
+    compare(found, samples, DURABLE.name, "postgres")
+
+
+def bench_workers(found: Findings, plan: Plan) -> None:
+    """Two workers and the database want more cores than two: what a message costs says what a third would bring."""
+    samples: dict[int, list[Sample]] = {1: [], 2: []}
+    with database() as server:
+        for _ in range(plan.rounds):
+            for workers, taken in samples.items():
+                url = server.url(schema="workers")
+                with serving("benchmarks.peers.ours:agent", url, "--workers", str(workers)) as target:
+                    taken.append(measure_tree(target, plan))
+    rows = []
+    for workers, taken in samples.items():
+        one = medians(taken)
+        found.figures[f"workers/{workers}/rate"] = one["rate"]
+        found.figures[f"workers/{workers}/cpu"] = one["cpu"]
+        rows.append([str(workers), f"{one['rate']:,.0f}", f"{one['cpu']:,.0f}"])
+    columns = ("workers", f"req/s, {MANY} connections", "CPU µs per message, all workers")
+    note = f"Workers, database and load share {os.cpu_count()} cores here."
+    found.add(Table("message/send, `--workers`, tasks in PostgreSQL", columns, rows, note))
+
+
+def measure_tree(target: Running, plan: Plan) -> Sample:
+    """As `wrk` does it, but with the processor time of the workers."""
+    warm_up(target, wire.send(OURS), plan)
+    workers = children(target.pid) or [target.pid]
+    before = sum(map(cpu_seconds, workers))
+    seen = wrk(target, wire.send(OURS), connections=MANY, seconds=2 * plan.seconds)
+    used = sum(map(cpu_seconds, workers)) - before
+    return {**seen, "cpu": used / seen["requests"] * 1e6}
+
+
+def children(pid: int) -> list[int]:
+    path = f"/proc/{pid}/task/{pid}/children"
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="ascii") as file:
+        return [int(word) for word in file.read().split()]
+
+
+# ---- several replicas ---------------------------------------------------------------------------------------------
+
+
+def bench_replicas(found: Findings, plan: Plan) -> None:
+    with database() as server:
+        url = server.url(schema="replicas")
+        here, there, third = (serving("benchmarks.bench_cluster:clock", url) for _ in range(3))
+        with here as first, there as second, third:
+            idle = asyncio.run(idle_transactions(server, IDLE_SECONDS if plan.everyone else 5))
+            times = asyncio.run(crossing(first, second))
+    found.figures["cluster/idle"] = idle
+    found.figures["cluster/crossing/p50"] = statistics.median(times) * 1e3
+    found.figures["cluster/crossing/p99"] = percentile(times, 0.99) * 1e3
+    rows = [
+        ["transactions/s of three idle replicas, together", f"{idle:.2f}"],
+        ["an event of one replica at a client of another, p50", f"{statistics.median(times):.1f} ms"],
+        ["… p99", f"{percentile(times, 0.99):.1f} ms"],
+    ]
+    note = f"The agent says the time each 10 ms, {EVENTS} times; an event is committed and synced before it is told."
+    found.add(Table("Replicas on one PostgreSQL", ("what", "measured"), rows, note))
+
+
+async def crossing(here: Running, there: Running) -> list[float]:
     """Milliseconds from the moment an agent says something at one replica to its arrival at a client of another."""
-    headers = {"A2A-Version": "1.0"}
     said = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": f"clock {EVENTS} 0.01"}]}
     body = {"message": said, "configuration": {"returnImmediately": True}}
     times: list[float] = []
-    async with aiohttp.ClientSession(headers=headers) as http:
-        async with http.post(f"{here}/message:send", json=body) as answer:
+    async with aiohttp.ClientSession(headers={"A2A-Version": "1.0"}) as http:
+        async with http.post(f"http://127.0.0.1:{here.port}/message:send", json=body) as answer:
             task_id = (await answer.json())["task"]["id"]
-        async with http.get(f"{there}/tasks/{task_id}:subscribe") as stream:
+        async with http.get(f"http://127.0.0.1:{there.port}/tasks/{task_id}:subscribe") as stream:
             async for line in stream.content:
                 now = time.time_ns()
-                _, found, rest = line.partition(b'"artifactUpdate":')
-                if found:
-                    spoken = int(rest.partition(b'"text":"')[2].partition(b'"')[0])
-                    times.append((now - spoken) / 1e6)
+                if b'"artifactUpdate":' in line:
+                    event = json.loads(line.removeprefix(b"data: "))["artifactUpdate"]
+                    times.append((now - int(event["artifact"]["parts"][0]["text"])) / 1e6)
     return times
 
 
-async def idle_queries(server: PostgresServer, seconds: float) -> float:
+async def idle_transactions(server: PostgresServer, seconds: float) -> float:
     """Transactions a second that the database counts while nobody asks for anything."""
     counted = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'postgres'"
     admin = await asyncpg.connect(server.dsn)
@@ -141,55 +190,11 @@ async def idle_queries(server: PostgresServer, seconds: float) -> float:
     return float(after - before - 1) / seconds
 
 
-# ---- the script ---------------------------------------------------------------------------------------------------
-
-
-async def measure(options: argparse.Namespace, server: PostgresServer) -> None:
-    python = sys.executable
-    ours = serving(python, "-m", "benchmarks.peers.ours", "--postgres", server.url(schema="ours"))
-    async with ours as address:
-        await report_sends("apcore-a2a on PostgreSQL", address, wire.send(OURS), options.seconds)
-    if options.sdk:
-        url = f"postgresql+asyncpg://postgres@/postgres?host={server.folder}"
-        async with serving(options.sdk, "-m", "benchmarks.peers.sdk", "--postgres", url) as address:
-            await report_sends("a2a-sdk on PostgreSQL", address, wire.send(SDK), options.seconds)
-    url = server.url(schema="replicas")
-    clock = (python, "-m", "benchmarks.bench_cluster", "--serve", url)
-    async with serving(*clock) as first, serving(*clock) as second, serving(*clock):
-        print(f"three idle replicas: {await idle_queries(server, 20):.2f} transactions/s in all")
-        times = sorted(await crossing(first, second))
-        p50, p99 = statistics.median(times), times[int(len(times) * 0.99)]
-        print(f"an event crosses replicas: p50 {p50:.1f} ms, p99 {p99:.1f} ms ({len(times)} events)")
-
-
-async def report_sends(name: str, address: str, body: str, seconds: float) -> None:
-    await send_for(address, body, 1, connections=1)  # what is made once is made: tables, plans
-    for connections in CONNECTIONS:
-        rate, median = await send_for(address, body, seconds, connections=connections)
-        print(f"{name}, {connections} connections: {rate:,.0f} messages/s, p50 {median:.1f} ms", flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_cluster", description=__doc__)
-    parser.add_argument("--sdk", default="", help="a Python that has a2a-sdk[http-server,postgresql]")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--no-sync", action="store_true", help="a disk that takes no time: what the processor can do")
-    parser.add_argument("--serve", default="", help="be a replica on this store (used by the script itself)")
-    parser.add_argument("--port", type=int, default=0)
-    options = parser.parse_args()
-    if options.serve:
-        from apcore_a2a import serve
-
-        serve(Clock(), host="127.0.0.1", port=options.port, store=options.serve, log_level="warning")
-        return
-    settings = ("fsync=off",) if options.no_sync else ()
-    server = PostgresServer(settings=settings)
-    server.start()
-    try:
-        asyncio.run(measure(options, server))
-    finally:
-        server.remove()
+def bench(found: Findings, plan: Plan) -> None:
+    bench_postgres(found, plan)
+    bench_workers(found, plan)
+    bench_replicas(found, plan)
 
 
 if __name__ == "__main__":
-    main()
+    run_alone(bench, __doc__)

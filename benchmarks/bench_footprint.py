@@ -171,8 +171,8 @@ async def measure_waits(target: Running, text: str, at_a_time: int, times: int) 
     """Milliseconds of messages to agents that wait, begun one after the other: an agent's time has room for all."""
     body, taken = wire.send(target.server, text), list[float]()
     size = ask(target, body).size
-    head = f"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nA2A-Version: {target.server.version}\r\n"
-    request = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+    head = f"POST / HTTP/1.1\r\nHost: localhost\r\nA2A-Version: {target.server.version}\r\n"
+    request = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
     async def work(start: float) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", target.port)

@@ -59,7 +59,7 @@ class Nowhere(asyncio.Transport):
 
 def request() -> bytes:
     body = wire.send(OURS).encode()
-    head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nA2A-Version: 1.0\r\n"
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nA2A-Version: 1.0\r\n"
     return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks import (
     bench_apcore,
     bench_client,
+    bench_cluster,
     bench_codec,
     bench_footprint,
     bench_reads,
@@ -35,6 +36,7 @@ BENCHES: dict[str, Callable[[Findings, Plan], None]] = {
     "reads": bench_reads.bench,
     "footprint": bench_footprint.bench,
     "store": bench_store.bench,
+    "cluster": bench_cluster.bench,
     "codec": bench_codec.bench,
     "client": bench_client.bench,
 }

@@ -23,7 +23,7 @@ from tests.postgres_server import PostgresServer
 from tests.storage.contract import Author, append, timestamp
 
 WRITERS = 64  # clients at once: batches have about that many writes
-IDLE = 1.05  # transactions a second of an idle replica (benchmarks.bench_cluster: 3.15 for three)
+IDLE = 0.933  # transactions a second of an idle replica (benchmarks.bench_cluster: 2.80 for three)
 CONNECTIONS = 6  # of one replica
 USABLE = 0.7  # of a core: the rest is for reads, vacuum and bursts
 OWNERS = 10_000

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from apcore_a2a.agent import ANONYMOUS, Admission, AgentEvent, Call
-from apcore_a2a.app.serve import ServeOptions, build, run
+from apcore_a2a.app.serve import ServeOptions, build, run_at
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import (
     Artifact,
@@ -43,6 +43,9 @@ class Obedient:
         yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
 
 
+agent = Obedient()
+
+
 async def fill(store: Store, tasks: int) -> None:
     """Store finished tasks as the engine would have left them, 200 at a time."""
 
@@ -71,7 +74,7 @@ def make_store(path: str, url: str) -> Store:
 def main() -> None:
     given = arguments()
     store = make_store(given.sqlite, given.postgres)
-    target: object = Obedient()
+    target: object = agent
     if given.kind == "apcore":
         from benchmarks.peers.modules import registry
 
@@ -81,13 +84,16 @@ def main() -> None:
         on_startup=[lambda: fill(store, given.fill)],
         max_active_tasks=20_000,
         max_streams=20_000,
+        max_streams_per_caller=20_000,
+        max_active_tasks_per_caller=20_000,
         max_connections=40_000,
         shutdown_timeout=1,
     )
     if given.kind == "webhooks":
         options["push_notifications"] = True
         options["allow_insecure_webhooks"] = True
-    run(build(target, options, host="127.0.0.1", port=given.port), log_level="warning")
+    app = build(target, options, host="127.0.0.1", port=given.port)
+    run_at(app, app.settings, log_level="warning")
 
 
 if __name__ == "__main__":

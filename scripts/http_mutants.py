@@ -6,25 +6,24 @@
 import sys
 from typing import Final
 
+from scripts.limit_mutants import LIMITS
 from scripts.mutants import Mutant, cases_of, run_all
 
 SMUGGLING: Final = "tests/hostile/test_smuggling.py"
-RATES: Final = "tests/http/test_rate_limit.py"
 ORIGINS: Final = "tests/http/test_origins.py"
 SAFE: Final = "tests/http/test_safe_headers.py"
 TLS: Final = "tests/http/test_tls.py"
 CARDS: Final = "tests/app/test_signing.py"
-RUNS: Final = "tests/engine/test_live_tasks.py"
-STREAMS: Final = "tests/engine/test_stream_limits.py"
 CANARIES: Final = "tests/hostile/test_canaries.py"
 DRIBBLE: Final = "tests/hostile/test_connections.py"
 FLOOD: Final = "tests/hostile/test_http_limits.py"
 
+
+HANDSHAKES: Final = "tests/hostile/test_handshakes.py"
+
+LISTENER: Final = "../http/tls_listener.py"
 GUARD: Final = "../http/guard.py"
 HOSTS: Final = "../http/origins.py"
-BUCKETS: Final = "../http/rate_limit.py"
-PROXIES: Final = "../http/forwarded.py"
-CONTEXT: Final = "../engine/call_context.py"
 ROUTES: Final = "../app/routes.py"
 SIGNING: Final = "../app/signing.py"
 CERTIFICATES: Final = "client_certificates.py"
@@ -36,14 +35,12 @@ def _lenient(name: str) -> str:
     return f"{_START}        self.parser.set_dangerous_leniencies(lenient_{name}=True)\n"
 
 
-_TIMER: Final = "            self._guard_timer = self.loop.call_later(HEADER_DEADLINE, self._too_slow)\n        else:"
+_TIMER: Final = "            self._guard_start()\n        else:"
 _ALL_LENIENT: Final = _START + "        self.parser.set_dangerous_leniencies(*[True] * 10)\n"
 _QUIET: Final = (
     "    def send_400_response(self, msg: str) -> None:\n        self.transport.close()\n\n    def connection_made(self"
 )
 _NO_ADDRESS: Final = "    except ValueError:\n        return False\n"
-_ROOM: Final = "        if self._active_of.get(allowance, 0) >= self._limit_per_caller:"
-_LIST: Final = '                named += value.decode("latin-1").split(",")'
 
 MUTANTS: Final = (
     # ---- requests on the wire: the parser's own strictness, one kind at a time
@@ -73,6 +70,7 @@ MUTANTS: Final = (
         "websockets are closed", "../app/application.py", 'if scope["type"] == "websocket":', "if False:", SMUGGLING
     ),
     Mutant("headers come in time", GUARD, _TIMER, "            pass\n        else:", DRIBBLE),
+    Mutant("what follows an answer comes in time", GUARD, "if cycle.response_complete:", "if False:", DRIBBLE),
     Mutant(
         "connections are counted",
         "../http/traffic.py",
@@ -80,93 +78,7 @@ MUTANTS: Final = (
         "return True",
         FLOOD,
     ),
-    # ---- whose limit it is
-    Mutant("a bucket can be empty", BUCKETS, "if missing > 1e-9:", "if False:", RATES),
-    Mutant(
-        "a bucket holds no more than its burst",
-        BUCKETS,
-        "max(self._full_at.get(name, now), now)",
-        "self._full_at.get(name, now)",
-        RATES,
-    ),
-    Mutant("buckets are few", BUCKETS, "if len(self._full_at) > self._most:", "if False:", RATES),
-    Mutant(
-        "the bucket unused for longest goes",
-        BUCKETS,
-        "        self._full_at[name] = full_at + self._interval\n        self._full_at.move_to_end(name)\n",
-        "        self._full_at[name] = full_at + self._interval\n",
-        RATES,
-    ),
-    Mutant(
-        "who is refused is not forgotten",
-        BUCKETS,
-        "            self._full_at.move_to_end(name)\n            return missing\n",
-        "            return missing\n",
-        RATES,
-    ),
-    Mutant("all together have a limit", BUCKETS, "if self._total is not None:", "if False:", RATES),
-    Mutant("the nameless have less", ROUTES, "anonymous /= 10", "pass", RATES),
-    Mutant("JSON-RPC is limited", ROUTES, "limited(rpc)", "rpc", RATES),
-    Mutant("REST is limited", ROUTES, "rest = limited(", "rest = (lambda app: app)(", RATES),
-    Mutant(
-        "the extended card is limited",
-        ROUTES,
-        "limited(ExtendedCardEndpoint(engine, cards))",
-        "ExtendedCardEndpoint(engine, cards)",
-        RATES,
-    ),
-    Mutant(
-        "a tenant is no second caller",
-        CONTEXT,
-        '        caller = replace(caller, tenant="")\n',
-        "        pass\n",
-        f"{RATES} {STREAMS} {RUNS}",
-    ),
-    Mutant("the nameless are told apart", CONTEXT, "{ANONYMOUS}\\n{_network(peer)}", "{ANONYMOUS}", RATES),
-    Mutant("an IPv6 network is one caller", CONTEXT, 'return f"{int(address) >> 64:x}::/64"', "return host", RATES),
-    Mutant("all of IPv4 is not one network", CONTEXT, "if address.ipv4_mapped is not None:", "if False:", RATES),
-    Mutant(
-        "only a trusted proxy says whom it forwards",
-        PROXIES,
-        "if peer is not None and peer[0] in self._proxies:",
-        "if peer is not None:",
-        RATES,
-    ),
-    Mutant("what a client made up is not read", PROXIES, "for text in reversed(named):", "for text in named:", RATES),
-    Mutant("trusted proxies are passed over", PROXIES, "if address not in self._proxies:", "if True:", RATES),
-    Mutant("two lists are one", PROXIES, _LIST, _LIST.replace("+=", "="), RATES),
-    Mutant(
-        "behind what is no address nothing is believed",
-        PROXIES,
-        "            if address is None:\n                break",
-        "            if address is None:\n                continue",
-        RATES,
-    ),
-    Mutant("one caller has a share of runs", "../engine/runs.py", _ROOM, "        if False:", RUNS),
-    Mutant(
-        "the share of runs is looked at twice",
-        "../engine/runs.py",
-        "        self.check_room(allowance)\n        return LiveTask(",
-        "        return LiveTask(",
-        RUNS,
-    ),
-    Mutant(
-        "an event has a size", "../engine/run.py", "size > self._max_event or self._room < 0", "self._room < 0", RUNS
-    ),
-    Mutant(
-        "a run's output has a size",
-        "../engine/run.py",
-        "size > self._max_event or self._room < 0",
-        "size > self._max_event",
-        RUNS,
-    ),
-    Mutant(
-        "one caller has a share of streams",
-        "../engine/streams.py",
-        "if self._open[allowance] >= self._limit_per_caller:",
-        "if False:",
-        STREAMS,
-    ),
+    *LIMITS,
     # ---- browsers
     Mutant(
         "on the loopback interface Host is looked at",
@@ -272,6 +184,50 @@ MUTANTS: Final = (
     ),
     Mutant("certificates are few", CERTIFICATES, "if len(self._known) >= MAX_REMEMBERED:", "if False:", TLS),
     Mutant("a certificate names somebody", CERTIFICATES, "if not name or (", "if (", TLS),
+    Mutant("handshakes are few", LISTENER, "if len(self._handshakes) >= MAX_HANDSHAKES:", "if False:", HANDSHAKES),
+    Mutant(
+        "a new handshake comes in place of the oldest",
+        LISTENER,
+        "            self._handshakes.pop(oldest)\n            oldest.cancel()\n            return\n",
+        "            return\n",
+        HANDSHAKES,
+    ),
+    Mutant(
+        "a handshake has its time",
+        LISTENER,
+        "ssl_handshake_timeout=HANDSHAKE_TIME",
+        "ssl_handshake_timeout=60",
+        HANDSHAKES,
+    ),
+    Mutant(
+        "others get a turn between handshakes",
+        LISTENER,
+        "            self._begin(connection)\n            await asyncio.sleep(0)",
+        "            self._begin(connection)\n",
+        HANDSHAKES,
+    ),
+    Mutant(
+        "handshakes end with the server",
+        LISTENER,
+        "ending = [*self._accepting, *self._handshakes]",
+        "ending = [*self._accepting]",
+        HANDSHAKES,
+    ),
+    Mutant(
+        "without files a handshake is given up",
+        LISTENER,
+        "                    self._make_room()\n                    self._log(",
+        "                    self._log(",
+        HANDSHAKES,
+    ),
+    Mutant("a renewed certificate is shown", "../http/tls.py", "if stamps == self._seen:", "if True:", HANDSHAKES),
+    Mutant(
+        "half a renewal changes nothing",
+        "../http/tls.py",
+        "except (BadTLSFiles, OSError) as error:",
+        "except ZeroDivisionError as error:",
+        HANDSHAKES,
+    ),
     # ---- signed cards
     Mutant("a card is signed with a private key", SIGNING, "if not key.is_private:", "if False:", CARDS),
     Mutant(

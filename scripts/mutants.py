@@ -124,10 +124,10 @@ MUTANTS: Final = (
     # ---- the door
     Mutant(
         "one set of credentials",
-        "middleware.py",
+        "../app/door.py",
         "if name_text in headers and name_text in self._credential_headers:",
         "if False:",
-        f"{HOSTILE} tests/auth/test_middleware.py",
+        f"{HOSTILE} tests/auth/test_door.py",
     ),
     Mutant(
         "the door stands before REST",
@@ -138,8 +138,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "who cannot be known stays out",
-        "middleware.py",
-        "await _refuse_for_now(scope, headers, send)\n            return\n        if caller",
+        "../app/door.py",
+        'await self._refuse_for_now(scope, send, "the authenticator failed")\n            return\n        if caller',
         "caller = None\n        if False",
         "tests/hostile/test_http_auth.py",
     ),

@@ -104,7 +104,7 @@ screenshots: setup  ## pictures of every state of the Explorer, into build/scree
 chaos: setup  ## kill -9 in the middle of 200 running tasks on SQLite, twenty times; amid deliveries to webhooks; and random histories
 	.venv/bin/python -m tests.chaos --rounds 20 --tasks 200 --trials 500
 
-chaos-cluster: setup  ## three replicas on PostgreSQL: kill -9, zombies, a crash of the database; a rolling restart (half an hour)
+chaos-cluster: setup  ## three replicas on PostgreSQL: kill -9 twenty times, zombies, crashes, cut networks, wrong clocks (40 minutes)
 	.venv/bin/python -m tests.cluster --rounds 20 --tasks 200
 
 test-matrix:  ## every supported Python, each with the oldest and the newest dependencies

@@ -15,7 +15,7 @@ from apcore_a2a.agent import Admission, AgentEvent, Call, Caller
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, Role, StatusUpdate, TaskState, TaskStatus
 
-PATIENCE: Final = 5.0  # seconds that any test waits for anything
+PATIENCE: Final = 20.0  # seconds that any test waits for anything: only what hangs waits that long
 
 
 class Gate:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-PATIENCE = 25.0
+PATIENCE = 45.0
 SOURCES = Path(os.environ.get("TESTED_SOURCES") or Path(__file__).parent.parent / "src")  # a mutant's are elsewhere
 
 

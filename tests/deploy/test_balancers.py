@@ -18,7 +18,7 @@ from tests.deploy.balancers import DEADLINE, Balancer, Replica, find_balancer, r
 from tests.deploy.test_files import ENVIRONMENTS
 from tests.postgres_server import shared_server
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ENDED: Final = ("TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED")
 CLIENTS: Final = 4

@@ -18,8 +18,6 @@ from tests.processes import running
 from tests.sources import ROOT
 from tests.test_docs import blocks_of
 
-pytestmark = pytest.mark.timeout(120)
-
 PAGE: Final = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
 
 

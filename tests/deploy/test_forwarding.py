@@ -14,8 +14,6 @@ from tests.fakes import COMPLETED, ScriptedAgent
 from tests.http.test_tls import Authority, in_header
 from tests.interaction.serving import serving
 
-pytestmark = pytest.mark.timeout(60)
-
 AGENT: Final = ScriptedAgent(default=(COMPLETED,))
 PROXY: Final = "127.0.0.1"
 MIB: Final = 2**20

@@ -6,7 +6,7 @@ from playwright.async_api import Locator, Page
 
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill
 
-PATIENCE = 10_000  # milliseconds; the browser shares two processors with everybody else
+PATIENCE = 20_000  # milliseconds; the browser shares two processors with everybody else
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",

@@ -24,14 +24,12 @@ def node() -> str:
     return path
 
 
-@pytest.mark.timeout(60)
 def test_a_rebuild_gives_the_same_bytes(node: str, tmp_path: Path) -> None:
     again = tmp_path / "page.html"
     subprocess.run([node, "build.mjs", str(again)], cwd=SOURCES, check=True, capture_output=True, timeout=60)
     assert again.read_bytes() == PAGE.read_bytes(), "the page is older than its sources: run `make explorer`"
 
 
-@pytest.mark.timeout(120)
 def test_the_sources_are_well_typed(node: str) -> None:
     compiler = SOURCES / "node_modules" / "typescript" / "bin" / "tsc"
     done = subprocess.run(

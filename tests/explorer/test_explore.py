@@ -19,7 +19,7 @@ from tests.fakes import Gate, ScriptedAgent, chunk, status
 from tests.interaction.serving import serving
 from tests.processes import running
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 COMPLETED = status(TaskState.COMPLETED)
 

@@ -12,7 +12,7 @@ from tests.explorer.pages import card, choose, named, press, runs
 from tests.fakes import ScriptedAgent, status
 from tests.interaction.serving import serving
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

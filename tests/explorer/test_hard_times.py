@@ -17,7 +17,7 @@ from tests.interaction.serving import serving
 from tests.processes import running
 from tests.sources import ROOT
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(90)]
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 COMPLETED = status(TaskState.COMPLETED)
 CHUNKS = 5000

@@ -23,7 +23,7 @@ from tests.explorer.pages import card, choose, named, press, runs, say, show
 from tests.fakes import Gate, ScriptedAgent, chunk, status
 from tests.interaction.serving import listen, serving
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 COMPLETED = status(TaskState.COMPLETED)
 
@@ -191,7 +191,6 @@ async def test_the_card_is_checked_with_pointers(open_page: OpenPage) -> None:
         await expect(shown.locator("pre")).to_contain_text('"name": "scripted"')
 
 
-@pytest.mark.timeout(120)  # it starts four programs
 @pytest.mark.parametrize(("version", "is_open"), [("1.0", True), ("0.3", False)])
 async def test_the_code_of_a_call_makes_that_call(
     open_page: OpenPage, demo: Any, version: str, is_open: bool, tmp_path: Path

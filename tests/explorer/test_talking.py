@@ -13,7 +13,7 @@ from tests.fakes import Gate, ScriptedAgent, chunk, says, status
 from tests.interaction.serving import serving
 from tests.requirements import requirement
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 COMPLETED = status(TaskState.COMPLETED)
 

@@ -17,7 +17,7 @@ from tests.fakes import Gate, ScriptedAgent, chunk, status
 from tests.interaction.serving import serving
 from tests.modules import registry
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 COMPLETED = status(TaskState.COMPLETED)
 DEVELOPMENT: dict[str, Any] = {"explorer": True, "push_notifications": True, "allow_insecure_webhooks": True}

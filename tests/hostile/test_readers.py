@@ -83,7 +83,6 @@ async def large_task(client: A2AClient, text: str, size: int) -> Task:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_a_crowd_that_subscribes_to_a_large_task_and_hangs_up(version: str) -> None:
     async with server() as (process, client, port):
@@ -96,7 +95,6 @@ async def test_a_crowd_that_subscribes_to_a_large_task_and_hangs_up(version: str
         assert peak_memory(process) < LIMIT
 
 
-@pytest.mark.timeout(120)
 async def test_a_long_replay_for_somebody_who_does_not_read_it(tmp_path: Path) -> None:
     async with server(f"sqlite:///{tmp_path / 'tasks.db'}") as (process, client, port):
         task = await client.send_message("count 50000")

@@ -22,6 +22,7 @@ from apcore_a2a.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.model import SendMessage, encode
 
 ANSWER_TIME: Final = 6.0  # seconds for a replica to do as it is asked
@@ -46,6 +47,8 @@ class Errand(Struct, frozen=True, omit_defaults=True):
 
     caller: Caller
     request: SendMessage | None = None
+    id: str = ""
+    """Its own: a store may have to tell an errand that is posted again from another one."""
 
 
 class Refusal(Struct, frozen=True):
@@ -98,7 +101,7 @@ async def send_on(followers: Followers, live: LiveTask, request: SendMessage, ca
         raise OverloadedError("The task waits for a replica with room; try again later")
     if live.runner is None:
         raise StaleWriteError
-    number = await replicas.post(live.task.id, live.owner, live.runner, encode(Errand(caller, request)))
+    number = await replicas.post(live.task.id, live.owner, live.runner, encode(Errand(caller, request, new_id())))
     if number is None:
         raise StaleWriteError
     for _ in range(int(ANSWER_TIME / LOOK_AGAIN)):
@@ -116,7 +119,7 @@ async def send_on(followers: Followers, live: LiveTask, request: SendMessage, ca
 async def ask_to_cancel(followers: Followers, live: LiveTask, caller: Caller, *, seconds: float) -> bool:
     """Have a task canceled where it runs; whether it came to rest in that time."""
     assert live.runner  # somebody runs it
-    await followers.replicas.post(live.task.id, live.owner, live.runner, encode(Errand(caller)))
+    await followers.replicas.post(live.task.id, live.owner, live.runner, encode(Errand(caller, id=new_id())))
     return await followers.until(live, _is_over_or_free, seconds)
 
 

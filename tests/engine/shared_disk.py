@@ -104,6 +104,7 @@ class FakeReplicas:
         self.name = "here-1"
         self.dead: set[str] = set()
         self.read_at_once = 2_000
+        self.taken_at_once = 100
         self.meanwhile: dict[str, Callable[[], Awaitable[None]]] = {}
         self.commands: list[Command] = []
         self.refusals: dict[int, str] = {}
@@ -228,7 +229,8 @@ class FakeReplicas:
         return None
 
     async def take(self) -> list[Command]:
-        taken, self.commands = self.commands, []
+        taken = self.commands[: self.taken_at_once]
+        del self.commands[: self.taken_at_once]
         return taken
 
     async def finish(self, number: int, refusal: str = "") -> None:

@@ -15,8 +15,9 @@ from apcore_a2a.errors import (
     UnsupportedOperationError,
 )
 from apcore_a2a.protocol.model import TaskState, encode
+from apcore_a2a.storage.task_store import Command
 from tests.engine.driving import ALICE, User, chunks_of, request, serving, settle, text_of, until
-from tests.engine.shared_disk import SharedDisk, lose_the_answer
+from tests.engine.shared_disk import OWNER, SharedDisk, lose_the_answer
 from tests.fakes import COMPLETED, Gate, ScriptedAgent, chunk
 
 S = TaskState
@@ -202,6 +203,14 @@ async def test_a_command_that_cannot_be_obeyed_is_answered_with_the_reason(
         assert [record.getMessage() for record in caplog.records] == ["a command failed"]
         assert await disk.replicas.asks(task.id, encode(Errand(ALICE))) == ""
         assert disk.rows[task.id].state is S.CANCELED
+
+
+async def test_one_wake_up_has_all_commands_taken_however_many_there_are(disk: SharedDisk) -> None:
+    disk.replicas.taken_at_once = 2
+    async with serving(ScriptedAgent(), disk):
+        disk.replicas.commands += [Command(number, "elsewhere", OWNER, encode(Errand(ALICE))) for number in range(5)]
+        await disk.replicas.hears()
+        await until(lambda: len(disk.replicas.refusals) == 5)
 
 
 async def test_a_task_that_is_removed_while_it_is_canceled_is_not_found(disk: SharedDisk) -> None:

@@ -284,11 +284,14 @@ class Cluster:
         return 0
 
     async def _take_commands(self) -> None:
-        looked = time.monotonic()
-        commands = await self._replicas.take()
-        self._followers.heard(looked, [command.task_id for command in commands])
-        for command in commands:
-            self._background.start(self._obey(command), name=f"command for {command.task_id}")
+        more = True
+        while more:
+            looked = time.monotonic()
+            commands = await self._replicas.take()
+            self._followers.heard(looked, [command.task_id for command in commands])
+            for command in commands:
+                self._background.start(self._obey(command), name=f"command for {command.task_id}")
+            more = len(commands) > 0
         self._followers.tell()  # a command of ours may have been answered
 
     async def _obey(self, command: Command) -> None:

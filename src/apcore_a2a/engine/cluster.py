@@ -46,7 +46,7 @@ from apcore_a2a.errors import (
     StoreUnavailableError,
     TaskNotFoundError,
 )
-from apcore_a2a.storage.task_store import Command, Record, Replicas
+from apcore_a2a.storage.task_store import Command, Hint, Record, Replicas
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ LONGEST_HOLD: Final = 100.0  # seconds after a beat for which a store that says 
 LATE: Final = 0.05  # seconds after the end of a lease that others look at its tasks
 TIDY_EVERY: Final = 20  # beats
 QUEUE_POLL: Final = 0.2  # seconds between looks for room while tasks wait for it
+ANYTHING: Final = Hint(everything=True, commands=True, queue=True)
 CLAIMED_AT_ONCE: Final = 100  # tasks of dead replicas; others may want some, too
 
 
@@ -75,6 +76,7 @@ class Cluster:
         self._has_queue = False  # whether more may wait for a replica with room
         self._beats = 0
         self._was_away = False  # whether the last beat but one failed
+        self._looked = 0.0  # when everything that others may have written was last looked at
         self._stop_time = float("inf")  # when the runs here are to be stopped, by the monotonic clock
         self._stop_timer: asyncio.TimerHandle | None = None  # goes off then
         self._is_closed = False
@@ -87,6 +89,7 @@ class Cluster:
         self._is_closed = False
         self._renewed(time.monotonic())  # the store has just been opened
         self._followers.heard(time.monotonic(), [])
+        self._looked = time.monotonic()
         self._background.start(self._repeat(self._beat), name="beat")
         self._background.start(self._repeat(self._listen), name="listen to replicas")
 
@@ -276,6 +279,10 @@ class Cluster:
         if self._has_queue:
             patience = QUEUE_POLL
         hint = await self._replicas.until_woken(patience)
+        if time.monotonic() - self._looked > patience:
+            hint = ANYTHING  # also when it was woken all the time, because of other things
+        if hint.everything:
+            self._looked = time.monotonic()
         if hint.queue:
             await self._take_queued()
         if hint.commands or self._followers.heard_ago > POLL:

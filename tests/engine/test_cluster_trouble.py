@@ -7,6 +7,7 @@ import pytest
 
 from apcore_a2a.agent import Admission, Call
 from apcore_a2a.engine import cluster, errands, intake, run
+from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.errands import Errand, decode_refusal
 from apcore_a2a.errors import (
     A2AError,
@@ -16,9 +17,9 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.protocol.model import TaskState, encode
 from apcore_a2a.storage.task_store import Command
-from tests.engine.driving import ALICE, User, chunks_of, request, serving, settle, text_of, until
+from tests.engine.driving import ALICE, User, chunks_of, request, serving, settle, soon, text_of, until
 from tests.engine.shared_disk import OWNER, SharedDisk, lose_the_answer
-from tests.fakes import COMPLETED, Gate, ScriptedAgent, chunk
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
 
 S = TaskState
 SLOW = "slow"  # what the tasks that the disk begins with were told
@@ -166,6 +167,55 @@ async def test_a_replica_that_claims_its_own_task_back_lets_its_first_run_end_be
         await until(lambda: disk.rows[task.id].state is S.COMPLETED)
         assert len(agent.calls) == 2
         assert chunks_of(await alice.get(task)) == ["whole"]
+
+
+async def test_a_task_that_waits_for_its_user_is_nobodys_again_when_whoever_wanted_to_cancel_it_dies(
+    disk: SharedDisk,
+) -> None:
+    agent = ScriptedAgent()
+    async with serving(agent, disk):
+        disk.put("asked", "dead", S.INPUT_REQUIRED)
+        disk.replicas.dead.add("dead")
+        await disk.replicas.beats()
+        await until(lambda: disk.runners["asked"] is None)
+        assert (disk.rows["asked"].state, agent.calls) == (S.INPUT_REQUIRED, [])
+
+
+async def test_a_message_that_waits_here_for_a_task_that_is_taken_over_here_is_run_after_it(disk: SharedDisk) -> None:
+    agent = ScriptedAgent(default=(chunk("x"), ASKS))
+    async with serving(agent, disk) as engine:
+        task = disk.put("left", "dead", retry_safe=True)
+        sending = asyncio.create_task(User(engine).send("next", task_id=task.id))
+        await settle()
+        told = Gate()
+        tell = engine._intake.conversations.tell
+
+        async def tell_late(call: Call, context: CallContext) -> None:
+            await told.stand()
+            await tell(call, context)
+
+        engine._intake.conversations.tell = tell_late  # type: ignore[method-assign]  # the store takes its time
+        disk.replicas.dead.add("dead")
+        await disk.replicas.beats()
+        await told.reached()
+        await disk.replicas.hears()
+        await settle()
+        told.open()
+        await soon(sending)
+    assert [call.message.parts[0].text for call in agent.calls] == [SLOW, "next"]
+
+
+async def test_a_replica_starts_though_another_one_takes_a_task_that_it_recovers(disk: SharedDisk) -> None:
+    left = disk.put("left", "dead")
+    disk.put("other", "dead")
+    disk.replicas.dead.add("dead")
+
+    async def another_claims() -> None:
+        disk.claim(left.id, "other")
+
+    disk.replicas.meanwhile["claim_dead"] = another_claims
+    async with serving(ScriptedAgent(), disk):
+        assert (disk.rows["left"].state, disk.rows["other"].state) == (S.WORKING, S.FAILED)
 
 
 # ---- commands ------------------------------------------------------------------------------------------------------

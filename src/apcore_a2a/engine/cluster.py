@@ -42,7 +42,6 @@ from apcore_a2a.errors import (
     A2AError,
     InternalError,
     OverloadedError,
-    StaleWriteError,
     StoreUnavailableError,
     TaskNotFoundError,
 )
@@ -254,8 +253,6 @@ class Cluster:
                 await self._stop_here(task_id)
                 await self._recovery.take_over(record)
                 return
-            except (StaleWriteError, TaskNotFoundError):
-                return  # somebody else was quicker
             except A2AError as error:
                 logger.warning("task not taken over yet", extra={"task_id": task_id, "reason": error.message})
                 await asyncio.sleep(retry_pause(attempt))

@@ -16,7 +16,7 @@ from apcore_a2a.engine.phase import FromQueue, Rerun, Start
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import StoredRun, decode_stored_run
 from apcore_a2a.engine.webhooks import Webhooks
-from apcore_a2a.errors import AgentError
+from apcore_a2a.errors import AgentError, StaleWriteError, TaskNotFoundError
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import SendMessage
 from apcore_a2a.storage.task_store import Record, Store
@@ -42,30 +42,49 @@ class Recovery:
             await self.take_over(record)
 
     async def take_over(self, record: Record) -> None:
-        """Go on with a task that was claimed from another process."""
+        """Go on with a task that was claimed from another process, unless a third one has it by now."""
         live = self._runs.revive(record)
-        stored = decode_stored_run(record.run)
         with live.held():
-            if live.is_shared:
-                live.follow(record)
-                live.runner = None
-            if self._webhooks is not None:
-                await self._webhooks.resume(live)
-            if stored is not None:
-                live.kept.set_queue(stored.queue)
-            request = stored.request if stored is not None else None
-            if stored is not None and request is not None and stored.may_run_again():
-                await self._rerun(live, stored, request)
-                task_log.log_recovered(live.task, "run again")
-            elif request is not None or live.state not in AT_REST:
-                await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
-                task_log.log_recovered(live.task, "failed: its worker is lost")
-            # What waited waits again; if the task has just ended, it was refused, and nothing does.
-            for queued in live.kept.queue:
-                self._intake.resume_queued(live, queued)
+            await live.turn.take()  # first: a message may wait here until the task is nobody else's
+            runs_again = False
+            try:
+                runs_again = await self._go_on(live, record)
+            except (StaleWriteError, TaskNotFoundError):
+                task_log.log_recovered(live.task, "left to another replica")
+            finally:
+                if not runs_again:
+                    live.turn.give()
+
+    async def _go_on(self, live: LiveTask, record: Record) -> bool:
+        """Whether the task runs again, and has taken the turn along."""
+        stored = decode_stored_run(record.run)
+        if live.is_shared:
+            live.follow(record)
+            live.runner = None
+        if self._webhooks is not None:
+            await self._webhooks.resume(live)
+        if stored is not None:
+            live.kept.set_queue(stored.queue)
+        request = stored.request if stored is not None else None
+        runs_again = stored is not None and stored.may_run_again()
+        if stored is not None and request is not None and runs_again:
+            await self._rerun(live, stored, request)
+            task_log.log_recovered(live.task, "run again")
+        elif request is not None or live.state not in AT_REST:
+            await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
+            task_log.log_recovered(live.task, "failed: its worker is lost")
+        elif not live.kept.queue:
+            await live.save_run()  # it was claimed to be canceled, and waits for its user: it is nobody's again
+        # What waited waits again; if the task has just ended, it was refused, and nothing does.
+        for queued in live.kept.queue:
+            self._intake.resume_queued(live, queued)
+        return runs_again
 
     async def _rerun(self, live: LiveTask, stored: StoredRun, request: SendMessage) -> None:
-        """Run again from the start what a dead process left; what it had made by then is made anew."""
+        """Run again from the start what a dead process left; what it had made by then is made anew.
+
+        The caller has the turn.
+        """
         context = CallContext(caller=stored.caller)
         call = new_call(request, live.task, context)
         await self._intake.conversations.tell(call, context)
@@ -75,7 +94,6 @@ class Recovery:
         call.history = tuple(said for said in call.history if said.message_id not in of_this_run)
         call.resumed = stored.resumed
         call.memo = stored.memo
-        await live.turn.take()  # at once: nobody else knows of the task
         live.kept.set_run(replace(stored, attempt=stored.attempt + 1))
         start: Start = Rerun()
         if stored.attempt == 0:

@@ -105,6 +105,7 @@ class FakeReplicas:
         self.dead: set[str] = set()
         self.read_at_once = 2_000
         self.taken_at_once = 100
+        self.news_at_once = 100
         self.meanwhile: dict[str, Callable[[], Awaitable[None]]] = {}
         self.commands: list[Command] = []
         self.refusals: dict[int, str] = {}
@@ -204,7 +205,7 @@ class FakeReplicas:
         return False
 
     async def news(self, followed: Sequence[Followed]) -> list[News]:
-        found = [self._news_of(each) for each in followed]
+        found = [self._news_of(each) for each in followed[: self.news_at_once]]
         await self._answer("news")
         return found
 

@@ -404,7 +404,8 @@ class Replicas(Protocol):
     async def is_watched(self, task_id: str, owner: str) -> bool:
         """Whether another replica follows the task."""
 
-    async def news(self, followed: Sequence[Followed]) -> list[News]: ...
+    async def news(self, followed: Sequence[Followed]) -> list[News]:
+        """What became of these tasks; of one at least, if it is too much at once."""
 
     async def until_woken(self, seconds: float) -> Hint:
         """Wait until another replica has something to say, at most so long."""

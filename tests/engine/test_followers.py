@@ -8,6 +8,7 @@ from apcore_a2a.agent import Remember
 from apcore_a2a.engine import followers
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.followers import Followers
+from apcore_a2a.errors import TaskNotFoundError
 from apcore_a2a.protocol.model import TaskState
 from tests.engine.driving import User, chunks_of, serving, settle, soon, until, words
 from tests.engine.shared_disk import ANYTHING, OWNER, SharedDisk, lose_the_answer
@@ -75,7 +76,7 @@ async def test_news_that_are_older_than_a_look_change_nothing(disk: SharedDisk) 
         task = disk.put("theirs", "other")
         watcher = await User(engine).subscribe(task)
         live = engine._runs.get(task.id)
-        assert live is not None and live.runner == "other"
+        assert live is not None
 
         async def somebody_looks() -> None:
             disk.write(task, ASKS)
@@ -83,7 +84,8 @@ async def test_news_that_are_older_than_a_look_change_nothing(disk: SharedDisk) 
 
         disk.replicas.meanwhile["news"] = somebody_looks
         await disk.replicas.hears()
-        assert (live.state, live.runner) == (S.INPUT_REQUIRED, None)
+        assert live.state is S.INPUT_REQUIRED
+        assert live.runner is None
         watcher.stream.close()
 
 
@@ -102,6 +104,19 @@ async def test_a_message_is_run_here_when_the_other_replica_is_done_with_its_tas
         await disk.replicas.hears(disk.write(task, ASKS))
         done = await soon(sending)
         assert (done.status.state, words(done)) == (S.COMPLETED, ["slow", "What next?", "next"])
+
+
+@pytest.mark.parametrize("runner", ["other", ""])
+async def test_whoever_waits_for_a_task_that_is_removed_meanwhile_is_told_so(disk: SharedDisk, runner: str) -> None:
+    async with serving(ScriptedAgent(), disk) as engine:
+        task = disk.put("theirs", runner)
+        sending = asyncio.create_task(User(engine).send("next", task_id=task.id))
+        await settle()
+        del disk.rows[task.id]  # it ended, and made room for others before anybody here had looked
+        del disk.runners[task.id]
+        await disk.replicas.hears()
+        with pytest.raises(TaskNotFoundError):
+            await soon(sending)
 
 
 async def test_who_gives_up_waiting_for_a_change_does_not_keep_it_from_others(disk: SharedDisk) -> None:

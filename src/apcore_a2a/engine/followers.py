@@ -117,11 +117,17 @@ class Followers:
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
     async def until(self, live: LiveTask, holds: Callable[[LiveTask], bool], seconds: float | None = None) -> bool:
-        """Wait for something to hold of a followed task, at most so long; whether it does."""
+        """Wait for something to hold of a followed task, at most so long; whether it does.
+
+        Raises:
+            TaskNotFoundError: it was removed meanwhile.
+        """
         self._followed.setdefault(live.task.id, None)
         try:
             async with asyncio.timeout(seconds):
                 while not holds(live):
+                    if not live.is_stored:
+                        raise TaskNotFoundError(live.task.id)
                     await asyncio.shield(self._next_change())  # it is everybody's
         except TimeoutError:
             return holds(live)
@@ -190,7 +196,7 @@ class Followers:
         task_id = news.task_id
         if news.number is None or news.version is None:  # it was removed
             self._followed.pop(task_id, None)
-            live.log.close()
+            live.forget()
             return
         self._followed[task_id] = news.number
         if self._is_written_here(live) or not live.is_in_step or not after <= live.version <= news.version:
@@ -213,7 +219,8 @@ class Followers:
             try:
                 await self.look(live.task.id, live.owner, follow=True)
             except TaskNotFoundError:
-                live.log.close()
+                live.forget()
+        self.tell()
 
     async def _forget_unwatched(self) -> None:
         gone = [task_id for task_id in self._followed if not self._is_watched(task_id)]

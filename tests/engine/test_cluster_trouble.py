@@ -275,6 +275,18 @@ async def test_a_task_that_is_removed_while_it_is_canceled_is_not_found(disk: Sh
             await User(engine).cancel(task)
 
 
+async def test_a_task_that_comes_to_rest_while_its_replica_is_asked_to_cancel_it_is_canceled_here(
+    disk: SharedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "CANCEL_GRACE", 60)
+    async with serving(ScriptedAgent(), disk) as engine:
+        task = disk.put("theirs", "other")
+        canceling = asyncio.create_task(User(engine).cancel(task))
+        await settle()
+        await disk.replicas.hears(disk.write(task, ASKS))  # nobody there knows of it any more
+        assert (await soon(canceling)).status.state is S.CANCELED
+
+
 # ---- races ---------------------------------------------------------------------------------------------------------
 
 

@@ -329,14 +329,15 @@ class Cluster:
     # ---- what is asked of others -------------------------------------------------------------------------------------
 
     async def cancel(self, live: LiveTask, caller: Caller) -> None:
-        """Cancel a task that another replica runs; without it, if it does not answer in time.
+        """Cancel a task that another replica runs; without it, if it does not answer in time, or has just let go of it.
 
         Raises:
             TaskNotFoundError: it was removed meanwhile.
         """
         with live.held():
-            # Where nobody runs it yet ("") there is nobody to ask.
-            if live.runner and await ask_to_cancel(self._followers, live, caller, seconds=CANCEL_GRACE):
+            if live.runner:  # where nobody runs it yet ("") there is nobody to ask
+                await ask_to_cancel(self._followers, live, caller, seconds=CANCEL_GRACE)
+            if live.has_ended():
                 return
             self._has_strays = True  # should what follows fail half-way
             record = await self._replicas.claim(live.task.id, live.owner)

@@ -116,11 +116,11 @@ async def send_on(followers: Followers, live: LiveTask, request: SendMessage, ca
     raise StoreUnavailableError
 
 
-async def ask_to_cancel(followers: Followers, live: LiveTask, caller: Caller, *, seconds: float) -> bool:
-    """Have a task canceled where it runs; whether it came to rest in that time."""
+async def ask_to_cancel(followers: Followers, live: LiveTask, caller: Caller, *, seconds: float) -> None:
+    """Have a task canceled where it runs; done when it has ended, or nobody runs it, or after that time."""
     assert live.runner  # somebody runs it
     await followers.replicas.post(live.task.id, live.owner, live.runner, encode(Errand(caller, id=new_id())))
-    return await followers.until(live, _is_over_or_free, seconds)
+    await followers.until(live, _is_over_or_free, seconds)
 
 
 def _has_a_runner(live: LiveTask) -> bool:

@@ -25,7 +25,6 @@ from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.errands import (
     ANSWER_TIME,
-    MOVED,
     NOT_UNDERSTOOD,
     ask_to_cancel,
     decode_errand,
@@ -42,6 +41,7 @@ from apcore_a2a.errors import (
     A2AError,
     InternalError,
     OverloadedError,
+    StaleWriteError,
     StoreUnavailableError,
     TaskNotFoundError,
 )
@@ -319,7 +319,7 @@ class Cluster:
             raise OverloadedError(NOT_UNDERSTOOD) from error
         live = self._runs.find(command.task_id, command.owner)
         if live is None:
-            raise OverloadedError(MOVED)
+            raise StaleWriteError
         if errand.request is not None:
             await self._intake.queue_here(live, errand.request, CallContext(caller=errand.caller))
             return

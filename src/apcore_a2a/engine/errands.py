@@ -30,8 +30,10 @@ LOOK_AGAIN: Final = 0.5  # seconds between looks whether it has: its wake-up may
 NOT_TAKEN: Final = "The replica that runs this task does not answer; try again later"
 MOVED: Final = "The task has just left the replica that ran it; try again"
 NOT_UNDERSTOOD: Final = "The replicas do not understand each other: are their versions too far apart?"
-# What the sender of a message may be told that another replica refused: the first of these that the error is.
+# What the sender of a message may be told that another replica refused: the first of these that the error is. Nobody is
+# told of a stale write: whoever sent the message looks for the task again.
 REFUSALS: Final[tuple[type[A2AError], ...]] = (
+    StaleWriteError,
     InvalidParamsError,
     ContentTypeNotSupportedError,
     UnsupportedOperationError,
@@ -69,8 +71,8 @@ def decode_errand(body: bytes) -> Errand:
 
 def encode_refusal(error: A2AError) -> str:
     """What the other replica is answered when this is raised here."""
-    if isinstance(error, StaleWriteError | TaskNotFoundError):  # internal, and where the message was sent not even true
-        error = OverloadedError(MOVED)
+    if isinstance(error, StaleWriteError | TaskNotFoundError):  # where the message was sent, neither need be true
+        error = StaleWriteError(MOVED)  # as one of the version before tells its sender
     kind = next(refusal for refusal in REFUSALS if isinstance(error, refusal))
     return encode(Refusal(kind.__name__, error.message)).decode()
 

@@ -18,7 +18,7 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus, encode
 from apcore_a2a.storage.task_store import Change, Command, Followed, Hint, News, Record
-from tests.engine.driving import ALICE, request, until
+from tests.engine.driving import ALICE, request, settle, until
 from tests.engine.fake_disk import RUNNING, FakeDisk, Row
 
 OWNER = CallContext(caller=ALICE).owner
@@ -125,11 +125,12 @@ class FakeReplicas:
     # ---- for the test -----------------------------------------------------------------------------------------------
 
     async def beats(self, answer: bool | Exception = True) -> None:
-        """One beat with that answer; done when the engine asks for the next."""
+        """One beat with that answer; done when the engine asks for the next, and had time for what the beat led to."""
         await until(lambda: self._asked["beat"] > 0)
         asked = self._asked["beat"]
         self._beats.put_nowait(answer)
         await until(lambda: self._asked["beat"] > asked)
+        await settle()
 
     async def hears(self, hint: Hint = ANYTHING) -> None:
         """One wake-up; done when the engine listens again, and has nothing left to look at."""

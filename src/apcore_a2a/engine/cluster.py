@@ -74,6 +74,7 @@ class Cluster:
         self._has_strays = False  # whether a task may have been claimed here without our knowing
         self._has_queue = False  # whether more may wait for a replica with room
         self._beats = 0
+        self._chores: asyncio.Task[None] | None = None
         self._was_away = False  # whether the last beat but one failed
         self._looked = 0.0  # when everything that others may have written was last looked at
         self._stop_time = float("inf")  # when the runs here are to be stopped, by the monotonic clock
@@ -114,7 +115,7 @@ class Cluster:
     # ---- the lease ---------------------------------------------------------------------------------------------------
 
     async def _beat(self) -> float:
-        """One beat, and what it leads to; the seconds until the next."""
+        """One beat; the seconds until the next."""
         interval = self._replicas.lease / BEATS
         started = time.monotonic()
         try:
@@ -128,15 +129,13 @@ class Cluster:
             await self._start_anew()
             return 0
         self._renewed(started)
-        await self._tidy_if_due()
-        await self._take_strays()
         if next_end > 0:
+            self._begin_chores(somebody_died=False)
             return min(interval, next_end + LATE)
-        if self._was_away:
-            self._was_away = False
-            return interval  # the store may have been away for all: those who live have not said so yet
-        has_more = await self._take_over_dead()
-        return RETRY if has_more else interval
+        # If the store was away, it may have been so for all: those who live have not said so yet.
+        self._begin_chores(somebody_died=not self._was_away)
+        self._was_away = False
+        return interval
 
     def _renewed(self, started: float) -> None:
         """The store has given a lease that was asked for at that time."""
@@ -188,6 +187,22 @@ class Cluster:
         self._renewed(started)
 
     # ---- taking over -------------------------------------------------------------------------------------------------
+
+    def _begin_chores(self, *, somebody_died: bool) -> None:
+        """What a beat leads to, beside the next beats: what the dead have left may take longer to read than a lease."""
+        if self._chores is None or self._chores.done():
+            self._chores = self._background.start(self._do_chores(somebody_died), name="chores of a replica")
+
+    async def _do_chores(self, somebody_died: bool) -> None:
+        try:
+            await self._tidy_if_due()
+            await self._take_strays()
+            has_more = somebody_died
+            while has_more:
+                has_more = await self._take_over_dead()
+                await asyncio.sleep(RETRY)
+        except StoreUnavailableError:
+            logger.debug("chores are put off until the next beat")  # the store has said why in the log
 
     async def _tidy_if_due(self) -> None:
         self._beats += 1

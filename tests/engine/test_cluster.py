@@ -180,6 +180,22 @@ async def test_a_send_with_the_same_key_is_the_same_at_every_replica(url: str) -
     assert len(agent.calls) == 1
 
 
+async def test_a_stream_with_the_same_key_is_told_of_the_task_at_every_replica(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (chunk("a"), pause(), gate, COMPLETED)})
+    async with replicas(agent, url) as (here, there):
+        task = await here.start("slow", key="k")
+        await gate.reached()
+        again = await there.stream("slow", key="k")
+        await again.read()
+        assert again.states[-1] is S.WORKING
+        gate.open()
+        assert (await again.rest()).states[-1] is S.COMPLETED
+        ended = await (await there.stream("slow", key="k")).rest()
+        assert (ended.task.id, ended.states) == (task.id, [S.COMPLETED])
+    assert len(agent.calls) == 1
+
+
 async def test_a_client_of_0_3_that_comes_back_to_another_replica_keeps_its_task(url: str, no_grace: None) -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (chunk("a"), gate, COMPLETED)})

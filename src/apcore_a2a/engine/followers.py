@@ -126,7 +126,7 @@ class Followers:
         try:
             async with asyncio.timeout(seconds):
                 while not holds(live):
-                    if not live.is_stored:
+                    if live.task.id not in self._followed:
                         raise TaskNotFoundError(live.task.id)
                     await asyncio.shield(self._next_change())  # it is everybody's
         except TimeoutError:
@@ -195,8 +195,7 @@ class Followers:
     def _take(self, live: LiveTask, news: News, after: int) -> None:
         task_id = news.task_id
         if news.number is None or news.version is None:  # it was removed
-            self._followed.pop(task_id, None)
-            live.forget()
+            self._drop(live)
             return
         self._followed[task_id] = news.number
         if self._is_written_here(live) or not live.is_in_step or not after <= live.version <= news.version:
@@ -219,8 +218,13 @@ class Followers:
             try:
                 await self.look(live.task.id, live.owner, follow=True)
             except TaskNotFoundError:
-                live.forget()
+                self._drop(live)
         self.tell()
+
+    def _drop(self, live: LiveTask) -> None:
+        """It was removed: whoever waits for it need not wait any longer."""
+        self._followed.pop(live.task.id, None)
+        live.log.close()
 
     async def _forget_unwatched(self) -> None:
         gone = [task_id for task_id in self._followed if not self._is_watched(task_id)]

@@ -81,7 +81,7 @@ class LiveTask:
         self.turn = Turn(is_taken=record is None)  # a new task's is its first run's
         self.memo = record.memo if record else b""  # what the agent asked to be remembered, as JSON
         self.kept = RunKeeper(durable=store.durable)  # what another process would need to go on
-        self.is_stored = record is not None  # else there is no task yet, or no more, or the store has not said so
+        self.is_stored = record is not None  # else there is no task yet, or the store has not said so
         self.rested = False  # whether the run that has the turn has brought the task to rest, if only for a moment
         self.runner: str | None = None  # which other replica has it, as of the last look; "" is any, None is nobody
         self.unsaved: deque[asyncio.Future[None]] = deque()  # writes on their way, in order
@@ -285,11 +285,6 @@ class LiveTask:
             self.log.append(entries, sum(map(len, records)))
             if self.state in TERMINAL:
                 self.log.close()
-
-    def forget(self) -> None:
-        """The store has the task no more."""
-        self.is_stored = False
-        self.log.close()
 
     # ---- fold, save, publish --------------------------------------------------------------------------------------
 

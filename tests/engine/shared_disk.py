@@ -40,12 +40,19 @@ class SharedDisk(FakeDisk):
         self.replicas = FakeReplicas(self)
 
     def put(
-        self, task_id: str, runner: str | None, state: TaskState = TaskState.WORKING, *, retry_safe: bool = False
+        self,
+        task_id: str,
+        runner: str | None,
+        state: TaskState = TaskState.WORKING,
+        *,
+        retry_safe: bool = False,
+        attempt: int = 1,
     ) -> Task:
         """A task of Alice's that another replica has made."""
         said = request("slow", task_id=task_id, context_id="talk")
         task = Task(id=task_id, context_id="talk", status=TaskStatus(state=state), history=[said.message])
-        run = encode(StoredRun(request=said, caller=ALICE, retry_safe=retry_safe)) if state in RUNNING else b""
+        stored = StoredRun(request=said, caller=ALICE, retry_safe=retry_safe, attempt=attempt)
+        run = encode(stored) if state in RUNNING else b""
         self.rows[task_id] = Row(len(self.rows) + 1, OWNER, "", state, [v1.encode_event(task)], run=run)
         self.runners[task_id] = runner
         return task

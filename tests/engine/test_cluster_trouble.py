@@ -219,6 +219,22 @@ async def test_a_replica_starts_though_another_one_takes_a_task_that_it_recovers
         assert (disk.rows["left"].state, disk.rows["other"].state) == (S.WORKING, S.FAILED)
 
 
+async def test_what_is_claimed_when_the_shutdown_begins_is_left_to_others(disk: SharedDisk) -> None:
+    agent = ScriptedAgent(default=(Gate(), COMPLETED))
+    async with serving(agent, disk) as engine:
+        disk.put("waits", "", S.SUBMITTED, attempt=0)
+
+        async def shut_down() -> None:
+            engine.begin_drain()
+            await settle()
+
+        disk.replicas.meanwhile["claim_queued"] = shut_down
+        await disk.replicas.hears()
+        await settle()
+    assert agent.calls == []
+    assert (disk.rows["waits"].state, disk.runners["waits"]) == (S.SUBMITTED, "")
+
+
 # ---- commands ------------------------------------------------------------------------------------------------------
 
 

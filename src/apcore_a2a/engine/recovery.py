@@ -7,10 +7,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from apcore_a2a.agent import Call
 from apcore_a2a.engine import task_log
 from apcore_a2a.engine.agent_output import failed_status
 from apcore_a2a.engine.call_context import CallContext, new_call
 from apcore_a2a.engine.intake import Intake
+from apcore_a2a.engine.kept_run import hand_on
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.phase import FromQueue, Rerun, Start
 from apcore_a2a.engine.runs import Runs
@@ -58,6 +60,7 @@ class Recovery:
     async def _go_on(self, live: LiveTask, record: Record) -> bool:
         """Whether the task runs again, and has taken the turn along."""
         stored = decode_stored_run(record.run)
+        runs_again = False
         if live.is_shared:
             live.follow(record)
             live.runner = None
@@ -66,10 +69,15 @@ class Recovery:
         if stored is not None:
             live.kept.set_queue(stored.queue)
         request = stored.request if stored is not None else None
-        runs_again = stored is not None and stored.may_run_again()
-        if stored is not None and request is not None and runs_again:
-            await self._rerun(live, stored, request)
+        if stored is not None and request is not None and stored.may_run_again():
+            call = await self._prepare_rerun(live, stored, request)
+            if self._runs.draining and live.is_shared:  # it was claimed when the shutdown began
+                live.kept.set_run(stored)
+                await hand_on(live)
+                return False
+            self._rerun(live, stored, call)
             task_log.log_recovered(live.task, "run again")
+            runs_again = True
         elif request is not None or live.state not in AT_REST:
             await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
             task_log.log_recovered(live.task, "failed: its worker is lost")
@@ -80,11 +88,8 @@ class Recovery:
             self._intake.resume_queued(live, queued)
         return runs_again
 
-    async def _rerun(self, live: LiveTask, stored: StoredRun, request: SendMessage) -> None:
-        """Run again from the start what a dead process left; what it had made by then is made anew.
-
-        The caller has the turn.
-        """
+    async def _prepare_rerun(self, live: LiveTask, stored: StoredRun, request: SendMessage) -> Call:
+        """What the agent is told when it runs again, from the start, what a dead process left."""
         context = CallContext(caller=stored.caller)
         call = new_call(request, live.task, context)
         await self._intake.conversations.tell(call, context)
@@ -94,8 +99,12 @@ class Recovery:
         call.history = tuple(said for said in call.history if said.message_id not in of_this_run)
         call.resumed = stored.resumed
         call.memo = stored.memo
+        return call
+
+    def _rerun(self, live: LiveTask, stored: StoredRun, call: Call) -> None:
+        """Start it, with the turn that the caller has; what the dead process had made by then is made anew."""
         live.kept.set_run(replace(stored, attempt=stored.attempt + 1))
         start: Start = Rerun()
         if stored.attempt == 0:
             start = FromQueue()
-        self._runs.launch(live, call, start, allowance=context.allowance)
+        self._runs.launch(live, call, start, allowance=CallContext(caller=stored.caller).allowance)

@@ -105,6 +105,7 @@ MUTANTS: Final = (
     ),
     Mutant("a secret is strong", "keys.py", "if len(secret) < MIN_SECRET or", "if False and"),
     Mutant("a secret has different characters", "keys.py", "or len(set(secret)) < MIN_DIFFERENT", ""),
+    Mutant("a public key is no secret", "keys.py", "public = _import_public(text)", "public = None", "tests/auth"),
     Mutant("an RSA key has 2048 bits", "keys.py", "if bits < MIN_RSA_BITS:", "if False:"),
     Mutant("a known token expires", "checked_tokens.py", "if checked.until <= now:", "if False:", "tests/auth"),
     Mutant(

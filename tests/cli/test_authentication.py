@@ -87,6 +87,7 @@ async def test_a_key_may_stand_in_a_file(tmp_path: Path) -> None:
         (["--auth-jwks-url", "http://idp.example/certs"], "jwks_url must be an https address"),
         (["--auth-key", "hunter2"], "use at least 32 random characters, such as those that `openssl rand -hex 32`"),
         (["--auth-key", "a" * 64], "the shared secret is weak"),
+        (["--auth-key", __file__], f"--auth-key names a file: write @{__file__}"),
         (["--auth-key", SECRET, "--skill-scope", "text.*"], "--skill-scope must look like"),
         (["--skill-scope", "text.*=read"], "skill_scopes needs auth"),
         (["--audit-log", "/no/such/dir/log"], "the audit log /no/such/dir/log cannot be written"),

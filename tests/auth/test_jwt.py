@@ -230,6 +230,28 @@ def test_an_id_of_another_name_is_checked_as_sub_is(uid: Any) -> None:
     assert auth.authenticate(bearer(user={"uid": uid})) is None
 
 
+NESTED: dict[str, Any] = {
+    "resource_access": {"my.agent": {"roles": ["ops"]}, "https://agents.example.com": {"roles": ["ops"]}}
+}
+
+
+@pytest.mark.parametrize("client", ["my.agent", "https://agents.example.com"])
+def test_a_step_of_a_path_may_have_dots(client: str) -> None:
+    auth = JWTAuthenticator(SECRET, claim_mapping=ClaimMapping(roles=f"resource_access.{client}.roles"))
+    caller = auth.authenticate(bearer(**NESTED))
+    assert caller is not None
+    assert caller.roles == ("ops",)
+
+
+def test_one_name_may_stand_where_several_may() -> None:
+    mapping = ClaimMapping(scopes="permissions", attributes="team")
+    auth = authenticator(claim_mapping=mapping, algorithms="HS256", require_claims="team")
+    assert auth.authenticate(bearer(permissions=["read"])) is None
+    caller = auth.authenticate(bearer(permissions=["read"], team="x", t="y"))
+    assert caller is not None
+    assert (caller.scopes, caller.attributes) == (("read",), {"team": "x"})
+
+
 def test_a_required_claim_must_be_there() -> None:
     auth = authenticator(require_claims=["team"])
     assert auth.authenticate(bearer()) is None

@@ -46,7 +46,7 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent(auth: JWTAuthenticator) -> AsyncIterator[Agent]:
+async def agent(auth: JWTAuthenticator | list[JWTAuthenticator]) -> AsyncIterator[Agent]:
     scripted = ScriptedAgent({"hi": (COMPLETED,)})
     async with serving(scripted, auth=auth) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
         yield Agent(http, scripted)
@@ -176,3 +176,16 @@ async def test_an_issuer_and_a_secret_do_not_mix() -> None:
     for given in arguments:
         with pytest.raises(ValueError):
             JWTAuthenticator(**given)
+
+
+async def test_a_provider_is_not_asked_about_the_tokens_of_another(idp: Provider) -> None:
+    async with provider() as other:
+        auth = [JWTAuthenticator(issuer=one.issuer, audience="agents") for one in (other, idp)]
+        async with agent(auth) as served:
+            assert await served.status(await idp.bearer()) == 200
+            assert await served.status(await other.bearer()) == 200
+            await other.behave("hangs")
+            await idp.rotate()  # a key of which the first of the two has never heard
+            asked = await other.asked(CERTS)
+            assert await served.status(await idp.bearer()) == 200
+            assert await other.asked(CERTS) == asked

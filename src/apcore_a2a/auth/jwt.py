@@ -188,7 +188,7 @@ class JWTAuthenticator:
         kid, said_issuer = _peek(token)
         if self._issuer is not None and said_issuer != self._issuer:
             # Nothing is believed of it; but whatever the keys are, it will be refused, and nobody is asked for them.
-            logger.info("token refused", extra={"reason": "it is of another issuer"})
+            logger.info("token refused", extra={"reason": "it does not name the issuer"})
             return None
         if issuer.current is None or (kid is not None and not issuer.current.has(kid)):
             await issuer.look_again()

@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.auth.authenticator import SYSTEM, outside_type
+from apcore_a2a.auth.authenticator import SYSTEM, outside_type, to_names
 
 
 class ClaimMapping(Struct, frozen=True, kw_only=True):
@@ -61,13 +61,6 @@ def to_caller(claims: Mapping[str, Any], names: ClaimMapping) -> Caller:
         scopes=tuple(sorted(scopes)),
         attributes=_pick_attributes(claims, names.attributes),
     )
-
-
-def to_names(given: str | Sequence[str]) -> Sequence[str]:
-    """One name, or several: `"scp"` is not three names of a letter each."""
-    if isinstance(given, str):
-        return [given]
-    return given
 
 
 def _find(claims: Mapping[str, Any], name: str) -> Any:

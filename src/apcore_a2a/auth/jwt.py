@@ -14,9 +14,9 @@ from joserfc import jws, jwt
 from joserfc.errors import ClaimError, JoseError
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.auth.authenticator import BEARER
+from apcore_a2a.auth.authenticator import BEARER, to_names
 from apcore_a2a.auth.checked_tokens import CheckedTokens, digest_of
-from apcore_a2a.auth.claims import ClaimMapping, TokenRefused, to_caller, to_names
+from apcore_a2a.auth.claims import ClaimMapping, TokenRefused, to_caller
 from apcore_a2a.auth.issuer_keys import IssuerKeys
 from apcore_a2a.auth.keys import VerificationKeys, import_keys
 from apcore_a2a.errors import A2AError, OverloadedError

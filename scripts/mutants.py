@@ -238,7 +238,7 @@ MUTANTS: Final = (
     Mutant(
         "another's tasks are not listed",
         "../engine/engine.py",
-        "owner=EVERYBODY if is_admin else context.owner",
+        "owner=EVERYBODY if self._is_admin(context) else context.owner",
         "owner=EVERYBODY",
         ISOLATION,
     ),

@@ -128,6 +128,15 @@ def test_a_key_for_nobody_is_refused(tmp_path: Path) -> None:
     assert keys_new("ada", "--file", str(tmp_path / "no" / "keys")).returncode == 1
 
 
+@pytest.mark.parametrize("word", ["read write", "read,write", "#1", ""])
+@pytest.mark.parametrize("flag", ["--role", "--scope"])
+def test_a_word_that_would_break_the_file_is_refused(tmp_path: Path, flag: str, word: str) -> None:
+    made = keys_new("ada", "--file", str(tmp_path / "keys"), flag, word)
+    assert (made.returncode, made.stdout) == (2, "")
+    assert "must be one word" in made.stderr
+    assert not (tmp_path / "keys").exists()
+
+
 def test_a_line_that_an_editor_left_open_stays_a_line(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# mine")

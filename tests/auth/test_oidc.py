@@ -9,9 +9,10 @@ import apcore
 import httpx
 import pytest
 
-from apcore_a2a import JWTAuthenticator
+from apcore_a2a import A2AClient, JWTAuthenticator
 from apcore_a2a.auth import fetching
 from apcore_a2a.auth.claims import ClaimMapping
+from apcore_a2a.client import OAuth2ClientCredentials
 from tests.app.test_app import send
 from tests.app.test_options import banking
 from tests.auth.issuer import CERTS, Provider, provider
@@ -189,3 +190,13 @@ async def test_a_provider_is_not_asked_about_the_tokens_of_another(idp: Provider
             asked = await other.asked(CERTS)
             assert await served.status(await idp.bearer()) == 200
             assert await other.asked(CERTS) == asked
+
+
+async def test_a_client_with_an_id_and_a_secret_gets_in_by_the_provider_alone(idp: Provider) -> None:
+    scripted = ScriptedAgent({"hi": (COMPLETED,)})
+    accepted = JWTAuthenticator(issuer=idp.issuer, audience="agents")
+    credentials = OAuth2ClientCredentials("my client", "s3:cret", token_url=idp.token_url, scopes="read write")
+    async with serving(scripted, auth=accepted) as url, A2AClient(url, auth=credentials) as client:
+        await client.send_message("hi")
+    caller = scripted.calls[0].caller
+    assert (caller.id, caller.issuer, caller.scopes) == ("my client", idp.issuer, ("read", "write"))

@@ -210,6 +210,11 @@ def test_no_signature_is_no_choice(algorithms: list[str]) -> None:
         JWTAuthenticator(SECRET, algorithms=algorithms)
 
 
+def test_an_algorithm_that_does_not_exist_is_told_at_once() -> None:
+    with pytest.raises(ValueError, match=r"names 'RS265'; there are .*RS256"):
+        JWTAuthenticator(issuer="https://idp.example", algorithms=["ES256", "RS265"])
+
+
 def test_claims_can_be_called_anything() -> None:
     mapping = ClaimMapping(id="uid", type="kind", roles="groups", attributes=["team"])
     auth = JWTAuthenticator(SECRET, claim_mapping=mapping)

@@ -18,7 +18,7 @@ from apcore_a2a.auth.authenticator import BEARER, to_names
 from apcore_a2a.auth.checked_tokens import CheckedTokens, digest_of
 from apcore_a2a.auth.claims import ClaimMapping, TokenRefused, to_caller
 from apcore_a2a.auth.issuer_keys import IssuerKeys
-from apcore_a2a.auth.keys import VerificationKeys, import_keys
+from apcore_a2a.auth.keys import ALGORITHMS, VerificationKeys, import_keys
 from apcore_a2a.errors import A2AError, OverloadedError
 from apcore_a2a.protocol.decoding import check, decode
 
@@ -94,6 +94,9 @@ class JWTAuthenticator:
         if algorithms is not None and (not algorithms or "none" in algorithms):
             raise ValueError("algorithms must name at least one signature algorithm, and never 'none'")
         self._algorithms = None if algorithms is None else to_names(algorithms)
+        misspelt = sorted(set(self._algorithms or ()) - ALGORITHMS)
+        if misspelt:
+            raise ValueError(f"algorithms names {misspelt[0]!r}; there are {', '.join(sorted(ALGORITHMS))}")
         self._mapping = claim_mapping or _DEFAULT
         self._issuer = checks.get("issuer")
         self._required = _required_claims(self._mapping.id, checks)

@@ -34,6 +34,7 @@ _BY_CURVE: Final = {
     "P-521": frozenset({"ES512"}),
     "Ed25519": frozenset({"EdDSA", "Ed25519"}),
 }
+ALGORITHMS: Final = _SECRET.union(_RSA, *_BY_CURVE.values())
 # The parameters of a private key (RFC 7518 §6.2.2, 6.3.2): whoever publishes one has lost it.
 _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 

@@ -3,6 +3,7 @@
 Rule: an authenticator proves who a caller is; what they may do is apcore's ACL's business.
 """
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Sequence
@@ -48,6 +49,7 @@ class Authenticator(Protocol):
 
 SYSTEM: Final = "system"
 """The type of caller that apcore's ACL trusts; nobody from outside has it."""
+MAX_SECONDS: Final = 30.0  # that an authenticator may take; keys of a provider are fetched, or not, in twenty
 BEARER: Final[dict[str, Any]] = {"type": "http", "scheme": "bearer"}
 
 
@@ -56,7 +58,8 @@ async def identify(authenticator: Authenticator, headers: dict[str, str]) -> Cal
     identity = authenticator.authenticate(headers)
     # The answer is looked at, not the function: a wrapper around a coroutine function is none itself.
     if inspect.isawaitable(identity):
-        identity = await identity
+        async with asyncio.timeout(MAX_SECONDS):
+            identity = await identity
     if identity is None:
         return None
     caller = _to_caller(identity)

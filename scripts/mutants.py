@@ -242,6 +242,21 @@ MUTANTS: Final = (
         "owner=EVERYBODY",
         ISOLATION,
     ),
+    Mutant("who has no id is nobody", "authenticator.py", "if not caller.id:", "if False:", "tests/auth"),
+    Mutant(
+        "who has a name is not one of those without",
+        "authenticator.py",
+        "if identity.id != ANONYMOUS and not identity.is_authenticated:",
+        "if False:",
+        "tests/auth",
+    ),
+    Mutant(
+        "an administrator is shown nothing that was said",
+        "../engine/engine.py",
+        "tasks.append(_outline(task, record.owner))",
+        "tasks.append(task)",
+        "tests/interaction/test_callers.py",
+    ),
     Mutant(
         "a denial looks like an unknown task",
         "../errors.py",

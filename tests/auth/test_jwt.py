@@ -160,6 +160,7 @@ def test_any_text_and_any_bytes_are_a_secret(secret: str | bytes) -> None:
     ("key", "said"),
     [
         (base64.b64encode(PEM.encode()).decode(), "neither RSA, EC nor Ed25519"),
+        ("https://sso.example.com/realms/main/protocol/openid-connect/certs", "use jwks_url, or issuer"),
         ('{"kty":"RSA","n":', "looks like a JSON Web Key"),
         ({"kty": "RSA"}, "cannot be used"),
         ({"keys": 7}, "a list of keys"),

@@ -98,6 +98,8 @@ def import_keys(key: str | bytes | Mapping[str, Any]) -> VerificationKeys:
         return _import_mapping(key)
     secret = key.encode() if isinstance(key, str) else key
     text = secret.decode("utf-8", "replace").strip(_AROUND)
+    if text.startswith(("https://", "http://")):  # which everybody knows
+        raise ValueError("the key is an address: to fetch the keys that are published there, use jwks_url, or issuer")
     if '"kty"' in text:
         return _import_mapping(_read_json(text))
     public = _import_public(text)

@@ -14,6 +14,7 @@ from apcore_a2a.storage.task_store import Backlog, Usage
 from tests.interaction.serving import listen
 from tests.postgres_server import shared_server
 from tests.processes import Process, running
+from tests.sources import ROOT
 
 AGENT = """
 import asyncio
@@ -134,6 +135,15 @@ async def test_a_store_of_one_process_is_refused(agent: str, store: tuple[str, .
     async with running("-m", "apcore_a2a", "serve", agent, "--workers", "2", *store) as process:
         assert await process.ends() == 1
         assert "--workers needs a store that processes can share: --store postgresql://" in process.said
+
+
+@pytest.mark.parametrize("is_directory", [False, True], ids=["file", "directory"])
+async def test_workers_are_not_reloaded(agent: str, is_directory: bool) -> None:
+    target = str(ROOT / "examples" / "extensions") if is_directory else agent
+    arguments = ("serve", target, "--port", "0", "--workers", "2", "--reload", "--store", shared_server().url())
+    async with running("-m", "apcore_a2a", *arguments) as process:
+        assert await process.ends() == 1
+        assert process.said == "Error: Give either --workers or --reload, not both.\n"
 
 
 async def test_workers_that_cannot_start_end_with_the_reason_once(agent: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 
 import httpx
@@ -185,7 +186,7 @@ async def test_who_dies_again_and_again_is_replaced_later_and_later(agent: str) 
         assert process.said.count("store   postgresql") == 1  # the banner is shown once
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "SIGINT", "SIGHUP"])
 async def test_at_the_end_nobody_new_is_let_in_and_what_runs_is_finished(agent: str, number: signal.Signals) -> None:
     arguments = ("serve", agent, "--port", "0", "--workers", "2", "--store", shared_server().url(), "--metrics")
     async with running("-m", "apcore_a2a", *arguments) as process, httpx.AsyncClient(timeout=20) as http:
@@ -199,6 +200,39 @@ async def test_at_the_end_nobody_new_is_let_in_and_what_runs_is_finished(agent: 
         assert await asked > 0
         assert await process.ends() == 0
         assert "Traceback" not in process.said
+
+
+async def test_a_terminal_that_is_closed_is_no_second_signal(agent: str) -> None:
+    arguments = ("serve", agent, "--port", "0", "--workers", "2", "--store", shared_server().url(), "--metrics")
+    async with running("-m", "apcore_a2a", *arguments) as process, httpx.AsyncClient(timeout=20) as http:
+        url = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
+        await process.says(r"running on [^$]*running on")
+        asked = asyncio.create_task(ask(http, url, "sleep 3"))
+        await until_one_runs(http, url)
+        process.signal(signal.SIGTERM)
+        await until_refused(http, url)
+        process.signal(signal.SIGHUP)
+        assert await asked > 0
+        assert await process.ends() == 0
+
+
+async def test_under_nohup_workers_outlive_their_terminal(agent: str) -> None:
+    # As `nohup` does it: what is ignored when a program begins stays so.
+    nohup = (
+        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
+    )
+    arguments = ("serve", agent, "--port", "0", "--workers", "2", "--store", shared_server().url())
+    async with running("-c", nohup, sys.executable, "-m", "apcore_a2a", *arguments) as process:
+        async with httpx.AsyncClient(timeout=20) as http:
+            url = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
+            await process.says(r"running on [^$]*running on")
+            process.signal(signal.SIGHUP)
+            for worker in await all_workers(http, url, 2):
+                os.kill(worker, signal.SIGHUP)
+            await all_workers(http, url, 2)
+            process.signal(signal.SIGTERM)
+            assert await process.ends() == 0
+            assert "replaced" not in process.said
 
 
 async def test_a_second_signal_ends_all_of_them_at_once(agent: str) -> None:

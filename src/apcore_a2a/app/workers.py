@@ -52,6 +52,10 @@ class Workers:
         self._code = 0
         self.has_served = False
         """Whether any of them ever has; a worker knows what was true when it was started."""
+        self._handled = [*SIGNALS, signal.SIGCHLD]
+        # Whoever has chosen what SIGHUP does, be it `nohup`, which has it ignored, has chosen.
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            self._handled.append(signal.SIGHUP)
         self._news, self._tell = os.pipe()
         # Nobody writes to it: that it ends tells the workers that their parent has.
         self._life, self._lifeline = os.pipe()
@@ -61,7 +65,7 @@ class Workers:
         for descriptor in (self._news, self._tell):
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self._tell)
-        for number in (*SIGNALS, signal.SIGCHLD):
+        for number in self._handled:
             signal.signal(number, _noted)
         self._start(0)
         while self._running or self._due:
@@ -85,6 +89,8 @@ class Workers:
             self._reap()
         elif byte in SIGNALS:
             self._stop(signal.Signals(byte))
+        elif byte == signal.SIGHUP and not self._is_stopping:  # the terminal was closed: never the second signal
+            self._stop(signal.SIGTERM)
 
     # ---- begin ----------------------------------------------------------------------------------------------------
 
@@ -104,13 +110,13 @@ class Workers:
 
     def _start(self, worker: int) -> None:
         # Neither side hears a signal before it is ready to: the child must not act as the parent.
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._handled)
         pid = os.fork()
         if not pid:
             self._be(worker)
         self._running[pid] = worker
         self._started[worker] = time.monotonic()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)
 
     def _be(self, worker: int) -> NoReturn:
         """The life of a child."""
@@ -118,9 +124,9 @@ class Workers:
         try:
             os.setpgid(0, 0)  # Ctrl-C at the terminal is for the parent, which passes it on once
             signal.set_wakeup_fd(-1)
-            for number in (*SIGNALS, signal.SIGCHLD):
+            for number in self._handled:
                 signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)
             os.close(self._lifeline)
             end_with_parent(self._life)
             code = self._serve(worker, self._say_that_it_serves)

@@ -131,6 +131,49 @@ async def test_a_signal_that_comes_while_workers_are_started_ends_all_of_them() 
         await process.says("all have ended: 0")
 
 
+NO_PROCESS_TO_BE_HAD = """
+import errno, os, signal, sys, time
+from apcore_a2a.app import workers
+
+fork = os.fork
+refused = set(map(int, sys.argv[1].split(",")))  # which calls of fork() are
+calls = 0
+
+def fork_if_there_is_room():
+    global calls
+    calls += 1
+    if calls in refused:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+    return fork()
+
+def serve(worker, note_that_it_serves):
+    sys.stderr.write(f"worker {worker} serves\\n")
+    note_that_it_serves()
+    while True:
+        time.sleep(60)
+
+os.fork = fork_if_there_is_room
+workers.PAUSE = 0.01
+code = workers.Workers(2, serve, [], on_ended=lambda worker: None).run()
+sys.stderr.write(f"all have ended: {code}\\n")
+"""
+
+
+async def test_a_machine_without_room_for_a_process_is_asked_again_later() -> None:
+    async with running("-c", NO_PROCESS_TO_BE_HAD, "2,3") as process:
+        await process.says("worker 1 serves")
+        process.signal(signal.SIGTERM)
+        await process.says("all have ended: 0")
+        assert process.said.count("no process to be had for a worker") == 2
+        assert process.said.count("worker 0 serves") == 1
+
+
+async def test_a_machine_without_room_for_the_first_worker_ends_the_command() -> None:
+    async with running("-c", NO_PROCESS_TO_BE_HAD, "1") as process:
+        await process.says("all have ended: 2")
+        assert "no process to be had for a worker" in process.said
+
+
 @pytest.mark.parametrize("store", [(), ("--store", "sqlite:///tasks.db")])
 async def test_a_store_of_one_process_is_refused(agent: str, store: tuple[str, ...]) -> None:
     async with running("-m", "apcore_a2a", "serve", agent, "--workers", "2", *store) as process:

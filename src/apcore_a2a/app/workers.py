@@ -109,14 +109,19 @@ class Workers:
                 self._start(worker)
 
     def _start(self, worker: int) -> None:
+        self._started[worker] = time.monotonic()
         # Neither side hears a signal before it is ready to: the child must not act as the parent.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._handled)
-        pid = os.fork()
-        if not pid:
-            self._be(worker)
-        self._running[pid] = worker
-        self._started[worker] = time.monotonic()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)
+        try:
+            pid = os.fork()
+            if not pid:
+                self._be(worker)
+            self._running[pid] = worker
+        except OSError as error:  # too many processes, or no memory: that may pass, and the others go on
+            logger.error("no process to be had for a worker", extra={"worker": worker, "reason": error.strerror})
+            self._ended(worker, NOT_STARTED)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)
 
     def _be(self, worker: int) -> NoReturn:
         """The life of a child."""

@@ -96,7 +96,7 @@ async def connect_pool(address: Address, size: int) -> "asyncpg.Pool[asyncpg.Rec
     limits = {**LIMITS, "search_path": address.schema}
     pool = asyncpg.create_pool(
         address.dsn,
-        min_size=1,
+        min_size=0,  # asyncpg would replace one that is lost by itself, with a traceback for each time it cannot
         max_size=size,
         timeout=CONNECT_TIME,
         command_timeout=ANSWER_TIME,
@@ -140,8 +140,8 @@ def why_not(error: BaseException, address: Address) -> StoreUnavailableError:
             text = f"PostgreSQL at {where} is starting up or shutting down; try again when it is up"
         case OSError() | TimeoutError():
             text = f"PostgreSQL at {where} does not answer; check that it runs, and host and port in the store's URL"
-        case asyncpg.ClientConfigurationError() | ValueError():
-            text = "The store's URL has an option that asyncpg does not take; correct it"
+        case asyncpg.ClientConfigurationError() | asyncpg.UndefinedObjectError() | ValueError():
+            text = "The store's URL has an option that neither asyncpg nor PostgreSQL takes; correct it"
         case _:
             text = f"The task store at {where} cannot be opened ({type(error).__name__}); see the server's log"
     return StoreUnavailableError(text)

@@ -118,10 +118,17 @@ class Workers:
                 self._be(worker)
             self._running[pid] = worker
         except OSError as error:  # too many processes, or no memory: that may pass, and the others go on
-            logger.error("no process to be had for a worker", extra={"worker": worker, "reason": error.strerror})
-            self._ended(worker, NOT_STARTED)
+            self._refused(worker, error)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)
+
+    def _refused(self, worker: int, error: OSError) -> None:
+        known: dict[str, object] = {"worker": worker, "reason": error.strerror}
+        if self.has_served:
+            known["in_seconds"] = self._put_off(worker)
+        else:
+            self._code = NOT_STARTED
+        logger.error("no process to be had for a worker", extra=known)
 
     def _be(self, worker: int) -> NoReturn:
         """The life of a child."""
@@ -162,9 +169,9 @@ class Workers:
             worker = self._running.pop(pid, None)
             if worker is not None:
                 self._on_ended(worker)
-                self._ended(worker, os.waitstatus_to_exitcode(status))
+                self._ended(worker, pid, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, worker: int, code: int) -> None:
+    def _ended(self, worker: int, pid: int, code: int) -> None:
         if self._is_stopping:
             if code > 0:  # a second signal cut it short
                 self._code = code
@@ -175,12 +182,17 @@ class Workers:
             self._is_stopping = True
             self._code = code if code > 0 else NOT_STARTED
             return
+        known = {"worker": worker, "pid": pid, "code": code, "in_seconds": self._put_off(worker)}
+        logger.warning("worker ended and is replaced", extra=known)
+
+    def _put_off(self, worker: int) -> float:
+        """Have it started after a pause; how many seconds that is."""
         pause = PAUSE
         if time.monotonic() - self._started[worker] < STEADY:
             pause = self._pauses.get(worker, PAUSE)
         self._pauses[worker] = min(2 * pause, LONGEST_PAUSE)
         self._due[worker] = time.monotonic() + pause
-        logger.warning("worker ended and is replaced", extra={"worker": worker, "code": code, "in_seconds": pause})
+        return pause
 
 
 def end_with_parent(lifeline: int) -> None:

@@ -234,6 +234,9 @@ def _serve_application(
     possible = _OF_ANY_APPLICATION
     if isinstance(app, Application):  # it has times of its own
         possible |= {"workers"}
+    elif given["workers"] > 1:  # it may come from the environment
+        text = f"--workers is for agents, and {name} is another application: start its processes one by one"
+        raise click.ClickException(text)
     else:
         possible |= _TIMES
     for option in click.get_current_context().command.params:

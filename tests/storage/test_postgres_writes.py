@@ -240,6 +240,20 @@ async def test_a_server_that_is_restarted_is_missed_for_a_while_and_nothing_is_l
     await store.close()
 
 
+async def test_a_server_that_is_away_is_told_in_a_line_and_not_in_tracebacks(
+    own_server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = PostgresStore(own_server.url())
+    await store.open()
+    await store.check()
+    await asyncio.to_thread(own_server.stop)
+    with pytest.raises(StoreUnavailableError):
+        await store.check()
+    await store.close()
+    assert [record.message for record in caplog.records if record.exc_info] == []
+    assert "task store is not available" in caplog.text
+
+
 async def test_while_the_server_is_away_new_tasks_are_refused_at_once(
     own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

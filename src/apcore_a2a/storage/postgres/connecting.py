@@ -140,8 +140,8 @@ def why_not(error: BaseException, address: Address) -> StoreUnavailableError:
             text = f"PostgreSQL at {where} is starting up or shutting down; try again when it is up"
         case OSError() | TimeoutError():
             text = f"PostgreSQL at {where} does not answer; check that it runs, and host and port in the store's URL"
-        case asyncpg.ClientConfigurationError() | ValueError():
-            text = "The store's URL has an option that asyncpg does not take; correct it"
+        case asyncpg.ClientConfigurationError() | asyncpg.UndefinedObjectError() | ValueError():
+            text = "The store's URL has an option that neither asyncpg nor PostgreSQL takes; correct it"
         case _:
             text = f"The task store at {where} cannot be opened ({type(error).__name__}); see the server's log"
     return StoreUnavailableError(text)

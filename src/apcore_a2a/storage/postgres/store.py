@@ -86,8 +86,12 @@ class PostgresStore:
         """
         given: dict[str, Any] = {}  # Any: as the constructor takes them
         for name, text in parse_qsl(urlsplit(url).query, keep_blank_values=True):
-            if name in _OPTIONS:
+            if name not in _OPTIONS:
+                continue
+            try:
                 given[name] = _OPTIONS[name](text)
+            except ValueError:
+                raise ValueError(f"{name} in a store URL must be a number, not {text!r}") from None
         return cls(url, **given)
 
     async def open(self) -> None:

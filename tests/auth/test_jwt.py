@@ -168,7 +168,16 @@ def test_any_text_and_any_bytes_are_a_secret(secret: str | bytes) -> None:
         ({"keys": []}, "no key to check a signature with"),
         ({"keys": [{**RSA.as_dict(private=False), "use": "enc"}]}, "no key to check a signature with"),
     ],
-    ids=lambda value: str(value)[:25],
+    ids=[
+        "base64 of PEM",
+        "address",
+        "half of a JWK",
+        "empty JWK",
+        "number",
+        "list of a number",
+        "empty set",
+        "for encryption",
+    ],
 )
 def test_what_is_no_key_is_refused_at_once(key: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):

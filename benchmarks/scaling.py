@@ -3,7 +3,8 @@
 python -m benchmarks.scaling [--seconds 3] [--cores 8]
 
 A task is one message answered at once: created and working, then an artifact and its end, in two writes. The processor
-time is that of the server's own process for the writing connection. Everything after "model" is arithmetic.
+time is that of the server's own process for the writing connection. Everything after "model" is arithmetic, but for the
+heartbeats, each of which looks at the leases of all replicas.
 """
 
 import argparse
@@ -17,14 +18,19 @@ from typing import NamedTuple
 
 import asyncpg
 
+from apcore_a2a.engine.cluster import BEATS
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
+from apcore_a2a.storage.postgres.replicas import BEAT
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import PostgresServer
 from tests.storage.contract import Author, append, timestamp
 
 WRITERS = 64  # clients at once: batches have about that many writes
-IDLE = 0.933  # transactions a second of an idle replica (benchmarks.bench_cluster: 2.80 for three)
+IDLE = 3.25 / 3  # transactions a second of an idle replica (benchmarks.bench_cluster: 3.25 for three)
+REPLICAS = (10, 100, 1_000)
+HEARTBEATS = 1_000  # to measure one by
 CONNECTIONS = 6  # of one replica
+LEASE = 15.0  # seconds, unless the store's URL says otherwise
 USABLE = 0.7  # of a core: the rest is for reads, vacuum and bursts
 OWNERS = 10_000
 WHO_WRITES = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%WITH given AS%' AND pid <> pg_backend_pid()"
@@ -76,6 +82,26 @@ async def measure(server: PostgresServer, seconds: float) -> Cost:
     return Cost(processor, float(wal) / done, float(size) / done)
 
 
+async def measure_heartbeat(server: PostgresServer, replicas: int) -> float:
+    """Microseconds of the server's processor for a heartbeat, which looks at the leases of so many replicas."""
+    schema = f"replicas{replicas}"
+    store = PostgresStore(server.url(schema=schema))
+    await store.open()
+    connection = await asyncpg.connect(server.dsn, server_settings={"search_path": schema})
+    live = "SELECT 'r' || n, clock_timestamp() + interval '1 hour', '' FROM generate_series(1, $1::int) AS n"
+    await connection.execute(f"INSERT INTO replica (name, until, place) {live}", replicas)
+    await connection.execute("ANALYZE replica")
+    heartbeat = await connection.prepare(BEAT)
+    backend = connection.get_server_pid()
+    before = processor_time(backend)
+    for number in range(HEARTBEATS):
+        await heartbeat.fetchval(f"r{number % replicas + 1}", 3600.0)
+    spent = processor_time(backend) - before
+    await connection.close()
+    await store.close()
+    return spent / HEARTBEATS * 1e6
+
+
 async def one_task(store: PostgresStore, number: int) -> None:
     author = Author(f"{number:032x}", owner=f"owner{number % OWNERS}")
     working = StatusUpdate(status=TaskStatus(state=TaskState.WORKING, timestamp=timestamp()))
@@ -93,17 +119,15 @@ def processor_time(pid: int) -> float:
 # ---- model --------------------------------------------------------------------------------------------------------
 
 
-def tell_capacity(cost: Cost, cores: int) -> None:
+def tell_capacity(cost: Cost, heartbeats: dict[int, float], cores: int) -> None:
     tasks = cores * USABLE * 1e6 / cost.processor
     print(f"model: {cores} cores of database carry {tasks:,.0f} tasks/s, {tasks * cost.wal / 1e6:,.0f} MB/s of log,")
     print(f"       {tasks * cost.stored * 86_400 / 1e9:,.0f} GB a day if nothing expired")
-    for replicas in (10, 100, 1_000):
-        idle = replicas * IDLE
-        share = idle * cost.processor / (cores * 1e6)
-        print(
-            f"       {replicas:5,} replicas: {replicas * CONNECTIONS:6,} connections, {idle:7,.0f} idle transactions/s"
-            f" ({share:.2%} of the processor), {tasks / replicas:7,.0f} tasks/s each"
-        )
+    for replicas, heartbeat in heartbeats.items():
+        share = replicas * BEATS / LEASE * heartbeat / 1e6
+        idle = f"{replicas * IDLE:7,.0f} idle transactions/s, heartbeats of {heartbeat:,.0f} µs ({share:.1%} of a core)"
+        each = f"{tasks / replicas:7,.0f} tasks/s each"
+        print(f"       {replicas:5,} replicas: {replicas * CONNECTIONS:6,} connections, {idle}, {each}")
 
 
 def tell_shards(seed: int = 1) -> None:
@@ -125,7 +149,10 @@ async def run(options: argparse.Namespace, server: PostgresServer) -> None:
     cost = await measure(server, options.seconds)
     print(f"measured: a task costs {cost.processor:.0f} µs of processor, {cost.wal:,.0f} bytes of log,", end=" ")
     print(f"{cost.stored:,.0f} bytes stored")
-    tell_capacity(cost, options.cores)
+    heartbeats: dict[int, float] = {}
+    for replicas in REPLICAS:
+        heartbeats[replicas] = await measure_heartbeat(server, replicas)
+    tell_capacity(cost, heartbeats, options.cores)
     tell_shards()
 
 

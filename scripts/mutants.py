@@ -105,6 +105,7 @@ MUTANTS: Final = (
     ),
     Mutant("a secret is strong", "keys.py", "if len(secret) < MIN_SECRET or", "if False and"),
     Mutant("a secret has different characters", "keys.py", "or len(set(secret)) < MIN_DIFFERENT", ""),
+    Mutant("a public key is no secret", "keys.py", "public = _import_public(text)", "public = None", "tests/auth"),
     Mutant("an RSA key has 2048 bits", "keys.py", "if bits < MIN_RSA_BITS:", "if False:"),
     Mutant("a known token expires", "checked_tokens.py", "if checked.until <= now:", "if False:", "tests/auth"),
     Mutant(
@@ -237,9 +238,24 @@ MUTANTS: Final = (
     Mutant(
         "another's tasks are not listed",
         "../engine/engine.py",
-        "owner=EVERYBODY if is_admin else context.owner",
+        "owner=EVERYBODY if self._is_admin(context) else context.owner",
         "owner=EVERYBODY",
         ISOLATION,
+    ),
+    Mutant("who has no id is nobody", "authenticator.py", "if not caller.id:", "if False:", "tests/auth"),
+    Mutant(
+        "who has a name is not one of those without",
+        "authenticator.py",
+        "if identity.id != ANONYMOUS and not identity.is_authenticated:",
+        "if False:",
+        "tests/auth",
+    ),
+    Mutant(
+        "an administrator is shown nothing that was said",
+        "../engine/engine.py",
+        "tasks.append(_outline(task, record.owner))",
+        "tasks.append(task)",
+        "tests/interaction/test_callers.py",
     ),
     Mutant(
         "a denial looks like an unknown task",

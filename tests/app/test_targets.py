@@ -276,3 +276,13 @@ def test_ctrl_c_at_a_terminal_ends_dev_and_what_it_has_started(here: Path) -> No
         person.sees("Press CTRL\\+C to quit")
         person.interrupts("Finished server process")
         assert person.ends() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+def test_a_signal_to_dev_at_a_terminal_ends_what_it_has_started(here: Path, number: signal.Signals) -> None:
+    (here / "skills.py").write_text(SKILLS)
+    with at_terminal("dev", "skills.py", "--port", "0") as person:
+        person.sees("Press CTRL\\+C to quit")
+        person.signal(number)
+        person.sees("Finished server process")
+        assert person.ends() == 0

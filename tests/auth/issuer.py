@@ -8,11 +8,12 @@ import json
 import sys
 import threading
 import time
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote_plus, urlsplit
 
 import httpx
 from joserfc import jwt
@@ -120,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
         issuer = self.issuer
         if path == TOKEN:
             form = parse_qs(body)
-            claims = {"sub": form["client_id"][0], "scope": form.get("scope", [""])[0]}
+            claims = {"sub": self.client_id(form), "scope": form.get("scope", [""])[0]}
             self.answer({"access_token": issuer.token(claims), "token_type": "Bearer", "expires_in": 300})
             return
         if path == "/test/rotate":
@@ -135,6 +136,13 @@ class Handler(BaseHTTPRequestHandler):
             self.answer({"access_token": issuer.token(json.loads(body))})
             return
         self.answer({})
+
+    def client_id(self, form: dict[str, list[str]]) -> str:
+        """Who asks for a token: as the form says, or as the header does (RFC 6749 §2.3.1)."""
+        if "client_id" in form:
+            return form["client_id"][0]
+        pair = b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode()
+        return unquote_plus(pair.partition(":")[0])
 
     def answer(self, value: Any, status: int = 200) -> None:
         self.write(status, json.dumps(value).encode())
@@ -168,6 +176,7 @@ class Provider:
     def __init__(self, url: str, http: httpx.AsyncClient) -> None:
         self.issuer = url + REALM
         self.jwks_url = url + CERTS
+        self.token_url = url + TOKEN
         self._url = url
         self._http = http
 

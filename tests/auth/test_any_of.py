@@ -173,7 +173,7 @@ def test_one_in_a_list_is_that_one() -> None:
         (JWT.security_schemes(), {"authorization": "Bearer x"}, b'Bearer error="invalid_token"'),
         (KEYS.security_schemes(), {"x-api-key": "x"}, b'ApiKey header="X-API-Key"'),
         ([*JWT.security_schemes(), OPEN_ID, *KEYS.security_schemes()], {}, b'Bearer, ApiKey header="X-API-Key"'),
-        ([{"type": "http", "scheme": "basic"}], {"authorization": "Basic x"}, b"Basic"),
+        ([{"type": "http", "scheme": "basic"}], {"authorization": "Basic x"}, b'Basic realm="agent"'),
         ([{"type": "mutualTLS"}], {}, b"Bearer"),
         ([{"type": "apiKey", "in": "query", "name": "key"}], {}, b"Bearer"),
         ([], {}, b"Bearer"),

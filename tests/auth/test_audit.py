@@ -70,6 +70,21 @@ async def test_neither_contents_nor_credentials_are_in_it(tmp_path: Path) -> Non
     assert all("event" in line for line in read(path))
 
 
+async def test_a_route_of_our_own_is_a_line_too(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    async with browsing(await audited(str(path), push_notifications=True)) as client:
+        await client.get("/webhooks", headers=bearer())
+        await client.post("/webhooks:redeliver", json={"taskId": "unknown"}, headers=bearer(sub="bob"))
+        await client.get("/webhooks")
+    told = [(line["event"], line["operation"], line.get("caller"), line["outcome"]) for line in read(path)]
+    assert told == [
+        ("operation", "GET /webhooks", "https://idp.example|ada", "allowed"),
+        ("operation", "POST /webhooks:redeliver", "https://idp.example|bob", "refused"),
+        ("authentication", "GET /webhooks", None, "denied"),
+    ]
+    assert read(path)[1]["reason"] == "NOT_FOUND"
+
+
 async def test_behind_a_proxy_it_names_who_asked(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     async with browsing(await audited(str(path), trusted_proxies="127.0.0.1")) as client:

@@ -46,6 +46,24 @@ async def test_a_caller_is_taken_as_it_is() -> None:
     assert await identify(Answers(caller), {}) is caller
 
 
+async def test_a_caller_with_a_name_is_not_one_of_those_without() -> None:
+    caller = await identify(Answers(Caller(id="ada")), {})
+    assert caller == Caller(id="ada", type="user")
+    assert await identify(Answers(Caller()), {}) == Caller()
+
+
+@pytest.mark.parametrize(
+    "answer", [SimpleNamespace(id=None), SimpleNamespace(id=""), Caller(id="", type="user")], ids=repr
+)
+async def test_who_has_no_id_is_refused(answer: Any) -> None:
+    assert await identify(Answers(answer), {}) is None
+
+
+async def test_a_single_role_needs_no_list() -> None:
+    caller = await identify(Answers(SimpleNamespace(id="ada", roles="ops", scopes="read")), {})
+    assert caller == Caller(id="ada", type="user", roles=("ops",), scopes=("read",))
+
+
 async def test_nobody_is_nobody() -> None:
     assert await identify(Answers(None), {}) is None
 

@@ -97,6 +97,22 @@ async def test_many_who_wait_cause_one_fetch(web: Web, clock: Clock) -> None:
     assert len(web.asked) == 1
 
 
+async def test_many_who_wait_for_a_provider_that_hangs_wait_once(clock: Clock) -> None:
+    asked: list[str] = []
+
+    async def hang(url: str) -> Any:
+        asked.append(url)
+        await asyncio.sleep(0)
+        clock.now += TRY_AGAIN  # as long as a fetch may take
+        raise FetchError("timeout")
+
+    keys = IssuerKeys(jwks_url=CERTS, fetch=hang, clock=clock)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        for _ in range(50):
+            group.create_task(keys.look_again())
+    assert len(asked) == 1
+
+
 async def test_who_waits_for_the_fetch_of_the_start_causes_no_other(web: Web, clock: Clock) -> None:
     keys = IssuerKeys(jwks_url=CERTS, fetch=web.fetch, clock=clock)
     web.gate = asyncio.Event()

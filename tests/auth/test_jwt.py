@@ -1,12 +1,14 @@
 """JWTAuthenticator: whom it lets in, and every way a token can be wrong."""
 
 import base64
+import hmac
 import json
 import logging
 import time
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from joserfc.jwk import ECKey, KeySet, OctKey, OKPKey, RSAKey
 
 from apcore_a2a.auth.authenticator import Authenticator
@@ -113,6 +115,82 @@ def test_a_public_key_is_never_taken_for_a_shared_secret() -> None:
     assert auth.authenticate(forged) is None
 
 
+PEM = RSA.as_pem(private=False).decode()
+PASTED = {
+    "between triple quotes": f"\n    {PEM}",
+    "with a byte order mark": f"\ufeff{PEM}",
+    "in quotes": f'"{PEM}"',
+    "below a comment": f"# of the realm main\n{PEM}",
+    "on one line": PEM.replace("\n", "\\n"),
+    "as bytes": f"\n{PEM}".encode(),
+    "without its first and last line, as Keycloak shows it": "".join(PEM.splitlines()[1:-1]),
+    "of OpenSSH": RSA.public_key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode(),
+    "as a JWK": json.dumps(RSA.as_dict(private=False)),
+    "as a set of keys": json.dumps({"keys": [RSA.as_dict(private=False)]}),
+}
+
+
+def _forge(secret: str | bytes) -> dict[str, str]:
+    """A token that is signed with a secret, whatever a library thinks of such a secret."""
+    key = secret.encode() if isinstance(secret, str) else secret
+
+    def part(value: bytes) -> bytes:
+        return base64.urlsafe_b64encode(value).rstrip(b"=")
+
+    said = part(b'{"alg":"HS256"}') + b"." + part(json.dumps({"sub": "eve", "exp": NOW + 3600}).encode())
+    token = said + b"." + part(hmac.digest(key, said, "sha256"))
+    return {"authorization": f"Bearer {token.decode()}"}
+
+
+@pytest.mark.parametrize("pasted", PASTED.values(), ids=PASTED)
+def test_a_public_key_is_one_however_it_was_pasted(pasted: str | bytes) -> None:
+    auth = JWTAuthenticator(pasted)
+    assert auth.authenticate(_forge(pasted)) is None
+    assert auth.authenticate(bearer(key=RSA, alg="RS256")) is not None
+
+
+@pytest.mark.parametrize("secret", [bytes(range(200, 240)), "{a secret} that begins as JSON does, and is none"])
+def test_any_text_and_any_bytes_are_a_secret(secret: str | bytes) -> None:
+    auth = JWTAuthenticator(secret)
+    assert auth.authenticate(_forge(secret)) is not None
+    assert auth.authenticate(_forge(SECRET)) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (base64.b64encode(PEM.encode()).decode(), "neither RSA, EC nor Ed25519"),
+        ("https://sso.example.com/realms/main/protocol/openid-connect/certs", "use jwks_url, or issuer"),
+        ('{"kty":"RSA","n":', "looks like a JSON Web Key"),
+        ({"kty": "RSA"}, "cannot be used"),
+        ({"keys": 7}, "a list of keys"),
+        ({"keys": [7]}, "a list of keys"),
+        ({"keys": []}, "no key to check a signature with"),
+        ({"keys": [{**RSA.as_dict(private=False), "use": "enc"}]}, "no key to check a signature with"),
+    ],
+    ids=[
+        "base64 of PEM",
+        "address",
+        "half of a JWK",
+        "empty JWK",
+        "number",
+        "list of a number",
+        "empty set",
+        "for encryption",
+    ],
+)
+def test_what_is_no_key_is_refused_at_once(key: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        JWTAuthenticator(key)
+
+
+def test_a_set_of_keys_may_be_one_that_a_provider_published() -> None:
+    signs = {**RSA.as_dict(private=False), "kid": "one", "use": "sig"}
+    encrypts = {**RSA.as_dict(private=False), "kid": "two", "use": "enc", "alg": "RSA-OAEP"}
+    auth = JWTAuthenticator({"keys": [signs, encrypts]})
+    assert auth.authenticate(bearer(key=RSA, alg="RS256")) is not None
+
+
 @pytest.mark.parametrize(
     ("key", "alg"),
     [(ECKey.generate_key("P-256"), "ES256"), (OKPKey.generate_key("Ed25519"), "EdDSA"), (RSA, "PS256")],
@@ -142,6 +220,11 @@ def test_no_signature_is_no_choice(algorithms: list[str]) -> None:
         JWTAuthenticator(SECRET, algorithms=algorithms)
 
 
+def test_an_algorithm_that_does_not_exist_is_told_at_once() -> None:
+    with pytest.raises(ValueError, match=r"names 'RS265'; there are .*RS256"):
+        JWTAuthenticator(issuer="https://idp.example", algorithms=["ES256", "RS265"])
+
+
 def test_claims_can_be_called_anything() -> None:
     mapping = ClaimMapping(id="uid", type="kind", roles="groups", attributes=["team"])
     auth = JWTAuthenticator(SECRET, claim_mapping=mapping)
@@ -160,6 +243,28 @@ def test_an_id_of_another_name_is_checked_as_sub_is(uid: Any) -> None:
     auth = JWTAuthenticator(SECRET, claim_mapping=ClaimMapping(id="user.uid"))
     assert auth.authenticate(bearer(user={"uid": "ada"})) is not None
     assert auth.authenticate(bearer(user={"uid": uid})) is None
+
+
+NESTED: dict[str, Any] = {
+    "resource_access": {"my.agent": {"roles": ["ops"]}, "https://agents.example.com": {"roles": ["ops"]}}
+}
+
+
+@pytest.mark.parametrize("client", ["my.agent", "https://agents.example.com"])
+def test_a_step_of_a_path_may_have_dots(client: str) -> None:
+    auth = JWTAuthenticator(SECRET, claim_mapping=ClaimMapping(roles=f"resource_access.{client}.roles"))
+    caller = auth.authenticate(bearer(**NESTED))
+    assert caller is not None
+    assert caller.roles == ("ops",)
+
+
+def test_one_name_may_stand_where_several_may() -> None:
+    mapping = ClaimMapping(scopes="permissions", attributes="team")
+    auth = authenticator(claim_mapping=mapping, algorithms="HS256", require_claims="team")
+    assert auth.authenticate(bearer(permissions=["read"])) is None
+    caller = auth.authenticate(bearer(permissions=["read"], team="x", t="y"))
+    assert caller is not None
+    assert (caller.scopes, caller.attributes) == (("read",), {"team": "x"})
 
 
 def test_a_required_claim_must_be_there() -> None:

@@ -9,9 +9,10 @@ import apcore
 import httpx
 import pytest
 
-from apcore_a2a import JWTAuthenticator
+from apcore_a2a import A2AClient, JWTAuthenticator
 from apcore_a2a.auth import fetching
 from apcore_a2a.auth.claims import ClaimMapping
+from apcore_a2a.client import OAuth2ClientCredentials
 from tests.app.test_app import send
 from tests.app.test_options import banking
 from tests.auth.issuer import CERTS, Provider, provider
@@ -46,7 +47,7 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent(auth: JWTAuthenticator) -> AsyncIterator[Agent]:
+async def agent(auth: JWTAuthenticator | list[JWTAuthenticator]) -> AsyncIterator[Agent]:
     scripted = ScriptedAgent({"hi": (COMPLETED,)})
     async with serving(scripted, auth=auth) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
         yield Agent(http, scripted)
@@ -176,3 +177,26 @@ async def test_an_issuer_and_a_secret_do_not_mix() -> None:
     for given in arguments:
         with pytest.raises(ValueError):
             JWTAuthenticator(**given)
+
+
+async def test_a_provider_is_not_asked_about_the_tokens_of_another(idp: Provider) -> None:
+    async with provider() as other:
+        auth = [JWTAuthenticator(issuer=one.issuer, audience="agents") for one in (other, idp)]
+        async with agent(auth) as served:
+            assert await served.status(await idp.bearer()) == 200
+            assert await served.status(await other.bearer()) == 200
+            await other.behave("hangs")
+            await idp.rotate()  # a key of which the first of the two has never heard
+            asked = await other.asked(CERTS)
+            assert await served.status(await idp.bearer()) == 200
+            assert await other.asked(CERTS) == asked
+
+
+async def test_a_client_with_an_id_and_a_secret_gets_in_by_the_provider_alone(idp: Provider) -> None:
+    scripted = ScriptedAgent({"hi": (COMPLETED,)})
+    accepted = JWTAuthenticator(issuer=idp.issuer, audience="agents")
+    credentials = OAuth2ClientCredentials("my client", "s3:cret", token_url=idp.token_url, scopes="read write")
+    async with serving(scripted, auth=accepted) as url, A2AClient(url, auth=credentials) as client:
+        await client.send_message("hi")
+    caller = scripted.calls[0].caller
+    assert (caller.id, caller.issuer, caller.scopes) == ("my client", idp.issuer, ("read", "write"))

@@ -122,6 +122,26 @@ async def test_the_card_says_which_scopes_and_the_extended_card_what_this_caller
 
 
 @requirement("FR-AGC-004")
+async def test_a_card_for_somebody_does_not_name_what_they_may_not_call_in_any_other_place() -> None:
+    def look() -> str:
+        return "seen"
+
+    @skill(annotations={"requires_approval": True})
+    def pay() -> str:
+        return "paid"
+
+    app = await async_serve([look, pay], auth=JWTAuthenticator(SECRET), skill_scopes={"pay": "bank:write"})
+    async with browsing(app) as client:
+        public = (await client.get("/.well-known/agent-card.json", headers=V1)).json()
+        lacking = (await client.get(EXTENDED, headers={**bearer(), **V1})).json()
+        having = (await client.get(EXTENDED, headers={**bearer(scope="bank:write"), **V1})).json()
+    assert "pay" not in str(public) and "pay" not in str(lacking)
+    assert [one["id"] for one in having["skills"]] == ["look", "pay"]
+    assert "look, pay" in having["description"]
+    assert public["name"] == lacking["name"] == having["name"] == "agent"
+
+
+@requirement("FR-AGC-004")
 async def test_every_name_of_the_extended_card_answers_for_its_reader() -> None:
     async with browsing(await bank()) as client:
 

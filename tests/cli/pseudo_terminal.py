@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -30,6 +31,10 @@ class PseudoTerminal:
 
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the process alone, as `kill` does; a key is for all that it has started, too."""
+        self._process.send_signal(number)
 
     def interrupts(self, pattern: str) -> None:
         """Press Ctrl-C until the screen matches. Once will do, but for one that comes between prompt and first key."""

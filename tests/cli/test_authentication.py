@@ -87,6 +87,7 @@ async def test_a_key_may_stand_in_a_file(tmp_path: Path) -> None:
         (["--auth-jwks-url", "http://idp.example/certs"], "jwks_url must be an https address"),
         (["--auth-key", "hunter2"], "use at least 32 random characters, such as those that `openssl rand -hex 32`"),
         (["--auth-key", "a" * 64], "the shared secret is weak"),
+        (["--auth-key", __file__], f"--auth-key names a file: write @{__file__}"),
         (["--auth-key", SECRET, "--skill-scope", "text.*"], "--skill-scope must look like"),
         (["--skill-scope", "text.*=read"], "skill_scopes needs auth"),
         (["--audit-log", "/no/such/dir/log"], "the audit log /no/such/dir/log cannot be written"),
@@ -125,6 +126,15 @@ def test_keys_without_a_file_are_printed_with_their_line() -> None:
 def test_a_key_for_nobody_is_refused(tmp_path: Path) -> None:
     assert keys_new("two words").returncode == 2
     assert keys_new("ada", "--file", str(tmp_path / "no" / "keys")).returncode == 1
+
+
+@pytest.mark.parametrize("word", ["read write", "read,write", "#1", ""])
+@pytest.mark.parametrize("flag", ["--role", "--scope"])
+def test_a_word_that_would_break_the_file_is_refused(tmp_path: Path, flag: str, word: str) -> None:
+    made = keys_new("ada", "--file", str(tmp_path / "keys"), flag, word)
+    assert (made.returncode, made.stdout) == (2, "")
+    assert "must be one word" in made.stderr
+    assert not (tmp_path / "keys").exists()
 
 
 def test_a_line_that_an_editor_left_open_stays_a_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,6 +124,34 @@ def test_a_card_for_others_is_a_report_that_says_what_to_pass(terminal: Terminal
 
     assert ran.code == 4
     assert "Pass --token" in ran.fields["Fail"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"), [((), "Pass --token"), (("--token", "bad"), "does not accept these credentials")]
+)
+def test_an_agent_that_asks_for_credentials_breaks_no_rule(
+    terminal: Terminal, flags: tuple[str, ...], said: str
+) -> None:
+    with scripted() as server:
+        server.on(CARD, respond(card(server.url))).on("/", respond({}, 401))
+        ran = terminal("validate", server.url, "--json", *flags)
+
+    assert ran.code == 4
+    failed = [check for check in ran.json["checks"] if check["result"] == "fail"]
+    assert [check["id"] for check in failed] == ["agent.answers"]
+    assert said in failed[0]["message"]
+
+
+def test_keys_that_cannot_be_used_are_the_callers_mistake_and_not_the_agents(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    (tmp_path / "keys.json").write_text('{"keys": [{"kty": "EC", "crv": "P-256", "kid": "k", "x": "AA", "y": "AA"}]}')
+    with scripted() as server:
+        server.on(CARD, respond(card(server.url)))
+        ran = terminal("validate", server.url, "--keys", str(tmp_path / "keys.json"))
+
+    assert ran.code == 2
+    assert "The pinned key 'k' cannot be used" in ran.err
 
 
 def test_an_agent_that_answers_calls_in_no_way_breaks_the_rules_that_were_tried(

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,7 @@ from apcore_a2a.storage.task_store import Backlog, Usage
 from tests.interaction.serving import listen
 from tests.postgres_server import shared_server
 from tests.processes import Process, running
+from tests.sources import ROOT
 
 AGENT = """
 import asyncio
@@ -70,6 +72,9 @@ async def test_workers_share_a_port_a_dead_one_is_replaced_and_figures_are_added
         victim = min(before)
         os.kill(victim, signal.SIGKILL)
         after = await all_workers(http, url, 2, without=victim)
+        await process.says(
+            rf"worker ended and is replaced worker=\d pid={victim} code=-9"
+        )  # as the kernel's log has it
         assert len(after & before) == 1
         await until_counted(http, url, process)
         process.signal(signal.SIGTERM)
@@ -129,11 +134,73 @@ async def test_a_signal_that_comes_while_workers_are_started_ends_all_of_them() 
         await process.says("all have ended: 0")
 
 
+NO_PROCESS_TO_BE_HAD = """
+import errno, os, signal, sys, time
+from apcore_a2a.app import workers
+
+fork = os.fork
+refused = set(map(int, sys.argv[1].split(",")))  # which calls of fork() are
+calls = 0
+
+def fork_if_there_is_room():
+    global calls
+    calls += 1
+    if calls in refused:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+    return fork()
+
+def serve(worker, note_that_it_serves):
+    sys.stderr.write(f"worker {worker} serves\\n")
+    note_that_it_serves()
+    while True:
+        time.sleep(60)
+
+os.fork = fork_if_there_is_room
+workers.PAUSE = 0.01
+code = workers.Workers(2, serve, [], on_ended=lambda worker: None).run()
+sys.stderr.write(f"all have ended: {code}\\n")
+"""
+
+
+async def test_a_machine_without_room_for_a_process_is_asked_again_later() -> None:
+    async with running("-c", NO_PROCESS_TO_BE_HAD, "2,3") as process:
+        await process.says("worker 1 serves")
+        process.signal(signal.SIGTERM)
+        await process.says("all have ended: 0")
+        assert process.said.count("no process to be had for a worker") == 2
+        assert process.said.count("worker 0 serves") == 1
+
+
+async def test_a_machine_without_room_for_the_first_worker_ends_the_command() -> None:
+    async with running("-c", NO_PROCESS_TO_BE_HAD, "1") as process:
+        await process.says("all have ended: 2")
+        assert "no process to be had for a worker" in process.said
+
+
 @pytest.mark.parametrize("store", [(), ("--store", "sqlite:///tasks.db")])
 async def test_a_store_of_one_process_is_refused(agent: str, store: tuple[str, ...]) -> None:
     async with running("-m", "apcore_a2a", "serve", agent, "--workers", "2", *store) as process:
         assert await process.ends() == 1
         assert "--workers needs a store that processes can share: --store postgresql://" in process.said
+
+
+@pytest.mark.parametrize("is_directory", [False, True], ids=["file", "directory"])
+async def test_workers_are_not_reloaded(agent: str, is_directory: bool) -> None:
+    target = str(ROOT / "examples" / "extensions") if is_directory else agent
+    arguments = ("serve", target, "--port", "0", "--workers", "2", "--reload", "--store", shared_server().url())
+    async with running("-m", "apcore_a2a", *arguments) as process:
+        assert await process.ends() == 1
+        assert process.said == "Error: Give either --workers or --reload, not both.\n"
+
+
+@pytest.mark.parametrize("given", [("--workers", "2"), ()], ids=["flag", "variable"])
+async def test_an_application_that_is_no_agent_has_no_workers(tmp_path: Path, given: tuple[str, ...]) -> None:
+    (tmp_path / "web.py").write_text("from starlette.applications import Starlette\napp = Starlette()\n")
+    variables = {} if given else {"A2A_WORKERS": "2"}
+    target = f"{tmp_path / 'web.py'}:app"
+    async with running("-m", "apcore_a2a", "serve", target, "--port", "0", *given, **variables) as process:
+        assert await process.ends() == 1
+        assert f"--workers is for agents, and {target} is another application" in process.said
 
 
 async def test_workers_that_cannot_start_end_with_the_reason_once(agent: str) -> None:
@@ -175,7 +242,7 @@ async def test_who_dies_again_and_again_is_replaced_later_and_later(agent: str) 
         assert process.said.count("store   postgresql") == 1  # the banner is shown once
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "SIGINT", "SIGHUP"])
 async def test_at_the_end_nobody_new_is_let_in_and_what_runs_is_finished(agent: str, number: signal.Signals) -> None:
     arguments = ("serve", agent, "--port", "0", "--workers", "2", "--store", shared_server().url(), "--metrics")
     async with running("-m", "apcore_a2a", *arguments) as process, httpx.AsyncClient(timeout=20) as http:
@@ -189,6 +256,39 @@ async def test_at_the_end_nobody_new_is_let_in_and_what_runs_is_finished(agent: 
         assert await asked > 0
         assert await process.ends() == 0
         assert "Traceback" not in process.said
+
+
+async def test_a_terminal_that_is_closed_is_no_second_signal(agent: str) -> None:
+    arguments = ("serve", agent, "--port", "0", "--workers", "2", "--store", shared_server().url(), "--metrics")
+    async with running("-m", "apcore_a2a", *arguments) as process, httpx.AsyncClient(timeout=20) as http:
+        url = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
+        await process.says(r"running on [^$]*running on")
+        asked = asyncio.create_task(ask(http, url, "sleep 3"))
+        await until_one_runs(http, url)
+        process.signal(signal.SIGTERM)
+        await until_refused(http, url)
+        process.signal(signal.SIGHUP)
+        assert await asked > 0
+        assert await process.ends() == 0
+
+
+async def test_under_nohup_workers_outlive_their_terminal(agent: str) -> None:
+    # As `nohup` does it: what is ignored when a program begins stays so.
+    nohup = (
+        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
+    )
+    arguments = ("serve", agent, "--port", "0", "--workers", "2", "--store", shared_server().url())
+    async with running("-c", nohup, sys.executable, "-m", "apcore_a2a", *arguments) as process:
+        async with httpx.AsyncClient(timeout=20) as http:
+            url = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
+            await process.says(r"running on [^$]*running on")
+            process.signal(signal.SIGHUP)
+            for worker in await all_workers(http, url, 2):
+                os.kill(worker, signal.SIGHUP)
+            await all_workers(http, url, 2)
+            process.signal(signal.SIGTERM)
+            assert await process.ends() == 0
+            assert "replaced" not in process.said
 
 
 async def test_a_second_signal_ends_all_of_them_at_once(agent: str) -> None:
@@ -235,7 +335,7 @@ async def test_what_a_dead_worker_said_of_now_is_forgotten() -> None:
     metrics = Metrics(Traffic(), stuck_threads=lambda: 0, backlog=no_backlog, usage=no_usage)
     metrics.share(board, 0)
     values = metrics.values()
-    assert values["completed_tasks"] == 8  # counters of all, also of the dead
+    assert str(values["completed_tasks"]) == "8"  # counters of all, also of the dead; whole, as one process has them
     assert values["active_tasks"] == 0
 
 

@@ -200,6 +200,21 @@ async def test_a_card_without_the_flow_needs_the_address_from_the_caller(
     assert parse_qs(server.asked(TOKEN)[0].body.decode()) == {"grant_type": ["client_credentials"]}
 
 
+async def test_scopes_may_be_one_text_and_an_audience_may_be_asked_for(
+    server: ScriptedServer, connect: Connect
+) -> None:
+    server.on(TOKEN, grant()).on("/", result(task()))
+    auth = OAuth2ClientCredentials(
+        "app", "s3cret", token_url=server.url + TOKEN, scopes="read write", audience="https://agents.example.com"
+    )
+    await connect(auth=auth).get_task("t-1")
+    assert parse_qs(server.asked(TOKEN)[0].body.decode()) == {
+        "grant_type": ["client_credentials"],
+        "scope": ["read write"],
+        "audience": ["https://agents.example.com"],
+    }
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

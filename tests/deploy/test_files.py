@@ -79,6 +79,7 @@ def environments() -> Iterator[tuple[str, dict[str, str]]]:
     variables = dict(word.split("=", 1) for word in shlex.split(line))
     del variables["PATH"]
     yield "Dockerfile", variables
+    yield "deploy/agent.service", dict(word.split("=", 1) for word in shlex.split(unit().get("Environment", "")))
 
 
 ENVIRONMENTS: Final = dict(environments())

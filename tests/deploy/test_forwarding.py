@@ -1,6 +1,7 @@
 """What our nginx.conf and our Caddyfile say of a request to a replica that believes them, and what they do not."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -9,10 +10,12 @@ import httpx
 import pytest
 
 from apcore_a2a import ClientCertificateAuthenticator
-from tests.deploy.balancers import DEADLINE, Balancer, Certificate, find_balancer
+from tests.deploy.balancers import COUNTER, DEADLINE, Balancer, Certificate, find_balancer
+from tests.deploy.test_files import ENVIRONMENTS, unit
 from tests.fakes import COMPLETED, ScriptedAgent
 from tests.http.test_tls import Authority, in_header
 from tests.interaction.serving import serving
+from tests.processes import running
 
 AGENT: Final = ScriptedAgent(default=(COMPLETED,))
 PROXY: Final = "127.0.0.1"
@@ -67,6 +70,21 @@ async def test_the_card_says_https_where_the_balancer_does_tls(balancer: Balance
                 card = (await http.get(f"{url}/.well-known/agent-card.json", headers=claimed)).json()
                 assert url.startswith("https://localhost:")
                 assert card["url"] == f"{url}/"
+
+
+async def test_the_unit_answers_to_the_balancer_of_its_machine(tmp_path: Path) -> None:
+    nginx = find_balancer("nginx", tmp_path)
+    arguments = shlex.split(unit()["ExecStart"])
+    host = arguments[arguments.index("--host") + 1]  # the loopback interface: whose Host is another is refused there
+    environment = ENVIRONMENTS["deploy/agent.service"]
+    command = ("-m", "apcore_a2a", "serve", COUNTER, "--factory", "--host", host, "--port", "0")
+    async with running(*command, A2A_STORE="memory://", **environment) as process:
+        address = (await process.says(r"running on http://([\d.]+:\d+)"))[1]
+        async with nginx.before([address]) as url, httpx.AsyncClient(headers=V1, timeout=DEADLINE) as http:
+            asked_for = {"Host": "agent.example.com"}
+            assert (await http.get(f"{url}/tasks", headers=asked_for)).status_code == 200
+            card = (await http.get(f"{url}/.well-known/agent-card.json", headers=asked_for)).json()
+            assert card["supportedInterfaces"][0]["url"] == "https://agent.example.com/"
 
 
 async def test_a_large_message_is_let_through(balancer: Balancer) -> None:

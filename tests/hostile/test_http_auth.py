@@ -1,5 +1,6 @@
 """Tokens that are well signed and oddly shaped, and authenticators that fail: an answer in JSON, and nobody gets in."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -15,8 +16,9 @@ import pytest
 from apcore_a2a import JWTAuthenticator
 from apcore_a2a.agent import Caller
 from apcore_a2a.app.serve import build
+from apcore_a2a.auth import authenticator
 from tests.auth.tokens import SECRET
-from tests.fakes import COMPLETED, ScriptedAgent
+from tests.fakes import COMPLETED, PATIENCE, ScriptedAgent
 from tests.interaction.serving import CARD
 from tests.requirements import requirement
 
@@ -95,13 +97,19 @@ class NamesNobody:
         return object()
 
 
+class Hangs:
+    async def authenticate(self, headers: dict[str, str]) -> Any:
+        await asyncio.Event().wait()
+
+
 @requirement("FR-AUT-004")
 @ENDPOINTS
-@pytest.mark.parametrize("auth", [Raises(), Exits(), NamesHalfACharacter(), NamesNobody()])
+@pytest.mark.parametrize("auth", [Raises(), Exits(), NamesHalfACharacter(), NamesNobody(), Hangs()])
 async def test_an_authenticator_that_fails_lets_nobody_in(
-    path: str, auth: Any, caplog: pytest.LogCaptureFixture
+    path: str, auth: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with client(auth) as http:
+    monkeypatch.setattr(authenticator, "MAX_SECONDS", 0.01)
+    async with asyncio.timeout(PATIENCE), client(auth) as http:
         with caplog.at_level(logging.ERROR):
             answer = await send(http, path)
     assert answer.status_code == 503

@@ -87,6 +87,22 @@ async def test_an_administrator_lists_and_cancels_everybodys_tasks_and_does_noth
     assert (await ada.get(of_ada.id)).status.state is TaskState.CANCELED
 
 
+async def test_an_administrator_is_shown_nothing_that_others_said(speak: Speak) -> None:
+    nobody = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles(), admin_role="admin")
+    ada, root = nobody.called("ada"), nobody.called("root")
+    of_ada = await ada.send("a secret of ada's")
+    own = await root.send("hi")
+    assert (await ada.get(of_ada.id)).history
+    listed = {task.id: task for task in (await root.list(include_artifacts=True)).tasks}
+    shown = listed[of_ada.id]
+    assert (shown.status.state, shown.context_id) == (TaskState.INPUT_REQUIRED, of_ada.context_id)
+    for task in (shown, await root.cancel(of_ada.id)):
+        assert (task.history, task.artifacts, task.status.message) == ([], [], None)
+        assert task.metadata == {"apcore.owner": "|ada"}
+    assert listed[own.id].history
+    assert (await root.cancel(own.id)).history
+
+
 async def test_without_the_setting_nobody_is_an_administrator(speak: Speak) -> None:
     nobody = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles())
     task = await nobody.called("ada").send("hi")

@@ -38,6 +38,7 @@ async def why_not_open(url: str) -> str:
         ("postgresql://host/db?ttl=-1", "positive"),
         ("postgresql://host/db?max_tasks=0", "positive"),
         ("postgresql://host/db?lease=0.1", "lease"),
+        ("postgresql://host/db?lease=soon", "lease in a store URL must be a number, not 'soon'"),
     ],
 )
 def test_a_url_that_cannot_be_meant_is_refused_before_anybody_connects(url: str, reason: str) -> None:
@@ -81,6 +82,7 @@ async def test_the_user_is_not_there(server: PostgresServer) -> None:
 
 async def test_an_option_that_nobody_knows(server: PostgresServer) -> None:
     assert "option" in await why_not_open(server.url(sslmode="perhaps"))
+    assert "option" in await why_not_open(server.url(leese=5))
 
 
 async def test_a_user_who_may_not_make_tables_can_use_those_that_are_there(server: PostgresServer) -> None:

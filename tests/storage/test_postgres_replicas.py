@@ -11,6 +11,8 @@ import pytest
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.postgres import replicas
+from apcore_a2a.storage.postgres.connecting import Connection
+from apcore_a2a.storage.postgres.database import READERS
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import shared_server
 from tests.storage.contract import ALICE, Author, append, tell
@@ -60,6 +62,21 @@ async def test_a_lease_that_is_over_is_renewed_until_somebody_takes_the_replica_
     await late.replicas.join()
     assert late.replicas.name != old
     assert await late.replicas.beat() is not None
+
+
+async def test_a_lease_is_renewed_though_every_reader_waits(
+    stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    async def wait_for_admin(connection: Connection) -> None:
+        await connection.execute("SELECT pg_advisory_xact_lock(1)")
+
+    async with asyncio.TaskGroup() as group:
+        async with admin.transaction():
+            await admin.execute("SELECT pg_advisory_xact_lock(1)")
+            for _ in range(2 * READERS):
+                group.create_task(stores[0].database.ask(wait_for_admin))
+            await until_blocked(admin, READERS)
+            assert await stores[0].replicas.beat() is not None
 
 
 async def test_whoever_renews_its_lease_while_it_is_taken_for_dead_learns_that_it_is(

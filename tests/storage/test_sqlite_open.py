@@ -194,7 +194,7 @@ def test_a_url_names_a_file(url: str, path: str) -> None:
         ("sqlite:///x.db?ttl=nan", "must be positive"),
         ("sqlite:///x.db?ttl=0", "must be positive"),
         ("sqlite:///x.db?max_tasks=0", "must be positive"),
-        ("sqlite:///x.db?max_tasks=many", "invalid literal"),
+        ("sqlite:///x.db?max_tasks=many", "max_tasks in a store URL must be a number, not 'many'"),
     ],
 )
 def test_a_url_that_makes_no_sense_is_a_value_error(url: str, text: str) -> None:

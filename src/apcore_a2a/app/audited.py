@@ -1,12 +1,16 @@
-"""What the audit log is told: by the door, by the engine before and after each operation, and when a task ends."""
+"""What the audit log is told: by the door, the engine, routes of our own, and when a task ends."""
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.observer import Observer, Silent
 from apcore_a2a.errors import A2AError, AccessDeniedError, wire
+from apcore_a2a.http.asgi import client_of, inbound
 from apcore_a2a.protocol.model import SendMessage, TaskState, Value
 from apcore_a2a.protocol.operations import Operation
 
@@ -61,6 +65,41 @@ def _skill_of(request: Value) -> str:
         if isinstance(skill, str):
             return skill
     return ""
+
+
+class AuditedRoute:
+    """Before a route that leads to no operation of A2A: writes a line for each request, as an operation has one."""
+
+    def __init__(self, app: ASGIApp, log: AuditLog) -> None:
+        self._app = app
+        self._log = log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status = 500
+
+        async def note(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        finally:
+            self._write(scope, status)
+
+    def _write(self, scope: Scope, status: int) -> None:
+        peer = client_of(scope)
+        outcome = "allowed"
+        if status >= 400:
+            outcome = "refused" if status < 500 else "failed"
+        self._log.write(
+            "operation",
+            operation=f"{scope['method']} {scope['path']}",
+            caller=inbound(scope).caller.owner,
+            peer="" if peer is None else peer[0],
+            outcome=outcome,
+            reason="" if outcome == "allowed" else HTTPStatus(status).name,
+        )
 
 
 class AuditedTasks(Silent):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from apcore_a2a import __version__
 from apcore_a2a.agent import Agent, Caller
-from apcore_a2a.agents.function_skill import to_card_skill, to_params
+from apcore_a2a.agents.function_skill import FunctionSkill, to_card_skill, to_params
 from apcore_a2a.agents.signatures import docstring_of, name_of
 from apcore_a2a.agents.skill_agent import SkillAgent
 from apcore_a2a.agents.skill_card import JSON, TEXT, describe_skills, without_skills
@@ -47,20 +47,22 @@ PASSED_STATES: Final = AgentExtension(
 )
 
 
-def describe_agent(agent: Agent, target: Any, settings: Settings, *, extended: bool = True) -> AgentCard:
+def describe_agent(
+    agent: Agent, target: Any, settings: Settings, *, show: Callable[[FunctionSkill], bool] | None = None
+) -> AgentCard:
     """A card for an agent that brought none: named for the function, module or class, described by its docstring.
 
     Args:
         target: What `serve` was given. Any: it may be anything.
-        extended: Whether to show what needs an approval.
+        show: Which of the skills to show, and to name; all when None.
     """
     skills: tuple[AgentSkill, ...] = ()
     extensions: tuple[AgentExtension, ...] = ()
     if isinstance(agent, SkillAgent):
-        shown = [skill for skill in agent.skills if extended or not skill.requires_approval]
+        shown = [skill for skill in agent.skills if show is None or show(skill)]
         skills = tuple(map(to_card_skill, shown))
         extensions = (describe_skills({skill.id: to_params(skill) for skill in shown}),)
-    name = settings.name or _name_of(target, skills)
+    name = settings.name or _name_of(agent, target, skills)
     about = settings.description or _first_line(target) or _summary(name, skills)
     if not isinstance(agent, SkillAgent):  # it is one skill itself
         skills = (AgentSkill(id=name, name=name, description=about, tags=()),)
@@ -77,10 +79,11 @@ def describe_agent(agent: Agent, target: Any, settings: Settings, *, extended: b
     )
 
 
-def _name_of(target: Any, skills: tuple[AgentSkill, ...]) -> str:
+def _name_of(agent: Agent, target: Any, skills: tuple[AgentSkill, ...]) -> str:
     if not isinstance(target, _NAMELESS):
         return name_of(target).rpartition(".")[2]  # of a module in a package, its own
-    if len(skills) == 1:
+    # Not the only one that is shown: an agent has one name, whoever reads its card.
+    if len(skills) == 1 and isinstance(agent, SkillAgent) and len(agent.skills) == 1:
         return skills[0].id
     return "agent"
 

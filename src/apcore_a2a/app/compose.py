@@ -3,6 +3,8 @@
 Rule: apcore is recognised by its methods, never by its types, so that any version and any look-alike will do.
 """
 
+from collections.abc import Callable
+
 from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.agents.function_skill import FunctionSkill
 from apcore_a2a.agents.skill_agent import SkillAgent
@@ -12,6 +14,9 @@ from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.auth.scopes import SkillScopes
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
+
+BuildCard = Callable[..., AgentCard]
+"""Makes a card of the skills for which a predicate says so; of all without one."""
 
 
 def is_apcore(target: object) -> bool:
@@ -46,19 +51,27 @@ def compose(
     if settings.default_skill and (agent is target or not isinstance(agent, SkillAgent)):
         raise ValueError(f"default_skill is for what has several skills, and this {type(target).__name__} has not")
 
-    def build(*, extended: bool) -> AgentCard:
-        return complete(card or describe_agent(agent, target, settings, extended=extended), settings, auth)
+    def build(show: Callable[[FunctionSkill], bool] | None = None) -> AgentCard:
+        return complete(card or describe_agent(agent, target, settings, show=show), settings, auth)
 
     if auth is None:  # there is no extended card, so everything is on this one
-        return Parts(agent=agent, card=build(extended=True))
-    for_callers = build(extended=True)
-    scopes = SkillScopes(settings.skill_scopes)
-    warn_of_unused(scopes, [skill.id for skill in for_callers.skills])
+        return Parts(agent=agent, card=build())
+    return _for_callers(agent, build, SkillScopes(settings.skill_scopes), auth)
+
+
+def _for_callers(agent: Agent, build: BuildCard, scopes: SkillScopes, auth: Authenticator) -> Parts:
+    """The parts where each caller is shown what they may call."""
+    warn_of_unused(scopes, [skill.id for skill in build().skills])
+
+    def build_extended(caller: Caller) -> AgentCard:
+        shown = build(lambda skill: scopes.permits(caller, skill.id))
+        return visible_to(shown, caller, scopes)  # a card that somebody brought shows all that it shows
+
     return Parts(
         agent=_discreet(agent, scopes),
-        card=build(extended=False),
+        card=build(lambda skill: not skill.requires_approval),
         auth=auth,
-        extended_card=lambda caller: visible_to(for_callers, caller, scopes),
+        extended_card=build_extended,
     )
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from apcore_a2a.app.audited import AuditedRoute
 from apcore_a2a.app.door import AuthMiddleware
 from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import Authenticator, security_schemes
@@ -92,7 +93,7 @@ def pipeline(served: Served) -> ASGIApp:
         ("GET", EXTENDED_CARD_PATH): limited(ExtendedCardEndpoint(engine, cards)),
     }
     if engine.webhooks is not None:
-        webhooks = limited(WebhooksEndpoint(engine.webhooks))
+        webhooks = _with_audit(limited(WebhooksEndpoint(engine.webhooks)), served.audit)
         routes["GET", PATH] = webhooks
         routes["POST", REDELIVER_PATH] = webhooks
     if _has_inbox(settings):
@@ -119,6 +120,12 @@ def pipeline(served: Served) -> ASGIApp:
     public["GET", "/"] = FrontPage(cards, explorer=explorer, otherwise=rest)
     dispatch = _Dispatch({**public, **routes}, rest, served.metrics)
     return _behind_gates(dispatch, settings, served.auth)
+
+
+def _with_audit(app: ASGIApp, audit: AuditLog | None) -> ASGIApp:
+    if audit is None:
+        return app
+    return AuditedRoute(app, audit)
 
 
 def _has_inbox(settings: Settings) -> bool:

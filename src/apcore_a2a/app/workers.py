@@ -52,6 +52,10 @@ class Workers:
         self._code = 0
         self.has_served = False
         """Whether any of them ever has; a worker knows what was true when it was started."""
+        self._handled = [*SIGNALS, signal.SIGCHLD]
+        # Whoever has chosen what SIGHUP does, be it `nohup`, which has it ignored, has chosen.
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            self._handled.append(signal.SIGHUP)
         self._news, self._tell = os.pipe()
         # Nobody writes to it: that it ends tells the workers that their parent has.
         self._life, self._lifeline = os.pipe()
@@ -61,7 +65,7 @@ class Workers:
         for descriptor in (self._news, self._tell):
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self._tell)
-        for number in (*SIGNALS, signal.SIGCHLD):
+        for number in self._handled:
             signal.signal(number, _noted)
         self._start(0)
         while self._running or self._due:
@@ -85,6 +89,8 @@ class Workers:
             self._reap()
         elif byte in SIGNALS:
             self._stop(signal.Signals(byte))
+        elif byte == signal.SIGHUP and not self._is_stopping:  # the terminal was closed: never the second signal
+            self._stop(signal.SIGTERM)
 
     # ---- begin ----------------------------------------------------------------------------------------------------
 
@@ -103,14 +109,26 @@ class Workers:
                 self._start(worker)
 
     def _start(self, worker: int) -> None:
-        # Neither side hears a signal before it is ready to: the child must not act as the parent.
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        pid = os.fork()
-        if not pid:
-            self._be(worker)
-        self._running[pid] = worker
         self._started[worker] = time.monotonic()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        # Neither side hears a signal before it is ready to: the child must not act as the parent.
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._handled)
+        try:
+            pid = os.fork()
+            if not pid:
+                self._be(worker)
+            self._running[pid] = worker
+        except OSError as error:  # too many processes, or no memory: that may pass, and the others go on
+            self._refused(worker, error)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)
+
+    def _refused(self, worker: int, error: OSError) -> None:
+        known: dict[str, object] = {"worker": worker, "reason": error.strerror}
+        if self.has_served:
+            known["in_seconds"] = self._put_off(worker)
+        else:
+            self._code = NOT_STARTED
+        logger.error("no process to be had for a worker", extra=known)
 
     def _be(self, worker: int) -> NoReturn:
         """The life of a child."""
@@ -118,9 +136,9 @@ class Workers:
         try:
             os.setpgid(0, 0)  # Ctrl-C at the terminal is for the parent, which passes it on once
             signal.set_wakeup_fd(-1)
-            for number in (*SIGNALS, signal.SIGCHLD):
+            for number in self._handled:
                 signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)
             os.close(self._lifeline)
             end_with_parent(self._life)
             code = self._serve(worker, self._say_that_it_serves)
@@ -151,9 +169,9 @@ class Workers:
             worker = self._running.pop(pid, None)
             if worker is not None:
                 self._on_ended(worker)
-                self._ended(worker, os.waitstatus_to_exitcode(status))
+                self._ended(worker, pid, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, worker: int, code: int) -> None:
+    def _ended(self, worker: int, pid: int, code: int) -> None:
         if self._is_stopping:
             if code > 0:  # a second signal cut it short
                 self._code = code
@@ -164,12 +182,17 @@ class Workers:
             self._is_stopping = True
             self._code = code if code > 0 else NOT_STARTED
             return
+        known = {"worker": worker, "pid": pid, "code": code, "in_seconds": self._put_off(worker)}
+        logger.warning("worker ended and is replaced", extra=known)
+
+    def _put_off(self, worker: int) -> float:
+        """Have it started after a pause; how many seconds that is."""
         pause = PAUSE
         if time.monotonic() - self._started[worker] < STEADY:
             pause = self._pauses.get(worker, PAUSE)
         self._pauses[worker] = min(2 * pause, LONGEST_PAUSE)
         self._due[worker] = time.monotonic() + pause
-        logger.warning("worker ended and is replaced", extra={"worker": worker, "code": code, "in_seconds": pause})
+        return pause
 
 
 def end_with_parent(lifeline: int) -> None:

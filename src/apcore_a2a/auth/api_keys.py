@@ -33,6 +33,7 @@ MAX_FILE: Final = 16 * 1024 * 1024  # bytes; a hundred thousand keys
 CHECK_FILE: Final = 2.0  # seconds between two looks at the file
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _ID: Final = re.compile(r"[^\s#=]+")
+_WORD: Final = re.compile(r"[^\s#,]+")
 _LISTS: Final = ("roles", "scopes")
 
 
@@ -206,7 +207,14 @@ def read_key_file(path: Path) -> tuple[APIKey, ...]:
 
 
 def format_line(key: APIKey) -> str:
-    """A key as a line of the file."""
+    """A key as a line of the file.
+
+    Raises:
+        ValueError: a role or a scope would break the line, and with it the file.
+    """
+    for word in (*key.roles, *key.scopes):
+        if not _WORD.fullmatch(word):
+            raise ValueError(f"the role or scope {word!r} must be one word without ',' and '#'; give each by itself")
     words = [key.id, key.hash]
     if key.roles:
         words.append(f"roles={','.join(key.roles)}")

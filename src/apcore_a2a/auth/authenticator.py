@@ -3,9 +3,13 @@
 Rule: an authenticator proves who a caller is; what they may do is apcore's ACL's business.
 """
 
+import asyncio
 import inspect
 import logging
+from collections.abc import Sequence
 from typing import Any, Final, Protocol, runtime_checkable
+
+from msgspec.structs import replace
 
 from apcore_a2a.agent import ANONYMOUS, Caller
 
@@ -45,6 +49,7 @@ class Authenticator(Protocol):
 
 SYSTEM: Final = "system"
 """The type of caller that apcore's ACL trusts; nobody from outside has it."""
+MAX_SECONDS: Final = 30.0  # that an authenticator may take; keys of a provider are fetched, or not, in twenty
 BEARER: Final[dict[str, Any]] = {"type": "http", "scheme": "bearer"}
 
 
@@ -53,10 +58,14 @@ async def identify(authenticator: Authenticator, headers: dict[str, str]) -> Cal
     identity = authenticator.authenticate(headers)
     # The answer is looked at, not the function: a wrapper around a coroutine function is none itself.
     if inspect.isawaitable(identity):
-        identity = await identity
+        async with asyncio.timeout(MAX_SECONDS):
+            identity = await identity
     if identity is None:
         return None
     caller = _to_caller(identity)
+    if not caller.id:  # all who have no name would be one caller, and see each other's tasks
+        logger.warning("a caller was refused who has no id")
+        return None
     # What names an owner is stored and compared: half a character ("\ud800") raises here, and not in the store.
     caller.owner.encode()
     if "\n" in caller.id or "\n" in caller.issuer:
@@ -68,16 +77,24 @@ async def identify(authenticator: Authenticator, headers: dict[str, str]) -> Cal
 
 def _to_caller(identity: Any) -> Caller:  # Any: somebody's own identity
     if isinstance(identity, Caller):
+        if identity.id != ANONYMOUS and not identity.is_authenticated:
+            return replace(identity, type="user")  # who has a name is not one of those without
         return identity
     # Only `id` is indispensable; an identity of somebody's own making may leave out the rest, or have None there.
-    roles = getattr(identity, "roles", None) or ()
     return Caller(
-        id=str(identity.id),
+        id="" if identity.id is None else str(identity.id),
         type=outside_type(getattr(identity, "type", None)),
-        roles=tuple(map(str, roles)),
-        scopes=tuple(map(str, getattr(identity, "scopes", None) or ())),
+        roles=tuple(map(str, to_names(getattr(identity, "roles", None) or ()))),
+        scopes=tuple(map(str, to_names(getattr(identity, "scopes", None) or ()))),
         attributes=dict(getattr(identity, "attrs", None) or {}),
     )
+
+
+def to_names(given: str | Sequence[str]) -> Sequence[str]:
+    """One name, or several: `"scp"` is not three names of a letter each."""
+    if isinstance(given, str):
+        return [given]
+    return given
 
 
 def outside_type(claimed: object) -> str:

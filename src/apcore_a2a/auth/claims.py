@@ -10,14 +10,14 @@ from typing import Any, Final
 from msgspec import Struct
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.auth.authenticator import SYSTEM, outside_type
+from apcore_a2a.auth.authenticator import SYSTEM, outside_type, to_names
 
 
 class ClaimMapping(Struct, frozen=True, kw_only=True):
     """Which claims of a token say who the caller is.
 
     A name is that of a claim; one with dots is a path, where no claim has the whole name: Keycloak keeps the roles of a
-    realm under `realm_access.roles`.
+    realm under `realm_access.roles`. One name may stand where several may.
 
     Example:
         >>> from apcore_a2a import ClaimMapping
@@ -51,7 +51,7 @@ def to_caller(claims: Mapping[str, Any], names: ClaimMapping) -> Caller:
     if kind == SYSTEM:  # apcore's ACL trusts it
         raise TokenRefused(f"{names.type} must not be {SYSTEM!r}")
     scopes: set[str] = set()
-    for name in names.scopes:
+    for name in to_names(names.scopes):
         scopes.update(_to_words(name, _find(claims, name)))
     return Caller(
         id=_to_id(names.id, _find(claims, names.id)),
@@ -65,15 +65,16 @@ def to_caller(claims: Mapping[str, Any], names: ClaimMapping) -> Caller:
 
 def _find(claims: Mapping[str, Any], name: str) -> Any:
     """A claim by name, or by path; None if there is none."""
-    # The whole name first: a claim may be called https://example.com/roles.
+    # The longest name first: a claim may be called https://example.com/roles, and a client of Keycloak's has.dots.
     if name in claims:
         return claims[name]
-    found: Any = claims
-    for step in name.split("."):
-        if not isinstance(found, Mapping):
-            return None
-        found = found.get(step)
-    return found
+    outer = name
+    while "." in outer:
+        outer = outer.rpartition(".")[0]
+        inner = claims.get(outer)
+        if isinstance(inner, Mapping):
+            return _find(inner, name[len(outer) + 1 :])
+    return None
 
 
 def _to_id(name: str, claim: object) -> str:
@@ -122,7 +123,7 @@ def _pick_attributes(claims: Mapping[str, Any], names: Sequence[str] | None) -> 
     if names is None:
         names = list(claims.keys() - _REGISTERED)
     attributes: dict[str, Any] = {}
-    for name in names:
+    for name in to_names(names):
         if name in claims:
             attributes[name] = claims[name]
     return attributes

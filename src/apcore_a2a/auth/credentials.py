@@ -42,6 +42,8 @@ def challenge(schemes: Sequence[Scheme], headers: Mapping[str, str]) -> bytes:
         elif word == "Bearer" and AUTHORIZATION in headers:
             # RFC 6750 §3.1: no error code for a request that showed nothing; and never why a token is invalid.
             text = 'Bearer error="invalid_token"'
+        elif word == "Basic":
+            text = 'Basic realm="agent"'  # RFC 7617 §2: it must have one, or browsers do not ask
         else:
             text = word
         if text and text not in challenges:

@@ -81,6 +81,8 @@ class IssuerKeys:
                 return
             self._looked_again = self._clock()
             await self._try_to_fetch()
+            # Counted from its end, too: a fetch may take as long as the pause, and each who waited would begin another.
+            self._looked_again = self._clock()
 
     async def _refresh(self) -> float:
         """Fetch the keys; after how many seconds to do so again."""

@@ -14,11 +14,11 @@ from joserfc import jws, jwt
 from joserfc.errors import ClaimError, JoseError
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.auth.authenticator import BEARER
+from apcore_a2a.auth.authenticator import BEARER, to_names
 from apcore_a2a.auth.checked_tokens import CheckedTokens, digest_of
 from apcore_a2a.auth.claims import ClaimMapping, TokenRefused, to_caller
 from apcore_a2a.auth.issuer_keys import IssuerKeys
-from apcore_a2a.auth.keys import VerificationKeys, import_keys
+from apcore_a2a.auth.keys import ALGORITHMS, VerificationKeys, import_keys
 from apcore_a2a.errors import A2AError, OverloadedError
 from apcore_a2a.protocol.decoding import check, decode
 
@@ -93,8 +93,12 @@ class JWTAuthenticator:
         # Fixed now, by us: a token that could choose its own would say "none", or HMAC with our public key.
         if algorithms is not None and (not algorithms or "none" in algorithms):
             raise ValueError("algorithms must name at least one signature algorithm, and never 'none'")
-        self._algorithms = algorithms
+        self._algorithms = None if algorithms is None else to_names(algorithms)
+        misspelt = sorted(set(self._algorithms or ()) - ALGORITHMS)
+        if misspelt:
+            raise ValueError(f"algorithms names {misspelt[0]!r}; there are {', '.join(sorted(ALGORITHMS))}")
         self._mapping = claim_mapping or _DEFAULT
+        self._issuer = checks.get("issuer")
         self._required = _required_claims(self._mapping.id, checks)
         self._keys: VerificationKeys | None = None
         self._issuer_keys: IssuerKeys | None = None
@@ -184,7 +188,11 @@ class JWTAuthenticator:
         return self._checked.find(digest, time.time(), generation)
 
     async def _check_with_issuer(self, token: str, digest: bytes, issuer: IssuerKeys) -> Caller | None:
-        kid = _read_kid(token)
+        kid, said_issuer = _peek(token)
+        if self._issuer is not None and said_issuer != self._issuer:
+            # Nothing is believed of it; but whatever the keys are, it will be refused, and nobody is asked for them.
+            logger.info("token refused", extra={"reason": "it does not name the issuer"})
+            return None
         if issuer.current is None or (kid is not None and not issuer.current.has(kid)):
             await issuer.look_again()
         if issuer.current is None:
@@ -254,12 +262,13 @@ def _verify(token: str, keys: VerificationKeys) -> dict[str, Any]:
     return decode(payload, _CLAIMS)
 
 
-def _read_kid(token: str) -> object:
-    """The name of the key that a token says it was signed with; None if it says none, or is no token."""
+def _peek(token: str) -> tuple[object, object]:
+    """The key and the issuer that a token names, before anything of it is proved; None for what it does not name."""
     try:
-        return jws.extract_compact(token.encode()).headers().get("kid")
-    except (JoseError, ValueError, TypeError, AttributeError, RecursionError):
-        return None  # `_check` will say what is wrong with it
+        found = jws.extract_compact(token.encode())
+        return found.headers().get("kid"), decode(found.payload, _CLAIMS).get("iss")
+    except (JoseError, A2AError, ValueError, TypeError, AttributeError, RecursionError):
+        return None, None
 
 
 def _reason(error: Exception) -> str:
@@ -276,7 +285,7 @@ def _required_claims(subject: str, checks: TokenChecks) -> dict[str, Any]:
     required: dict[str, Any] = {}
     if "." not in subject:  # a path is looked up by ourselves
         required[subject] = {"essential": True}
-    for name in checks.get("require_claims") or ():
+    for name in to_names(checks.get("require_claims") or ()):
         required[name] = {"essential": True}
     # After the caller's own names, so that a name of theirs cannot make these weaker.
     required["exp"] = {"essential": True}

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 from msgspec import Struct
@@ -20,6 +21,8 @@ MIN_DIFFERENT: Final = 8  # of the bytes of a secret; 32 random ones have about 
 MIN_RSA_BITS: Final = 2048  # RFC 7518 §3.3
 MAX_KEYS: Final = 100  # of a set; issuers have two or three
 _PEM: Final = "-----BEGIN "
+_PUBLIC: Final = ("LS0tLS1CRUdJ", "ssh-", "ecdsa-")  # PEM that somebody put into base64, and OpenSSH's own form
+_AROUND: Final = "\ufeff \t\r\n\"'"  # what editors, shells and triple quotes leave around a key
 
 Key = OctKey | RSAKey | ECKey | OKPKey
 _KINDS: Final[dict[str, type[Key]]] = {"oct": OctKey, "RSA": RSAKey, "EC": ECKey, "OKP": OKPKey}
@@ -31,6 +34,7 @@ _BY_CURVE: Final = {
     "P-521": frozenset({"ES512"}),
     "Ed25519": frozenset({"EdDSA", "Ed25519"}),
 }
+ALGORITHMS: Final = _SECRET.union(_RSA, *_BY_CURVE.values())
 # The parameters of a private key (RFC 7518 §6.2.2, 6.3.2): whoever publishes one has lost it.
 _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 
@@ -85,23 +89,56 @@ class VerificationKeys:
 
 
 def import_keys(key: str | bytes | Mapping[str, Any]) -> VerificationKeys:
-    """The key, or the keys, that an operator configured: a secret, a PEM public key, a JWK or a JWK set.
+    """The key, or the keys, that an operator configured: a secret, a public key, a JWK or a JWK set.
 
     Raises:
         ValueError: it is no key, or a weak one; the text says what to use.
     """
     if isinstance(key, Mapping):
-        if "keys" in key:
-            keys = [_to_verification_key(_import_jwk(jwk), jwk) for jwk in key["keys"]]
-            return VerificationKeys(keys, is_set=True)
-        return VerificationKeys([_to_verification_key(_import_jwk(key), key)], is_set=False)
-    text = key.decode() if isinstance(key, bytes) else key
-    if text.startswith(_PEM):
-        imported = _import_pem(text)
-    else:
-        _check_secret(text.encode())
-        imported = OctKey.import_key(text)
-    return VerificationKeys([_to_verification_key(imported, {})], is_set=False)
+        return _import_mapping(key)
+    secret = key.encode() if isinstance(key, str) else key
+    text = secret.decode("utf-8", "replace").strip(_AROUND)
+    if text.startswith(("https://", "http://")):  # which everybody knows
+        raise ValueError("the key is an address: to fetch the keys that are published there, use jwks_url, or issuer")
+    if '"kty"' in text:
+        return _import_mapping(_read_json(text))
+    public = _import_public(text)
+    if public is not None:
+        return VerificationKeys([_to_verification_key(public, {})], is_set=False)
+    _check_secret(secret)
+    return VerificationKeys([_to_verification_key(OctKey.import_key(secret), {})], is_set=False)
+
+
+def _import_mapping(key: Mapping[str, Any]) -> VerificationKeys:
+    if "keys" not in key:
+        return VerificationKeys([_import_configured(key)], is_set=False)
+    if not isinstance(key["keys"], Sequence):
+        raise ValueError("a JWK set is an object with a list of keys")
+    # A set as a provider publishes it has keys for encryption, too: who saved it need not take them out.
+    signing = [jwk for jwk in key["keys"] if not _is_for_encryption(jwk)]
+    if not signing:
+        raise ValueError("the JWK set has no key to check a signature with")
+    return VerificationKeys([_import_configured(jwk) for jwk in signing], is_set=True)
+
+
+def _is_for_encryption(jwk: object) -> bool:
+    return isinstance(jwk, Mapping) and jwk.get("use") == "enc"
+
+
+def _import_configured(jwk: object) -> VerificationKey:
+    if not isinstance(jwk, Mapping):
+        raise ValueError("a JWK set is an object with a list of keys")
+    try:
+        return _to_verification_key(_import_jwk(jwk), jwk)
+    except (JoseError, TypeError) as error:  # whose texts may quote the key
+        raise ValueError(f"the JWK {jwk.get('kid', '')!r} cannot be used: {type(error).__name__}") from error
+
+
+def _read_json(text: str) -> Mapping[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise ValueError("the key looks like a JSON Web Key, and is no JSON") from error
 
 
 def import_published_keys(document: object) -> VerificationKeys:
@@ -146,6 +183,20 @@ def _import_jwk(jwk: Mapping[str, Any]) -> Key:
     if isinstance(key, OctKey):
         _check_secret(key.raw_value)
     return key
+
+
+def _import_public(text: str) -> Key | None:
+    """The key in a text that is a public key, also without the first and the last line; None if it is a secret.
+
+    A public key that was taken for a secret would let in whoever has read it.
+    """
+    if _PEM in text or text.startswith(_PUBLIC):
+        return _import_pem(text.replace("\\n", "\n"))  # as it is written in files of environment variables
+    try:
+        # Keycloak shows the keys of a realm so.
+        return _import_pem(f"-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n")
+    except ValueError:
+        return None
 
 
 def _import_pem(text: str) -> Key:

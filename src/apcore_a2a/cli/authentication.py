@@ -3,6 +3,7 @@
 Rule: who asks for authentication never gets an open agent because a flag or a variable is missing.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -113,6 +114,8 @@ def _make_bearer(given: dict[str, Any]) -> Authenticator:
     key = given["auth_key"]
     if key is not None and key.startswith("@"):
         key = _read_key(key[1:])
+    elif key is not None and os.path.isfile(key):  # a name is no secret: whoever guesses it could make tokens
+        raise click.ClickException(f"--auth-key names a file: write @{key}, or use --auth-key-file")
     elif key is None and given["auth_key_file"] and API_KEY not in given["auth_type"]:
         key = _read_key(given["auth_key_file"])
     if not (key or given["auth_jwks_url"] or given["auth_issuer"]):

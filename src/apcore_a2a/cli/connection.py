@@ -235,6 +235,12 @@ def _signature_options(common: CommonOptions) -> dict[str, Any]:  # Any: two key
         keys = msgspec.json.decode(Path(common.keys_file).read_bytes(), type=dict[str, Any])
     except NOT_JSON as error:
         raise click.UsageError(f"{common.keys_file} is not a JSON Web Key Set: {error}") from error
+    from apcore_a2a.client.signatures import CardVerifier  # it loads a cryptography library
+
+    try:
+        CardVerifier(keys, required=False)  # now, and not as a failure of the agent's
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     # A card without signatures is no failure (a2a-cli §10.1); `card` says that there are none.
     return {"keys": keys, "signatures": "if-present"}
 

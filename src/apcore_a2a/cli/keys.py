@@ -30,10 +30,9 @@ def new(id: str, path: str | None, roles: tuple[str, ...], scopes: tuple[str, ..
     """
     key = new_key()
     try:
-        entry = check_key(APIKey(id=id, hash=hash_key(key), roles=roles, scopes=scopes))
+        line = format_line(check_key(APIKey(id=id, hash=hash_key(key), roles=roles, scopes=scopes)))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    line = format_line(entry)
     if path is None:
         click.echo(f"Put this line into the file of --auth-key-file:\n{line}", err=True)
     else:

@@ -30,7 +30,8 @@ BACKLOG: Final = 128  # connections that wait for the next process
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-_ENDED_BY_SIGNAL: Final = tuple(-number for number in SIGNALS)  # as exit codes
+# As exit codes; 1 is SIGHUP, which not all systems have.
+_ENDED_BY_SIGNAL: Final = (-signal.SIGINT, -signal.SIGTERM, -1)
 
 
 class News(Enum):
@@ -53,6 +54,7 @@ class Supervisor:
         self._command = [sys.executable, "-m", "apcore_a2a", *arguments, "--supervised", descriptors]
         self._directory = directory
         self._news: asyncio.Queue[News] = asyncio.Queue()
+        self._stopped_by = signal.SIGTERM  # of those that News.STOP is about, the last
         self._stop_watching = asyncio.Event()
 
     async def run(self) -> int:
@@ -60,9 +62,10 @@ class Supervisor:
         loop = asyncio.get_running_loop()
 
         def on_signal(number: int, frame: FrameType | None) -> None:
+            self._stopped_by = signal.Signals(number)
             loop.call_soon_threadsafe(self._news.put_nowait, News.STOP)
 
-        before = {number: signal.signal(number, on_signal) for number in SIGNALS}
+        before = {number: signal.signal(number, on_signal) for number in _signals()}
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch())
@@ -90,9 +93,9 @@ class Supervisor:
                 news = await self._news.get()
             if news is News.STOP:
                 self._close_sockets()  # nobody comes after this one
-                return await self._end(child, ending, LAST_GRACE, by_terminal=sys.stdin.isatty())
+                return await self._end(child, ending, LAST_GRACE, self._stopped_by)
             click.echo("Python files have changed: starting anew", err=True)
-            code = await self._end(child, ending, GRACE, by_terminal=False)
+            code = await self._end(child, ending, GRACE, signal.SIGTERM)
             if self._forget_news():
                 return code
 
@@ -114,14 +117,17 @@ class Supervisor:
         self._news.put_nowait(News.ENDED)
 
     async def _end(
-        self, child: asyncio.subprocess.Process, ending: "asyncio.Task[None]", grace: float, *, by_terminal: bool
+        self, child: asyncio.subprocess.Process, ending: "asyncio.Task[None]", grace: float, number: signal.Signals
     ) -> int:
-        """End the process, at the latest by force.
+        """End the process by this signal, at the latest by force.
 
         A terminal sends its Ctrl-C to all processes of the foreground: a second signal would cut the shutdown short.
+        SIGHUP, which it sends to all of them as well, never does.
         """
+        by_terminal = number is signal.SIGINT and sys.stdin.isatty()
         if child.returncode is None and not by_terminal:
-            child.terminate()
+            # While it is importing, SIGINT would be an exception like others.
+            child.send_signal(signal.SIGTERM if number is signal.SIGINT else number)
         _, late = await asyncio.wait({ending}, timeout=grace)
         if late:
             child.kill()
@@ -133,6 +139,13 @@ class Supervisor:
     def _close_sockets(self) -> None:
         for listener in self._sockets:
             listener.close()
+
+
+def _signals() -> list[signal.Signals]:
+    """Those that end it. Whoever has chosen what SIGHUP does, be it `nohup`, which has it ignored, has chosen."""
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        return [*SIGNALS, signal.SIGHUP]
+    return list(SIGNALS)
 
 
 def run_with_reload(arguments: Sequence[str], directory: Path, sockets: Sequence[socket.socket]) -> int:

@@ -112,6 +112,8 @@ development_command: Final = click.Command(
 
 def _serve(given: dict[str, Any]) -> int:
     logs.configure(given["log_level"], given["log_format"], color=sys.stderr.isatty())
+    if given["workers"] > 1 and given["reload"]:
+        raise click.ClickException("Give either --workers or --reload, not both.")
     target = _choose_target(given)
     auth = choose_authenticators(given)
     if isinstance(target, DirectoryTarget):
@@ -197,8 +199,6 @@ def _run_workers(app: Application, settings: Settings, given: dict[str, Any], on
             "--workers needs a store that processes can share: --store postgresql://user@host/database; "
             "memory and SQLite are for one process"
         )
-    if given["reload"]:
-        raise click.ClickException("Give either --workers or --reload, not both.")
     if not hasattr(os, "fork"):
         raise click.ClickException("--workers needs a system that can fork; start the processes one by one here")
     try:
@@ -234,6 +234,9 @@ def _serve_application(
     possible = _OF_ANY_APPLICATION
     if isinstance(app, Application):  # it has times of its own
         possible |= {"workers"}
+    elif given["workers"] > 1:  # it may come from the environment
+        text = f"--workers is for agents, and {name} is another application: start its processes one by one"
+        raise click.ClickException(text)
     else:
         possible |= _TIMES
     for option in click.get_current_context().command.params:

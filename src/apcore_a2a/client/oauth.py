@@ -64,6 +64,7 @@ class OAuth2ClientCredentials:
         token_url: The token endpoint. Left out, it is the one of the card's `clientCredentials` flow, which must then
             be on the agent's own origin or on one of `allow_origins`.
         scopes: Left out, those that the card asks for.
+        audience: Whom the token is for, where the endpoint wants to be told so (Auth0's does).
 
     Example:
         >>> OAuth2ClientCredentials("my-app", "secret")
@@ -71,11 +72,20 @@ class OAuth2ClientCredentials:
     """
 
     def __init__(
-        self, client_id: str, client_secret: str, *, token_url: str = "", scopes: Iterable[str] | None = None
+        self,
+        client_id: str,
+        client_secret: str,
+        *,
+        token_url: str = "",
+        scopes: Iterable[str] | None = None,
+        audience: str = "",
     ) -> None:
+        if isinstance(scopes, str):  # as OAuth writes them, and not a list of letters
+            scopes = scopes.split()
         self._id = client_id
         self._secret = client_secret
         self._url = token_url
+        self._audience = audience
         self._scopes = None if scopes is None else tuple(scopes)  # None is "the card's", () is "none"
         self._tokens: dict[_Source, _Cached] = {}
         # One for each event loop: two clients without await, which have a loop each, may share these credentials.
@@ -116,6 +126,8 @@ class OAuth2ClientCredentials:
         form = {"grant_type": "client_credentials"}
         if source.scopes:
             form["scope"] = " ".join(source.scopes)
+        if self._audience:
+            form["audience"] = self._audience
         headers = {
             "Authorization": f"Basic {b64encode(pair).decode()}",
             "Content-Type": "application/x-www-form-urlencoded",

@@ -271,9 +271,8 @@ class Engine:
         return _trim_history(record.document, request.history_length)
 
     async def list_tasks(self, request: model.ListTasks, context: CallContext) -> model.TaskPage:
-        is_admin = self._is_admin(context)
         query = Query(
-            owner=EVERYBODY if is_admin else context.owner,
+            owner=EVERYBODY if self._is_admin(context) else context.owner,
             limit=request.page_size,
             cursor=request.page_token,
             context_id=request.context_id,
@@ -284,9 +283,9 @@ class Engine:
         page = await self.store.page(query)
         size = sum(len(record.document.body) for record in page.records)
         if size > LARGE_PAGE:
-            tasks = await asyncio.to_thread(_list_records, page.records, request, with_owner=is_admin)
+            tasks = await asyncio.to_thread(_list_records, page.records, request, reader=context.owner)
         else:
-            tasks = _list_records(page.records, request, with_owner=is_admin)
+            tasks = _list_records(page.records, request, reader=context.owner)
         return model.TaskPage(
             tasks=tasks, next_page_token=page.next_cursor, page_size=request.page_size, total_size=page.total
         )
@@ -302,6 +301,8 @@ class Engine:
                     await asyncio.wait({self._runs.cancel(live, context.caller)}, timeout=CANCEL_GRACE + 1)
                 if not live.has_ended():
                     raise errors.StoreUnavailableError
+                if live.state is TaskState.CANCELED and context.on_behalf_of:
+                    return Document(model.encode(_outline(live.snapshot().task(), context.on_behalf_of)))
                 if live.state is TaskState.CANCELED:
                     return live.snapshot()
             raise errors.TaskNotCancelableError(request.id, live.state.removeprefix("TASK_STATE_").lower())
@@ -311,9 +312,9 @@ class Engine:
         return role is not None and context.caller.is_authenticated and role in context.caller.roles
 
     async def _for_owner(self, task_id: str, context: CallContext) -> CallContext:
-        """The call of an administrator, made for whoever owns the task; as it is, if nobody does."""
+        """The call of an administrator, made for whoever else owns the task; as it is, if nobody does."""
         record = await self.store.load(task_id, EVERYBODY)
-        if record is None:
+        if record is None or record.owner == context.owner:
             return context
         return replace(context, on_behalf_of=record.owner)
 
@@ -372,12 +373,25 @@ def _trim_history(document: Document, history_length: int | None) -> Task | Docu
     return replace(task, history=_last(task.history, history_length))
 
 
-def _list_records(records: Sequence[Record], request: model.ListTasks, *, with_owner: bool) -> tuple[Task, ...]:
-    tasks = tuple(_listed(record.document.task(), request) for record in records)
-    if with_owner:
-        for task, record in zip(tasks, records, strict=True):
-            task.metadata = {**(task.metadata or {}), OWNER: record.owner}
-    return tasks
+def _list_records(records: Sequence[Record], request: model.ListTasks, *, reader: str) -> tuple[Task, ...]:
+    tasks: list[Task] = []
+    for record in records:
+        task = record.document.task()
+        if record.owner == reader:
+            tasks.append(_listed(task, request))
+        else:
+            tasks.append(_outline(task, record.owner))
+    return tuple(tasks)
+
+
+def _outline(task: Task, owner: str) -> Task:
+    """What an administrator is shown of another's task: whose it is and how it stands, and nothing that was said."""
+    return Task(
+        id=task.id,
+        context_id=task.context_id,
+        status=replace(task.status, message=None),
+        metadata={OWNER: owner},
+    )
 
 
 def _listed(task: Task, request: model.ListTasks) -> Task:

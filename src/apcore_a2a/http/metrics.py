@@ -188,7 +188,8 @@ class Metrics:
         self._board.write(self._worker, list(own.values()))
         values: dict[str, float] = {}
         for name, column in zip(_HELP, zip(*self._board.read_all(), strict=True), strict=True):
-            values[name] = max(column) if name in _OF_THE_WORST else sum(column)
+            value = max(column) if name in _OF_THE_WORST else sum(column)
+            values[name] = int(value) if value.is_integer() else value  # the board has no whole numbers
         return values
 
     def _own_values(self) -> dict[str, float]:

@@ -23,7 +23,7 @@ from apcore_a2a.cli.skills import complete_skill
 from apcore_a2a.cli.transports import RecordingTransport
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import BINDING_NAMES, BindingName
-from apcore_a2a.errors import A2ADiscoveryError, A2AError
+from apcore_a2a.errors import A2ADiscoveryError, A2AError, UnauthenticatedError
 from apcore_a2a.protocol.card import AgentCard
 
 LABELS: Final[dict[Result, str]] = {"pass": "Pass", "fail": "Fail", "warn": "Warn", "skip": "Skip"}
@@ -176,6 +176,8 @@ async def _check_behaviour(
                 async for finding in findings:
                     # An agent may keep a rule over one binding and break it over the other.
                     report.found.append(replace(finding, id=f"{binding}:{finding.id}"))
+    except UnauthenticatedError:
+        raise  # over no binding, and the caller is told what to pass
     except A2AError as error:  # it cannot be called over this binding at all; there may be another
         report.found += ANSWERS.judge([f"{binding} {type(error).__name__}: {error}".strip()])
 

@@ -23,6 +23,7 @@ from apcore_a2a.errors import (
     PushNotificationNotSupportedError,
     TaskNotCancelableError,
     TaskNotFoundError,
+    UnauthenticatedError,
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
@@ -122,6 +123,8 @@ async def _expect_error(attempt: Awaitable[object], expected: type[A2AError]) ->
         await attempt
     except expected:
         return []
+    except UnauthenticatedError:  # it breaks no rule; but nothing can be tried
+        raise
     except A2AError as error:
         return [f"expected {expected.__name__}, got {type(error).__name__}: {error}"]
     return [f"expected {expected.__name__}, but it was accepted"]

@@ -102,7 +102,7 @@ async def connect_pool(address: Address, size: int) -> "asyncpg.Pool[asyncpg.Rec
     limits = {**LIMITS, "search_path": address.schema}
     pool = asyncpg.create_pool(
         address.dsn,
-        min_size=1,
+        min_size=0,  # or asyncpg would itself try to keep one, with a traceback in the log for each attempt
         max_size=size,
         timeout=CONNECT_TIME,
         command_timeout=ANSWER_TIME,
@@ -146,8 +146,8 @@ def why_not(error: BaseException, address: Address) -> StoreUnavailableError:
             text = f"PostgreSQL at {where} is starting up or shutting down; try again when it is up"
         case OSError() | TimeoutError():
             text = f"PostgreSQL at {where} does not answer; check that it runs, and host and port in the store's URL"
-        case asyncpg.ClientConfigurationError() | ValueError():
-            text = "The store's URL has an option that asyncpg does not take; correct it"
+        case asyncpg.ClientConfigurationError() | asyncpg.UndefinedObjectError() | ValueError():
+            text = "The store's URL has an option that neither asyncpg nor PostgreSQL takes; correct it"
         case _:
             text = f"The task store at {where} cannot be opened ({type(error).__name__}); see the server's log"
     return StoreUnavailableError(text)
@@ -160,7 +160,9 @@ class Condition:
         self._address = address
         self._trouble = ""
         self._away_since: float | None = None
-        self.down_at = float("-inf")  # when the server last said that it starts or shuts down, and serves nobody
+        # When the server last said that it starts or shuts down, and serves nobody. An answer to somebody here does not
+        # change it: whoever waits for it to come back, as the lease does, still has to be given time.
+        self.down_at = float("-inf")
         self._logged_at = float("-inf")
 
     def failed(self, error: BaseException) -> StoreUnavailableError:
@@ -182,7 +184,6 @@ class Condition:
         return StoreUnavailableError()
 
     def succeeded(self) -> None:
-        self.down_at = float("-inf")
         if self._trouble:
             logger.info("task store is available again", extra={"store": self._address.shown})
             self._trouble = ""

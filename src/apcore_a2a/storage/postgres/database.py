@@ -1,4 +1,4 @@
-"""The pool of connections for all that is not written in groups. Rule: nobody waits for an answer without a limit."""
+"""Connections for all that is not written in groups. Rule: nobody waits for an answer without a limit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,9 +6,9 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from apcore_a2a.storage.postgres.connecting import ANSWER_TIME, FAILURES, Condition, is_lost
+from apcore_a2a.storage.postgres.connecting import ANSWER_TIME, FAILURES, Condition, is_lost, says_down
 
-POOL: Final = 4  # connections; with the writer's and the listener's, a replica has six
+READERS: Final = 3  # connections for what clients ask; with those of writer, listener and lease, a replica has six
 
 T = TypeVar("T")
 
@@ -55,12 +55,12 @@ class Database:
         return answer
 
     async def _persist(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """A server that was restarted has broken all connections; one that does not answer is not asked again."""
-        for _ in range(POOL):
+        """A server that was restarted has broken all connections; one that is not there is not asked again."""
+        for _ in range(self._pool.get_max_size()):
             try:
                 return await self._ask_once(ask, *arguments)
             except FAILURES as error:
-                if not is_lost(error) or isinstance(error, TimeoutError):
+                if not is_lost(error) or isinstance(error, (TimeoutError, ConnectionRefusedError)) or says_down(error):
                     raise
                 self._condition.failed(error)
         return await self._ask_once(ask, *arguments)

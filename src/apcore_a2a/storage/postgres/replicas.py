@@ -246,11 +246,15 @@ class Signals:
 
 
 class PostgresReplicas:
-    """This replica among the others: `Replicas` of `storage/task_store.py`, over a database."""
+    """This replica among the others: `Replicas` of `storage/task_store.py`, over a database.
 
-    def __init__(self, database: Database, signals: Signals, writer: Writer, *, lease: float) -> None:
+    What it does by itself, again and again, goes by `upkeep`, and waits for no client; the rest is what clients want.
+    """
+
+    def __init__(self, database: Database, signals: Signals, writer: Writer, *, upkeep: Database, lease: float) -> None:
         self.lease = lease
         self._database = database
+        self._upkeep = upkeep
         self._signals = signals
         self._writer = writer
         self._taken: set[int] = set()  # commands that are being obeyed, and those whose answer could not be written
@@ -261,28 +265,28 @@ class PostgresReplicas:
 
     @property
     def down_at(self) -> float:
-        return self._database.down_at
+        return self._upkeep.down_at
 
     async def join(self) -> None:
         """Be one of them, under a name that nobody had before."""
         name = secrets.token_hex(8)
         place = f"{socket.gethostname()}:{os.getpid()}"
-        await self._database.ask(_execute, REGISTER, name, self.lease, place)
+        await self._upkeep.ask(_execute, REGISTER, name, self.lease, place)
         self._writer.replica = name
         self._signals.open(name)
 
     async def leave(self) -> None:
         """Be dead at once: what is left is taken over."""
-        await self._database.ask(_execute, LEAVE, self.name)
+        await self._upkeep.ask(_execute, LEAVE, self.name)
 
     async def beat(self) -> float | None:
-        found: float | None = await self._database.ask(_fetch_value, BEAT, self.name, self.lease)
+        found: float | None = await self._upkeep.ask(_fetch_value, BEAT, self.name, self.lease)
         return found
 
     async def tidy(self) -> None:
-        await self._database.ask(_execute, FORGET_DEAD, KEPT_DEAD)
-        await self._database.ask(_execute, BURY_FORGOTTEN)
-        await self._database.ask(_execute, FORGET_COMMANDS, KEPT_DEAD)
+        await self._upkeep.ask(_execute, FORGET_DEAD, KEPT_DEAD)
+        await self._upkeep.ask(_execute, BURY_FORGOTTEN)
+        await self._upkeep.ask(_execute, FORGET_COMMANDS, KEPT_DEAD)
 
     # ---- taking over -------------------------------------------------------------------------------------------------
 
@@ -296,10 +300,10 @@ class PostgresReplicas:
         return int(await self._database.ask(_fetch_value, COUNT_QUEUED, limit))
 
     async def _claim(self, statement: str, limit: int) -> list[Record]:
-        claimed = await self._database.ask_once(_fetch, statement, self.name, limit)
+        claimed = await self._upkeep.ask_once(_fetch, statement, self.name, limit)
         records: list[Record] = []
         for row in claimed:
-            record = await self._database.ask(load, to_text(row["id"]), to_text(row["owner"]))
+            record = await self._upkeep.ask(load, to_text(row["id"]), to_text(row["owner"]))
             if record is not None and record.runner == self.name:
                 records.append(record)
         return records
@@ -312,7 +316,7 @@ class PostgresReplicas:
         return record
 
     async def own_tasks(self) -> list[tuple[str, str]]:
-        rows = await self._database.ask(_fetch, "SELECT id, owner FROM task WHERE runner = $1", self.name)
+        rows = await self._upkeep.ask(_fetch, "SELECT id, owner FROM task WHERE runner = $1", self.name)
         return [(to_text(row["id"]), to_text(row["owner"])) for row in rows]
 
     # ---- watching ----------------------------------------------------------------------------------------------------
@@ -369,12 +373,12 @@ class PostgresReplicas:
         return int(number)
 
     async def take(self) -> list[Command]:
-        rows = await self._database.ask(_fetch, TAKE, self.name, list(self._taken))
+        rows = await self._upkeep.ask(_fetch, TAKE, self.name, list(self._taken))
         self._taken.update(row["number"] for row in rows)
         return [Command(row["number"], to_text(row["task"]), to_text(row["owner"]), row["body"]) for row in rows]
 
     async def finish(self, number: int, refusal: str = "") -> None:
-        sender = await self._database.ask(_fetch_value, FINISH, number, refusal)
+        sender = await self._upkeep.ask(_fetch_value, FINISH, number, refusal)
         self._taken.discard(number)
         if sender is not None:
             self._signals.wake(sender, COMMAND)

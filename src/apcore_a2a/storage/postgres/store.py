@@ -23,7 +23,7 @@ from apcore_a2a.storage.postgres.connecting import (
     parse_address,
     why_not,
 )
-from apcore_a2a.storage.postgres.database import POOL, Database
+from apcore_a2a.storage.postgres.database import READERS, Database
 from apcore_a2a.storage.postgres.replicas import PostgresReplicas, Signals
 from apcore_a2a.storage.postgres.schema import check_name, prepare
 from apcore_a2a.storage.postgres.statements import make_write, to_bytes
@@ -86,8 +86,12 @@ class PostgresStore:
         """
         given: dict[str, Any] = {}  # Any: as the constructor takes them
         for name, text in parse_qsl(urlsplit(url).query, keep_blank_values=True):
-            if name in _OPTIONS:
+            if name not in _OPTIONS:
+                continue
+            try:
                 given[name] = _OPTIONS[name](text)
+            except ValueError:
+                raise ValueError(f"{name} in a store URL must be a number, not {text!r}") from None
         return cls(url, **given)
 
     async def open(self) -> None:
@@ -99,8 +103,10 @@ class PostgresStore:
         condition = Condition(self.address)
         try:
             tokens = await self._prepare()
-            pool = await connect_pool(self.address, POOL)
-            self._opened = _Parts(Database(pool, condition), tokens, condition, self)
+            readers = Database(await connect_pool(self.address, READERS), condition)
+            # The lease has a connection of its own: however many clients wait for theirs, it is renewed in time.
+            upkeep = Database(await connect_pool(self.address, 1), condition)
+            self._opened = _Parts(readers, upkeep, tokens, condition, self)
             await self._opened.open()
         except (*FAILURES, ValueError, StoreUnavailableError) as error:
             await self.close()
@@ -189,13 +195,16 @@ class PostgresStore:
 class _Parts:
     """What a store is made of while it is open."""
 
-    def __init__(self, database: Database, tokens: PageTokens, condition: Condition, store: PostgresStore) -> None:
+    def __init__(
+        self, database: Database, upkeep: Database, tokens: PageTokens, condition: Condition, store: PostgresStore
+    ) -> None:
         self.database = database
+        self._upkeep = upkeep
         self.tokens = tokens
         self.condition = condition
         self.signals = Signals(store.address, condition)
         self.writer = Writer(store.address, condition, store.retention, wake=self.signals.wake_watchers)
-        self.replicas = PostgresReplicas(database, self.signals, self.writer, lease=store.lease)
+        self.replicas = PostgresReplicas(database, self.signals, self.writer, upkeep=upkeep, lease=store.lease)
 
     async def open(self) -> None:
         await self.replicas.join()
@@ -208,6 +217,7 @@ class _Parts:
             await self.replicas.leave()
         except StoreUnavailableError:
             logger.warning("the other replicas were not told: they take over when the lease is over")
+        await self._upkeep.close()
         await self.database.close()
 
 

@@ -92,7 +92,10 @@ class SQLiteStore:
             raise ValueError(f"unknown option in a store URL: {', '.join(unknown)} (known: {', '.join(_OPTIONS)})")
         options: dict[str, Any] = {}  # Any: as the constructor takes them
         for name, text in given.items():
-            options[name] = _OPTIONS[name](text)
+            try:
+                options[name] = _OPTIONS[name](text)
+            except ValueError:
+                raise ValueError(f"{name} in a store URL must be a number, not {text!r}") from None
         # One slash ends the (empty) host, as in SQLAlchemy's URLs: what follows is the path, absolute with a fourth.
         return cls(unquote(parts.path[1:]), **options)
 

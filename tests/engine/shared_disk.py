@@ -18,7 +18,7 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus, encode
 from apcore_a2a.storage.task_store import Change, Command, Followed, Hint, News, Record
-from tests.engine.driving import ALICE, request, until
+from tests.engine.driving import ALICE, request, settle, until
 from tests.engine.fake_disk import RUNNING, FakeDisk, Row
 
 OWNER = CallContext(caller=ALICE).owner
@@ -40,12 +40,19 @@ class SharedDisk(FakeDisk):
         self.replicas = FakeReplicas(self)
 
     def put(
-        self, task_id: str, runner: str | None, state: TaskState = TaskState.WORKING, *, retry_safe: bool = False
+        self,
+        task_id: str,
+        runner: str | None,
+        state: TaskState = TaskState.WORKING,
+        *,
+        retry_safe: bool = False,
+        attempt: int = 1,
     ) -> Task:
         """A task of Alice's that another replica has made."""
         said = request("slow", task_id=task_id, context_id="talk")
         task = Task(id=task_id, context_id="talk", status=TaskStatus(state=state), history=[said.message])
-        run = encode(StoredRun(request=said, caller=ALICE, retry_safe=retry_safe)) if state in RUNNING else b""
+        stored = StoredRun(request=said, caller=ALICE, retry_safe=retry_safe, attempt=attempt)
+        run = encode(stored) if state in RUNNING else b""
         self.rows[task_id] = Row(len(self.rows) + 1, OWNER, "", state, [v1.encode_event(task)], run=run)
         self.runners[task_id] = runner
         return task
@@ -104,6 +111,8 @@ class FakeReplicas:
         self.name = "here-1"
         self.dead: set[str] = set()
         self.read_at_once = 2_000
+        self.taken_at_once = 100
+        self.news_at_once = 100
         self.meanwhile: dict[str, Callable[[], Awaitable[None]]] = {}
         self.commands: list[Command] = []
         self.refusals: dict[int, str] = {}
@@ -123,11 +132,12 @@ class FakeReplicas:
     # ---- for the test -----------------------------------------------------------------------------------------------
 
     async def beats(self, answer: bool | Exception = True) -> None:
-        """One beat with that answer; done when the engine asks for the next."""
+        """One beat with that answer; done when the engine asks for the next, and had time for what the beat led to."""
         await until(lambda: self._asked["beat"] > 0)
         asked = self._asked["beat"]
         self._beats.put_nowait(answer)
         await until(lambda: self._asked["beat"] > asked)
+        await settle()
 
     async def hears(self, hint: Hint = ANYTHING) -> None:
         """One wake-up; done when the engine listens again, and has nothing left to look at."""
@@ -203,7 +213,7 @@ class FakeReplicas:
         return False
 
     async def news(self, followed: Sequence[Followed]) -> list[News]:
-        found = [self._news_of(each) for each in followed]
+        found = [self._news_of(each) for each in followed[: self.news_at_once]]
         await self._answer("news")
         return found
 
@@ -228,7 +238,8 @@ class FakeReplicas:
         return None
 
     async def take(self) -> list[Command]:
-        taken, self.commands = self.commands, []
+        taken = self.commands[: self.taken_at_once]
+        del self.commands[: self.taken_at_once]
         return taken
 
     async def finish(self, number: int, refusal: str = "") -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from apcore_a2a.engine import cluster, followers
+from apcore_a2a.engine import cluster, followers, streams
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.errors import TaskNotCancelableError, TaskNotFoundError, UnsupportedOperationError
@@ -81,6 +81,24 @@ async def test_a_task_is_read_listed_and_followed_where_it_does_not_run(url: str
         assert [entry.body for entry in watcher.entries[-2:]] == [entry.body for entry in local.entries[-2:]]
         done = await there.get(task)
         assert (done, chunks_of(done)) == (await here.get(task), ["a", "b"])
+
+
+async def test_what_a_client_of_0_3_missed_is_played_back_where_its_task_does_not_run(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "READ_AT_ONCE", 2)
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (chunk("a"), pause(), chunk("b", append=True), pause(), gate, COMPLETED)})
+    async with replicas(agent, url) as (here, there):
+        task = await here.start("slow")
+        await gate.reached()
+        local = await User(here.engine, ALICE, V03).subscribe(task, last=1)
+        back = await User(there.engine, ALICE, V03).subscribe(task, last=1)
+        gate.open()
+        await local.rest()
+        await back.rest()
+        assert back.seqs == [2, 3, 4, 5]
+        assert [entry.body for entry in back.entries] == [entry.body for entry in local.entries]
 
 
 async def test_nobody_reads_the_task_of_another_at_any_replica(url: str) -> None:
@@ -177,6 +195,22 @@ async def test_a_send_with_the_same_key_is_the_same_at_every_replica(url: str) -
         gate.open()
         done = await soon(again)
         assert (done.id, done.status.state) == (task.id, S.COMPLETED)
+    assert len(agent.calls) == 1
+
+
+async def test_a_stream_with_the_same_key_is_told_of_the_task_at_every_replica(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (chunk("a"), pause(), gate, COMPLETED)})
+    async with replicas(agent, url) as (here, there):
+        task = await here.start("slow", key="k")
+        await gate.reached()
+        again = await there.stream("slow", key="k")
+        await again.read()
+        assert again.states[-1] is S.WORKING
+        gate.open()
+        assert (await again.rest()).states[-1] is S.COMPLETED
+        ended = await (await there.stream("slow", key="k")).rest()
+        assert (ended.task.id, ended.states) == (task.id, [S.COMPLETED])
     assert len(agent.calls) == 1
 
 

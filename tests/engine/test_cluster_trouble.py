@@ -7,17 +7,20 @@ import pytest
 
 from apcore_a2a.agent import Admission, Call
 from apcore_a2a.engine import cluster, errands, intake, run
+from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.errands import Errand, decode_refusal
 from apcore_a2a.errors import (
     A2AError,
     OverloadedError,
+    StaleWriteError,
     TaskNotFoundError,
     UnsupportedOperationError,
 )
 from apcore_a2a.protocol.model import TaskState, encode
-from tests.engine.driving import ALICE, User, chunks_of, request, serving, settle, text_of, until
-from tests.engine.shared_disk import SharedDisk, lose_the_answer
-from tests.fakes import COMPLETED, Gate, ScriptedAgent, chunk
+from apcore_a2a.storage.task_store import Command
+from tests.engine.driving import ALICE, User, chunks_of, request, serving, settle, soon, text_of, until
+from tests.engine.shared_disk import OWNER, SharedDisk, lose_the_answer
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
 
 S = TaskState
 SLOW = "slow"  # what the tasks that the disk begins with were told
@@ -140,7 +143,7 @@ async def test_a_task_is_taken_over_when_the_store_can_write_again(
         disk.replicas.dead.add("dead")
         disk.fault = lambda number: "before" if number <= 2 else ""
         await disk.replicas.beats()
-        await until(lambda: disk.writes == 2)
+        await until(lambda: disk.writes >= 2)
         await asyncio.gather(*(later for later in asyncio.all_tasks() if later.get_name() == "task taken over"))
         assert text_of(await User(engine).get(task)).startswith("Worker lost")
         said = [record.getMessage() for record in caplog.records]
@@ -165,6 +168,71 @@ async def test_a_replica_that_claims_its_own_task_back_lets_its_first_run_end_be
         await until(lambda: disk.rows[task.id].state is S.COMPLETED)
         assert len(agent.calls) == 2
         assert chunks_of(await alice.get(task)) == ["whole"]
+
+
+async def test_a_task_that_waits_for_its_user_is_nobodys_again_when_whoever_wanted_to_cancel_it_dies(
+    disk: SharedDisk,
+) -> None:
+    agent = ScriptedAgent()
+    async with serving(agent, disk):
+        disk.put("asked", "dead", S.INPUT_REQUIRED)
+        disk.replicas.dead.add("dead")
+        await disk.replicas.beats()
+        await until(lambda: disk.runners["asked"] is None)
+        assert (disk.rows["asked"].state, agent.calls) == (S.INPUT_REQUIRED, [])
+
+
+async def test_a_message_that_waits_here_for_a_task_that_is_taken_over_here_is_run_after_it(disk: SharedDisk) -> None:
+    agent = ScriptedAgent(default=(chunk("x"), ASKS))
+    async with serving(agent, disk) as engine:
+        task = disk.put("left", "dead", retry_safe=True)
+        sending = asyncio.create_task(User(engine).send("next", task_id=task.id))
+        await settle()
+        told = Gate()
+        tell = engine._intake.conversations.tell
+
+        async def tell_late(call: Call, context: CallContext) -> None:
+            await told.stand()
+            await tell(call, context)
+
+        engine._intake.conversations.tell = tell_late  # type: ignore[method-assign]  # the store takes its time
+        disk.replicas.dead.add("dead")
+        await disk.replicas.beats()
+        await told.reached()
+        await disk.replicas.hears()
+        await settle()
+        told.open()
+        await soon(sending)
+    assert [call.message.parts[0].text for call in agent.calls] == [SLOW, "next"]
+
+
+async def test_a_replica_starts_though_another_one_takes_a_task_that_it_recovers(disk: SharedDisk) -> None:
+    left = disk.put("left", "dead")
+    disk.put("other", "dead")
+    disk.replicas.dead.add("dead")
+
+    async def another_claims() -> None:
+        disk.claim(left.id, "other")
+
+    disk.replicas.meanwhile["claim_dead"] = another_claims
+    async with serving(ScriptedAgent(), disk):
+        assert (disk.rows["left"].state, disk.rows["other"].state) == (S.WORKING, S.FAILED)
+
+
+async def test_what_is_claimed_when_the_shutdown_begins_is_left_to_others(disk: SharedDisk) -> None:
+    agent = ScriptedAgent(default=(Gate(), COMPLETED))
+    async with serving(agent, disk) as engine:
+        disk.put("waits", "", S.SUBMITTED, attempt=0)
+
+        async def shut_down() -> None:
+            engine.begin_drain()
+            await settle()
+
+        disk.replicas.meanwhile["claim_queued"] = shut_down
+        await disk.replicas.hears()
+        await settle()
+    assert agent.calls == []
+    assert (disk.rows["waits"].state, disk.runners["waits"]) == (S.SUBMITTED, "")
 
 
 # ---- commands ------------------------------------------------------------------------------------------------------
@@ -192,7 +260,7 @@ async def test_a_command_that_cannot_be_obeyed_is_answered_with_the_reason(
             return decode_refusal(await disk.replicas.asks(task_id, body))
 
         gone = await refuses("elsewhere", encode(Errand(ALICE)))
-        assert (type(gone), gone.message) == (OverloadedError, errands.MOVED)
+        assert type(gone) is StaleWriteError  # look again
         wrong = await refuses(task.id, encode(Errand(ALICE, request("no", task_id=task.id))))
         assert (type(wrong), wrong.message) == (UnsupportedOperationError, "Not that")
         foreign = await refuses(task.id, b"[]")
@@ -202,6 +270,14 @@ async def test_a_command_that_cannot_be_obeyed_is_answered_with_the_reason(
         assert [record.getMessage() for record in caplog.records] == ["a command failed"]
         assert await disk.replicas.asks(task.id, encode(Errand(ALICE))) == ""
         assert disk.rows[task.id].state is S.CANCELED
+
+
+async def test_one_wake_up_has_all_commands_taken_however_many_there_are(disk: SharedDisk) -> None:
+    disk.replicas.taken_at_once = 2
+    async with serving(ScriptedAgent(), disk):
+        disk.replicas.commands += [Command(number, "elsewhere", OWNER, encode(Errand(ALICE))) for number in range(5)]
+        await disk.replicas.hears()
+        await until(lambda: len(disk.replicas.refusals) == 5)
 
 
 async def test_a_task_that_is_removed_while_it_is_canceled_is_not_found(disk: SharedDisk) -> None:
@@ -214,6 +290,18 @@ async def test_a_task_that_is_removed_while_it_is_canceled_is_not_found(disk: Sh
         disk.replicas.meanwhile["follow"] = another_removes_it
         with pytest.raises(TaskNotFoundError):
             await User(engine).cancel(task)
+
+
+async def test_a_task_that_comes_to_rest_while_its_replica_is_asked_to_cancel_it_is_canceled_here(
+    disk: SharedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "CANCEL_GRACE", 60)
+    async with serving(ScriptedAgent(), disk) as engine:
+        task = disk.put("theirs", "other")
+        canceling = asyncio.create_task(User(engine).cancel(task))
+        await settle()
+        await disk.replicas.hears(disk.write(task, ASKS))  # nobody there knows of it any more
+        assert (await soon(canceling)).status.state is S.CANCELED
 
 
 # ---- races ---------------------------------------------------------------------------------------------------------

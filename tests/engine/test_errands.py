@@ -16,7 +16,7 @@ from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.postgres.replicas import PostgresReplicas
 from apcore_a2a.storage.postgres.store import PostgresStore
 from apcore_a2a.storage.task_store import Record
-from tests.engine.driving import User, words
+from tests.engine.driving import User, until, words
 from tests.engine.test_cluster import replica, replicas, until_shown
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent
 from tests.postgres_server import shared_server
@@ -278,7 +278,29 @@ async def test_an_errand_that_comes_when_the_task_rests_is_run_at_once(monkeypat
     assert len(posted.numbers) == 1
 
 
-async def test_an_errand_for_a_task_that_was_claimed_from_its_replica_is_refused(
+async def test_an_errand_that_comes_when_its_replica_has_let_go_of_the_task_is_run_where_it_was_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate()
+    agent = asking(gate)
+    async with replicas(agent, shared_server().url()) as (here, there):
+        task = await here.start("slow")
+        await gate.reached()
+        await deafen(here)
+        posted = Wrapped(monkeypatch, there)
+
+        async def let_go_and_listen() -> None:
+            gate.open()
+            await until(lambda: here.engine.live_tasks == 0)
+            listen_again(here)
+
+        posted.after = let_go_and_listen
+        await there.start("next", task_id=task.id)
+        assert words(await until_shown(there, task, S.COMPLETED)) == TAKEN
+    assert len(posted.numbers) == 1
+
+
+async def test_an_errand_for_a_task_that_was_claimed_from_its_replica_is_run_where_it_was_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = Gate()
@@ -298,9 +320,7 @@ async def test_an_errand_for_a_task_that_was_claimed_from_its_replica_is_refused
             await here.engine._cluster._take_commands()
 
         posted.after = claim_and_obey
-        with pytest.raises(OverloadedError) as refused:
-            await there.start("next", task_id=task.id)
-        assert refused.value.message == errands.MOVED
-        assert words(await there.get(task)) == ["slow"]
+        await there.start("next", task_id=task.id)
+        assert words(await until_shown(there, task, S.COMPLETED)) == TAKEN
         watcher.stream.close()
-    assert len(agent.calls) == 1
+    assert len(agent.calls) == 2

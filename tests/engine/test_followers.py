@@ -5,11 +5,13 @@ import asyncio
 import pytest
 
 from apcore_a2a.agent import Remember
+from apcore_a2a.engine import followers
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.followers import Followers
+from apcore_a2a.errors import TaskNotFoundError
 from apcore_a2a.protocol.model import TaskState
 from tests.engine.driving import User, chunks_of, serving, settle, soon, until, words
-from tests.engine.shared_disk import ANYTHING, SharedDisk, lose_the_answer
+from tests.engine.shared_disk import ANYTHING, OWNER, SharedDisk, lose_the_answer
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
 
 S = TaskState
@@ -54,6 +56,39 @@ async def test_a_task_that_is_this_replicas_own_is_canceled_here_though_nobody_r
         assert disk.rows[task.id].epoch == 1  # it asked nobody, and claimed nothing
 
 
+async def test_of_many_that_are_followed_all_are_looked_at_however_few_the_store_tells_of_at_once(
+    disk: SharedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followers, "ASKED_AT_ONCE", 2)
+    disk.replicas.news_at_once = 1
+    async with serving(ScriptedAgent(), disk) as engine:
+        tasks = [disk.put(f"t{number}", "other") for number in range(5)]
+        watchers = [await User(engine).subscribe(task) for task in tasks]
+        for task in tasks:
+            disk.write(task, COMPLETED)
+        await disk.replicas.hears()
+        for watcher in watchers:
+            assert (await watcher.rest()).states[-1] is S.COMPLETED
+
+
+async def test_news_that_are_older_than_a_look_change_nothing(disk: SharedDisk) -> None:
+    async with serving(ScriptedAgent(), disk) as engine:
+        task = disk.put("theirs", "other")
+        watcher = await User(engine).subscribe(task)
+        live = engine._runs.get(task.id)
+        assert live is not None
+
+        async def somebody_looks() -> None:
+            disk.write(task, ASKS)
+            await followers_of(engine).look(task.id, OWNER, follow=True)
+
+        disk.replicas.meanwhile["news"] = somebody_looks
+        await disk.replicas.hears()
+        assert live.state is S.INPUT_REQUIRED
+        assert live.runner is None
+        watcher.stream.close()
+
+
 # ---- waiting -------------------------------------------------------------------------------------------------------
 
 
@@ -71,14 +106,27 @@ async def test_a_message_is_run_here_when_the_other_replica_is_done_with_its_tas
         assert (done.status.state, words(done)) == (S.COMPLETED, ["slow", "What next?", "next"])
 
 
+@pytest.mark.parametrize("runner", ["other", ""])
+async def test_whoever_waits_for_a_task_that_is_removed_meanwhile_is_told_so(disk: SharedDisk, runner: str) -> None:
+    async with serving(ScriptedAgent(), disk) as engine:
+        task = disk.put("theirs", runner)
+        sending = asyncio.create_task(User(engine).send("next", task_id=task.id))
+        await settle()
+        del disk.rows[task.id]  # it ended, and made room for others before anybody here had looked
+        del disk.runners[task.id]
+        await disk.replicas.hears()
+        with pytest.raises(TaskNotFoundError):
+            await soon(sending)
+
+
 async def test_who_gives_up_waiting_for_a_change_does_not_keep_it_from_others(disk: SharedDisk) -> None:
     async with serving(ScriptedAgent(), disk) as engine:
-        followers = followers_of(engine)
-        patient = asyncio.create_task(followers.until_told(60))
+        told = followers_of(engine)
+        patient = asyncio.create_task(told.until_told(60))
         await settle()
-        await soon(followers.until_told(0))
+        await soon(told.until_told(0))
         assert not patient.done()
-        followers.tell()
+        told.tell()
         await soon(patient)
 
 

@@ -150,11 +150,32 @@ async def test_nobody_looks_for_the_dead_while_all_leases_hold(disk: SharedDisk)
 
 async def test_more_than_is_claimed_at_once_is_claimed_soon(disk: SharedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "CLAIMED_AT_ONCE", 1)
-    monkeypatch.setattr(cluster, "BEATS", 1)  # the next beat but for that: in ten minutes
+
+    async def another_dies() -> None:
+        disk.put("more", "dead")
+
     async with serving(ScriptedAgent(), disk):
         disk.put("left", "dead")
         disk.replicas.dead.add("dead")
+        disk.replicas.meanwhile["claim_dead"] = another_dies
+        await disk.replicas.beats()  # and not one more
+        await until(lambda: {row.state for row in disk.rows.values()} == {S.FAILED})
+
+
+async def test_a_replica_beats_while_the_store_takes_its_time_to_hand_over_what_the_dead_have_left(
+    disk: SharedDisk,
+) -> None:
+    answer = Gate()
+    async with serving(ScriptedAgent(), disk):
+        disk.put("left", "dead")
+        disk.replicas.dead.add("dead")
+        disk.replicas.meanwhile["claim_dead"] = answer.stand
         await disk.replicas.beats()
+        await answer.reached()
+        await disk.replicas.beats()
+        await disk.replicas.beats()
+        assert disk.rows["left"].state is S.WORKING
+        answer.open()
         await until(lambda: disk.rows["left"].state is S.FAILED)
 
 

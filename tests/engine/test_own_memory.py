@@ -8,12 +8,13 @@ import pytest
 from apcore_a2a.engine import cluster
 from apcore_a2a.engine.errands import Errand
 from apcore_a2a.engine.followers import HEARD_FOR, POLL, Followers
-from apcore_a2a.protocol.model import Task, encode
+from apcore_a2a.protocol.model import Task, TaskState, encode
 from apcore_a2a.storage.task_store import Command, Hint
 from tests.engine.driving import ALICE, User, serving, settle, until
 from tests.engine.shared_disk import OWNER, SharedDisk
 from tests.fakes import COMPLETED, Gate, ScriptedAgent
 
+S = TaskState
 NOTHING = Hint(everything=False, commands=False, queue=False)
 
 
@@ -73,3 +74,25 @@ async def test_what_others_ask_is_looked_at_though_wake_ups_speak_of_other_thing
         engine._followers.heard(time.monotonic() - 2 * POLL, [])
         await disk.replicas.hears(NOTHING)
         await until(lambda: disk.replicas.refusals.get(7) == "")
+
+
+async def test_what_is_followed_and_what_waits_is_looked_at_though_wake_ups_speak_of_other_things(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SharedDisk()
+    agent = ScriptedAgent(default=(COMPLETED,))
+    async with serving(agent, disk) as engine:
+        alice = User(engine)
+        quiet = disk.put("quiet", "other")
+        watcher = await alice.subscribe(quiet)
+        await disk.replicas.hears()
+        disk.write(quiet, COMPLETED)  # and the wake-up gets lost
+        disk.put("waits", "", retry_safe=True)
+        await disk.replicas.hears(NOTHING)
+        assert (watcher.states, disk.runners["waits"]) == ([], "")  # it has just looked
+        monkeypatch.setattr(cluster, "POLL", 0)
+        await disk.replicas.hears(NOTHING)
+        await disk.replicas.hears(NOTHING)
+        await watcher.rest()
+        assert watcher.states[-1] is S.COMPLETED
+        await until(lambda: disk.rows["waits"].state is S.COMPLETED)

@@ -10,7 +10,7 @@ import pytest
 from apcore_a2a.app.stores import Retention, choose_store
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.postgres import schema
+from apcore_a2a.storage.postgres import connecting, schema
 from apcore_a2a.storage.postgres.store import PostgresStore
 from apcore_a2a.storage.task_store import Query
 from tests.postgres_server import PostgresServer, shared_server
@@ -153,6 +153,14 @@ async def test_a_replica_of_the_version_before_goes_on_beside_the_next_one(
     assert (await again.page(Query(owner=ALICE, limit=10))).total == 3
     for store in (old, new, again):
         await store.close()
+
+
+async def test_a_step_may_take_longer_than_an_answer(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "ANSWER_TIME", 0.5)
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "SELECT pg_sleep(1)"))
+    store = PostgresStore(server.url())
+    await store.open()
+    await store.close()
 
 
 async def test_a_version_that_is_too_old_is_refused(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,15 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import asyncpg
 import pytest
 
+from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage.postgres import replicas
 from apcore_a2a.storage.postgres.connecting import Connection
 from apcore_a2a.storage.postgres.database import READERS
 from apcore_a2a.storage.postgres.store import PostgresStore
@@ -145,3 +147,72 @@ async def test_a_task_that_a_forgotten_replica_makes_when_it_wakes_up_is_taken_o
     claimed = await heir.replicas.claim_dead(10)
     assert [(record.document.task().id, record.owner) for record in claimed] == [("t", ALICE)]
     assert await asleep.replicas.beat() is None
+
+
+# ---- answers that get lost -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lose_next_answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """The connection breaks when the server has done what it is asked next with that function of the module."""
+
+    def lose(name: str) -> None:
+        ask = getattr(replicas, name)
+        broken: list[object] = []
+
+        async def ask_in_vain(connection: "asyncpg.Connection[asyncpg.Record]", *what: object) -> object:
+            answer = await ask(connection, *what)
+            if broken:
+                return answer
+            broken.append(connection)
+            connection.terminate()
+            raise ConnectionResetError
+
+        monkeypatch.setattr(replicas, name, ask_in_vain)
+
+    return lose
+
+
+async def test_whoever_does_not_learn_what_it_has_claimed_learns_that(
+    stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]", lose_next_answer: Callable[[str], None]
+) -> None:
+    late, heir, _ = stores
+    await tell(late, Author("left"), TaskState.WORKING)
+    queued = Author("queued").create()
+    queued.hand_on = True
+    await late.create(queued)
+    await expire(admin, late)
+    for claim in (heir.replicas.claim_dead, heir.replicas.claim_queued):
+        lose_next_answer("_fetch")
+        with pytest.raises(StoreUnavailableError):
+            await claim(10)
+    assert sorted(await heir.replicas.own_tasks()) == [("left", ALICE), ("queued", ALICE)]
+
+
+async def test_a_command_is_posted_once_though_the_answer_is_lost(
+    stores: list[PostgresStore], lose_next_answer: Callable[[str], None]
+) -> None:
+    asking, runs, _ = stores
+    await tell(runs, Author("t"), TaskState.WORKING)
+    lose_next_answer("_fetch_value")
+    number = await asking.replicas.post("t", ALICE, runs.replicas.name, b"once")
+    other = await asking.replicas.post("t", ALICE, runs.replicas.name, b"another")
+    taken = await runs.replicas.take()
+    assert sorted((command.number, command.body) for command in taken) == [(number, b"once"), (other, b"another")]
+
+
+async def test_a_command_is_not_lost_with_the_answer_that_brings_it(
+    stores: list[PostgresStore], lose_next_answer: Callable[[str], None]
+) -> None:
+    asking, runs, _ = stores
+    await tell(runs, Author("t"), TaskState.WORKING)
+    number = await asking.replicas.post("t", ALICE, runs.replicas.name, b"do it")
+    assert number is not None
+    lose_next_answer("_fetch")
+    taken = await runs.replicas.take()
+    assert [command.number for command in taken] == [number]
+    assert await runs.replicas.take() == []  # it is being done
+    assert not await asking.replicas.withdraw(number)
+    await runs.replicas.finish(number)
+    assert await runs.replicas.take() == []
+    assert await asking.replicas.answer(number) == ""

@@ -25,7 +25,6 @@ from apcore_a2a.engine.background import BackgroundWork
 from apcore_a2a.engine.call_context import CallContext
 from apcore_a2a.engine.errands import (
     ANSWER_TIME,
-    MOVED,
     NOT_UNDERSTOOD,
     ask_to_cancel,
     decode_errand,
@@ -46,7 +45,7 @@ from apcore_a2a.errors import (
     StoreUnavailableError,
     TaskNotFoundError,
 )
-from apcore_a2a.storage.task_store import Command, Record, Replicas
+from apcore_a2a.storage.task_store import Command, Hint, Record, Replicas
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +58,7 @@ LONGEST_HOLD: Final = 100.0  # seconds after a beat for which a store that says 
 LATE: Final = 0.05  # seconds after the end of a lease that others look at its tasks
 TIDY_EVERY: Final = 20  # beats
 QUEUE_POLL: Final = 0.2  # seconds between looks for room while tasks wait for it
+ANYTHING: Final = Hint(everything=True, commands=True, queue=True)
 CLAIMED_AT_ONCE: Final = 100  # tasks of dead replicas; others may want some, too
 
 
@@ -74,7 +74,9 @@ class Cluster:
         self._has_strays = False  # whether a task may have been claimed here without our knowing
         self._has_queue = False  # whether more may wait for a replica with room
         self._beats = 0
+        self._chores: asyncio.Task[None] | None = None
         self._was_away = False  # whether the last beat but one failed
+        self._looked = 0.0  # when everything that others may have written was last looked at
         self._stop_time = float("inf")  # when the runs here are to be stopped, by the monotonic clock
         self._stop_timer: asyncio.TimerHandle | None = None  # goes off then
         self._is_closed = False
@@ -87,6 +89,7 @@ class Cluster:
         self._is_closed = False
         self._renewed(time.monotonic())  # the store has just been opened
         self._followers.heard(time.monotonic(), [])
+        self._looked = time.monotonic()
         self._background.start(self._repeat(self._beat), name="beat")
         self._background.start(self._repeat(self._listen), name="listen to replicas")
 
@@ -112,7 +115,7 @@ class Cluster:
     # ---- the lease ---------------------------------------------------------------------------------------------------
 
     async def _beat(self) -> float:
-        """One beat, and what it leads to; the seconds until the next."""
+        """One beat; the seconds until the next."""
         interval = self._replicas.lease / BEATS
         started = time.monotonic()
         try:
@@ -126,15 +129,13 @@ class Cluster:
             await self._start_anew()
             return 0
         self._renewed(started)
-        await self._tidy_if_due()
-        await self._take_strays()
         if next_end > 0:
+            self._begin_chores(somebody_died=False)
             return min(interval, next_end + LATE)
-        if self._was_away:
-            self._was_away = False
-            return interval  # the store may have been away for all: those who live have not said so yet
-        has_more = await self._take_over_dead()
-        return RETRY if has_more else interval
+        # If the store was away, it may have been so for all: those who live have not said so yet.
+        self._begin_chores(somebody_died=not self._was_away)
+        self._was_away = False
+        return interval
 
     def _renewed(self, started: float) -> None:
         """The store has given a lease that was asked for at that time."""
@@ -186,6 +187,22 @@ class Cluster:
         self._renewed(started)
 
     # ---- taking over -------------------------------------------------------------------------------------------------
+
+    def _begin_chores(self, *, somebody_died: bool) -> None:
+        """What a beat leads to, beside the next beats: what the dead have left may take longer to read than a lease."""
+        if self._chores is None or self._chores.done():
+            self._chores = self._background.start(self._do_chores(somebody_died), name="chores of a replica")
+
+    async def _do_chores(self, somebody_died: bool) -> None:
+        try:
+            await self._tidy_if_due()
+            await self._take_strays()
+            has_more = somebody_died
+            while has_more:
+                has_more = await self._take_over_dead()
+                await asyncio.sleep(RETRY)
+        except StoreUnavailableError:
+            logger.debug("chores are put off until the next beat")  # the store has said why in the log
 
     async def _tidy_if_due(self) -> None:
         self._beats += 1
@@ -251,8 +268,6 @@ class Cluster:
                 await self._stop_here(task_id)
                 await self._recovery.take_over(record)
                 return
-            except (StaleWriteError, TaskNotFoundError):
-                return  # somebody else was quicker
             except A2AError as error:
                 logger.warning("task not taken over yet", extra={"task_id": task_id, "reason": error.message})
                 await asyncio.sleep(retry_pause(attempt))
@@ -276,6 +291,10 @@ class Cluster:
         if self._has_queue:
             patience = QUEUE_POLL
         hint = await self._replicas.until_woken(patience)
+        if time.monotonic() - self._looked > patience:
+            hint = ANYTHING  # also when it was woken all the time, because of other things
+        if hint.everything:
+            self._looked = time.monotonic()
         if hint.queue:
             await self._take_queued()
         if hint.commands or self._followers.heard_ago > POLL:
@@ -284,11 +303,14 @@ class Cluster:
         return 0
 
     async def _take_commands(self) -> None:
-        looked = time.monotonic()
-        commands = await self._replicas.take()
-        self._followers.heard(looked, [command.task_id for command in commands])
-        for command in commands:
-            self._background.start(self._obey(command), name=f"command for {command.task_id}")
+        more = True
+        while more:
+            looked = time.monotonic()
+            commands = await self._replicas.take()
+            self._followers.heard(looked, [command.task_id for command in commands])
+            for command in commands:
+                self._background.start(self._obey(command), name=f"command for {command.task_id}")
+            more = len(commands) > 0
         self._followers.tell()  # a command of ours may have been answered
 
     async def _obey(self, command: Command) -> None:
@@ -312,7 +334,7 @@ class Cluster:
             raise OverloadedError(NOT_UNDERSTOOD) from error
         live = self._runs.find(command.task_id, command.owner)
         if live is None:
-            raise OverloadedError(MOVED)
+            raise StaleWriteError
         if errand.request is not None:
             await self._intake.queue_here(live, errand.request, CallContext(caller=errand.caller))
             return
@@ -322,14 +344,15 @@ class Cluster:
     # ---- what is asked of others -------------------------------------------------------------------------------------
 
     async def cancel(self, live: LiveTask, caller: Caller) -> None:
-        """Cancel a task that another replica runs; without it, if it does not answer in time.
+        """Cancel a task that another replica runs; without it, if it does not answer in time, or has just let go of it.
 
         Raises:
             TaskNotFoundError: it was removed meanwhile.
         """
         with live.held():
-            # Where nobody runs it yet ("") there is nobody to ask.
-            if live.runner and await ask_to_cancel(self._followers, live, caller, seconds=CANCEL_GRACE):
+            if live.runner:  # where nobody runs it yet ("") there is nobody to ask
+                await ask_to_cancel(self._followers, live, caller, seconds=CANCEL_GRACE)
+            if live.has_ended():
                 return
             self._has_strays = True  # should what follows fail half-way
             record = await self._replicas.claim(live.task.id, live.owner)

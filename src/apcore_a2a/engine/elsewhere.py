@@ -12,7 +12,7 @@ MAX_QUEUED_TASKS: Final = 10_000  # that wait for a replica with room
 
 
 class Elsewhere(NamedTuple):
-    """A task that waits for a replica with room; it is held for whoever gets this, and who has to release it."""
+    """A task that another replica runs, or is to run; it is held for whoever gets this, and who has to release it."""
 
     live: LiveTask
     earlier: str | None

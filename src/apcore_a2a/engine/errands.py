@@ -22,6 +22,7 @@ from apcore_a2a.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.model import SendMessage, encode
 
 ANSWER_TIME: Final = 6.0  # seconds for a replica to do as it is asked
@@ -29,8 +30,10 @@ LOOK_AGAIN: Final = 0.5  # seconds between looks whether it has: its wake-up may
 NOT_TAKEN: Final = "The replica that runs this task does not answer; try again later"
 MOVED: Final = "The task has just left the replica that ran it; try again"
 NOT_UNDERSTOOD: Final = "The replicas do not understand each other: are their versions too far apart?"
-# What the sender of a message may be told that another replica refused: the first of these that the error is.
+# What the sender of a message may be told that another replica refused: the first of these that the error is. Nobody is
+# told of a stale write: whoever sent the message looks for the task again.
 REFUSALS: Final[tuple[type[A2AError], ...]] = (
+    StaleWriteError,
     InvalidParamsError,
     ContentTypeNotSupportedError,
     UnsupportedOperationError,
@@ -46,6 +49,8 @@ class Errand(Struct, frozen=True, omit_defaults=True):
 
     caller: Caller
     request: SendMessage | None = None
+    id: str = ""
+    """Its own: a store may have to tell an errand that is posted again from another one."""
 
 
 class Refusal(Struct, frozen=True):
@@ -66,8 +71,8 @@ def decode_errand(body: bytes) -> Errand:
 
 def encode_refusal(error: A2AError) -> str:
     """What the other replica is answered when this is raised here."""
-    if isinstance(error, StaleWriteError | TaskNotFoundError):  # internal, and where the message was sent not even true
-        error = OverloadedError(MOVED)
+    if isinstance(error, StaleWriteError | TaskNotFoundError):  # where the message was sent, neither need be true
+        error = StaleWriteError(MOVED)  # as one of the version before tells its sender
     kind = next(refusal for refusal in REFUSALS if isinstance(error, refusal))
     return encode(Refusal(kind.__name__, error.message)).decode()
 
@@ -98,7 +103,7 @@ async def send_on(followers: Followers, live: LiveTask, request: SendMessage, ca
         raise OverloadedError("The task waits for a replica with room; try again later")
     if live.runner is None:
         raise StaleWriteError
-    number = await replicas.post(live.task.id, live.owner, live.runner, encode(Errand(caller, request)))
+    number = await replicas.post(live.task.id, live.owner, live.runner, encode(Errand(caller, request, new_id())))
     if number is None:
         raise StaleWriteError
     for _ in range(int(ANSWER_TIME / LOOK_AGAIN)):
@@ -113,11 +118,11 @@ async def send_on(followers: Followers, live: LiveTask, request: SendMessage, ca
     raise StoreUnavailableError
 
 
-async def ask_to_cancel(followers: Followers, live: LiveTask, caller: Caller, *, seconds: float) -> bool:
-    """Have a task canceled where it runs; whether it came to rest in that time."""
+async def ask_to_cancel(followers: Followers, live: LiveTask, caller: Caller, *, seconds: float) -> None:
+    """Have a task canceled where it runs; done when it has ended, or nobody runs it, or after that time."""
     assert live.runner  # somebody runs it
-    await followers.replicas.post(live.task.id, live.owner, live.runner, encode(Errand(caller)))
-    return await followers.until(live, _is_over_or_free, seconds)
+    await followers.replicas.post(live.task.id, live.owner, live.runner, encode(Errand(caller, id=new_id())))
+    await followers.until(live, _is_over_or_free, seconds)
 
 
 def _has_a_runner(live: LiveTask) -> bool:

@@ -18,6 +18,7 @@ from apcore_a2a.errors import TaskNotFoundError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.storage.task_store import Followed, Hint, News, Record, Replicas, SharedStore
 
+ASKED_AT_ONCE: Final = 500  # followed tasks: fewer than a store tells of, so that it tells of one's events at least
 POLL: Final = 1.0  # seconds between looks at what is followed: wake-ups may get lost
 # Seconds for which a look at what others ask holds: who is not answered cancels a task without us, after CANCEL_GRACE.
 HEARD_FOR: Final = 3.0
@@ -116,11 +117,17 @@ class Followers:
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
     async def until(self, live: LiveTask, holds: Callable[[LiveTask], bool], seconds: float | None = None) -> bool:
-        """Wait for something to hold of a followed task, at most so long; whether it does."""
+        """Wait for something to hold of a followed task, at most so long; whether it does.
+
+        Raises:
+            TaskNotFoundError: it was removed meanwhile.
+        """
         self._followed.setdefault(live.task.id, None)
         try:
             async with asyncio.timeout(seconds):
                 while not holds(live):
+                    if live.task.id not in self._followed:
+                        raise TaskNotFoundError(live.task.id)
                     await asyncio.shield(self._next_change())  # it is everybody's
         except TimeoutError:
             return holds(live)
@@ -176,21 +183,22 @@ class Followers:
                 wanted.append(Followed(task_id, live.owner, live.version))
         for live in torn:
             await self._read_anew(live)
-        if not wanted:
-            return
-        after = {followed.task_id: followed.version for followed in wanted}
-        for news in await self.replicas.news(wanted):
-            self._take(lives[news.task_id], news, after[news.task_id])
-        self.tell()
+        while wanted:
+            asked = wanted[:ASKED_AT_ONCE]
+            after = {followed.task_id: followed.version for followed in asked}
+            for news in await self.replicas.news(asked):
+                self._take(lives[news.task_id], news, after.pop(news.task_id))
+            self.tell()
+            untold = [followed for followed in asked if followed.task_id in after]
+            wanted = untold + wanted[ASKED_AT_ONCE:]
 
     def _take(self, live: LiveTask, news: News, after: int) -> None:
         task_id = news.task_id
         if news.number is None or news.version is None:  # it was removed
-            self._followed.pop(task_id, None)
-            live.log.close()
+            self._drop(live)
             return
         self._followed[task_id] = news.number
-        if self._is_written_here(live) or not live.is_in_step or live.version < after:
+        if self._is_written_here(live) or not live.is_in_step or not after <= live.version <= news.version:
             return
         live.follow_events(news.events[live.version - after :], epoch=news.epoch or 1, memo=news.memo or b"")
         if live.version < news.version:
@@ -210,7 +218,13 @@ class Followers:
             try:
                 await self.look(live.task.id, live.owner, follow=True)
             except TaskNotFoundError:
-                live.log.close()
+                self._drop(live)
+        self.tell()
+
+    def _drop(self, live: LiveTask) -> None:
+        """It was removed: whoever waits for it need not wait any longer."""
+        self._followed.pop(live.task.id, None)
+        live.log.close()
 
     async def _forget_unwatched(self) -> None:
         gone = [task_id for task_id in self._followed if not self._is_watched(task_id)]

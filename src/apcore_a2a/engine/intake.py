@@ -19,7 +19,7 @@ from apcore_a2a.engine.conversation import Conversations
 from apcore_a2a.engine.elsewhere import Elsewhere, queue_task
 from apcore_a2a.engine.errands import send_on
 from apcore_a2a.engine.event_log import Snapshot
-from apcore_a2a.engine.followers import Followers, is_at_rest
+from apcore_a2a.engine.followers import Followers
 from apcore_a2a.engine.kept_run import dequeue, enqueue
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.next_message import refuse_message
@@ -195,16 +195,15 @@ class Intake:
             return message.message_id
         return context.idempotency_key
 
-    async def _earlier(self, task_id: str, context: CallContext, *, wait: bool) -> Run | Snapshot:
+    async def _earlier(self, task_id: str, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere:
         """What came of a send that is the same as this one."""
         run = self._runs.running(task_id)
         if run is not None:
             return run
         if self._followers is not None and wait:
             live = await self._followers.look(task_id, context.owner, follow=True)
-            with live.held():
-                await self._followers.until(live, is_at_rest)
-                return await live.latest()
+            live.hold()
+            return Elsewhere(live, None)
         record = await self.load(task_id, context)
         return Snapshot(record.document, record.version)
 

@@ -7,16 +7,18 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from apcore_a2a.agent import Call
 from apcore_a2a.engine import task_log
 from apcore_a2a.engine.agent_output import failed_status
 from apcore_a2a.engine.call_context import CallContext, new_call
 from apcore_a2a.engine.intake import Intake
+from apcore_a2a.engine.kept_run import hand_on
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.phase import FromQueue, Rerun, Start
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import StoredRun, decode_stored_run
 from apcore_a2a.engine.webhooks import Webhooks
-from apcore_a2a.errors import AgentError
+from apcore_a2a.errors import AgentError, StaleWriteError, TaskNotFoundError
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import SendMessage
 from apcore_a2a.storage.task_store import Record, Store
@@ -42,30 +44,52 @@ class Recovery:
             await self.take_over(record)
 
     async def take_over(self, record: Record) -> None:
-        """Go on with a task that was claimed from another process."""
+        """Go on with a task that was claimed from another process, unless a third one has it by now."""
         live = self._runs.revive(record)
-        stored = decode_stored_run(record.run)
         with live.held():
-            if live.is_shared:
-                live.follow(record)
-                live.runner = None
-            if self._webhooks is not None:
-                await self._webhooks.resume(live)
-            if stored is not None:
-                live.kept.set_queue(stored.queue)
-            request = stored.request if stored is not None else None
-            if stored is not None and request is not None and stored.may_run_again():
-                await self._rerun(live, stored, request)
-                task_log.log_recovered(live.task, "run again")
-            elif request is not None or live.state not in AT_REST:
-                await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
-                task_log.log_recovered(live.task, "failed: its worker is lost")
-            # What waited waits again; if the task has just ended, it was refused, and nothing does.
-            for queued in live.kept.queue:
-                self._intake.resume_queued(live, queued)
+            await live.turn.take()  # first: a message may wait here until the task is nobody else's
+            runs_again = False
+            try:
+                runs_again = await self._go_on(live, record)
+            except (StaleWriteError, TaskNotFoundError):
+                task_log.log_recovered(live.task, "left to another replica")
+            finally:
+                if not runs_again:
+                    live.turn.give()
 
-    async def _rerun(self, live: LiveTask, stored: StoredRun, request: SendMessage) -> None:
-        """Run again from the start what a dead process left; what it had made by then is made anew."""
+    async def _go_on(self, live: LiveTask, record: Record) -> bool:
+        """Whether the task runs again, and has taken the turn along."""
+        stored = decode_stored_run(record.run)
+        runs_again = False
+        if live.is_shared:
+            live.follow(record)
+            live.runner = None
+        if self._webhooks is not None:
+            await self._webhooks.resume(live)
+        if stored is not None:
+            live.kept.set_queue(stored.queue)
+        request = stored.request if stored is not None else None
+        if stored is not None and request is not None and stored.may_run_again():
+            call = await self._prepare_rerun(live, stored, request)
+            if self._runs.draining and live.is_shared:  # it was claimed when the shutdown began
+                live.kept.set_run(stored)
+                await hand_on(live)
+                return False
+            self._rerun(live, stored, call)
+            task_log.log_recovered(live.task, "run again")
+            runs_again = True
+        elif request is not None or live.state not in AT_REST:
+            await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
+            task_log.log_recovered(live.task, "failed: its worker is lost")
+        elif not live.kept.queue:
+            await live.save_run()  # it was claimed to be canceled, and waits for its user: it is nobody's again
+        # What waited waits again; if the task has just ended, it was refused, and nothing does.
+        for queued in live.kept.queue:
+            self._intake.resume_queued(live, queued)
+        return runs_again
+
+    async def _prepare_rerun(self, live: LiveTask, stored: StoredRun, request: SendMessage) -> Call:
+        """What the agent is told when it runs again, from the start, what a dead process left."""
         context = CallContext(caller=stored.caller)
         call = new_call(request, live.task, context)
         await self._intake.conversations.tell(call, context)
@@ -75,9 +99,12 @@ class Recovery:
         call.history = tuple(said for said in call.history if said.message_id not in of_this_run)
         call.resumed = stored.resumed
         call.memo = stored.memo
-        await live.turn.take()  # at once: nobody else knows of the task
+        return call
+
+    def _rerun(self, live: LiveTask, stored: StoredRun, call: Call) -> None:
+        """Start it, with the turn that the caller has; what the dead process had made by then is made anew."""
         live.kept.set_run(replace(stored, attempt=stored.attempt + 1))
         start: Start = Rerun()
         if stored.attempt == 0:
             start = FromQueue()
-        self._runs.launch(live, call, start, allowance=context.allowance)
+        self._runs.launch(live, call, start, allowance=CallContext(caller=stored.caller).allowance)

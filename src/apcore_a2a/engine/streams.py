@@ -20,7 +20,7 @@ from apcore_a2a.engine.runs import Runs
 from apcore_a2a.errors import LimitExceededError, OverloadedError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
-from apcore_a2a.protocol.model import Event, StatusUpdate, TaskState
+from apcore_a2a.protocol.model import Event, StatusUpdate, Task, TaskState
 
 DISCONNECT_GRACE: Final = 5.0
 UNTIL_ENDED: Final = TERMINAL
@@ -72,6 +72,7 @@ class Stream:
         self._source = source
         self._after = after
         self._until = until
+        self._missed: StoredEvents | None = None
         self._on_close = on_close
         self._keep_alive_interval = keep_alive_interval
         self._is_over = source is None
@@ -80,6 +81,13 @@ class Stream:
         self._waiter: asyncio.Future[None] | None = None
         # One timer for the whole stream, not one for each event: it is set anew only after it has fired.
         self._timer: asyncio.TimerHandle | None = None
+
+    def play_back(self, missed: StoredEvents) -> None:
+        """What has left the log, or was never in it, because another process ran the task, is to be read from there.
+
+        Without this the stream goes on from the task as it is then.
+        """
+        self._missed = missed
 
     def take(self) -> list[LogEntry] | None:
         """What has come, perhaps nothing; None at the end."""
@@ -119,11 +127,19 @@ class Stream:
         await self._waiter
 
     async def _start_again(self, source: Followed) -> None:
-        """A reader that fell out of the log's window goes on from the task as it is now."""
-        snapshot = await source.latest_entry()
-        self._after = snapshot.seq
+        """A reader that fell out of the log's window goes on with what is stored, or from the task as it is now."""
+        records = None
+        behind = source.log.version - self._after
+        if self._missed is not None and behind > 0:
+            records = await self._missed(self._after, min(READ_AT_ONCE, behind))
+        if records:
+            self._ready = _played_back(records, self._after)
+            self._after += len(records)
+        else:
+            snapshot = await source.latest_entry()
+            self._ready = [snapshot]
+            self._after = snapshot.seq
         self._has_lagged = False
-        self._ready = [snapshot]
 
     def _stay_alive(self) -> None:
         self._timer = None
@@ -201,7 +217,7 @@ class Streams:
         if isinstance(start, LogEntry):
             ready.append(start)
             start = start.seq
-        return Stream(
+        stream = Stream(
             ready,
             live,
             after=start,
@@ -209,6 +225,9 @@ class Streams:
             on_close=room.pop_all().close,
             keep_alive_interval=self._keep_alive_interval,
         )
+        if context.rules.replay and context.last_event_id is not None:
+            stream.play_back(live.stored_events())
+        return stream
 
     def _closed(self, live: LiveTask, context: CallContext, until: frozenset[TaskState]) -> None:
         self._observer.stream_closed(live.task.id)
@@ -249,11 +268,8 @@ class Replay:
     def take(self) -> list[LogEntry] | None:
         if self._is_over:
             return None
-        entries: list[LogEntry] = []
-        for record in self._page:
-            self._after += 1
-            event, _ = v1.decode_record(record)  # without what the user said, which is kept with it
-            entries.append(LogEntry(self._after, TaskState.WORKING, v1.encode_event(event)))
+        entries = _played_back(self._page, self._after)
+        self._after += len(entries)
         self._page = ()
         return entries
 
@@ -266,3 +282,15 @@ class Replay:
 
     def close(self) -> None:
         self._is_over = True
+
+
+def _played_back(records: Sequence[bytes], after: int) -> list[LogEntry]:
+    """Stored events as they were told, without what the user said, which is kept with them."""
+    entries: list[LogEntry] = []
+    for seq, record in enumerate(records, after + 1):
+        event, _ = v1.decode_record(record)
+        state = TaskState.WORKING
+        if isinstance(event, StatusUpdate | Task):
+            state = event.status.state
+        entries.append(LogEntry(seq, state, v1.encode_event(event)))
+    return entries

@@ -378,7 +378,11 @@ class Replicas(Protocol):
         """Remove what dead replicas left behind."""
 
     async def claim_dead(self, limit: int) -> list[Record]:
-        """Claim tasks of dead replicas, each with its epoch raised by one."""
+        """Claim tasks of dead replicas, each with its epoch raised by one.
+
+        Raises:
+            StoreUnavailableError: they may be claimed all the same; `own_tasks` has them then.
+        """
 
     async def claim_queued(self, limit: int) -> list[Record]:
         """Claim tasks that wait for any replica, the owners in turn."""
@@ -400,7 +404,8 @@ class Replicas(Protocol):
     async def is_watched(self, task_id: str, owner: str) -> bool:
         """Whether another replica follows the task."""
 
-    async def news(self, followed: Sequence[Followed]) -> list[News]: ...
+    async def news(self, followed: Sequence[Followed]) -> list[News]:
+        """What became of these tasks; of one at least, if it is too much at once."""
 
     async def until_woken(self, seconds: float) -> Hint:
         """Wait until another replica has something to say, at most so long."""
@@ -409,10 +414,13 @@ class Replicas(Protocol):
         """Have `until_woken` return now."""
 
     async def post(self, task_id: str, owner: str, runner: str, body: bytes) -> int | None:
-        """Ask something of the replica that runs a task; None when it is not that one any more."""
+        """Ask something of the replica that runs a task; None when it is not that one any more.
+
+        No two bodies are the same, so that one is posted once.
+        """
 
     async def take(self) -> list[Command]:
-        """What others ask of this one. Each is to be finished."""
+        """What others ask of this one, or some of it: nothing when all is taken. Each is to be finished."""
 
     async def finish(self, number: int, refusal: str = "") -> None:
         """It was done, or why it was not."""

@@ -92,6 +92,12 @@ async def connect(address: Address, **settings: str) -> Connection:
     return await asyncpg.connect(address.dsn, timeout=CONNECT_TIME, command_timeout=ANSWER_TIME, server_settings=limits)
 
 
+async def connect_for_steps(address: Address) -> Connection:
+    """One connection without a limit for an answer: a step of the tables may take long, and the wait for one, too."""
+    limits = {**LIMITS, "search_path": address.schema, "statement_timeout": "0", "lock_timeout": "0"}
+    return await asyncpg.connect(address.dsn, timeout=CONNECT_TIME, server_settings=limits)
+
+
 async def connect_pool(address: Address, size: int) -> "asyncpg.Pool[asyncpg.Record]":
     limits = {**LIMITS, "search_path": address.schema}
     pool = asyncpg.create_pool(

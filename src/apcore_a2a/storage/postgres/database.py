@@ -33,9 +33,22 @@ class Database:
         Raises:
             StoreUnavailableError: the database does not answer in time.
         """
+        return await self._in_time(self._persist, ask, *arguments)
+
+    async def ask_once(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """The same, for what does something else the second time: it is not asked again.
+
+        Any: what `ask` takes.
+
+        Raises:
+            StoreUnavailableError: the database does not answer in time, or the connection broke: it may have been done.
+        """
+        return await self._in_time(self._ask_once, ask, *arguments)
+
+    async def _in_time(self, attempt: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         try:
             async with asyncio.timeout(ANSWER_TIME):  # for everything: a connection, the answer, another attempt
-                answer = await self._persist(ask, *arguments)
+                answer = await attempt(*arguments)
         except FAILURES as error:
             raise self._condition.failed(error) from error
         self._condition.succeeded()

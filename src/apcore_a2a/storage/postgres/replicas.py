@@ -108,14 +108,23 @@ NEWS: Final = """
         ORDER BY number, sequence LIMIT $4
     ) AS found WHERE body IS NULL OR total <= $5 OR total = length(body)
 """
+# Once, also when the connection broke after it was posted, and it is posted again: no two bodies are the same.
 POST: Final = """
-    INSERT INTO command (replica, sender, task, owner, body)
-    SELECT runner, $5, id, owner, $4 FROM task WHERE id = $1 AND owner = $2 AND runner = $3 AND ended IS NULL
-    RETURNING number
+    WITH earlier AS (
+        SELECT number FROM command WHERE replica = $3 AND sender = $5 AND body = $4
+    ), posted AS (
+        INSERT INTO command (replica, sender, task, owner, body)
+        SELECT runner, $5, id, owner, $4 FROM task
+        WHERE id = $1 AND owner = $2 AND runner = $3 AND ended IS NULL AND NOT EXISTS (SELECT 1 FROM earlier)
+        RETURNING number
+    )
+    SELECT number FROM earlier UNION ALL SELECT number FROM posted
 """
+# What was taken and is not known here was lost with a connection, on its way.
 TAKE: Final = """
     UPDATE command SET is_taken = TRUE WHERE number IN (
-        SELECT number FROM command WHERE replica = $1 AND NOT is_taken ORDER BY number LIMIT 100
+        SELECT number FROM command WHERE replica = $1 AND refusal IS NULL AND number <> ALL($2::bigint[])
+        ORDER BY number LIMIT 100
     ) RETURNING number, task, owner, body
 """
 FINISH: Final = "UPDATE command SET refusal = $2 WHERE number = $1 RETURNING sender"
@@ -248,6 +257,7 @@ class PostgresReplicas:
         self._upkeep = upkeep
         self._signals = signals
         self._writer = writer
+        self._taken: set[int] = set()  # commands that are being obeyed, and those whose answer could not be written
 
     @property
     def name(self) -> str:
@@ -290,7 +300,7 @@ class PostgresReplicas:
         return int(await self._database.ask(_fetch_value, COUNT_QUEUED, limit))
 
     async def _claim(self, statement: str, limit: int) -> list[Record]:
-        claimed = await self._upkeep.ask(_fetch, statement, self.name, limit)
+        claimed = await self._upkeep.ask_once(_fetch, statement, self.name, limit)
         records: list[Record] = []
         for row in claimed:
             record = await self._upkeep.ask(load, to_text(row["id"]), to_text(row["owner"]))
@@ -363,11 +373,13 @@ class PostgresReplicas:
         return int(number)
 
     async def take(self) -> list[Command]:
-        rows = await self._upkeep.ask(_fetch, TAKE, self.name)
+        rows = await self._upkeep.ask(_fetch, TAKE, self.name, list(self._taken))
+        self._taken.update(row["number"] for row in rows)
         return [Command(row["number"], to_text(row["task"]), to_text(row["owner"]), row["body"]) for row in rows]
 
     async def finish(self, number: int, refusal: str = "") -> None:
         sender = await self._upkeep.ask(_fetch_value, FINISH, number, refusal)
+        self._taken.discard(number)
         if sender is not None:
             self._signals.wake(sender, COMMAND)
 

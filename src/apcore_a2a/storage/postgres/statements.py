@@ -92,19 +92,22 @@ FIND_KEY: Final = "SELECT id FROM task WHERE owner = $1 AND key = $2"
 _OWES: Final = """(webhooks > 0 AND EXISTS (
     SELECT 1 FROM webhook WHERE webhook.task = number AND NOT failed AND delivered < latest
 ))"""
-# SKIP LOCKED: what another replica is removing is not waited for.
+# SKIP LOCKED: what another replica is removing is not waited for. An array and a scalar, not joins: so the rows are
+# found by their indexes, whatever the planner may not do (`writer.PLANNING`), and those that stay are not looked at.
 REMOVE_EXPIRED: Final = f"""
-    DELETE FROM task WHERE number IN (
-        SELECT number FROM task, coalesce($1, extract(epoch FROM clock_timestamp())) AS now
-        WHERE ended <= now - $2 AND (ended <= now - 2 * $2 OR NOT {_OWES})
-        ORDER BY ended, number LIMIT $3 FOR UPDATE OF task SKIP LOCKED
-    )
+    WITH clock AS (SELECT coalesce($1::double precision, extract(epoch FROM clock_timestamp())::float) AS now)
+    DELETE FROM task WHERE number = ANY(ARRAY(
+        SELECT number FROM task
+        WHERE ended <= (SELECT now FROM clock) - $2::double precision
+            AND (ended <= (SELECT now FROM clock) - 2 * $2::double precision OR NOT {_OWES})
+        ORDER BY ended, number LIMIT $3 FOR UPDATE SKIP LOCKED
+    ))
 """
 REMOVE_OLDEST: Final = f"""
-    DELETE FROM task WHERE number IN (
+    DELETE FROM task WHERE number = ANY(ARRAY(
         SELECT number FROM task WHERE ended IS NOT NULL AND NOT {_OWES}
         ORDER BY ended, number LIMIT $1 FOR UPDATE SKIP LOCKED
-    )
+    ))
 """
 
 

@@ -18,7 +18,7 @@ from apcore_a2a.storage.postgres.connecting import (
     Condition,
     Connection,
     close_quietly,
-    connect,
+    connect_for_steps,
     connect_pool,
     parse_address,
     why_not,
@@ -113,8 +113,7 @@ class PostgresStore:
             raise why_not(error, self.address) from error
 
     async def _prepare(self) -> PageTokens:
-        # Without a limit for a statement: a step may take long on a large table.
-        connection = await connect(self.address, statement_timeout="0", lock_timeout="0")
+        connection = await connect_for_steps(self.address)
         try:
             return PageTokens(await prepare(connection, self.address.schema))
         finally:

@@ -73,7 +73,7 @@ _BACKLOG: Final = f"""
         coalesce(sum(latest - delivered) FILTER (WHERE {_WAITING}), 0) AS events,
         count(*) FILTER (WHERE failed) AS failed,
         coalesce(greatest({_NOW} - min(since) FILTER (WHERE {_WAITING}), 0), 0)::double precision AS oldest
-    FROM webhook WHERE failed OR delivered < latest
+    FROM webhook WHERE failed OR ({_WAITING})
 """
 
 

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import asyncpg
+
 from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.storage.postgres.connecting import (
     FAILURES,
@@ -44,7 +46,8 @@ PATIENCE_WHILE_DOWN: Final = 120.0  # the same while the server says that it sta
 PATIENCE_FOR_NEW: Final = 5.0  # the same for new tasks, whose senders can try again
 PAUSES: Final = (0.0, 0.05, 0.2, 0.5, 1.0)  # between attempts at that; the last one repeats
 SWEEP_INTERVAL: Final = 10.0  # seconds between looks for expired tasks
-MAX_SWEPT: Final = 1_000  # expired tasks removed in one look
+MAX_SWEPT: Final = 100  # expired tasks removed in one look, with all their events: nothing is written meanwhile
+SWEEP_PAUSE: Final = 0.1  # seconds between looks while there are more
 # The plan is made once, when the tables may be empty; it must be the right one for a million tasks, too: found by
 # index, joined by hash. A nested loop looks at every pair of a group, which for 256 writes was most of the statement.
 PLANNING: Final = {
@@ -92,6 +95,8 @@ class Writer:
         self._old_backend: int | None = None  # of a connection that broke, which may still have something to do
         self._count: int | None = None  # of all tasks; None: not counted yet
         self._next_sweep = float("-inf")
+        self._sweep_limit = MAX_SWEPT  # fewer when those have so many events that it takes too long
+        self._has_expired = False  # whether there may be more that have expired
         self._work: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -134,7 +139,7 @@ class Writer:
     async def _run(self) -> None:
         while not self._closed or self._queue:
             try:
-                async with asyncio.timeout(SWEEP_INTERVAL):
+                async with asyncio.timeout(SWEEP_PAUSE if self._has_expired else SWEEP_INTERVAL):
                     await self._arrived.wait()
             except TimeoutError:
                 logger.debug("nothing to write")
@@ -290,14 +295,26 @@ class Writer:
         if clock < self._next_sweep:
             return
         self._next_sweep = clock + min(SWEEP_INTERVAL, self._retention.ttl / 100)
+        self._has_expired = False
         try:
             connection = await self._connected()
-            await connection.execute(REMOVE_EXPIRED, now, self._retention.ttl, MAX_SWEPT)
+            status = await connection.execute(REMOVE_EXPIRED, now, self._retention.ttl, self._sweep_limit)
             self._count = None  # other replicas create and remove, too: counted anew from time to time
+            if _count_of(status) == self._sweep_limit:
+                self._sweep_soon(clock)
+            else:
+                self._sweep_limit = MAX_SWEPT
+        except asyncpg.QueryCanceledError:  # it took too long
+            self._sweep_limit = max(self._sweep_limit // 2, 1)
+            self._sweep_soon(clock)
         except FAILURES as error:
             self._condition.failed(error)
             if is_lost(error):
                 self._drop_connection()
+
+    def _sweep_soon(self, clock: float) -> None:
+        self._has_expired = True
+        self._next_sweep = clock + SWEEP_PAUSE
 
     async def _admit(self, batch: list[Write], maximum: int) -> list[Write]:
         """Make room for the new tasks of a batch; those that have none are refused, and not in the answer."""
@@ -328,10 +345,15 @@ class Writer:
         if await connection.fetchval(in_use, write.id, write.owner, write.key) is not None:
             return
         status = await connection.execute(REMOVE_OLDEST, min(excess, 2))
-        removed = int(status.split()[-1])  # "DELETE 2"
+        removed = _count_of(status)
         self._count -= removed
         if not removed:
             raise OverloadedError("The agent is at its limit of unfinished tasks; try again later", retry_after=5)
+
+
+def _count_of(status: str) -> int:
+    """How many rows a statement has changed: "DELETE 2"."""
+    return int(status.split()[-1])
 
 
 def _resolve(write: Write, result: str | None = None) -> None:

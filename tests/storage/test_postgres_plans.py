@@ -1,0 +1,75 @@
+"""Every statement finds its rows by an index, however many there are; asked of the server's planner, which knows."""
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from apcore_a2a.storage.postgres import reads, replicas, statements, webhooks, writer
+from apcore_a2a.storage.postgres.store import PostgresStore
+from tests.postgres_server import shared_server
+
+TASK = (b"t", b"alice")
+STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "load": (reads.LOAD, TASK),
+    "events": (reads._EVENTS, (*TASK, 0, 100, 1000)),
+    "task at": (reads._TASK_AT, (*TASK, 1)),
+    "beat": (replicas.BEAT, ("here", 15.0)),
+    "claim dead": (replicas.CLAIM_DEAD, ("here", 100)),
+    "claim queued": (replicas.CLAIM_QUEUED, ("here", 100)),
+    "count queued": (replicas.COUNT_QUEUED, (100,)),
+    "claim one": (replicas.CLAIM_ONE, (*TASK, "here")),
+    "forget dead": (replicas.FORGET_DEAD, (60.0,)),
+    "bury forgotten": (replicas.BURY_FORGOTTEN, ()),
+    "follow": (replicas.FOLLOW, (*TASK, "here")),
+    "unfollow": (replicas.UNFOLLOW, ("here", [b"t"])),
+    "is watched": (replicas.IS_WATCHED, (*TASK, "here")),
+    "news": (replicas.NEWS, ([b"t"], [b"alice"], [1], 100, 1000)),
+    "post": (replicas.POST, (*TASK, "there", b"do it", "here")),
+    "written": (statements.FIND_WRITTEN, (*TASK, 1)),
+    "key": (statements.FIND_KEY, (b"alice", b"k")),
+    "claim webhooks": (webhooks._CLAIM, (None, 30.0, 10)),
+    "settle": (webhooks._SETTLE, (None, 1, 0, False, "", 0.0, *TASK, b"w", 1)),
+    "webhooks": (webhooks._OF_TASK, TASK),
+    "failed webhooks": (webhooks._FAILED, (b"alice", 10)),
+    "backlog": (webhooks._BACKLOG, (None,)),
+}
+
+
+@pytest.fixture
+async def planner() -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """A connection as the writer has it: it reads a whole table only where nothing else can be done."""
+    store = PostgresStore(shared_server().url())
+    await store.open()
+    settings = {"search_path": store.address.schema, **writer.PLANNING}
+    connection = await asyncpg.connect(shared_server().dsn, server_settings=settings)
+    yield connection
+    await connection.close()
+    await store.close()
+
+
+async def explain(planner: "asyncpg.Connection[asyncpg.Record]", statement: str, *values: object) -> str:
+    return "\n".join(row[0] for row in await planner.fetch(f"EXPLAIN {statement}", *values))
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+async def test_a_statement_reads_no_table_as_a_whole(planner: "asyncpg.Connection[asyncpg.Record]", name: str) -> None:
+    await planner.execute("SET enable_nestloop = on")  # as where these are asked
+    statement, values = STATEMENTS[name]
+    plan = await explain(planner, statement, *values)
+    assert not re.search(r"Seq Scan on (task|event|webhook)\b", plan), plan
+
+
+@pytest.mark.parametrize(
+    "statement, values",
+    [(statements.REMOVE_EXPIRED, (None, 600.0, 1_000)), (statements.REMOVE_OLDEST, (2,))],
+    ids=["expired", "oldest"],
+)
+async def test_what_leaves_is_found_without_a_look_at_what_stays(
+    planner: "asyncpg.Connection[asyncpg.Record]", statement: str, values: tuple[object, ...]
+) -> None:
+    plan = await explain(planner, statement, *values)
+    assert re.search(r"Index Cond: \(ended (<=|IS NOT NULL)", plan), plan
+    assert "Index Cond: (number = ANY" in plan, plan

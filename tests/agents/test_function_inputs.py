@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from apcore_a2a import skill
 from apcore_a2a.agent import Agent, Call
 from apcore_a2a.agents.as_agent import as_agent
+from apcore_a2a.errors import ContentTypeNotSupportedError
 from apcore_a2a.protocol.model import Message, Part, Role
 from tests.conversations import contents, talk_to
 
@@ -78,6 +80,38 @@ async def test_a_text_parameter_gets_all_text_of_the_message() -> None:
     message = Message(message_id="m", role=Role.USER, parts=(Part(text="a"), Part(data=1), Part(text="b")))
     async with talk_to(echo) as user:
         assert contents(await user.task(message)) == [["a\nb"]]
+
+
+async def test_a_function_that_takes_nothing_but_text_is_not_called_without_any() -> None:
+    called: list[str] = []
+
+    async def delete(name: str) -> None:
+        called.append(name)
+
+    async with talk_to(delete) as user:
+        for part in (Part(data={"name": "a"}), Part(raw=b"a", filename="a")):
+            with pytest.raises(ContentTypeNotSupportedError, match="Skill delete takes text, and the message has none"):
+                await user.task(part)
+        await user.task("")
+    assert called == [""]
+
+
+async def test_a_function_that_also_takes_the_call_may_find_something_else_there() -> None:
+    async def look(text: str, call: Call) -> str:
+        return f"{text!r} {call.message.files[0].filename}"
+
+    async with talk_to(look) as user:
+        assert contents(await user.task(Part(raw=b"a", filename="a.png"))) == [["'' a.png"]]
+
+
+async def test_the_answer_to_an_approval_needs_no_text() -> None:
+    @skill(annotations={"requires_approval": True})
+    async def delete(name: str) -> str:
+        return f"deleted {name}"
+
+    async with talk_to(delete) as user:
+        task = await user.task("a")
+        assert contents(await user.task(Part(data={"approved": True}), task=task)) == [["deleted a"]]
 
 
 async def too_many(message, call, more):  # type: ignore[no-untyped-def]  # the point: no annotations

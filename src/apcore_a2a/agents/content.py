@@ -106,6 +106,11 @@ def text_of(message: Message, separator: str = "\n") -> str:
     return separator.join(part.text for part in message.parts if isinstance(part.text, str))
 
 
+def has_text(message: Message) -> bool:
+    """Whether a message has a text part, if only an empty one."""
+    return any(isinstance(part.text, str) for part in message.parts)
+
+
 def agent_message(content: Any, *, metadata: dict[str, Any] | None = None) -> Message:
     """What the agent says: `content` as `to_parts` reads it. The engine adds the task it belongs to.
 

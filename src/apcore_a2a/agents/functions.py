@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Remember
 from apcore_a2a.agents.approvals import approval_required, read_answer, rejected
-from apcore_a2a.agents.content import agent_message, read_file
+from apcore_a2a.agents.content import agent_message, has_text, read_file
 from apcore_a2a.agents.function_controls import Asked, FunctionControls
 from apcore_a2a.agents.function_output import FunctionOutput
 from apcore_a2a.agents.function_skill import Waiting, describe, user_messages, what_was_waited_for
 from apcore_a2a.agents.signatures import docstring_of, may_be_message, name_of
 from apcore_a2a.agents.threads import Threads, Worker
-from apcore_a2a.errors import OverloadedError
+from apcore_a2a.errors import ContentTypeNotSupportedError, OverloadedError
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.model import Message, StatusUpdate, TaskState, TaskStatus
 
@@ -72,6 +72,7 @@ class FunctionAgent:
         self.__name__ = name_of(function)
         self.__doc__ = docstring_of(function)
         self._blocks = not _is_async(function)
+        self._needs_text = self.skill.signature.takes_only_text
         self._admission = Admission(retry_safe=retry_safe or self.skill.is_repeatable)
         self._threads = threads or make_threads()
 
@@ -88,6 +89,8 @@ class FunctionAgent:
     async def admit(self, call: Call) -> Admission:
         if self._blocks and not self.thread_capacity:
             raise OverloadedError(OUT_OF_THREADS, retry_after=RETRY_AFTER)
+        if self._needs_text and not has_text(self.skill.asking_message(call)):
+            raise ContentTypeNotSupportedError(f"Skill {self.skill.id} takes text, and the message has none")
         if self.skill.signature.inputs:
             call.prepared = self.skill.read_arguments(call)
         return self._admission

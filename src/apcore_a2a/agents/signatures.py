@@ -69,6 +69,11 @@ class Signature(Struct, frozen=True):
     answer: Any
     """The annotation of what it returns; Any if there is none."""
 
+    @property
+    def takes_only_text(self) -> bool:
+        """Whether its text is all that the function gets of a message."""
+        return not self.inputs and set(self.given.values()) == {GIVEN[str]}
+
 
 def read_signature(function: Callable[..., Any]) -> Signature:
     """How to call a function.

@@ -38,6 +38,16 @@ _OF_ANY_APPLICATION: Final = frozenset(
     | TLS_SETTINGS
 )
 _TIMES: Final = frozenset({"shutdown_timeout", "drain_delay"})
+# Without these an agent is open, or its card and notifications are not signed.
+_PROTECTING: Final = (
+    "auth_key",
+    "auth_key_file",
+    "auth_issuer",
+    "auth_audience",
+    "auth_jwks_url",
+    "card_signing_key",
+    "webhook_secret",
+)
 
 
 @click.command("serve", epilog=example("apcore-a2a serve agent.py:agent --store sqlite:///tasks.db"))
@@ -112,6 +122,7 @@ development_command: Final = click.Command(
 
 def _serve(given: dict[str, Any]) -> int:
     logs.configure(given["log_level"], given["log_format"], color=sys.stderr.isatty())
+    _refuse_empty(given)
     target = _choose_target(given)
     auth = choose_authenticators(given)
     if isinstance(target, DirectoryTarget):
@@ -132,6 +143,13 @@ def _serve(given: dict[str, Any]) -> int:
         return _serve_application(loaded, str(target), given, changes, sockets)
     app = _build(loaded, _app_options(given) | {"auth": auth}, given, name=f"{target}: ")
     return _run(app, given, changes, sockets)
+
+
+def _refuse_empty(given: dict[str, Any]) -> None:
+    """`--auth-key "$KEY"` is empty where KEY is not set: whoever wrote that does not want to do without."""
+    for name in _PROTECTING:
+        if given[name] == "":
+            raise click.ClickException(f"--{name.replace('_', '-')} is empty: give it a value, or leave it out")
 
 
 def _supervise(directory: Path, given: dict[str, Any]) -> int:

@@ -80,7 +80,7 @@ class JSONRPCBinding:
         except (Exception, SystemExit) as error:  # an agent that exits while it admits a message ends nothing here
             known = error if isinstance(error, A2AError) else internal(error)
             reply = jsonrpc.format_error(id, request.encode_error(known, dialect or request.error_dialect()))
-            if _is_told_as_event(request, dialect, operation):
+            if not isinstance(known, OverloadedError) and _is_told_as_event(request, dialect, operation):
                 await respond(send, 200, only(reply), media=EVENT_STREAM)
                 return
             await respond(send, _error_status(known), reply, headers=error_headers(known))

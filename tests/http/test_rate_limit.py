@@ -273,7 +273,7 @@ async def test_who_is_refused_is_in_the_log_once(caplog: pytest.LogCaptureFixtur
         for _ in range(5):
             for who in ("ada", "bob"):
                 await http.get("/tasks", headers={"X-Name": who})
-    told = [vars(record) for record in caplog.records if record.getMessage() == "request refused by a limit"]
+    told = [vars(record) for record in caplog.records if record.getMessage() == "request refused"]
     assert [(line["caller"], line["peer"]) for line in told] == [("ada", "10.0.0.1"), ("bob", "10.0.0.1")]
     assert told[0]["reason"] == "You are over your limit of requests; try again later"
 

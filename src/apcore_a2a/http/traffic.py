@@ -7,6 +7,8 @@ taken nothing for longest, so that one who reads, however slowly, is the last to
 
 from typing import Final, Protocol
 
+from apcore_a2a.http.refusals import Refusals
+
 KEY: Final = "a2a.traffic"  # where a server's protocol finds it in the state of the lifespan
 CERTIFICATE_KEY: Final = "a2a.client_certificate"  # and where it puts the certificate of a connection's client, DER
 MIB: Final = 1024 * 1024
@@ -33,6 +35,7 @@ class Traffic:
         self.max_connections = max_connections
         self.max_body_bytes = max_body_bytes
         self.max_answer_bytes = max_answer_bytes
+        self.refusals = Refusals()
         self.connections = 0
         self.handshakes = 0  # of TLS, before there is a connection: bounded by whoever accepts them
         self.body_bytes = 0

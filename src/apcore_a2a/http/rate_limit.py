@@ -30,7 +30,11 @@ _EVERYBODY: Final = ""  # the name of the bucket that all share
 
 
 class Rates(Struct, frozen=True, kw_only=True):
-    """Requests a second; None is without a limit. `burst`: how many at once, None for those of two seconds."""
+    """Requests a second; None is without a limit.
+
+    `burst` is how many of one caller may come at once, None those of two seconds. All together may send those of two
+    seconds at once in any case: else a caller who does as they may would have others refused.
+    """
 
     per_caller: float | None = None
     per_anonymous: float | None = None
@@ -40,6 +44,11 @@ class Rates(Struct, frozen=True, kw_only=True):
     @property
     def are_limited(self) -> bool:
         return not (self.per_caller is None and self.per_anonymous is None and self.total is None)
+
+
+def two_seconds(rate: float) -> int:
+    """The requests of two seconds; one at least."""
+    return max(1, math.ceil(2 * rate))
 
 
 class TokenBuckets:
@@ -60,7 +69,7 @@ class TokenBuckets:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if burst is None:
-            burst = max(1, math.ceil(2 * rate))
+            burst = two_seconds(rate)
         self._interval = 1 / rate  # seconds in which a bucket gains one token
         self._tolerance = (burst - 1) * self._interval
         self._clock = clock
@@ -87,7 +96,9 @@ class RateLimit:
     def __init__(self, rates: Rates, *, on_refused: Callable[[], None] | None = None) -> None:
         self._callers = _buckets(rates.per_caller, rates.burst)
         self._anonymous = _buckets(rates.per_anonymous, rates.burst)
-        self._total = _buckets(rates.total, rates.burst)
+        self._total = None
+        if rates.total is not None:
+            self._total = TokenBuckets(rate=rates.total, burst=max(rates.burst or 1, two_seconds(rates.total)))
         self._on_refused = on_refused
 
     def around(self, app: ASGIApp) -> ASGIApp:

@@ -132,6 +132,7 @@ async def test_named_origins_are_allowed_and_others_are_not_with_or_without_auth
     async with client(cors_origins=[PAGE], **options) as http:
         asked = await http.options("/", headers=ASKS)
         assert (asked.status_code, asked.headers[ALLOWED]) == (200, PAGE)
+        check(asked)
         assert "access-control-allow-credentials" not in asked.headers
         assert {"A2A-Version", "Authorization", "Last-Event-ID"} <= set(
             asked.headers["access-control-allow-headers"].split(", ")

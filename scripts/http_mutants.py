@@ -215,8 +215,8 @@ MUTANTS: Final = (
     Mutant(
         "others get a turn between handshakes",
         LISTENER,
-        "            self._begin(connection)\n            await asyncio.sleep(0)",
-        "            self._begin(connection)\n",
+        "            self._begin(connection, address)\n            await asyncio.sleep(0)",
+        "            self._begin(connection, address)\n",
         HANDSHAKES,
     ),
     Mutant(

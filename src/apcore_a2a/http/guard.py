@@ -98,7 +98,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be read; uvicorn's own answer has none of the headers that ours have."""
-        self._guard_traffic.refusals.refuse_bytes(self._guard_peer())
+        self._guard_traffic.refusals.refuse_peer(self._guard_peer(), "what was sent is no HTTP")
         headers = (*self.server_state.default_headers, (b"content-type", b"text/plain; charset=utf-8"))
         self.transport.write(_last_answer(b"400 Bad Request", headers, msg.encode()))
         self.transport.close()

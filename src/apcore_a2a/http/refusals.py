@@ -44,14 +44,16 @@ class Refusals:
             logger.log(level, "request refused", extra=extra)
 
     def refuse_connection(self, peer: str, *, limit: int) -> None:
+        """There are as many connections as there may be."""
         self.connections += 1
         if self._is_due("connections"):
-            logger.warning("connection refused by the limit of connections", extra={"peer": peer, "limit": limit})
+            reason = f"all {limit} connections are taken"
+            logger.warning("connection refused", extra={"peer": peer, "reason": reason})
 
-    def refuse_bytes(self, peer: str) -> None:
-        """What a connection sent is no request."""
-        if self._is_due(f"bytes\n{peer}"):
-            logger.info("request refused", extra={"peer": peer, "reason": "what was sent is no HTTP"})
+    def refuse_peer(self, peer: str, reason: str) -> None:
+        """Somebody was sent away before there was a request: they speak no HTTP, or not the TLS that is asked for."""
+        if self._is_due(f"{peer}\n{reason}"):
+            logger.info("connection refused", extra={"peer": peer, "reason": reason})
 
     def cut_off_reader(self, peer: str, *, unread: int) -> None:
         """A client was let go that did not read its answer."""

@@ -65,14 +65,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "refusals are no flood",
-        "../http/refusals.py",
-        "            if now - told_at < LOG_INTERVAL:\n",
+        "../once_a_minute.py",
+        "            if now - told_at < INTERVAL:\n",
         "            if False:\n",
         REFUSALS,
     ),
     Mutant(
         "many callers are no flood",
-        "../http/refusals.py",
+        "../once_a_minute.py",
         "        elif len(self._told_at) >= MAX_LINES:\n",
         "        elif False:\n",
         REFUSALS,

@@ -35,6 +35,7 @@ RULES: Final = {
     "clean_text": may("", ""),
     "safe_headers": may("", ""),
     "loopback": may("", ""),
+    "once_a_minute": may("", ""),
     "protocol": may("errors", "msgspec"),
     "agent": may("protocol errors", "msgspec"),
     # Whatever becomes an Agent.
@@ -43,13 +44,15 @@ RULES: Final = {
     "agents.a2a_sdk": may("agents agent protocol errors", "a2a google.protobuf msgspec"),
     "agents.as_agent": may("agents agents.a2a_sdk agent", ""),
     # aiohttp fetches the keys that an issuer publishes.
-    "auth": may("agent protocol errors clean_text ids_and_time loopback", "aiohttp cryptography joserfc msgspec"),
+    "auth": may(
+        "agent protocol errors clean_text ids_and_time loopback once_a_minute", "aiohttp cryptography joserfc msgspec"
+    ),
     "engine": may("agent protocol errors ids_and_time clean_text storage.task_store", "msgspec"),
     "http": may(
         "http.traffic engine agent protocol errors clean_text loopback safe_headers storage.task_store",
         "msgspec starlette",
     ),
-    "http.refusals": may("engine agent errors clean_text", ""),
+    "http.refusals": may("engine agent errors clean_text once_a_minute", ""),
     "http.traffic": may("http.refusals", ""),
     "http.tls": may("", "msgspec"),
     "http.one_write": may("", ""),

@@ -12,7 +12,8 @@ import pytest
 from apcore_a2a import JWTAuthenticator
 from apcore_a2a.agent import Caller
 from apcore_a2a.errors import OverloadedError
-from apcore_a2a.http.refusals import LOG_INTERVAL, MAX_LINES, Refusals
+from apcore_a2a.http.refusals import Refusals
+from apcore_a2a.once_a_minute import INTERVAL, MAX_LINES
 from tests.auth.tokens import SECRET
 from tests.fakes import COMPLETED, PATIENCE, WORKING, Gate, ScriptedAgent
 from tests.interaction.serving import serving
@@ -131,6 +132,7 @@ async def test_why_credentials_are_not_good_is_told_without_them(caplog: pytest.
         (logging.INFO, *ANYONE, "no credentials"),
         (logging.INFO, *ANYONE, "bad credentials"),
     ]
+    assert [record.getMessage() for record in caplog.records].count("token refused") == 1
     assert "CANARY" not in caplog.text
 
 
@@ -221,7 +223,7 @@ def test_a_line_comes_again_after_a_minute_and_each_reason_has_its_own(caplog: p
         refuse(refusals, "ada", "too often")
         refuse(refusals, "bob")
     assert len(lines(caplog)) == 3
-    clock.now += LOG_INTERVAL
+    clock.now += INTERVAL
     refuse(refusals, "ada")
     refuse(refusals, "ada")
     assert len(lines(caplog)) == 4
@@ -234,7 +236,7 @@ def test_however_many_callers_there_are_a_minute_has_so_many_lines(caplog: pytes
     for number in range(3 * MAX_LINES):
         refuse(refusals, f"caller {number}")
     assert len(lines(caplog)) == MAX_LINES
-    clock.now += LOG_INTERVAL
+    clock.now += INTERVAL
     for number in range(3 * MAX_LINES):
         refuse(refusals, f"new caller {number}")
     assert len(lines(caplog)) == 2 * MAX_LINES

@@ -7,17 +7,14 @@ however many callers there are. What clients sent is not in it.
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.engine.call_context import allowance_of
 from apcore_a2a.errors import A2AError, OverloadedError
+from apcore_a2a.once_a_minute import OnceAMinute
 
 logger = logging.getLogger(__name__)
-
-LOG_INTERVAL: Final = 60.0  # seconds between two lines about the same
-MAX_LINES: Final = 100  # in that time
 
 
 class Refusals:
@@ -27,8 +24,7 @@ class Refusals:
         self.requests = 0  # by a limit, or for want of something: 429 and 503
         self.connections = 0
         self.readers = 0
-        self._clock = clock
-        self._told_at: dict[str, float] = {}  # by what was told, the oldest first
+        self._lines = OnceAMinute(clock=clock)
 
     def refuse_request(
         self, error: A2AError, caller: Caller, peer: tuple[str, int] | None, *, reason: str = ""
@@ -39,40 +35,24 @@ class Refusals:
             self.requests += 1
             level = logging.WARNING
         reason = clean_line(reason or error.message)
-        if self._is_due(f"{allowance_of(caller, peer)}\n{reason}"):
+        if self._lines.is_due(f"{allowance_of(caller, peer)}\n{reason}"):
             extra = {"caller": clean_line(caller.id), "peer": peer[0] if peer else "", "reason": reason}
             logger.log(level, "request refused", extra=extra)
 
     def refuse_connection(self, peer: str, *, limit: int) -> None:
         """There are as many connections as there may be."""
         self.connections += 1
-        if self._is_due("connections"):
+        if self._lines.is_due("connections"):
             reason = f"all {limit} connections are taken"
             logger.warning("connection refused", extra={"peer": peer, "reason": reason})
 
     def refuse_peer(self, peer: str, reason: str) -> None:
         """Somebody was sent away before there was a request: they speak no HTTP, or not the TLS that is asked for."""
-        if self._is_due(f"{peer}\n{reason}"):
+        if self._lines.is_due(f"{peer}\n{reason}"):
             logger.info("connection refused", extra={"peer": peer, "reason": reason})
 
     def cut_off_reader(self, peer: str, *, unread: int) -> None:
         """A client was let go that did not read its answer."""
         self.readers += 1
-        if self._is_due("readers"):
+        if self._lines.is_due("readers"):
             logger.warning("connection closed: its client reads nothing", extra={"peer": peer, "unread_bytes": unread})
-
-    def _is_due(self, line: str) -> bool:
-        """Whether a line may be written now; if so, it counts as written."""
-        now = self._clock()
-        told_at = self._told_at.get(line)
-        if told_at is not None:
-            if now - told_at < LOG_INTERVAL:
-                return False
-            del self._told_at[line]
-        elif len(self._told_at) >= MAX_LINES:
-            oldest = next(iter(self._told_at))
-            if now - self._told_at[oldest] < LOG_INTERVAL:
-                return False
-            del self._told_at[oldest]
-        self._told_at[line] = now
-        return True

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.app import banner, logs
 from apcore_a2a.app.application import Application
-from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build, run_at
+from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build, read_settings, run_at
 from apcore_a2a.app.workers import Workers
 from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.cli.authentication import auth_options, choose_authenticators, read_skill_scopes
@@ -185,8 +185,14 @@ def _serve_modules(extensions: Extensions, given: dict[str, Any], auth: list[Aut
 
 
 def _build(target: object, options: dict[str, Any], given: dict[str, Any], *, name: str = "") -> Application:
+    """The application; `name` is what is served, for errors that are its own."""
+    address = {"host": given["host"], "port": given["port"]}
     try:
-        return build(target, cast(ServeOptions, options), host=given["host"], port=given["port"])
+        read_settings({**options, **address})
+    except (ValueError, TypeError) as error:
+        raise click.ClickException(str(error)) from error
+    try:
+        return build(target, cast(ServeOptions, options), **address)
     except (ValueError, TypeError, ImportError) as error:
         raise click.ClickException(f"{name}{error}") from error
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from apcore_a2a.http.one_protocol import OneProtocolParser
 from apcore_a2a.http.one_write import OneWriteTransport
 from apcore_a2a.http.traffic import CERTIFICATE_KEY, KEY, Traffic
 from apcore_a2a.safe_headers import NO_STORE, SAFE
@@ -54,6 +55,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: uvicorn's business
         super().__init__(*args, **kwargs)
         self.logger = _UVICORN
+        self.parser: Any = OneProtocolParser(self.parser, self)
         # An application of ours has put it there; around any other there are no limits over all connections.
         self._guard_traffic: Traffic = self.app_state.get(KEY) or Traffic()
         self._guard_timer: asyncio.TimerHandle | None = None

@@ -16,6 +16,7 @@ TLS: Final = "tests/http/test_tls.py"
 CARDS: Final = "tests/app/test_signing.py"
 CANARIES: Final = "tests/hostile/test_canaries.py"
 DRIBBLE: Final = "tests/hostile/test_connections.py"
+REFUSALS: Final = "tests/http/test_refusals.py"
 FLOOD: Final = "tests/hostile/test_http_limits.py"
 
 
@@ -37,9 +38,6 @@ def _lenient(name: str) -> str:
 
 _TIMER: Final = "            self._guard_start()\n        else:"
 _ALL_LENIENT: Final = _START + "        self.parser.set_dangerous_leniencies(*[True] * 10)\n"
-_QUIET: Final = (
-    "    def send_400_response(self, msg: str) -> None:\n        self.transport.close()\n\n    def connection_made(self"
-)
 _NO_ADDRESS: Final = "    except ValueError:\n        return False\n"
 
 MUTANTS: Final = (
@@ -61,10 +59,25 @@ MUTANTS: Final = (
     Mutant(
         "what cannot be read is refused",  # many refusals of the parser have no switch: here they are all kept quiet
         GUARD,
-        "    def connection_made(self",
-        _QUIET,
+        '        self.transport.write(_last_answer(b"400 Bad Request", headers, msg.encode()))\n',
+        "",
         SMUGGLING,
     ),
+    Mutant(
+        "refusals are no flood",
+        "../once_a_minute.py",
+        "            if now - told_at < INTERVAL:\n",
+        "            if False:\n",
+        REFUSALS,
+    ),
+    Mutant(
+        "many callers are no flood",
+        "../once_a_minute.py",
+        "        elif len(self._told_at) >= MAX_LINES:\n",
+        "        elif False:\n",
+        REFUSALS,
+    ),
+    Mutant("bad requests are no flood", GUARD, "        self.logger = _UVICORN\n", "", REFUSALS),
     Mutant("a request names one host", HOSTS, "and _names_two_hosts(scope)", "and False", SMUGGLING),
     Mutant(
         "websockets are closed", "../app/application.py", 'if scope["type"] == "websocket":', "if False:", SMUGGLING
@@ -202,8 +215,8 @@ MUTANTS: Final = (
     Mutant(
         "others get a turn between handshakes",
         LISTENER,
-        "            self._begin(connection)\n            await asyncio.sleep(0)",
-        "            self._begin(connection)\n",
+        "            self._begin(connection, address)\n            await asyncio.sleep(0)",
+        "            self._begin(connection, address)\n",
         HANDSHAKES,
     ),
     Mutant(

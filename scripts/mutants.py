@@ -34,7 +34,7 @@ ISOLATION: Final = "tests/interaction/test_isolation.py"
 KEY_TESTS: Final = "tests/auth/test_api_keys.py"
 DECODE: Final = "jws.deserialize_compact(token, key.key, registry=registry).payload"
 CAUGHT: Final = (
-    "except (JoseError, A2AError, ValueError, TypeError, AttributeError, RecursionError) as error:\n            logger"
+    "except (JoseError, A2AError, ValueError, TypeError, AttributeError, RecursionError) as error:\n            reason"
 )
 READ_ONLY: Final = "jws.extract_compact(token.encode()).payload"
 
@@ -66,7 +66,7 @@ MUTANTS: Final = (
         "what is no token is refused",
         "jwt.py",
         CAUGHT,
-        "except ZeroDivisionError as error:\n            logger",
+        "except ZeroDivisionError as error:\n            reason",
     ),
     Mutant(
         "keys that tokens bring are not looked at",
@@ -88,7 +88,7 @@ MUTANTS: Final = (
         "a library that stumbles refuses",
         "jwt.py",
         CAUGHT,
-        "except JoseError as error:\n            logger",
+        "except JoseError as error:\n            reason",
     ),
     Mutant(
         "an id is a text or a number",

@@ -35,6 +35,7 @@ RULES: Final = {
     "clean_text": may("", ""),
     "safe_headers": may("", ""),
     "loopback": may("", ""),
+    "once_a_minute": may("", ""),
     "protocol": may("errors", "msgspec"),
     "agent": may("protocol errors", "msgspec"),
     # Whatever becomes an Agent.
@@ -43,16 +44,20 @@ RULES: Final = {
     "agents.a2a_sdk": may("agents agent protocol errors", "a2a google.protobuf msgspec"),
     "agents.as_agent": may("agents agents.a2a_sdk agent", ""),
     # aiohttp fetches the keys that an issuer publishes.
-    "auth": may("agent protocol errors clean_text ids_and_time loopback", "aiohttp cryptography joserfc msgspec"),
+    "auth": may(
+        "agent protocol errors clean_text ids_and_time loopback once_a_minute", "aiohttp cryptography joserfc msgspec"
+    ),
     "engine": may("agent protocol errors ids_and_time clean_text storage.task_store", "msgspec"),
     "http": may(
         "http.traffic engine agent protocol errors clean_text loopback safe_headers storage.task_store",
         "msgspec starlette",
     ),
-    "http.traffic": may("", ""),
+    "http.refusals": may("engine agent errors clean_text once_a_minute", ""),
+    "http.traffic": may("http.refusals", ""),
     "http.tls": may("", "msgspec"),
     "http.one_write": may("", ""),
-    "http.guard": may("http.one_write http.traffic", "uvicorn"),
+    "http.one_protocol": may("", "httptools"),
+    "http.guard": may("http.one_protocol http.one_write http.traffic safe_headers", "uvicorn"),
     "http.tls_listener": may("http.tls http.traffic", ""),
     "http.server": may("http.tls http.tls_listener http.traffic", "uvicorn"),
     "storage.task_store": may("protocol errors", "msgspec"),

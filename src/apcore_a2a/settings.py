@@ -45,13 +45,8 @@ _POSITIVE: Final = (
     "task_store_ttl",
     "task_store_max",
 )
-_FINITE: Final = (
-    "shutdown_timeout",
-    "drain_delay",
-    "max_requests_per_second",
-    "max_anonymous_requests_per_second",
-    "max_total_requests_per_second",
-)
+_RATES: Final = ("max_requests_per_second", "max_anonymous_requests_per_second", "max_total_requests_per_second")
+_FINITE: Final = ("shutdown_timeout", "drain_delay", *_RATES)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -110,7 +105,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_total_requests_per_second: float | None = None
     """Requests a second that all callers together may make; None is without a limit."""
     request_burst: int | None = None
-    """Requests that may come at once before those limits hold; None is those of two seconds."""
+    """Requests of one caller that may come at once before those limits hold; None is those of two seconds."""
     max_active_tasks: int = 10_000
     max_active_tasks_per_caller: int = 5_000
     max_streams: int = 10_000
@@ -197,6 +192,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         for name in _FINITE:
             if getattr(self, name) == math.inf:
                 raise ValueError(f"{name} must be finite")
+        if self.request_burst is not None and not any(getattr(self, name) for name in _RATES):
+            raise ValueError(f"request_burst is of no use without {' or '.join(_RATES)}")
 
     def _check_tls(self) -> None:
         if self.ssl_certfile is None:

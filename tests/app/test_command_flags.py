@@ -120,3 +120,14 @@ async def test_limits_of_requests_hold_by_flag_and_by_variable_behind_a_proxy_to
     async with command("--extensions-dir", str(EXTENSIONS), "--max-active-tasks-per-caller", "0") as process:
         assert await process.ends() == 1
     assert "max_active_tasks_per_caller must be positive" in process.said
+
+
+@pytest.mark.parametrize("by", ["flag", "variable"])
+async def test_an_option_that_makes_no_sense_is_not_the_fault_of_what_is_served(by: str, tmp_path: Path) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text("async def echo(text: str) -> str:\n    return text\n")
+    flags = ["--max-streams", "0"] if by == "flag" else []
+    variables = {"A2A_MAX_STREAMS": "0"} if by == "variable" else {}
+    async with command(str(file), *flags, **variables) as process:
+        assert await process.ends() == 1
+    assert process.said == "Error: max_streams must be positive, not 0\n"

@@ -313,5 +313,15 @@ def test_nothing_of_a_refused_token_is_logged(caplog: pytest.LogCaptureFixture) 
     assert "a-secret-name" not in logged
 
 
+def test_why_tokens_are_refused_is_logged_once_for_each_reason(caplog: pytest.LogCaptureFixture) -> None:
+    auth = authenticator()
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            auth.authenticate(bearer(exp=NOW - 120))
+            auth.authenticate({"authorization": "Bearer nonsense"})
+    reasons = [vars(record)["reason"] for record in caplog.records if record.getMessage() == "token refused"]
+    assert reasons == ["ExpiredTokenError: exp", "DecodeError"]
+
+
 def test_it_says_on_the_card_what_it_wants() -> None:
     assert authenticator().security_schemes() == [{"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}]

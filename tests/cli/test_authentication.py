@@ -92,6 +92,14 @@ async def test_a_key_may_stand_in_a_file(tmp_path: Path) -> None:
         (["--skill-scope", "text.*=read"], "skill_scopes needs auth"),
         (["--audit-log", "/no/such/dir/log"], "the audit log /no/such/dir/log cannot be written"),
         (["--auth-type", "ldap"], "'ldap' is not one of 'bearer', 'api-key', 'oidc'"),
+        # What a shell makes of a variable that is not set.
+        (["--auth-key", ""], "--auth-key is empty"),
+        (["--auth-issuer", ""], "--auth-issuer is empty"),
+        (["--auth-jwks-url", ""], "--auth-jwks-url is empty"),
+        (["--auth-key-file", ""], "--auth-key-file is empty"),
+        (["--auth-key", SECRET, "--auth-audience", ""], "--auth-audience is empty"),
+        (["--card-signing-key", ""], "--card-signing-key is empty"),
+        (["--push-notifications", "--webhook-secret", ""], "--webhook-secret is empty"),
     ],
     ids=lambda flags: " ".join(flags)[:40] if isinstance(flags, list) else "",
 )

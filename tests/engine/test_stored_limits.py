@@ -313,22 +313,6 @@ async def test_a_message_to_an_old_task_counts_at_once(tmp_path: Path) -> None:
             await alice.send("y", task_id=asked.id)
 
 
-async def test_a_refusal_is_logged_once_a_minute_with_whose_limit_it_is(
-    books: Books, caplog: pytest.LogCaptureFixture
-) -> None:
-    limited = limits(books, max_stored_tasks_per_caller=1)
-    books.kept["ada"] = books.kept["eve\x1b"] = Usage(1, 20)
-    for owner in ("ada", "ada\nsales", "eve\x1b", "ada"):
-        with pytest.raises(LimitExceededError):
-            await limited.check(owner, is_new=True)
-    books.clock.now += stored_limits.LOG_INTERVAL
-    with pytest.raises(LimitExceededError):
-        await limited.check("ada", is_new=True)
-    told = [(vars(record)["account"], vars(record)["tasks"], vars(record)["bytes"]) for record in caplog.records]
-    assert [account.isprintable() for account, _, _ in told] == [True] * 3
-    assert told[::2] == [("ada", 1, 20)] * 2
-
-
 async def test_few_accounts_are_remembered(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_limits, "MAX_KNOWN", 3)
     limited = limits(books, max_stored_tasks_per_caller=1)

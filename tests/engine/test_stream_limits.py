@@ -12,6 +12,7 @@ from apcore_a2a.protocol.model import TaskState
 from tests.engine.driving import (
     ALICE,
     BOB,
+    V03,
     Ledger,
     User,
     Watcher,
@@ -107,6 +108,25 @@ async def test_a_place_is_given_back_by_whatever_came_to_nothing() -> None:
             with pytest.raises(UnsupportedOperationError):
                 await alice.subscribe(await alice.send("go"))
         await (await alice.stream("go")).rest()
+
+
+@pytest.mark.parametrize("last", [0, None], ids=["what was missed", "the outcome"])
+@pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])
+async def test_a_stream_of_a_task_that_has_ended_takes_its_place_until_it_is_read(
+    durable: bool, last: int | None
+) -> None:
+    ledger = Ledger()
+    async with serving(ScriptedAgent(), FakeDisk() if durable else None, observer=ledger, max_streams=1) as engine:
+        alice = User(engine, rules=V03)
+        task = await alice.send("go")
+        for _ in range(3):
+            watcher = await alice.subscribe(task, last=last)
+            assert ledger.streams == 1
+            with pytest.raises(OverloadedError, match="limit of open streams"):
+                await alice.subscribe(task, last=last)
+            await watcher.rest()
+            watcher.stream.close()  # may be called twice
+            assert ledger.streams == 0
 
 
 async def test_a_place_is_given_back_when_the_snapshot_cannot_be_read() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from collections import Counter
 from contextlib import suppress
 from urllib.parse import urlsplit
@@ -55,6 +56,32 @@ class Attack:
                 answer = b"nothing"
             self.seen[answer.decode()] += 1
             writer.transport.abort()
+
+
+FEW_FILES = """
+import resource
+from apcore_a2a import serve
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+async def echo(text: str) -> str:
+    return text
+
+serve(echo, host="127.0.0.1", port=0, metrics=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process may open any number of files there")
+async def test_where_files_are_fewer_than_connections_one_too_many_is_told_so() -> None:
+    async with running("-c", FEW_FILES) as process:
+        where = urlsplit((await process.says(r"running on (http://[\d.:]+)"))[1])
+        async with asyncio.timeout(PATIENCE):
+            opened = [await asyncio.open_connection(where.hostname, where.port) for _ in range(97)]
+            answer = await opened[-1][0].read()
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        await process.says("connection refused peer=127.0.0.1 reason=all 96 connections are taken")
+    for _, writer in opened:
+        writer.transport.abort()
 
 
 async def test_attempts_without_end_leave_room_for_those_who_are_in() -> None:

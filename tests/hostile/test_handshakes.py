@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -70,6 +71,35 @@ async def silent_socket(url: str) -> socket.socket:
     async with asyncio.timeout(PATIENCE):
         await asyncio.get_running_loop().sock_connect(opened, (where.hostname, where.port))
     return opened
+
+
+ASKING = """
+from apcore_a2a import serve
+
+async def echo(text: str) -> str:
+    return text
+
+serve(echo, host="127.0.0.1", port=0, ssl_certfile={certificate!r}, ssl_keyfile={key!r}, ssl_ca_certs={ca!r})
+"""
+
+
+async def test_why_tls_refuses_somebody_is_in_the_log_once(authority: Authority) -> None:
+    late = datetime.now(UTC) - timedelta(days=1)
+    expired = authority.files("expired", "planner.example", not_after=late)
+    certificate, key = authority.server
+    async with running("-c", ASKING.format(certificate=certificate, key=key, ca=authority.pem)) as process:
+        url = (await process.says(r"running on (https://[\d.:]+)"))[1]
+        for shown in (None, None, expired, expired):
+            async with httpx.AsyncClient(verify=authority.trusting(shown)) as client:
+                with pytest.raises(httpx.TransportError):
+                    await client.get(f"{url}/health")
+        await process.says("connection refused peer=127.0.0.1 reason=TLS: certificate has expired")
+        async with httpx.AsyncClient() as client:
+            with pytest.raises(httpx.TransportError):
+                await client.get(url.replace("https", "http"))
+        await process.says("connection refused peer=127.0.0.1 reason=TLS: HTTP_REQUEST")
+    assert process.said.count("reason=TLS: PEER_DID_NOT_RETURN_A_CERTIFICATE") == 1
+    assert process.said.count("reason=TLS: certificate has expired") == 1
 
 
 async def test_thousands_who_never_speak_tls_do_not_keep_an_honest_client_out(authority: Authority) -> None:

@@ -22,20 +22,28 @@ V1 = {"A2A-Version": "1.0"}
 MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
 
 
-def rpc(tenant: str) -> tuple[str, dict[str, Any]]:
+V03 = {"A2A-Version": "0.3", "Accept": "text/event-stream"}
+MESSAGE_03 = {"kind": "message", "messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "hi"}]}
+
+
+def rpc(tenant: str) -> tuple[str, dict[str, Any], dict[str, str]]:
     params = {"message": MESSAGE, "tenant": tenant}
-    return "/", {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": params}
+    return "/", {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": params}, V1
 
 
-def rest(tenant: str) -> tuple[str, dict[str, Any]]:
-    return f"/{tenant}/message:stream", {"message": MESSAGE}
+def rpc_03(tenant: str) -> tuple[str, dict[str, Any], dict[str, str]]:
+    return "/", {"jsonrpc": "2.0", "id": 1, "method": "message/stream", "params": {"message": MESSAGE_03}}, V03
+
+
+def rest(tenant: str) -> tuple[str, dict[str, Any], dict[str, str]]:
+    return f"/{tenant}/message:stream", {"message": MESSAGE}, V1
 
 
 async def address(process: Process) -> str:
     return (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
 
 
-@pytest.mark.parametrize("ask", [rpc, rest])
+@pytest.mark.parametrize("ask", [rpc, rpc_03, rest])
 async def test_made_up_tenants_do_not_make_room_and_another_address_has_its_own(ask: Any) -> None:
     async with AsyncExitStack() as stack:
         process = await stack.enter_async_context(running("-c", SERVER))
@@ -43,11 +51,11 @@ async def test_made_up_tenants_do_not_make_room_and_another_address_has_its_own(
 
         async def from_address(host: str) -> httpx.AsyncClient:
             transport = httpx.AsyncHTTPTransport(local_address=host)
-            return await stack.enter_async_context(httpx.AsyncClient(base_url=url, transport=transport, headers=V1))
+            return await stack.enter_async_context(httpx.AsyncClient(base_url=url, transport=transport))
 
         async def open_stream(client: httpx.AsyncClient, tenant: str) -> httpx.Response:
-            path, body = ask(tenant)
-            return await stack.enter_async_context(client.stream("POST", path, json=body))
+            path, body, headers = ask(tenant)
+            return await stack.enter_async_context(client.stream("POST", path, json=body, headers=headers))
 
         client = await from_address("127.0.0.1")
         for number in range(3):

@@ -119,6 +119,63 @@ async def test_a_request_with_two_meanings_is_refused_and_nothing_after_it_is_re
     assert b"healthy" not in answer
 
 
+# ---- an offer to change the protocol, as Java's HttpClient makes with each request --------------------------------
+
+OFFERED = {b"h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"}
+OFFERED[b"websocket"] = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+
+
+def offering(request: bytes, protocol: bytes = b"h2c") -> bytes:
+    return request.replace(b"Host: localhost\r\n", b"Host: localhost\r\n" + OFFERED[protocol], 1)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_it_is_refused_as_well_when_another_protocol_is_offered(url: str, name: str) -> None:
+    answer = await said(url, offering(REFUSED[name]))
+    assert statuses(answer) == [400]
+    assert b"healthy" not in answer
+
+
+@pytest.mark.parametrize("protocol", OFFERED)
+@pytest.mark.parametrize("at_once", [10_000, 1], ids=["whole", "byte by byte"])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        post(b"Content-Length: " + SIZE),
+        post(CHUNKED, body=b"%x\r\n%b\r\n%b" % (len(CALL), CALL, END)),
+        offering(post(b"Content-Length: " + SIZE)).removesuffix(HIDDEN) + post(b"Content-Length: " + SIZE),
+    ],
+    ids=["length", "chunks", "two of them"],
+)
+async def test_who_offers_another_protocol_is_answered_and_so_is_what_follows(
+    url: str, request_: bytes, at_once: int, protocol: bytes
+) -> None:
+    where = urlsplit(url)
+    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    request_ = offering(request_, protocol)
+    async with asyncio.timeout(PATIENCE):
+        for start in range(0, len(request_), at_once):
+            writer.write(request_[start : start + at_once])
+            await writer.drain()
+            await asyncio.sleep(0)
+        answer = await reader.read()
+    writer.transport.abort()
+    assert set(statuses(answer)) == {200}
+    assert answer.count(b"Task not found: x") == request_.count(CALL)
+    assert answer.count(b"healthy") == 1
+
+
+async def test_nothing_is_read_after_the_last_request_of_who_offers_another_protocol(url: str) -> None:
+    last = post(b"Content-Length: " + SIZE).replace(b"Host: localhost", b"Host: localhost\r\nUpgrade: h2c", 1)
+    last = last.replace(b"Host: localhost", b"Host: localhost\r\nConnection: Upgrade, close", 1)
+    answer = await said(url, last)
+    assert statuses(answer) == [200]
+    assert b"Task not found: x" in answer
+
+
+# ---- what is right ---------------------------------------------------------------------------------------------------
+
+
 async def test_what_is_right_is_answered_and_so_is_what_follows(url: str) -> None:
     for request in (
         post(b"Content-Length: " + SIZE),

@@ -90,6 +90,7 @@ async def test_a_client_that_stops_reading_is_let_go(url: str) -> None:
                     break
                 await asyncio.sleep(0.05)
         assert figures["answer_bytes_in_flight"] == 0
+        assert figures["cut_off_readers"] == 1
         writer.transport.abort()
 
 

@@ -258,6 +258,20 @@ async def test_the_limit_of_all_together_is_503_and_who_is_over_their_own_takes_
         assert refused.headers["retry-after"]
 
 
+async def test_how_many_may_come_at_once_is_said_of_a_caller_and_not_of_all_together() -> None:
+    served = app(auth=ByName(), max_requests_per_second=SLOW, max_total_requests_per_second=5, request_burst=1)
+    async with client(app=served) as http:
+        statuses = [(await http.get("/tasks", headers={"X-Name": str(who)})).status_code for who in range(10)]
+        assert statuses == [200] * 10  # those of two seconds
+        assert (await http.get("/tasks", headers={"X-Name": "0"})).status_code == 429
+
+
+@pytest.mark.parametrize("given", [{}, {"max_active_tasks": 5}])
+def test_how_many_may_come_at_once_needs_a_limit_that_holds_after_them(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="request_burst is of no use without max_requests_per_second"):
+        app(request_burst=5, **given)
+
+
 async def test_refused_requests_are_counted() -> None:
     async with client(max_requests_per_second=SLOW, request_burst=1, metrics=True) as http:
         for _ in range(4):
@@ -273,7 +287,7 @@ async def test_who_is_refused_is_in_the_log_once(caplog: pytest.LogCaptureFixtur
         for _ in range(5):
             for who in ("ada", "bob"):
                 await http.get("/tasks", headers={"X-Name": who})
-    told = [vars(record) for record in caplog.records if record.getMessage() == "request refused by a limit"]
+    told = [vars(record) for record in caplog.records if record.getMessage() == "request refused"]
     assert [(line["caller"], line["peer"]) for line in told] == [("ada", "10.0.0.1"), ("bob", "10.0.0.1")]
     assert told[0]["reason"] == "You are over your limit of requests; try again later"
 

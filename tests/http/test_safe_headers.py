@@ -8,6 +8,7 @@ import pytest
 from apcore_a2a import JWTAuthenticator
 from apcore_a2a.app.serve import ServeOptions, _server_headers, build
 from apcore_a2a.http.guard import FULL
+from apcore_a2a.safe_headers import NO_STORE, SAFE
 from apcore_a2a.settings import Settings
 from tests.auth.tokens import SECRET, bearer
 from tests.fakes import COMPLETED, ScriptedAgent
@@ -80,8 +81,8 @@ async def test_so_are_the_answers_of_the_door_and_of_the_limits() -> None:
 
 
 def test_a_connection_too_many_hears_it_as_well() -> None:
-    assert b"x-content-type-options: nosniff\r\n" in FULL
-    assert b"cache-control: no-store\r\n" in FULL
+    for name, value in (*SAFE, *NO_STORE):
+        assert b"\r\n%b: %b\r\n" % (name, value) in FULL
 
 
 @pytest.mark.parametrize(
@@ -131,6 +132,7 @@ async def test_named_origins_are_allowed_and_others_are_not_with_or_without_auth
     async with client(cors_origins=[PAGE], **options) as http:
         asked = await http.options("/", headers=ASKS)
         assert (asked.status_code, asked.headers[ALLOWED]) == (200, PAGE)
+        check(asked)
         assert "access-control-allow-credentials" not in asked.headers
         assert {"A2A-Version", "Authorization", "Last-Event-ID"} <= set(
             asked.headers["access-control-allow-headers"].split(", ")

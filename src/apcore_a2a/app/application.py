@@ -30,7 +30,7 @@ from apcore_a2a.http.discovery import CardEndpoint, CardSigner
 from apcore_a2a.http.health import HealthEndpoint, is_health
 from apcore_a2a.http.metrics import Metrics
 from apcore_a2a.http.signals import on_exit_signal
-from apcore_a2a.http.traffic import KEY, Traffic
+from apcore_a2a.http.traffic import KEY, Traffic, within_files
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.memory import InMemoryTaskStore
@@ -75,7 +75,7 @@ class Application(Starlette):
 
     def __init__(self, parts: Parts, settings: Settings) -> None:
         self.traffic = Traffic(
-            max_connections=settings.max_connections,
+            max_connections=within_files(settings.max_connections),
             max_body_bytes=settings.max_body_bytes_in_flight,
             max_answer_bytes=settings.max_answer_bytes_in_flight,
         )

@@ -37,8 +37,7 @@ class AuthMiddleware:
         try:
             caller = await identify(self._authenticator, headers)
         except OverloadedError as error:
-            logger.warning("authentication is not available", extra={"reason": error.message})
-            await self._refuse_for_now(scope, send, "authentication is not available")
+            await self._refuse_for_now(scope, send, "authentication is not available", log=error.message)
             return
         # Foreign code. SystemExit, too: whoever calls it means a program of theirs, not this server.
         except (Exception, SystemExit):
@@ -66,13 +65,13 @@ class AuthMiddleware:
     async def _refuse(self, scope: Scope, send: Send, shown: dict[str, str], reason: str) -> None:
         self._note(scope, reason)
         how_to = challenge(self._schemes, shown)
-        await refuse_early(scope, send, 401, UnauthenticatedError(), ((b"www-authenticate", how_to),))
+        await refuse_early(scope, send, 401, UnauthenticatedError(), ((b"www-authenticate", how_to),), reason=reason)
 
-    async def _refuse_for_now(self, scope: Scope, send: Send, reason: str) -> None:
+    async def _refuse_for_now(self, scope: Scope, send: Send, reason: str, *, log: str = "") -> None:
         """Nobody comes in while nobody can tell who they are."""
         self._note(scope, reason)
         error = OverloadedError(NOT_AVAILABLE, retry_after=5)
-        await refuse_early(scope, send, 503, error, error_headers(error))
+        await refuse_early(scope, send, 503, error, error_headers(error), reason=log or reason)
 
     def _note(self, scope: Scope, reason: str) -> None:
         """Tell the audit log of somebody who was not let in."""

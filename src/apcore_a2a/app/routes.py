@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from msgspec import Struct
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.app.audited import AuditedRoute
@@ -39,6 +41,7 @@ from apcore_a2a.http.origins import OriginGate
 from apcore_a2a.http.rate_limit import RateLimit, Rates
 from apcore_a2a.http.rest import RESTBinding
 from apcore_a2a.http.webhooks import PATH, REDELIVER_PATH, WebhooksEndpoint
+from apcore_a2a.safe_headers import NO_STORE, SAFE
 from apcore_a2a.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -205,11 +208,20 @@ def _public_routes(served: Served) -> dict[tuple[str, str], ASGIApp]:
     return {**public, **heads}
 
 
+class _SafeCORS(CORSMiddleware):
+    """Starlette's, whose answer to what a browser asks beforehand has the headers that all others have."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        answer = super().preflight_response(request_headers)
+        answer.raw_headers += (*SAFE, *NO_STORE)
+        return answer
+
+
 def _with_cors(app: ASGIApp, origins: tuple[str, ...], auth: Authenticator | None) -> ASGIApp:
     if "*" in origins:
         logger.warning("CORS is open to every origin; name the origins in production")
     keys = () if auth is None else credential_headers(security_schemes(auth))
-    return CORSMiddleware(
+    return _SafeCORS(
         app,
         allow_origins=origins,
         allow_methods=("GET", "POST", "DELETE"),

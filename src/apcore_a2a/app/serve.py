@@ -148,7 +148,7 @@ def serve(
         >>> serve(echo, port=9000)  # doctest: +SKIP
     """
     _refuse_running_loop()
-    _read_settings({**options, "host": host, "port": port})  # so that the level of the log is one
+    read_settings({**options, "host": host, "port": port})  # so that the level of the log is one
     level = options.get("log_level") or "info"
     log_is_ours = logs.configure_server(level)  # first: what is wrong with a module is logged when the card is made
     app = build(registry_or_executor, options, host=host, port=port)
@@ -292,7 +292,7 @@ _OF_MODULES: Final = ("approvals_by_caller",)
 
 def build(target: object, options: ServeOptions, **address: Any) -> Application:
     """An application from anything `serve` takes; `address` is host and port, for those who bind."""
-    settings = _read_settings({**options, **address})
+    settings = read_settings({**options, **address})
     if not is_apcore(target):
         for name in _OF_MODULES:
             if name in options:
@@ -340,7 +340,7 @@ def _make_signer(source: SigningKeySource | None, card: AgentCard) -> CardSigner
     return signer
 
 
-def _read_settings(options: dict[str, Any]) -> Settings:  # Any: as the user gave them
+def read_settings(options: dict[str, Any]) -> Settings:  # Any: as the user gave them
     """The options that are settings, checked.
 
     Raises:

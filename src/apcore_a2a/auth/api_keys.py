@@ -133,7 +133,7 @@ class APIKeyAuthenticator:
         key = self._keys.get(hashed)
         # Found by its hash, of which nobody can choose a part; compared in constant time all the same.
         if key is None or not hmac.compare_digest(key.hash, hashed):
-            logger.info("API key refused")
+            logger.debug("API key refused")
             return None
         return Caller(id=key.id, type=outside_type(key.type), issuer=ISSUER, roles=key.roles, scopes=key.scopes)
 

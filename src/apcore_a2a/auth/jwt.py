@@ -20,6 +20,7 @@ from apcore_a2a.auth.claims import ClaimMapping, TokenRefused, to_caller
 from apcore_a2a.auth.issuer_keys import IssuerKeys
 from apcore_a2a.auth.keys import ALGORITHMS, VerificationKeys, import_keys
 from apcore_a2a.errors import A2AError, OverloadedError
+from apcore_a2a.once_a_minute import OnceAMinute
 from apcore_a2a.protocol.decoding import check, decode
 
 logger = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ class JWTAuthenticator:
         self._mapping = claim_mapping or _DEFAULT
         self._issuer = checks.get("issuer")
         self._required = _required_claims(self._mapping.id, checks)
+        self._refusals = OnceAMinute()  # lines of the log
         self._keys: VerificationKeys | None = None
         self._issuer_keys: IssuerKeys | None = None
         self._discovers = False
@@ -209,7 +211,9 @@ class JWTAuthenticator:
             caller = to_caller(claims, self._mapping)
         # Not only JoseError: on tokens that are well signed but oddly shaped, the library stumbles in its own ways.
         except (JoseError, A2AError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            logger.info("token refused", extra={"reason": _reason(error)})
+            reason = _reason(error)
+            if self._refusals.is_due(reason):
+                logger.info("token refused", extra={"reason": reason})
             return None
         until = claims["exp"] + self._leeway  # a number, whole or not, of any size: `validate` has seen to it
         self._checked.add(digest, caller, until=until, now=now, size=len(token))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.app import banner, logs
 from apcore_a2a.app.application import Application
-from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build, run_at
+from apcore_a2a.app.serve import NOT_STARTED, ServeOptions, build, read_settings, run_at
 from apcore_a2a.app.workers import Workers
 from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.cli.authentication import auth_options, choose_authenticators, read_skill_scopes
@@ -38,6 +38,16 @@ _OF_ANY_APPLICATION: Final = frozenset(
     | TLS_SETTINGS
 )
 _TIMES: Final = frozenset({"shutdown_timeout", "drain_delay"})
+# Without these an agent is open, or its card and notifications are not signed.
+_PROTECTING: Final = (
+    "auth_key",
+    "auth_key_file",
+    "auth_issuer",
+    "auth_audience",
+    "auth_jwks_url",
+    "card_signing_key",
+    "webhook_secret",
+)
 
 
 @click.command("serve", epilog=example("apcore-a2a serve agent.py:agent --store sqlite:///tasks.db"))
@@ -114,6 +124,7 @@ def _serve(given: dict[str, Any]) -> int:
     logs.configure(given["log_level"], given["log_format"], color=sys.stderr.isatty())
     if given["workers"] > 1 and given["reload"]:
         raise click.ClickException("Give either --workers or --reload, not both.")
+    _refuse_empty(given)
     target = _choose_target(given)
     auth = choose_authenticators(given)
     if isinstance(target, DirectoryTarget):
@@ -134,6 +145,13 @@ def _serve(given: dict[str, Any]) -> int:
         return _serve_application(loaded, str(target), given, changes, sockets)
     app = _build(loaded, _app_options(given) | {"auth": auth}, given, name=f"{target}: ")
     return _run(app, given, changes, sockets)
+
+
+def _refuse_empty(given: dict[str, Any]) -> None:
+    """`--auth-key "$KEY"` is empty where KEY is not set: whoever wrote that does not want to do without."""
+    for name in _PROTECTING:
+        if given[name] == "":
+            raise click.ClickException(f"--{name.replace('_', '-')} is empty: give it a value, or leave it out")
 
 
 def _supervise(directory: Path, given: dict[str, Any]) -> int:
@@ -169,8 +187,14 @@ def _serve_modules(extensions: Extensions, given: dict[str, Any], auth: list[Aut
 
 
 def _build(target: object, options: dict[str, Any], given: dict[str, Any], *, name: str = "") -> Application:
+    """The application; `name` is what is served, for errors that are its own."""
+    address = {"host": given["host"], "port": given["port"]}
     try:
-        return build(target, cast(ServeOptions, options), host=given["host"], port=given["port"])
+        read_settings({**options, **address})
+    except (ValueError, TypeError) as error:
+        raise click.ClickException(str(error)) from error
+    try:
+        return build(target, cast(ServeOptions, options), **address)
     except (ValueError, TypeError, ImportError) as error:
         raise click.ClickException(f"{name}{error}") from error
 

@@ -154,7 +154,11 @@ limit_options: Final = combine(
         "Most requests a second of all callers together.  [default: no limit]",
         kind=float,
     ),
-    _setting("request_burst", "Requests that may come at once before that.  [default: those of two seconds]", kind=int),
+    _setting(
+        "request_burst",
+        "Requests of one caller that may come at once before that.  [default: those of two seconds]",
+        kind=int,
+    ),
     _setting("max_active_tasks", "Most tasks running at once.", kind=int),
     _setting("max_active_tasks_per_caller", "Most tasks of one caller running at once.", kind=int),
     _setting("max_streams", "Most event streams open at once.", kind=int),

@@ -39,7 +39,6 @@ from apcore_a2a.engine.streams import (
     Stream,
     Streams,
     event_stream,
-    replay_ended,
 )
 from apcore_a2a.engine.webhooks import Webhooks
 from apcore_a2a.errors import InvalidParamsError, UnsupportedOperationError, Violation
@@ -325,7 +324,7 @@ class Engine:
                     start = context.last_event_id if context.rules.replay else None
                     return await self._streams.follow(live, context, room, until=UNTIL_ENDED, start=start)
                 if context.rules.subscribe_when_ended:
-                    return await replay_ended(live, context)
+                    return await self._streams.replay(live, context, room)
             raise UnsupportedOperationError(f"Task {request.id} has ended: there is nothing to subscribe to")
 
     # ---- the rest -------------------------------------------------------------------------------------------------

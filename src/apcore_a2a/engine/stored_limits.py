@@ -10,7 +10,6 @@ were running when it was reached, and what was on its way to the store while it 
 """
 
 import asyncio
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -19,20 +18,16 @@ from typing import Final
 from msgspec import Struct
 
 from apcore_a2a.agent import ANONYMOUS
-from apcore_a2a.clean_text import clean_line
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.errors import LimitExceededError, OverloadedError
 from apcore_a2a.protocol.model import SendMessage, encode
 from apcore_a2a.storage.task_store import EVERYBODY, Store, TellsUsage, Usage, account_of
 
-logger = logging.getLogger(__name__)
-
 INTERVAL: Final = 5.0  # seconds for which a count is good enough to let somebody in
 REFUSAL_INTERVAL: Final = 1.0  # and to refuse somebody
 PAUSE: Final = 19  # times as long as counting took, before it is done again
 MAX_KNOWN: Final = 10_000  # accounts whose counts are remembered
-LOG_INTERVAL: Final = 60.0
 RETRY_AFTER: Final = 60  # seconds: room comes when tasks expire
 
 YOUR_TASKS: Final = "You are at your limit of stored tasks; try again when some have expired"
@@ -51,7 +46,6 @@ class _Count:
         self.took = 0.0
         self.tasks = 0
         self.bytes = 0
-        self.logged_at = float("-inf")
 
     @property
     def total(self) -> Usage:
@@ -103,7 +97,7 @@ class StoredLimits:
         if self._of_caller.is_given and not await self._has_room(account, self._of_caller, is_new=is_new):
             self._refuse(account)
         if self._of_all.is_given and not await self._has_room(EVERYBODY, self._of_all, is_new=is_new):
-            self._tell(EVERYBODY)
+            self._observer.storage_refused(EVERYBODY)
             raise OverloadedError(ALL_BYTES, retry_after=RETRY_AFTER)
 
     def take(self, owner: str, request: SendMessage, *, is_new: bool) -> None:
@@ -129,19 +123,8 @@ class StoredLimits:
         count = await self._count(EVERYBODY, INTERVAL)
         return count.total
 
-    def _tell(self, account: str) -> None:
-        """Count a refusal, and log it once a minute for each account whose limit it is."""
-        self._observer.storage_refused(account)
-        count = self._count_of(account)
-        now = self._clock()
-        if now - count.logged_at >= LOG_INTERVAL:
-            count.logged_at = now
-            total = count.total
-            extra = {"account": clean_line(account), "tasks": total.tasks, "bytes": total.bytes}
-            logger.warning("message refused by a limit of what is stored", extra=extra)
-
     def _refuse(self, account: str) -> None:
-        self._tell(account)
+        self._observer.storage_refused(account)
         if account == ANONYMOUS:  # it is the share of many
             raise OverloadedError(NAMELESS, retry_after=RETRY_AFTER)
         total = self._count_of(account).total

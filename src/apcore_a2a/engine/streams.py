@@ -229,6 +229,27 @@ class Streams:
             stream.play_back(live.stored_events())
         return stream
 
+    async def replay(self, live: LiveTask, context: CallContext, room: ExitStack) -> "Stream | Replay":
+        """What a subscriber to an ended task gets: the events it missed where they are kept, else the outcome."""
+        last_seen = context.last_event_id
+        version = live.version
+        if not context.rules.replay or last_seen is None or last_seen >= version:
+            task = live.task
+            outcome = StatusUpdate(status=task.status, task_id=task.id, context_id=task.context_id)
+            entry = LogEntry(version, task.status.state, v1.encode_event(outcome))
+            return Stream([entry], on_close=self._hold(room, live))
+        read = live.stored_events()
+        first = await read(last_seen, READ_AT_ONCE)
+        if first is None:
+            return Stream([await live.latest_entry()], on_close=self._hold(room, live))
+        return Replay(read, last_seen, first, on_close=self._hold(room, live))
+
+    def _hold(self, room: ExitStack, live: LiveTask) -> Callable[[], None]:
+        """Keep the place of a stream until it closes; what to call then."""
+        room.callback(self._observer.stream_closed, live.task.id)
+        self._observer.stream_opened(live.task.id)
+        return room.pop_all().close
+
     def _closed(self, live: LiveTask, context: CallContext, until: frozenset[TaskState]) -> None:
         self._observer.stream_closed(live.task.id)
         if context.rules.stream_keeps_task and self._cancel_on_disconnect and live.state not in until:
@@ -240,28 +261,14 @@ def event_stream(event: Event) -> Stream:
     return Stream([LogEntry(1, TaskState.COMPLETED, v1.encode_event(event))])
 
 
-async def replay_ended(live: LiveTask, context: CallContext) -> "Stream | Replay":
-    """What a subscriber to an ended task gets: the events it missed where they are kept, else the outcome."""
-    last_seen = context.last_event_id
-    version = live.version
-    if not context.rules.replay or last_seen is None or last_seen >= version:
-        task = live.task
-        outcome = StatusUpdate(status=task.status, task_id=task.id, context_id=task.context_id)
-        return Stream([LogEntry(version, task.status.state, v1.encode_event(outcome))])
-    read = live.stored_events()
-    first = await read(last_seen, READ_AT_ONCE)
-    if first is None:
-        return Stream([await live.latest_entry()])
-    return Replay(read, last_seen, first)
-
-
 class Replay:
     """The stored events of a task that has ended, read as `Stream` is, a page at a time."""
 
-    def __init__(self, read: StoredEvents, after: int, first: Sequence[bytes]) -> None:
+    def __init__(self, read: StoredEvents, after: int, first: Sequence[bytes], *, on_close: Callable[[], None]) -> None:
         self._read = read
         self._after = after
         self._page: Sequence[bytes] = first
+        self._on_close: Callable[[], None] | None = on_close
         self._is_over = False
         self.is_cut = False
 
@@ -282,6 +289,10 @@ class Replay:
 
     def close(self) -> None:
         self._is_over = True
+        if self._on_close is not None:
+            on_close = self._on_close
+            self._on_close = None
+            on_close()
 
 
 def _played_back(records: Sequence[bytes], after: int) -> list[LogEntry]:

@@ -38,8 +38,7 @@ from apcore_a2a.safe_headers import NO_STORE, SAFE
 logger = logging.getLogger(__name__)
 
 BODY_DEADLINE: Final = 30.0
-# Of a refused body, what is read and thrown away so that its sender sees the answer. See `refuse`.
-READ_ON_BYTES: Final = 256 * 1024 * 1024
+READ_ON_BYTES: Final = 256 * 1024 * 1024  # of a refused body, read so that its sender sees the answer: see `refuse`
 READ_ON_SECONDS: Final = 10.0
 READ_ON_PAUSE: Final = 2.0  # seconds without a byte, after which nothing more is waited for
 PIECE: Final = 64 * 1024  # bytes of a large event that are written at once
@@ -138,6 +137,10 @@ class Inbound(Struct, gc=False):
     def encode_rest_error(self, error: A2AError, dialect: Dialect, status: int) -> bytes:
         """The body of a REST error, in the form that this client can read."""
         return dialect.encode_rest_error(error, status, typed=bool(self.version()))
+
+    def note_refusal(self, error: A2AError, reason: str = "") -> None:
+        """Count this request as refused, and have the log say so; `reason` if clients are told less."""
+        self.traffic.refusals.refuse_request(error, self.caller, self.peer, reason=reason)
 
     def context(self, dialect: Dialect, tenant: str) -> CallContext:
         """What the engine may know of this request."""
@@ -306,9 +309,12 @@ async def _read_on(receive: Receive) -> None:
         logger.debug("the sender of a refused body stopped or left")
 
 
-async def refuse_early(scope: Scope, send: Send, status: int, error: A2AError, headers: Headers = ()) -> None:
+async def refuse_early(
+    scope: Scope, send: Send, status: int, error: A2AError, headers: Headers = (), *, reason: str = ""
+) -> None:
     """Refuse a request that no binding has seen, in the shape of the binding that would have: JSON-RPC's is POST /."""
     request = inbound(scope)
+    request.note_refusal(error, reason)
     dialect = request.error_dialect()
     if scope["method"] == "POST" and path_of(scope) == "/":
         body = jsonrpc.format_error(jsonrpc.NULL, request.encode_error(error, dialect))

@@ -8,13 +8,17 @@ ever for a client that reads nothing; a few hundred such connections would hold 
 """
 
 import asyncio
+import logging
 import ssl
+from collections.abc import Iterable
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from apcore_a2a.http.one_protocol import OneProtocolParser
 from apcore_a2a.http.one_write import OneWriteTransport
 from apcore_a2a.http.traffic import CERTIFICATE_KEY, KEY, Traffic
+from apcore_a2a.safe_headers import NO_STORE, SAFE
 
 HEADER_DEADLINE: Final = 15.0
 MAX_HEADERS: Final = 64 * 1024
@@ -25,11 +29,24 @@ _FULL_BODY: Final = (
     b'try again later","details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"OVERLOADED",'
     b'"domain":"a2a-protocol.org","metadata":{"type":"OverloadedError"}}]}}'
 )
-_FULL_HEAD: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
-    b"x-content-type-options: nosniff\r\ncache-control: no-store\r\ncontent-length: "
+
+
+def _last_answer(status: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
+    """The whole answer of a connection that is closed after it."""
+    length = b"%d" % len(body)
+    lines = [b"HTTP/1.1 " + status]
+    for name, value in (*headers, *SAFE, *NO_STORE, (b"connection", b"close"), (b"content-length", length)):
+        lines.append(name + b": " + value)
+    return b"\r\n".join((*lines, b"", body))
+
+
+FULL: Final = _last_answer(
+    b"503 Service Unavailable", ((b"content-type", b"application/json"), (b"retry-after", b"1")), _FULL_BODY
 )
-FULL: Final = _FULL_HEAD + b"%d\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
+# uvicorn warns of each request that it cannot read, and twice of each that asks for a WebSocket: whoever wants to can
+# fill the disk with that. What it says of errors is still said. A filter, and no level: uvicorn resets those.
+_UVICORN: Final = logging.getLogger("uvicorn.error.connections")
+_UVICORN.addFilter(lambda record: record.levelno >= logging.ERROR)
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -37,6 +54,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: uvicorn's business
         super().__init__(*args, **kwargs)
+        self.logger = _UVICORN
+        self.parser: Any = OneProtocolParser(self.parser, self)
         # An application of ours has put it there; around any other there are no limits over all connections.
         self._guard_traffic: Traffic = self.app_state.get(KEY) or Traffic()
         self._guard_timer: asyncio.TimerHandle | None = None
@@ -53,6 +72,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._guard_traffic.connection_opened():
             self._guard_start()
         else:
+            self._guard_traffic.refusals.refuse_connection(
+                self._guard_peer(), limit=self._guard_traffic.max_connections
+            )
             self.transport.write(FULL)
             self.transport.close()
 
@@ -75,6 +97,13 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
         else:
             self._guard_start()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what cannot be read; uvicorn's own answer has none of the headers that ours have."""
+        self._guard_traffic.refusals.refuse_peer(self._guard_peer(), "what was sent is no HTTP")
+        headers = (*self.server_state.default_headers, (b"content-type", b"text/plain; charset=utf-8"))
+        self.transport.write(_last_answer(b"400 Bad Request", headers, msg.encode()))
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._guard_stop()
@@ -104,6 +133,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return self.transport.get_write_buffer_size()
 
     def hang_up(self) -> None:
+        self._guard_traffic.refusals.cut_off_reader(self._guard_peer(), unread=self.unread())
         self.transport.abort()  # close() would wait until the client has read everything
 
     def _guard_watch(self) -> None:
@@ -142,6 +172,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._guard_timer is not None:
             self._guard_timer.cancel()
             self._guard_timer = None
+
+    def _guard_peer(self) -> str:
+        return self.client[0] if self.client else ""
 
     def _too_slow(self) -> None:
         self._guard_timer = None

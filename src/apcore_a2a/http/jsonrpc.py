@@ -75,15 +75,15 @@ class JSONRPCBinding:
             del body, envelope  # megabytes, maybe, that nobody needs while the agent works
             result = await self._engine.handle(operation, params, context)
         except HTTPError as refused:
+            request.note_refusal(refused.error)
             reply = jsonrpc.format_error(id, request.encode_error(refused.error, request.error_dialect()))
             await refuse(refused, reply, receive, send)
         except (Exception, SystemExit) as error:  # an agent that exits while it admits a message ends nothing here
             known = error if isinstance(error, A2AError) else internal(error)
             reply = jsonrpc.format_error(id, request.encode_error(known, dialect or request.error_dialect()))
-            if _is_told_as_event(request, dialect, operation):
-                await respond(send, 200, only(reply), media=EVENT_STREAM)
-                return
-            await respond(send, _error_status(known), reply, headers=error_headers(known))
+            if isinstance(known, OverloadedError):
+                request.note_refusal(known)
+            await _answer_error(send, known, reply, as_event=_is_told_as_event(request, dialect, operation))
         else:
             if SHAPES[operation].streams:
                 await send_stream(result, receive, send, dialect, head=jsonrpc.result_head(id), tail=b"}")
@@ -104,9 +104,14 @@ async def _read_json(request: Inbound, receive: Receive, limit: int) -> bytes:
     return await read_body(request, receive, limit=limit)
 
 
-def _error_status(error: A2AError) -> int:
+async def _answer_error(send: Send, error: A2AError, reply: bytes, *, as_event: bool) -> None:
     """JSON-RPC tells its errors with 200; a server that is at its limit says so to balancers, too."""
-    return wire(error).http if isinstance(error, OverloadedError) else 200
+    if isinstance(error, OverloadedError):
+        await respond(send, wire(error).http, reply, headers=error_headers(error))
+    elif as_event:
+        await respond(send, 200, only(reply), media=EVENT_STREAM)
+    else:
+        await respond(send, 200, reply, headers=error_headers(error))
 
 
 def _is_told_as_event(request: Inbound, dialect: Dialect | None, operation: Operation | None) -> bool:

@@ -29,12 +29,15 @@ _HELP: Final = {
     "stuck_threads": ("gauge", "Threads of functions that went on after their run had ended"),
     "open_streams": ("gauge", "Event streams that are open"),
     "total_requests": ("counter", "HTTP requests"),
+    "refused_requests": ("counter", "Requests answered with 429 or 503"),
     "limited_requests": ("counter", "Requests refused by a limit of requests per second"),
     "refused_for_storage": ("counter", "Messages refused by a limit of stored tasks or bytes"),
     "stored_tasks": ("gauge", "Tasks that are kept, where that is limited"),
     "stored_bytes": ("gauge", "Bytes that they have as JSON"),
     "run_seconds": ("counter", "Seconds spent in runs"),
     "open_connections": ("gauge", "Connections that are open"),
+    "refused_connections": ("counter", "Connections refused by their limit"),
+    "cut_off_readers": ("counter", "Connections closed because their clients did not read"),
     "tls_handshakes": ("gauge", "TLS handshakes that are not done"),
     "body_bytes_in_flight": ("gauge", "Bytes of request bodies that are not complete"),
     "answer_bytes_in_flight": ("gauge", "Bytes of answers that their clients have yet to read"),
@@ -198,6 +201,9 @@ class Metrics:
             values[name] = self._counts[name]
         values["run_seconds"] = round(self._seconds, 6)
         values["stuck_threads"] = self._stuck_threads()
+        values["refused_requests"] = self._traffic.refusals.requests
+        values["refused_connections"] = self._traffic.refusals.connections
+        values["cut_off_readers"] = self._traffic.refusals.readers
         values["open_connections"] = self._traffic.connections
         values["tls_handshakes"] = self._traffic.handshakes
         values["body_bytes_in_flight"] = self._traffic.body_bytes

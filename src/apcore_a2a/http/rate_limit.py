@@ -8,7 +8,6 @@ Rule: memory is bounded. Of two callers, the one whose bucket is fuller is forgo
 good. The moments lie in memory that forked processes share, so workers of one machine count together.
 """
 
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
@@ -18,25 +17,24 @@ from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.clean_text import clean_line
 from apcore_a2a.engine.call_context import allowance_of
 from apcore_a2a.errors import LimitExceededError, OverloadedError, wire
 from apcore_a2a.http.asgi import client_of, error_headers, refuse_early
 from apcore_a2a.http.shared_moments import SharedMoments
 
-logger = logging.getLogger(__name__)
-
 MAX_CALLERS: Final = 100_000  # buckets kept: 1.6 MB
 TOO_MANY_OF_YOURS: Final = "You are over your limit of requests; try again later"
 TOO_MANY: Final = "The agent is over its limit of requests; try again later"
-LOG_INTERVAL: Final = 60.0  # seconds between two lines about the same caller
-MAX_LOGGED: Final = 1_000  # callers of whom it is known that there was one
 _ANYONE: Final = Caller()
 _EVERYBODY: Final = ""  # the name of the bucket that all share
 
 
 class Rates(Struct, frozen=True, kw_only=True):
-    """Requests a second; None is without a limit. `burst`: how many at once, None for those of two seconds."""
+    """Requests a second; None is without a limit.
+
+    `burst` is how many of one caller may come at once, None those of two seconds. All together may send those of two
+    seconds at once in any case: else a caller who does as they may would have others refused.
+    """
 
     per_caller: float | None = None
     per_anonymous: float | None = None
@@ -46,6 +44,11 @@ class Rates(Struct, frozen=True, kw_only=True):
     @property
     def are_limited(self) -> bool:
         return not (self.per_caller is None and self.per_anonymous is None and self.total is None)
+
+
+def two_seconds(rate: float) -> int:
+    """The requests of two seconds; one at least."""
+    return max(1, math.ceil(2 * rate))
 
 
 class TokenBuckets:
@@ -66,7 +69,7 @@ class TokenBuckets:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if burst is None:
-            burst = max(1, math.ceil(2 * rate))
+            burst = two_seconds(rate)
         self._interval = 1 / rate  # seconds in which a bucket gains one token
         self._tolerance = (burst - 1) * self._interval
         self._clock = clock
@@ -93,9 +96,10 @@ class RateLimit:
     def __init__(self, rates: Rates, *, on_refused: Callable[[], None] | None = None) -> None:
         self._callers = _buckets(rates.per_caller, rates.burst)
         self._anonymous = _buckets(rates.per_anonymous, rates.burst)
-        self._total = _buckets(rates.total, rates.burst)
+        self._total = None
+        if rates.total is not None:
+            self._total = TokenBuckets(rate=rates.total, burst=max(rates.burst or 1, two_seconds(rates.total)))
         self._on_refused = on_refused
-        self._log_lines = TokenBuckets(rate=1 / LOG_INTERVAL, burst=1, most=MAX_LOGGED)
 
     def around(self, app: ASGIApp) -> ASGIApp:
         def limited(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -104,7 +108,6 @@ class RateLimit:
                 return app(scope, receive, send)
             if self._on_refused is not None:
                 self._on_refused()
-            self._log(scope, refused)
             return refuse_early(scope, send, wire(refused).http, refused, error_headers(refused))
 
         return limited
@@ -121,14 +124,6 @@ class RateLimit:
             if wait:
                 return OverloadedError(TOO_MANY, retry_after=math.ceil(wait))
         return None
-
-    def _log(self, scope: Scope, refused: OverloadedError) -> None:
-        """Say who it is, once a minute for each."""
-        caller = scope.get("a2a.caller", _ANYONE)
-        peer = client_of(scope)
-        if self._log_lines.take(allowance_of(caller, peer)) == 0:
-            extra = {"caller": clean_line(caller.id), "peer": peer[0] if peer else "", "reason": refused.message}
-            logger.warning("request refused by a limit", extra=extra)
 
 
 def _buckets(rate: float | None, burst: int | None) -> TokenBuckets | None:

@@ -11,7 +11,7 @@ from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.errors import A2AError, MethodNotFoundError, VersionNotSupportedError, wire
+from apcore_a2a.errors import A2AError, MethodNotFoundError, OverloadedError, VersionNotSupportedError, wire
 from apcore_a2a.http.asgi import (
     A2A_JSON,
     JSON,
@@ -106,6 +106,7 @@ class RESTBinding:
             tenant = str(getattr(params, "tenant", ""))
             result = await self._engine.handle(operation, params, request.context(dialect, tenant))
         except HTTPError as refused:
+            request.note_refusal(refused.error)
             body = request.encode_rest_error(refused.error, dialect, refused.status)
             await refuse(refused, body, receive, send, media=media)
         except A2AError as error:
@@ -132,6 +133,8 @@ class RESTBinding:
         return body
 
     async def _refuse(self, error: A2AError, request: Inbound, dialect: Dialect, send: Send) -> None:
+        if isinstance(error, OverloadedError):
+            request.note_refusal(error)
         row = wire(error)
         status = row.http
         if self._old_statuses and row.http_v1_0_0:

@@ -11,10 +11,11 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from apcore_a2a.http.tls import RenewedContext
 from apcore_a2a.http.traffic import Traffic
@@ -66,7 +67,7 @@ class TLSListener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(listener)
+                connection, address = await loop.sock_accept(listener)
             except OSError as error:
                 if listener.fileno() < 0:
                     return
@@ -77,13 +78,13 @@ class TLSListener:
                     pause = PAUSE
                 await asyncio.sleep(pause)
                 continue
-            self._begin(connection)
+            self._begin(connection, address)
             await asyncio.sleep(0)  # `sock_accept` does not, while there are others to accept
 
-    def _begin(self, connection: socket.socket) -> None:
+    def _begin(self, connection: socket.socket, address: Any) -> None:  # Any: as sockets have it
         if len(self._handshakes) >= MAX_HANDSHAKES:
             self._make_room()
-        handshake = asyncio.get_running_loop().create_task(self._shake_hands(connection), name="TLS handshake")
+        handshake = asyncio.get_running_loop().create_task(self._shake_hands(connection, address), name="TLS handshake")
         self._handshakes[handshake] = None
         handshake.add_done_callback(partial(self._ended, connection))
         self._traffic.handshakes = len(self._handshakes)
@@ -95,7 +96,7 @@ class TLSListener:
             oldest.cancel()
             return
 
-    async def _shake_hands(self, connection: socket.socket) -> None:
+    async def _shake_hands(self, connection: socket.socket, address: Any) -> None:  # Any: as above
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._make_protocol,
@@ -103,7 +104,12 @@ class TLSListener:
                 ssl=self._context.current,
                 ssl_handshake_timeout=HANDSHAKE_TIME,
             )
-        except OSError as error:  # what TLS refuses is one, too
+        except ssl.SSLError as error:  # most clients are not told why: the log is where somebody finds out
+            connection.close()
+            reason = getattr(error, "verify_message", "") or error.reason
+            peer = address[0] if address else ""
+            self._traffic.refusals.refuse_peer(peer, f"TLS: {reason}")
+        except OSError as error:
             connection.close()
             logger.debug("TLS handshake failed", extra={"reason": type(error).__name__})
 

@@ -5,12 +5,32 @@ a connection is closed with 503, a body is answered with 503. Of answers that wa
 taken nothing for longest, so that one who reads, however slowly, is the last to be cut off.
 """
 
+import sys
 from typing import Final, Protocol
+
+from apcore_a2a.http.refusals import Refusals
+
+if sys.platform != "win32":
+    import resource
 
 KEY: Final = "a2a.traffic"  # where a server's protocol finds it in the state of the lifespan
 CERTIFICATE_KEY: Final = "a2a.client_certificate"  # and where it puts the certificate of a connection's client, DER
 MIB: Final = 1024 * 1024
 MAX_BODY: Final = 10 * MIB  # of one request
+
+
+def within_files(connections: int) -> int:
+    """So many connections, or fewer: a connection is a file, and a process may open only so many of those.
+
+    An eighth of them, 32 at least, is left to the store, the log and the agent. Without this, who comes when no file is
+    left is hung up on, and nobody is told.
+    """
+    if sys.platform == "win32":
+        return connections
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return connections
+    return max(1, min(connections, files - max(32, files // 8)))
 
 
 class Reader(Protocol):
@@ -33,6 +53,7 @@ class Traffic:
         self.max_connections = max_connections
         self.max_body_bytes = max_body_bytes
         self.max_answer_bytes = max_answer_bytes
+        self.refusals = Refusals()
         self.connections = 0
         self.handshakes = 0  # of TLS, before there is a connection: bounded by whoever accepts them
         self.body_bytes = 0

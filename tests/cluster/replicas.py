@@ -19,6 +19,7 @@ from tests.sources import ROOT
 
 ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 AWAY = (aiohttp.ClientError, TimeoutError, ConnectionError)
+PATIENCE = 90.0  # seconds for which a client tries again: three times what the database is away in the longest round
 
 
 class Place(NamedTuple):
@@ -154,7 +155,8 @@ class Client:
 
     async def persist(self, method: str, path: str, body: object = None) -> Any:
         """A request that is tried until a replica answers it."""
-        for _ in range(200):
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
             with suppress(*AWAY):
                 status, answer = await self.call(method, path, body)
                 if status < 500:

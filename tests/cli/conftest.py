@@ -65,14 +65,17 @@ def terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return run
 
 
-# Tests that run in the background ignore SIGINT, and so would what they start. Not with `preexec_fn`: in a process with
-# threads, newer Pythons warn of it.
-HEARING = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.executable, sys.argv[1:])"
+# Tests that run in the background ignore SIGINT, and under `nohup` SIGHUP, and so would what they start. Not with
+# `preexec_fn`: in a process with threads, newer Pythons warn of it.
+HEARING = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); signal.signal(signal.SIGHUP, signal.SIG_DFL); "
+    "os.execv(sys.executable, sys.argv[1:])"
+)
 
 
 @contextmanager
 def interruptible(*args: str) -> Iterator["subprocess.Popen[str]"]:
-    """A command in a process that hears SIGINT."""
+    """A command in a process that hears its signals."""
     command = [sys.executable, "-c", HEARING, sys.executable, "-m", "apcore_a2a", *args]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -68,7 +68,8 @@ def terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 # Tests that run in the background ignore SIGINT, and under `nohup` SIGHUP, and so would what they start. Not with
 # `preexec_fn`: in a process with threads, newer Pythons warn of it.
 HEARING = (
-    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); signal.signal(signal.SIGHUP, signal.SIG_DFL); "
+    "import os, signal, sys; "
+    "signal.signal(signal.SIGINT, signal.SIG_DFL); signal.signal(signal.SIGHUP, signal.SIG_DFL); "
     "os.execv(sys.executable, sys.argv[1:])"
 )
 

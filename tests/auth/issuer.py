@@ -56,7 +56,15 @@ class Issuer:
             "id_token_signing_alg_values_supported": ["RS256", "ES256", "PS256"],
         }
 
+    @property
+    def names_keys(self) -> bool:
+        return self.behaviour != "names no keys"
+
     def certs(self) -> dict[str, Any]:
+        if not self.names_keys:  # then it publishes one alone, or nobody could say which of them to use
+            unnamed = self.keys[-1].as_dict(private=False)
+            del unnamed["kid"]
+            return {"keys": [unnamed]}
         keys: list[dict[str, Any]] = [{**key.as_dict(private=False), "alg": "RS256", "use": "sig"} for key in self.keys]
         # As Keycloak does: a key for encryption beside those for signatures.
         keys.append({**self.keys[0].as_dict(private=False), "kid": "enc", "use": "enc", "alg": "RSA-OAEP"})
@@ -75,7 +83,10 @@ class Issuer:
             **claims,
         }
         key = self.keys[-1]
-        return jwt.encode({"alg": "RS256", "kid": key.kid}, whole, key, algorithms=["RS256"])
+        header = {"alg": "RS256"}
+        if self.names_keys:
+            header["kid"] = str(key.kid)
+        return jwt.encode(header, whole, key, algorithms=["RS256"])
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -111,6 +111,22 @@ async def test_a_key_that_the_provider_rotates_in_is_found_with_its_first_token(
         assert await idp.asked(CERTS) == asked + 1
 
 
+async def test_a_rotation_shows_without_names_of_keys_too(idp: Provider) -> None:
+    await idp.behave("names no keys")
+    async with agent(JWTAuthenticator(issuer=idp.issuer, audience="agents")) as served:
+        old = await idp.bearer()
+        assert await served.status(old) == 200
+        asked = await idp.asked(CERTS)
+        assert await served.status(await idp.bearer(exp=1)) == 401  # signed with a key that is here: none is looked for
+        assert await idp.asked(CERTS) == asked
+        await idp.rotate()
+        new = await idp.bearer()
+        assert await asyncio.gather(*(served.status(new) for _ in range(20))) == [200] * 20
+        assert await idp.asked(CERTS) == asked + 1
+        assert await served.status(old) == 401
+        assert await idp.asked(CERTS) == asked + 1  # at most once a minute
+
+
 async def test_a_key_that_is_gone_counts_no_more_for_tokens_that_were_seen(idp: Provider) -> None:
     async with agent(JWTAuthenticator(jwks_url=idp.jwks_url, issuer=idp.issuer)) as served:
         old = await idp.bearer()

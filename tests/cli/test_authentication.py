@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -64,6 +65,40 @@ async def test_tokens_are_asked_for_when_the_environment_says_whose() -> None:
         assert "set an audience" in process.said
 
 
+ENTRA: dict[str, Any] = {"oid": "ada-in-the-directory", "sub": "ada-at-this-application", "roles": ["stats"]}
+CLAIM_FLAGS = ["--auth-id-claim", "oid", "--auth-scopes-claim", "scp", "--auth-scopes-claim", "roles"]
+AUDIENCE_FLAGS = ["--auth-audience", "api://agents", "--auth-audience", "6f1c"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment"),
+    [
+        ([*CLAIM_FLAGS, *AUDIENCE_FLAGS], {}),
+        ([], {"JWT_ID_CLAIM": "oid", "JWT_SCOPES_CLAIM": "scp roles", "JWT_AUDIENCE": "api://agents 6f1c"}),
+    ],
+    ids=["flags", "environment"],
+)
+@requirement("FR-CMD-001")
+async def test_who_a_token_names_what_it_is_for_and_whom_are_flags_too(
+    tmp_path: Path, flags: list[str], environment: dict[str, str]
+) -> None:
+    log = tmp_path / "audit.jsonl"
+    asked = ["--auth-key", SECRET, "--skill-scope", "text.*=stats", "--audit-log", str(log)]
+    async with command("--extensions-dir", str(EXTENSIONS), *asked, *flags, **environment) as process:
+        async with httpx.AsyncClient(base_url=await address(process), timeout=PATIENCE) as client:
+            for audience in ("api://agents", "6f1c"):
+                done = await client.post("/", json=ASKED, headers=bearer(**ENTRA, aud=audience))
+                assert done.json()["result"]["status"]["state"] == "completed"
+            assert await status(client, bearer(**ENTRA, aud="others")) == 401
+            assert await status(client, bearer(sub="bob", aud="6f1c")) == 401  # without the claim that names callers
+        process.signal(signal.SIGTERM)
+        assert await process.ends() == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {line["caller"] for line in lines if line["event"] == "operation"} == {
+        "https://idp.example|ada-in-the-directory"
+    }
+
+
 async def test_a_key_may_stand_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_bytes(RSA.as_pem(private=False))
     flags = ["--auth-type", "bearer", "--auth-key-file", str(tmp_path / "key.pem")]
@@ -98,6 +133,10 @@ async def test_a_key_may_stand_in_a_file(tmp_path: Path) -> None:
         (["--auth-jwks-url", ""], "--auth-jwks-url is empty"),
         (["--auth-key-file", ""], "--auth-key-file is empty"),
         (["--auth-key", SECRET, "--auth-audience", ""], "--auth-audience is empty"),
+        (["--auth-key", SECRET, "--auth-audience", "agents", "--auth-audience", ""], "--auth-audience is empty"),
+        (["--auth-key", SECRET, "--auth-id-claim", ""], "--auth-id-claim is empty"),
+        (["--auth-key", SECRET, "--auth-scopes-claim", ""], "--auth-scopes-claim is empty"),
+        (["--auth-key", SECRET, "--auth-roles-claim", ""], "--auth-roles-claim is empty"),
         (["--card-signing-key", ""], "--card-signing-key is empty"),
         (["--push-notifications", "--webhook-secret", ""], "--webhook-secret is empty"),
     ],

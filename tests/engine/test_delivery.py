@@ -305,6 +305,22 @@ async def test_the_end_waits_for_nobody_who_never_answers() -> None:
     assert (await place.store.webhooks.backlog()).events == 1
 
 
+async def test_at_the_end_what_was_claimed_is_given_back_as_far_as_it_got(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "MAX_WORKERS_PER_TARGET", 1)
+    gate = Gate()
+    place = Yard(Postman(slow=["", gate]))
+    await place.task("long", "slow", events=3)
+    await place.task("queued", "slow")
+    second = PushConfig(url="https://other/hook", id="a", task_id="long")
+    await place.store.webhooks.save(Webhook(config=second, a2a_version="1.0"), ALICE)
+    place.delivery.start()
+    await gate.reached()
+    await place.delivery.drain(0.01)
+    claims = await place.store.webhooks.claim(10, delivery.LEASE)  # another replica, at the same time by the clock
+    got = {claim.webhook.config.task_id: claim.webhook for claim in claims}
+    assert {name: webhook.delivered for name, webhook in got.items()} == {"long": 1, "queued": 0}
+
+
 async def test_at_the_end_nobody_begins_who_waited_for_a_worker() -> None:
     gate = Gate()
     place = Yard(Postman(slow=[gate]))

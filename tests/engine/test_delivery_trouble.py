@@ -105,6 +105,22 @@ async def test_a_sender_that_breaks_breaks_nothing_else(caplog: pytest.LogCaptur
     await place.delivery.drain(0)
 
 
+async def test_what_cannot_be_given_back_at_the_end_is_left_to_its_lease(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+    place = Yard(Postman(slow=[gate]))
+    await place.task("t", "slow")
+    place.delivery.start()
+    await gate.reached()
+    monkeypatch.setattr(place.store.webhooks, "of_task", Fails(place.store.webhooks.of_task, StoreUnavailableError()))
+    await place.delivery.drain(0)
+    assert "webhooks not given back" in caplog.messages
+    assert not await place.store.webhooks.claim(1, delivery.LEASE)
+    place.clock.now += delivery.LEASE
+    assert await place.store.webhooks.claim(1, delivery.LEASE)
+
+
 async def test_what_is_put_off_while_the_store_is_away_comes_back_with_its_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -247,6 +247,16 @@ async def test_a_trusted_proxy_hands_certificates_on_in_either_form(authority: A
                 assert (await http.get("/tasks")).status_code == status
 
 
+async def test_of_two_certificates_that_a_proxy_hands_on_neither_counts(authority: Authority) -> None:
+    planner = in_header(authority.files("planner", PLANNER))
+    other = in_header(authority.files("other", "other.example"))
+    async with serving(AGENT, auth=ClientCertificateAuthenticator(), trusted_proxies=["127.0.0.1"]) as url:
+        async with client(url, True) as http:
+            for first, second in ((planner, other), (other, planner)):
+                both = [("Client-Cert", first), ("Client-Cert", second)]
+                assert (await http.get("/tasks", headers=both)).status_code == 401
+
+
 async def test_a_proxys_own_certificate_lets_nobody_in(authority: Authority) -> None:
     context = authority.context(ca_certs=authority.pem, client_certs="optional")
     auth = ClientCertificateAuthenticator()

@@ -1,8 +1,8 @@
 """The keys that an issuer publishes, kept fresh beside the requests.
 
 Keys are fetched when the server starts and every ten minutes. A request waits for a fetch in two cases only: there are
-no keys yet, or its token names a key that nobody here knows, as after a rotation. The second happens at most once a
-minute, however many tokens with made-up names come.
+no keys yet, or its token is signed with a key that nobody here knows, as after a rotation: it names another, or none
+and no key here fits its signature. The second happens at most once a minute, however many made-up tokens come.
 
 Rule: where keys come from is what the operator configured, and what the issuer found there says of itself; never what
 a token says. A fetch that fails, or brings no usable key, changes nothing.

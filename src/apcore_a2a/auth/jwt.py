@@ -11,7 +11,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
 from joserfc import jws, jwt
-from joserfc.errors import ClaimError, JoseError
+from joserfc.errors import BadSignatureError, ClaimError, JoseError
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.auth.authenticator import BEARER, to_names
@@ -31,6 +31,12 @@ LEEWAY: Final = 30  # seconds two clocks may differ
 _TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 _DEFAULT: Final = ClaimMapping()
 _CLAIMS: Final = msgspec.json.Decoder(dict[str, Any])
+# Not only JoseError: on tokens that are well signed but oddly shaped, the library stumbles in its own ways.
+_BAD_TOKEN: Final = (JoseError, A2AError, ValueError, TypeError, AttributeError, RecursionError)
+
+
+class UnknownKey(TokenRefused):
+    """A token names a key or an algorithm that is not here, or several keys fit it."""
 
 
 class TokenChecks(TypedDict, total=False):
@@ -55,8 +61,9 @@ class JWTAuthenticator:
 
     The keys are one of these: `key`, which is a shared secret, a PEM public key, or a JWK or JWK set as a mapping; the
     set that is published at `jwks_url`; or, given neither, the set that `issuer` names in its discovery document
-    (OpenID Connect). Published keys are fetched when the agent starts and every ten minutes, and again when a token
-    names a key that is not among them, at most once a minute. Keys that were fetched once stay when the provider fails.
+    (OpenID Connect). Published keys are fetched when the agent starts and every ten minutes, and again when a token is
+    signed with a key that is not among them, at most once a minute. Keys that were fetched once stay when the provider
+    fails.
 
     Args:
         key: Your own key.
@@ -195,7 +202,7 @@ class JWTAuthenticator:
             # Nothing is believed of it; but whatever the keys are, it will be refused, and nobody is asked for them.
             logger.info("token refused", extra={"reason": "it does not name the issuer"})
             return None
-        if issuer.current is None or (kid is not None and not issuer.current.has(kid)):
+        if issuer.current is None or _lacks_key(token, kid, issuer.current):
             await issuer.look_again()
         if issuer.current is None:
             raise OverloadedError("Authentication is not available; try again later", retry_after=5)
@@ -209,8 +216,7 @@ class JWTAuthenticator:
             claims = _verify(token, keys)
             self._check_claims(claims, int(now))
             caller = to_caller(claims, self._mapping)
-        # Not only JoseError: on tokens that are well signed but oddly shaped, the library stumbles in its own ways.
-        except (JoseError, A2AError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except _BAD_TOKEN as error:
             reason = _reason(error)
             if self._refusals.is_due(reason):
                 logger.info("token refused", extra={"reason": reason})
@@ -252,7 +258,7 @@ def _verify(token: str, keys: VerificationKeys) -> dict[str, Any]:
     header = jws.extract_compact(token.encode()).headers()
     key = keys.find(header.get("kid"), header.get("alg"))
     if key is None:
-        raise TokenRefused("no key of that name and algorithm")
+        raise UnknownKey("no key of that name and algorithm")
     if "crit" in header:  # RFC 7515 §4.1.11: what must be understood, and is not, makes the token invalid
         raise TokenRefused("it has critical headers, and none are known here")
     if str(header.get("typ", "JWT")).lower() not in _TYPES:
@@ -271,8 +277,21 @@ def _peek(token: str) -> tuple[object, object]:
     try:
         found = jws.extract_compact(token.encode())
         return found.headers().get("kid"), decode(found.payload, _CLAIMS).get("iss")
-    except (JoseError, A2AError, ValueError, TypeError, AttributeError, RecursionError):
+    except _BAD_TOKEN:
         return None, None
+
+
+def _lacks_key(token: str, kid: object, keys: VerificationKeys) -> bool:
+    """Whether a token is signed with a key that is not among these, as after a rotation."""
+    if kid is not None:
+        return not keys.has(kid)
+    try:  # it names none: its signature alone can tell
+        _verify(token, keys)
+    except (UnknownKey, BadSignatureError):
+        return True
+    except _BAD_TOKEN:  # and would be with any key
+        return False
+    return False
 
 
 def _reason(error: Exception) -> str:

@@ -21,6 +21,7 @@ BEARER: Final = "bearer"
 API_KEY: Final = "api-key"
 OIDC: Final = "oidc"
 MTLS: Final = "mtls"
+CLAIMS: Final = ClaimMapping()  # unless a flag says otherwise
 
 auth_options: Final = combine(
     click.option(
@@ -39,16 +40,36 @@ auth_options: Final = combine(
         help="File with the JWT key; for api-key, with the hashes of API keys ('apcore-a2a keys new' writes it).",
     ),
     click.option("--auth-issuer", envvar="JWT_ISSUER", help="Issuer of the tokens; without a key, its keys are found."),
-    click.option("--auth-audience", envvar="JWT_AUDIENCE", help="Audience the token must name."),
+    click.option(
+        "--auth-audience",
+        envvar="JWT_AUDIENCE",
+        multiple=True,
+        help="Audience the token must name. May be repeated: then any one of them.",
+    ),
     click.option(
         "--auth-jwks-url", envvar="JWT_JWKS_URL", metavar="URL", help="Where the issuer's keys are published."
     ),
     click.option(
+        "--auth-id-claim",
+        envvar="JWT_ID_CLAIM",
+        default=CLAIMS.id,
+        show_default=True,
+        help="Claim that names the caller; Entra ID: oid.",
+    ),
+    click.option(
         "--auth-roles-claim",
         envvar="JWT_ROLES_CLAIM",
-        default="roles",
+        default=CLAIMS.roles,
         show_default=True,
         help="Claim with the caller's roles; Keycloak: realm_access.roles.",
+    ),
+    click.option(
+        "--auth-scopes-claim",
+        envvar="JWT_SCOPES_CLAIM",
+        multiple=True,
+        default=CLAIMS.scopes,
+        show_default=True,
+        help="Claim with the caller's scopes; Auth0: permissions. May be repeated: then all of them count.",
     ),
     click.option(
         "--auth-leeway",
@@ -139,9 +160,11 @@ def _make_jwt(given: dict[str, Any], key: str | None) -> Authenticator:
             key,
             jwks_url=given["auth_jwks_url"],
             issuer=given["auth_issuer"],
-            audience=given["auth_audience"],
+            audience=given["auth_audience"] or None,
             leeway=given["auth_leeway"],
-            claim_mapping=ClaimMapping(roles=given["auth_roles_claim"]),
+            claim_mapping=ClaimMapping(
+                id=given["auth_id_claim"], roles=given["auth_roles_claim"], scopes=given["auth_scopes_claim"]
+            ),
         )
     except ValueError as error:
         raise click.ClickException(f"JWT key not usable: {error}") from error

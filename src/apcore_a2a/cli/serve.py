@@ -45,6 +45,9 @@ _PROTECTING: Final = (
     "auth_issuer",
     "auth_audience",
     "auth_jwks_url",
+    "auth_id_claim",
+    "auth_roles_claim",
+    "auth_scopes_claim",
     "card_signing_key",
     "webhook_secret",
 )
@@ -150,7 +153,8 @@ def _serve(given: dict[str, Any]) -> int:
 def _refuse_empty(given: dict[str, Any]) -> None:
     """`--auth-key "$KEY"` is empty where KEY is not set: whoever wrote that does not want to do without."""
     for name in _PROTECTING:
-        if given[name] == "":
+        value = given[name]
+        if value == "" or (isinstance(value, tuple) and "" in value):
             raise click.ClickException(f"--{name.replace('_', '-')} is empty: give it a value, or leave it out")
 
 

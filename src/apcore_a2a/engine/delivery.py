@@ -116,6 +116,7 @@ class Delivery:
         self._ready: deque[Target] = deque()  # those that have room and a claim that waits
         self._workers = 0
         self._claimed = 0
+        self._left: list[Claim] = []  # those whose workers had to stop, because the server ends
         self._bytes = _ByteBudget(MAX_BYTES)
         self._news = asyncio.Event()
         self._work = BackgroundWork()
@@ -152,9 +153,33 @@ class Delivery:
         await self._work.join(seconds)
         self._ready.clear()  # nobody else begins
         for target in self._targets.values():
+            self._left += [claim for claim, _ in target.queue]
             target.queue.clear()
         await self._work.cancel_all(1)
+        await self._give_back()
         await self._sender.close()
+
+    async def _give_back(self) -> None:
+        """Let another replica go on at once; it would have to wait for the end of the lease."""
+        try:
+            async with asyncio.timeout(1):
+                for claim in self._left:
+                    await self._release(claim)
+        except Exception as error:  # a store of somebody's, or it takes too long: then the lease must end
+            logger.warning("webhooks not given back", extra={"reason": type(error).__name__})
+
+    async def _release(self, claim: Claim) -> None:
+        config = claim.webhook.config
+        # As the store has it: a worker may have been stopped in the middle of writing down how far it had got.
+        for webhook in await self._store.of_task(config.task_id, claim.owner) or ():
+            if webhook.config.id == config.id:
+                report = Report(
+                    delivered=webhook.delivered,
+                    attempts=webhook.attempts,
+                    failed=webhook.failed,
+                    reason=webhook.reason,
+                )
+                await self._store.settle(claim, report)
 
     # ---- the dispatcher -------------------------------------------------------------------------------------------
 
@@ -271,6 +296,9 @@ class Delivery:
         try:
             if await self._renew(claim, since):
                 await self._deliver(target, claim)
+        except asyncio.CancelledError:
+            self._left.append(claim)
+            raise
         except A2AError as error:
             logger.warning("webhook not settled", extra={"target": target.name, "reason": error.message})
         except Exception:  # a store's or a sender's: the other webhooks go on

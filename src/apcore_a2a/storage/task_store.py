@@ -402,7 +402,7 @@ class Replicas(Protocol):
     async def unfollow(self, task_ids: Sequence[str]) -> None: ...
 
     async def is_watched(self, task_id: str, owner: str) -> bool:
-        """Whether another replica follows the task."""
+        """Whether another replica follows the task, or it has a webhook: it may have been given one there."""
 
     async def news(self, followed: Sequence[Followed]) -> list[News]:
         """What became of these tasks; of one at least, if it is too much at once."""

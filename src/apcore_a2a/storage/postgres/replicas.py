@@ -91,8 +91,9 @@ FOLLOW: Final = """
 """
 UNFOLLOW: Final = "UPDATE task SET watchers = array_remove(watchers, $1) WHERE id = ANY($2) AND watchers @> ARRAY[$1]"
 IS_WATCHED: Final = """
-    SELECT TRUE FROM task JOIN replica ON name = ANY(watchers)
-    WHERE id = $1 AND owner = $2 AND name <> $3 AND until > clock_timestamp() LIMIT 1
+    SELECT TRUE FROM task WHERE id = $1 AND owner = $2 AND (webhooks > 0 OR EXISTS (
+        SELECT FROM replica WHERE name = ANY(watchers) AND name <> $3 AND until > clock_timestamp()
+    ))
 """
 # A memo comes with the first event of its task; `total` is how much there is up to an event, as in `reads`.
 NEWS: Final = """

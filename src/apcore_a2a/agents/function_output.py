@@ -44,7 +44,10 @@ class FunctionOutput:
                 if self._is_at_rest:  # the text must be complete before the task is
                     yield from self._close_text()
                 yield chunk
-            case Message() | ArtifactUpdate() | Remember():
+            case Message():
+                # As a status, because an agent that may reply ends its task with a message: another function of it may.
+                yield StatusUpdate(status=TaskStatus(state=TaskState.WORKING, message=chunk))
+            case ArtifactUpdate() | Remember():
                 yield chunk
             case _:
                 yield _update(to_parts(chunk), self._next_id(), last=True)

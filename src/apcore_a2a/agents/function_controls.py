@@ -33,6 +33,20 @@ class Asked(BaseException):
         self.question = question
 
 
+def find_question(ended: "Asked | BaseExceptionGroup[BaseException]") -> Any:
+    """What a run asks that has ended so: itself, or in a task group, where the first of several questions counts.
+
+    Raises:
+        BaseExceptionGroup: the same, if there are other errors in it.
+    """
+    if isinstance(ended, Asked):
+        return ended.question
+    asked, errors = ended.split(Asked)
+    if asked is None or errors is not None:
+        raise ended
+    return find_question(asked.exceptions[0])
+
+
 class FunctionControls:
     """What one run of a function says besides its answer, and what it was answered."""
 

@@ -132,7 +132,17 @@ async def test_a_cancelled_function_is_stopped_with_its_run() -> None:
     assert task.status.state is TaskState.CANCELED
 
 
-@pytest.mark.parametrize("error", [AgentError("No"), ValueError("secret"), SystemExit(3), asyncio.CancelledError()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        AgentError("No"),
+        ValueError("secret"),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        asyncio.CancelledError(),
+    ],
+)
 async def test_a_failure_ends_the_task_as_it_does_without_a_call(error: BaseException) -> None:
     async def fail(call: Call) -> str:
         raise error

@@ -107,8 +107,8 @@ class FunctionControls:
                         self._room.clear()
                         await self._room.wait()
                     self._tell(event)
-        except SystemExit as error:  # would end the loop, from a task of its own
-            raise RuntimeError("the function called sys.exit") from error
+        except (SystemExit, KeyboardInterrupt) as error:  # would end the loop, from a task of its own
+            raise RuntimeError(f"the function raised {type(error).__name__}") from error
 
     def _tell(self, event: AgentEvent) -> None:
         if self._waiting and _is_progress(event) and _is_progress(self._waiting[-1]):

@@ -166,6 +166,8 @@ def explain(error: Exception, skill: str, caller: Caller, *, task_id: str = "") 
         return mask(skill, caller, error)
     if code == "SCHEMA_VALIDATION_ERROR" and "Output" in str(error):
         return invalid_output(skill, error, task_id=task_id)
+    if code == "MODULE_NOT_FOUND" and details.get("module_id") == skill:  # it was removed after it was found
+        return errors.SkillNotFoundError(skill)
     # Another module's refusal of what this one gave it is not for the client; nor is that of a chunk of a stream, which
     # has a code of its own in the details.
     if code == "GENERAL_INVALID_INPUT" and details.get("module_id", skill) == skill and "code" not in details:

@@ -16,6 +16,7 @@ from apcore_a2a.clean_text import clean_line, clean_text
         ("a\x00b\x7fc\x85d", "abcd"),
         ("\u202eright to left\u202c", "right to left"),
         ("\ufeffmark", "mark"),
+        ("caf\udce9", "caf"),
         ("👩\u200d🔬", "👩\u200d🔬"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from apcore_a2a.protocol.model import ArtifactUpdate, Message, Part, SendMessage, StatusUpdate, Task
+from apcore_a2a.protocol.model import ArtifactUpdate, Message, Part, SendMessage, StatusUpdate, Task, TaskState
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +102,8 @@ class Call(Struct, kw_only=True):
     """The caller's tasks that the message refers to."""
     resumed: bool = False
     """Whether the task existed before this message."""
+    waited_in: TaskState | None = None
+    """The state in which the task waited for this message; None if it did not, or if another process began the run."""
     headers: Mapping[str, str] = {}
     """Request headers an agent may use, in lower case: traceparent, tracestate."""
     raw_headers: Mapping[bytes, bytes] = {}

@@ -12,9 +12,11 @@ _SEQUENCE: Final = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
-# Control characters but for tab and line feed, and those that change the direction of what follows or hide in it.
-# Zero-width joiners stay: names and emoji are written with them.
-CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+# Control characters but tab and line feed, those that change the direction of what follows or hide in it, and halves
+# of characters, which cannot be sent. Zero-width joiners stay: names and emoji are written with them.
+CONTROL: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
 
 
 def clean_text(text: str, limit: int | None = None) -> str:

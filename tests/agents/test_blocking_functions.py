@@ -226,7 +226,7 @@ async def test_an_agent_without_threads_has_none_that_are_stuck() -> None:
         assert (user.engine.stuck_threads, user.engine.out_of_threads) == (0, False)
 
 
-@pytest.mark.parametrize("error", [StopIteration("x"), SystemExit(1), ValueError("x")])
+@pytest.mark.parametrize("error", [StopIteration("x"), GeneratorExit(), SystemExit(1), ValueError("x")])
 async def test_whatever_a_blocking_function_raises_fails_its_task(error: BaseException) -> None:
     def fail() -> None:
         raise error

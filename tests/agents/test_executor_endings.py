@@ -54,6 +54,16 @@ async def test_a_cancel_that_fails_is_logged_and_the_task_is_canceled_all_the_sa
     assert "executor failed while its run ended" in caplog.messages
 
 
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()], ids=repr)
+async def test_a_cancel_that_would_end_the_server_does_not(error: BaseException) -> None:
+    async def ends(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
+        raise error
+
+    async with talk_to(Scripted(forever, ends)) as user:
+        task = await user.cancel(await user.task("Go", now=True))
+    assert task.status.state is TaskState.CANCELED
+
+
 async def test_an_executor_may_end_its_task_while_it_is_being_cancelled() -> None:
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         try:

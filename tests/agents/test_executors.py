@@ -170,7 +170,11 @@ async def test_two_messages_to_one_task_are_executed_one_after_the_other() -> No
     assert most == 1
 
 
-@pytest.mark.parametrize("error", [ValueError("secret"), SystemExit(1), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("secret"), SystemExit(1), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()],
+    ids=repr,
+)
 async def test_an_exception_fails_the_task_and_stays_inside(error: BaseException) -> None:
     async def breaks(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         await updater.start_work()

@@ -132,7 +132,17 @@ async def test_a_cancelled_function_is_stopped_with_its_run() -> None:
     assert task.status.state is TaskState.CANCELED
 
 
-@pytest.mark.parametrize("error", [AgentError("No"), ValueError("secret"), SystemExit(3), asyncio.CancelledError()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        AgentError("No"),
+        ValueError("secret"),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        asyncio.CancelledError(),
+    ],
+)
 async def test_a_failure_ends_the_task_as_it_does_without_a_call(error: BaseException) -> None:
     async def fail(call: Call) -> str:
         raise error
@@ -233,3 +243,38 @@ async def test_what_a_function_keeps_by_itself_is_no_question_of_ours() -> None:
         task = await user.task("a")
         task = await user.task("b", task=task)
     assert text_of(task) == "2: b"
+
+
+async def test_a_question_may_be_asked_in_a_task_group() -> None:
+    async def greet(call: Call) -> str:
+        async def name() -> str:
+            return call.ask("Your name?").text
+
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(name())
+        return f"Hello, {asked.result()}"
+
+    async with talk_to(greet) as user:
+        task = await user.task("?")
+        assert (task.status.state, text_of(task)) == (TaskState.INPUT_REQUIRED, "Your name?")
+        task = await user.task("Ada", task=task)
+    assert contents(task) == [["Hello, Ada"]]
+
+
+async def test_what_failed_beside_a_question_is_not_hidden_by_it() -> None:
+    async def greet(call: Call) -> str:
+        async def fail() -> str:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise ValueError("cannot tidy up")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            await asyncio.sleep(0)
+            call.ask("Your name?")
+        return ""
+
+    async with talk_to(greet) as user:
+        task = await user.task("?")
+    assert (task.status.state, text_of(task)) == (TaskState.FAILED, "Internal error")

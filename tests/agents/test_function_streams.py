@@ -117,6 +117,16 @@ async def test_a_generator_that_asks_is_not_completed() -> None:
     assert (task.status.state, contents(task)) == (TaskState.COMPLETED, [["draft", ""], ["draft", ""]])
 
 
+async def test_a_message_after_a_question_leaves_the_task_waiting() -> None:
+    async def plan() -> AsyncIterator[Message | StatusUpdate]:
+        yield ask("Good?")
+        yield agent_message("Take your time")
+
+    async with talk_to(plan) as user:
+        task = await user.task("?")
+    assert (task.status.state, text_of(task)) == (TaskState.INPUT_REQUIRED, "Take your time")
+
+
 async def test_a_generator_that_fails_leaves_what_it_made() -> None:
     async def breaks() -> AsyncIterator[str]:
         yield "half"

@@ -134,6 +134,24 @@ async def test_an_error_of_ours_fails_the_task_with_its_text() -> None:
     assert (task.status.state, text_of(task)) == (TaskState.FAILED, "No such city")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        AgentError("No file caf\udce9"),
+        AgentError("No file caf", kind="NoCaf\udce9"),
+        AgentError("No file caf", file="\udce9"),
+    ],
+    ids=["text", "kind", "metadata"],
+)
+async def test_an_error_that_names_a_file_whose_name_is_no_text_fails_the_task(error: AgentError) -> None:
+    async def fail() -> str:
+        raise error  # `os.listdir` gives such names: a byte that is no UTF-8 is half of a character
+
+    async with talk_to(fail) as user:
+        task = await user.task("?")
+    assert (task.status.state, text_of(task)) == (TaskState.FAILED, "No file caf")
+
+
 async def test_any_other_error_fails_the_task_and_stays_inside() -> None:
     async def fail() -> str:
         raise ValueError("secret")

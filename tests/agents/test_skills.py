@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, Literal
 import pytest
 
 from apcore_a2a import Call, as_agent, ask, async_serve, skill
+from apcore_a2a.agents.content import agent_message
 from apcore_a2a.agents.skill_agent import SkillAgent
 from apcore_a2a.agents.skill_card import EXTENSION
 from apcore_a2a.agents.skills import collect
@@ -228,6 +229,20 @@ async def test_of_several_one_may_reply_without_a_task() -> None:
         assert isinstance(await user.ask(said("x", "reply")), Message)
         first, *_ = await user.stream(said("x", "shout"))
         assert isinstance(first, Task)
+
+
+async def test_a_message_that_a_generator_yields_ends_no_task_where_another_function_may_reply() -> None:
+    async def reply(text: str) -> Message:
+        return agent_message("hi")
+
+    async def work(text: str) -> AsyncIterator[Message | str]:
+        yield agent_message("Looking it up")
+        yield "found"
+
+    async with talk_to([reply, work]) as user:
+        task = await user.task(said("x", "work"))
+    assert (task.status.state, contents(task)) == (TaskState.COMPLETED, [["found", ""]])
+    assert [message.text for message in task.history] == ["x", "Looking it up"]
 
 
 def test_what_is_readonly_or_idempotent_is_safe_to_repeat() -> None:

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 UNWIND_TIME: Final = 1.0  # for `execute` to end once it is cancelled
 CANCEL_TIME: Final = 3.0  # for `cancel`
 
+ENDS_THE_LOOP: Final = (SystemExit, KeyboardInterrupt)  # from a task of its own, asyncio lets them through
+
 
 class _ExecutorRun:
     """One `execute`, and the `cancel` that may follow. Owns both of their tasks.
@@ -42,8 +44,8 @@ class _ExecutorRun:
     async def _execute(self) -> None:
         try:
             await self._executor.execute(self._context, self.queue)
-        except SystemExit as error:  # would end the loop, from a task of its own
-            raise RuntimeError("the executor called sys.exit") from error
+        except ENDS_THE_LOOP as error:
+            raise RuntimeError(f"the executor raised {type(error).__name__}") from error
         finally:
             if self._cancellation is None:  # else `cancel` may have more to say
                 self.queue.close()
@@ -73,6 +75,8 @@ class _ExecutorRun:
         try:
             async with asyncio.timeout(CANCEL_TIME):
                 await self._executor.cancel(self._context, self.queue)
+        except ENDS_THE_LOOP as error:
+            raise RuntimeError(f"the executor raised {type(error).__name__}") from error
         finally:
             self.queue.close()
 

@@ -33,6 +33,20 @@ class Asked(BaseException):
         self.question = question
 
 
+def find_question(ended: "Asked | BaseExceptionGroup[BaseException]") -> Any:
+    """What a run asks that has ended so: itself, or in a task group, where the first of several questions counts.
+
+    Raises:
+        BaseExceptionGroup: the same, if there are other errors in it.
+    """
+    if isinstance(ended, Asked):
+        return ended.question
+    asked, errors = ended.split(Asked)
+    if asked is None or errors is not None:
+        raise ended
+    return find_question(asked.exceptions[0])
+
+
 class FunctionControls:
     """What one run of a function says besides its answer, and what it was answered."""
 
@@ -93,8 +107,8 @@ class FunctionControls:
                         self._room.clear()
                         await self._room.wait()
                     self._tell(event)
-        except SystemExit as error:  # would end the loop, from a task of its own
-            raise RuntimeError("the function called sys.exit") from error
+        except (SystemExit, KeyboardInterrupt) as error:  # would end the loop, from a task of its own
+            raise RuntimeError(f"the function raised {type(error).__name__}") from error
 
     def _tell(self, event: AgentEvent) -> None:
         if self._waiting and _is_progress(event) and _is_progress(self._waiting[-1]):

@@ -27,7 +27,7 @@ class FunctionOutput:
         self._known_ids = known_ids
         self._may_reply = may_reply
         self._text_id = ""  # the artifact that pieces of text are appended to, once there is one
-        self._is_at_rest = False  # whether the function itself has said that the task is over, or waits
+        self._state = TaskState.WORKING  # as the function itself has said, if it has
 
     def add(self, chunk: Any) -> Iterator[AgentEvent]:
         """The events for one of several things that a function yields."""
@@ -40,11 +40,14 @@ class FunctionOutput:
                     self._text_id = self._next_id()
                 yield _update([Part(text=chunk)], self._text_id, append=not is_first)
             case StatusUpdate() | Task():
-                self._is_at_rest = chunk.status.state in AT_REST
-                if self._is_at_rest:  # the text must be complete before the task is
+                self._state = chunk.status.state
+                if self._state in AT_REST:  # the text must be complete before the task is
                     yield from self._close_text()
                 yield chunk
-            case Message() | ArtifactUpdate() | Remember():
+            case Message():
+                # As a status, because an agent that may reply ends its task with a message: another function of it may.
+                yield StatusUpdate(status=TaskStatus(state=self._state, message=chunk))
+            case ArtifactUpdate() | Remember():
                 yield chunk
             case _:
                 yield _update(to_parts(chunk), self._next_id(), last=True)
@@ -55,7 +58,7 @@ class FunctionOutput:
             case str():
                 yield _update([Part(text=result)], self._next_id(), last=True)
             case Message():
-                self._is_at_rest = True
+                self._state = TaskState.COMPLETED
                 if self._may_reply:
                     yield result
                 else:  # the function did not say that it may, so the task is there already
@@ -64,7 +67,7 @@ class FunctionOutput:
                 yield from self.add(result)
 
     def end(self) -> Iterator[AgentEvent]:
-        if not self._is_at_rest:
+        if self._state not in AT_REST:
             yield from self._close_text()
             yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED))
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from apcore_a2a.agent import Admission, AgentEvent, Call, Remember
 from apcore_a2a.agents.approvals import approval_required, read_answer, rejected
 from apcore_a2a.agents.content import agent_message, has_text, read_file
-from apcore_a2a.agents.function_controls import Asked, FunctionControls
+from apcore_a2a.agents.function_controls import Asked, FunctionControls, find_question
 from apcore_a2a.agents.function_output import FunctionOutput
 from apcore_a2a.agents.function_skill import Waiting, describe, user_messages, what_was_waited_for
 from apcore_a2a.agents.signatures import docstring_of, may_be_message, name_of
@@ -140,9 +140,10 @@ class FunctionAgent:
             async with aclosing(controls.relay(self._run(call, output))) as events:
                 async for event in events:
                     yield event
-        except Asked as asked:
+        except (Asked, BaseExceptionGroup) as ended:
+            question = find_question(ended)
             yield Remember(replace(waiting, artifact_ids=output.artifact_ids))
-            for event in output.add(ask(asked.question)):
+            for event in output.add(ask(question)):
                 yield event
 
     async def _run(self, call: Call, output: FunctionOutput) -> AsyncGenerator[AgentEvent, None]:

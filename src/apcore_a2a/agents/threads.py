@@ -209,8 +209,9 @@ class Worker:
 def _settle(done: Future[Any], job: Callable[[], Any]) -> None:
     try:
         done.set_result(job())
-    except StopIteration as error:  # a future refuses it, and who waits would wait for ever
-        failure = RuntimeError("the function raised StopIteration")
+    # A future refuses the one, and who waits would wait for ever; the other looks like the end of whoever waits.
+    except (StopIteration, GeneratorExit) as error:
+        failure = RuntimeError(f"the function raised {type(error).__name__}")
         failure.__cause__ = error
         done.set_exception(failure)
     except BaseException as error:  # also SystemExit: it is the run that ends, and its owner decides how

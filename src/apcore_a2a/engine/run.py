@@ -143,6 +143,7 @@ class Run:
                 case AgentDecides():
                     await live.create()
                 case NextMessage():
+                    self.call.waited_in = live.state
                     await add_message(live, self.call.message)
                 case FromQueue():
                     await begin_work(live)

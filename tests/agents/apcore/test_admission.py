@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.agents.apcore.module_agent import ModuleAgent
-from apcore_a2a.errors import InvalidParamsError, SkillNotFoundError, TaskNotFoundError, Violation
+from apcore_a2a.errors import InternalError, InvalidParamsError, SkillNotFoundError, TaskNotFoundError, Violation
 from apcore_a2a.protocol.model import Part
 from tests.agents.apcore.running import (
     EXECUTORS,
@@ -18,6 +18,7 @@ from tests.agents.apcore.running import (
     Returns,
     agent_of,
     call_of,
+    needs_pipeline,
     needs_preview,
     registry_of,
     run,
@@ -180,3 +181,15 @@ async def test_only_what_may_be_repeated_is_run_again_after_a_crash(flags: dict[
     module = Add()
     module.annotations = apcore.ModuleAnnotations(**flags)
     assert (await agent_of(math__add=module).admit(call_of({"a": 1, "b": 2}))).retry_safe is safe
+
+
+@needs_pipeline
+async def test_a_schema_that_nothing_can_be_compared_with_is_the_modules_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent = agent_of(odd__one=Returns({}, input_schema={"type": "banana"}))
+    with caplog.at_level(logging.ERROR), pytest.raises(InternalError) as refused:
+        await agent.admit(call_of({"a": 1}))
+    logged = [record for record in caplog.records if record.name.startswith("apcore_a2a")]
+    assert [record.__dict__["reference"] for record in logged] == [refused.value.reference]
+    assert "banana" in logged[0].__dict__["reason"]

@@ -1,5 +1,7 @@
 """A registry without an executor: what requires approval is asked of the caller, never run unasked."""
 
+from typing import Any
+
 import apcore
 import pytest
 
@@ -33,6 +35,22 @@ async def test_another_word_asks_again() -> None:
     asked = await run(agent, call_of(Data({"a": 1, "b": 2}), skill="bank.pay"))
     again = await run(agent, call_of("what for?", memo=asked.memo))
     assert again.state is TaskState.INPUT_REQUIRED
+
+
+async def test_what_a_module_calls_is_denied_because_the_caller_has_not_asked_for_it() -> None:
+    class Shop:
+        description = "Buy something"
+
+        async def execute(self, inputs: Data, context: Any) -> Any:
+            return await context.executor.call_async("bank.pay", {"a": 1, "b": 2}, context)
+
+    pay = Pay()
+    ended = await run(agent_of(registry_of(bank__pay=pay, shop__buy=Shop())), call_of(Data(), skill="shop.buy"))
+    assert ended.state is TaskState.REJECTED
+    assert ended.text == (
+        "Approval denied for module shop.buy (bank.pay requires approval, and a caller can approve only what they call)"
+    )
+    assert pay.calls == 0
 
 
 async def test_a_decision_is_good_for_one_call() -> None:

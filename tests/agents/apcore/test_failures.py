@@ -47,6 +47,11 @@ def test_every_row_of_the_table_is_told_as_it_says(code: str) -> None:
     assert (type(failed), failed.message, failed.kind) == (ours, text, kind)
 
 
+def test_a_module_that_was_removed_before_it_was_called_is_not_found() -> None:
+    failed = explain(apcore.errors.ModuleNotFoundError(module_id=SKILL), SKILL, Caller())
+    assert (type(failed), failed.message) == (SkillNotFoundError, f"Skill not found: {SKILL}")
+
+
 async def test_a_module_that_is_switched_off_is_refused() -> None:
     if "toggle_state" not in inspect.signature(apcore.Executor).parameters:
         pytest.skip("this apcore switches nothing off by executor")

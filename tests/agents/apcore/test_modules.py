@@ -13,6 +13,7 @@ import pytest
 from apcore.decorator import module as apcore_module
 from pydantic import BaseModel
 
+from apcore_a2a.agents.apcore.agent_card import build_card
 from apcore_a2a.agents.apcore.modules import ModuleInfo
 from apcore_a2a.agents.apcore.sources import open_modules
 from apcore_a2a.agents.skill_card import Annotations, Example
@@ -160,6 +161,29 @@ def test_a_module_that_cannot_be_described_is_left_out_alone(caplog: pytest.LogC
     modules = modules_of(math__add=Add(), odd__one=Returns({}, input_schema=Odd))
     with caplog.at_level(logging.ERROR):
         assert [module.id for module in modules] == [module.id for module in modules] == ["math.add"]
+    assert [record.__dict__["module_id"] for record in caplog.records] == ["odd.one"]
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"description": 5},
+        {"description": "half of a \ud83d"},
+        {"tags": [5]},
+        {"display": "short"},
+        {"display": {"alias": 5}},
+        {"display": {"a2a": {"tags": "short"}}},
+        {"examples": [apcore.ModuleExample(title="Odd", inputs={"n": object()}, output={})]},
+        {"input_schema": {"type": "object", "properties": {"n": {"default": object()}}}},
+    ],
+    ids=["description", "half", "tag", "display", "alias", "tags", "example", "schema"],
+)
+def test_a_module_that_no_card_can_show_is_left_out_alone(
+    says: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    modules = modules_of(math__add=Add(), odd__one=Returns({}, **says))
+    with caplog.at_level(logging.ERROR):
+        assert [skill.id for skill in build_card(modules).skills] == ["math.add"]
     assert [record.__dict__["module_id"] for record in caplog.records] == ["odd.one"]
 
 

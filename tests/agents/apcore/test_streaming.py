@@ -13,6 +13,7 @@ from tests.agents.apcore.running import (
     Total,
     agent_of,
     call_of,
+    needs_pipeline,
     run,
     take,
 )
@@ -74,8 +75,13 @@ async def test_a_stream_without_chunks_still_has_one_artifact() -> None:
     assert (await run(agent_of(a__counts=Counts()), call_of("go"))).data == {}
 
 
-async def test_a_streamed_result_that_does_not_match_its_schema_fails_the_run() -> None:
-    module = Counts({"n": 1}, output_schema=Total)
+@pytest.mark.parametrize(
+    "schema",
+    [Total, pytest.param({"type": "object", "required": ["total"]}, marks=needs_pipeline)],
+    ids=["model", "dict"],
+)
+async def test_a_streamed_result_that_does_not_match_its_schema_fails_the_run(schema: Any) -> None:
+    module = Counts({"n": 1}, output_schema=schema)
     with pytest.raises(InvalidAgentResponseError, match="output does not match its schema"):
         await run(agent_of(a__counts=module), call_of("go"))
 
@@ -131,3 +137,9 @@ async def test_leaving_a_stream_closes_the_module() -> None:
                 break
         await events.aclose()
         await closed.wait()
+
+
+@needs_pipeline
+async def test_a_streamed_result_may_match_a_schema_that_is_a_dict() -> None:
+    module = Counts({"total": 1}, output_schema={"type": "object", "required": ["total"]})
+    assert (await run(agent_of(a__counts=module), call_of("go"))).data == {"total": 1}

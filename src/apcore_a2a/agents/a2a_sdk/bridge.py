@@ -11,6 +11,7 @@ from a2a import types
 from a2a.auth.user import User
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.context import ServerCallContext
+from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Caller
 from apcore_a2a.agents import executors
@@ -97,7 +98,7 @@ class _TranslatingExecutor:
         request = codec.to_request(call.request)
         task = None
         if call.resumed:  # of a new task a2a-sdk's executors know the id only; many decide by it what to publish first
-            task = codec.to_task(call.task)
+            task = codec.to_task(_as_it_waited(call))
         if self._builder is not None:
             built: RequestContext = await self._builder.build(
                 params=request,
@@ -126,6 +127,13 @@ class _TranslatingExecutor:
             task=codec.to_task(call.task),
         )
         await self._executor.cancel(request, codec.make_queue(event_queue))
+
+
+def _as_it_waited(call: Call) -> model.Task:
+    """The task of a run that goes on. It works already, but a2a-sdk's executors look whether it waits for input."""
+    if call.waited_in is None:
+        return call.task
+    return replace(call.task, status=replace(call.task.status, state=call.waited_in))
 
 
 class _User(User):

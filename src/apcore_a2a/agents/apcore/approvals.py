@@ -135,13 +135,17 @@ async def tell_handler(handler: Any, approval: Approval) -> None:
 class AskCaller:
     """The approval handler of an agent that brought none: it asks whoever sent the message.
 
-    Every approval is pending until the task's reply decides it; a decision is good for one call.
+    Every approval is pending until the task's reply decides it; a decision is good for one call. What a module calls is
+    denied: a reply makes the whole call of that module again, which would ask again, and do twice what it did before.
     """
 
     def __init__(self) -> None:
         self._decisions: dict[str, tuple[bool, str | None]] = {}
 
     async def request_approval(self, request: Any) -> Any:  # Any: apcore's ApprovalRequest and ApprovalResult
+        if request.context.caller_id is not None:
+            reason = f"{request.module_id} requires approval, and a caller can approve only what they call"
+            return apcore.ApprovalResult(status="rejected", reason=reason)
         return apcore.ApprovalResult(status="pending", approval_id=secrets.token_urlsafe(16))
 
     async def check_approval(self, approval_id: str) -> Any:

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
+import apcore
 from pydantic import ValidationError
 
 from apcore_a2a import errors
@@ -47,6 +48,8 @@ _UNFIT: Final = (
     (re.compile(r"(://)[^/\s:@]+:[^/\s@]+@"), r"\1…@"),
     (re.compile(r"(?i)\b(pass(?:word|wd)?|secret|token|api[_-]?key|authorization)(\s*[=:]\s*)\S+"), r"\1\2…"),
 )
+# The codes of what is wrong with inputs; older versions of apcore give none. Any other is of the schema itself.
+_OF_INPUTS: Final = (None, "SCHEMA_VALIDATION_ERROR", "GENERAL_INVALID_INPUT")
 _REQUIRED: Final = re.compile(r"^'(.+)' is a required property$")
 
 
@@ -93,11 +96,22 @@ def _invalid_input(error: Mapping[str, Any], module: ModuleInfo, inputs: Any) ->
     if not has_fields:  # 0.17 loses the names of all fields, 0.32 of those that are missing: we ask the model ourselves
         is_strict = any("path" in item for item in items)  # so names 0.32 what it found, and it is strict
         items = validate(module.source.input_schema, inputs, strict=is_strict) or items
+    if not items and error.get("code") not in _OF_INPUTS:
+        return _unusable_schema(error, module)
     violations: list[errors.Violation] = []
     for item in items:
         message = make_public(item["message"])
         violations.append(errors.Violation(_field(item), message, item.get("code") or "invalid"))
     return refuse_inputs(violations)
+
+
+def _unusable_schema(error: Mapping[str, Any], module: ModuleInfo) -> A2AError:
+    """The error for a schema that no input can be compared with: the module's mistake, not the caller's."""
+    reference = secrets.token_hex(6)
+    reason = clean_line(str(error.get("message")), MAX_TEXT)
+    extra = {"module_id": module.id, "reference": reference, "reason": reason}
+    logger.error("module's input schema cannot be used", extra=extra)
+    return errors.InternalError(reference)
 
 
 def _field(item: Mapping[str, Any]) -> str:
@@ -109,6 +123,17 @@ def _field(item: Mapping[str, Any]) -> str:
     if named is None:
         return ""
     return named[1]
+
+
+def find_wrong_output(schema: Any, value: Any) -> list[Any]:
+    """What is wrong with an output that is JSON, as its schema says; nothing if there is no schema."""
+    if hasattr(schema, "model_validate_json") or not hasattr(schema, "model_validate"):
+        return validate(schema, value, strict=False)
+    try:
+        schema.model_validate(value)  # of a schema that is a dict: apcore's adapter
+    except apcore.SchemaValidationError as error:
+        return list(error.details["errors"])
+    return []
 
 
 def validate(model: Any, value: Any, *, strict: bool) -> list[Any]:
@@ -141,6 +166,8 @@ def explain(error: Exception, skill: str, caller: Caller, *, task_id: str = "") 
         return mask(skill, caller, error)
     if code == "SCHEMA_VALIDATION_ERROR" and "Output" in str(error):
         return invalid_output(skill, error, task_id=task_id)
+    if code == "MODULE_NOT_FOUND" and details.get("module_id") == skill:  # it was removed after it was found
+        return errors.SkillNotFoundError(skill)
     # Another module's refusal of what this one gave it is not for the client; nor is that of a chunk of a stream, which
     # has a code of its own in the details.
     if code == "GENERAL_INVALID_INPUT" and details.get("module_id", skill) == skill and "code" not in details:

@@ -224,7 +224,7 @@ class ModuleAgent:
 def _check_streamed_output(module: ModuleInfo, result: Any, call: Call) -> None:
     # apcore checks it as well, but when a streamed output is wrong, it writes that to its log and nowhere else.
     schema = getattr(module.source, "output_schema", None)
-    wrong = failures.validate(schema, msgspec.to_builtins(result), strict=False)
+    wrong = failures.find_wrong_output(schema, msgspec.to_builtins(result))
     if wrong:
         raise failures.invalid_output(module.id, wrong, task_id=call.task.id)
 

@@ -25,6 +25,7 @@ from apcore_a2a.agents.apcore.checks import (
 from apcore_a2a.agents.integers import IntegerSchema
 from apcore_a2a.agents.schema import Schema, inline
 from apcore_a2a.agents.skill_card import Annotations, Example
+from apcore_a2a.protocol.model import encode
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +121,10 @@ class Modules:
 
     def _describe_or_leave_out(self, module_id: str, source: Any) -> ModuleInfo | None:
         try:
-            return _describe(self.registry, module_id, source)
+            module = _describe(self.registry, module_id, source)
+            if module.is_skill:
+                _check_card(module)
+            return module
         except Exception:  # a schema that cannot be made, for one: this module's trouble, not the others'
             logger.exception("module cannot be described, so it is left out", extra={"module_id": module_id})
             return None
@@ -213,6 +217,22 @@ def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
         hidden=_is_hidden(annotations),
         source=source,
     )
+
+
+class _Display(Struct):
+    """What is shown of `display`."""
+
+    alias: str | None = None
+    description: str | None = None
+    tags: list[str] | None = None
+    a2a: "_Display | None" = None
+
+
+def _check_card(module: ModuleInfo) -> None:
+    """Raise an exception of msgspec's if a card could not say what the module says of itself."""
+    texts = msgspec.convert([module.description, *module.tags], list[str])
+    display = msgspec.convert(module.display, _Display)
+    encode([texts, display, module.examples, module.input_schema, module.output_schema])
 
 
 def _is_hidden(annotations: Any) -> bool:

@@ -275,3 +275,19 @@ def test_an_agent_without_streams_is_waited_for(terminal: Terminal, agent: Scrip
     assert plain.fields["State"] == "COMPLETED"
     assert [list(line) for line in streamed.lines] == [["task"]]
     assert "does not stream" in streamed.err
+
+
+@pytest.mark.parametrize("command", ["send", "stream"])
+@pytest.mark.parametrize("streaming", [True, False], ids=["streaming", "not streaming"])
+def test_a_task_is_named_when_its_agent_fails_in_the_middle(
+    terminal: Terminal, command: str, *, streaming: bool
+) -> None:
+    begun = {"task": peer.task("WORKING")}
+    answer = peer.stream(begun, end=False) if streaming else peer.result(begun)
+    with scripted() as server:
+        server.on(peer.CARD, peer.respond(peer.card(server.url, capabilities={"streaming": streaming})))
+        server.on("/", answer, peer.respond({}, 401))
+        ran = terminal(command, server.url, "hi", "--json")
+
+    assert (ran.code, ran.lines[-1]["error"]["code"]) == (4, "A2ACLI_ERR_CREDENTIALS_MISSING")
+    assert f"Task t-1 may go on: apcore-a2a task get {server.url} t-1 --wait" in ran.err

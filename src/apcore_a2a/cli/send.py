@@ -1,6 +1,5 @@
 """`send` and `stream`: a message to an agent, and what becomes of it."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final
@@ -140,23 +139,20 @@ async def _send_over_stream(client: A2AClient, request: SendRequest, progress: o
                 progress.show_state(event.status.state)
                 if event.status.state is TaskState.AUTH_REQUIRED:
                     break  # the stream goes on, but the caller has to act (a2a-cli §9.1)
-    except (UnsupportedOperationError, MethodNotFoundError):
-        if task_id:
+        return await client.get_task(task_id, history_length=request.options["configuration"].history_length)
+    except output.LEAVING as reason:
+        if task_id or not isinstance(reason, UnsupportedOperationError | MethodNotFoundError):
+            output.print_task_goes_on(request.common, task_id, reason)
             raise
-        # It does not stream, whatever its card says; and it has not taken the message.
-        return await client.send_message(request.parts, wait=False, **request.options)
-    except asyncio.CancelledError:
-        output.print_task_goes_on(request.common, task_id)
-        raise
-    history_length = request.options["configuration"].history_length
-    return await client.get_task(task_id, history_length=history_length)
+    # It does not stream, whatever its card says; and it has not taken the message.
+    return await client.send_message(request.parts, wait=False, **request.options)
 
 
 async def _wait_for_rest(client: A2AClient, common: CommonOptions, task: Task) -> Task:
     try:
         return await client.wait(task)
-    except asyncio.CancelledError:
-        output.print_task_goes_on(common, task.id)
+    except output.LEAVING as reason:
+        output.print_task_goes_on(common, task.id, reason)
         raise
 
 

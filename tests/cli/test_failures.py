@@ -57,6 +57,13 @@ def test_nobody_at_the_address(terminal: Terminal) -> None:
     assert "Is the agent running" in ran.json["error"]["message"]
 
 
+def test_a_wrong_address_is_told_in_the_words_of_the_command_line(terminal: Terminal) -> None:
+    ran = terminal("card", "http://ada:secret@127.0.0.1:9", "--json")
+
+    assert told(ran) == (2, "A2ACLI_ERR_USAGE")
+    assert ran.json["error"]["message"].endswith("pass --token instead")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
 @pytest.mark.parametrize(
     "options", [(), ("--json",), ("--json", "--stream")], ids=lambda options: " ".join(options) or "text"

@@ -96,8 +96,8 @@ def report_failures(common: CommonOptions, run: Callable[[], int], *, limit: flo
     except BrokenPipeError:
         _drop_output()  # whoever read it has had enough (`| head`)
         return failures.EXIT_FAILED
-    except click.ClickException:
-        raise  # a wrong call found late, or artifacts that cannot be saved; main() reports those
+    except (click.ClickException, click.exceptions.Exit):
+        raise  # a wrong call found late, or artifacts that cannot be saved; main() reports those, if nobody has
     except (A2AError, ValueError) as error:
         failure = failures.explain(error, with_credentials=common.has_credentials)
         return failures.report(failure, json=common.json)

@@ -78,7 +78,7 @@ def _print_after_task(common: CommonOptions, task: Task, save_to: str | None) ->
     """Save artifacts, if the caller wants them, and say what can be done next."""
     lines = []
     if save_to is not None:
-        lines += save_artifacts(task.artifacts, save_to)
+        lines += _save(common, task, save_to)
     next_command = _next_command(common, task)
     if next_command:
         lines.append(f"Next: {next_command}")
@@ -88,6 +88,17 @@ def _print_after_task(common: CommonOptions, task: Task, save_to: str | None) ->
     warning = WARNINGS.get(task.status.state)
     if warning:
         click.echo(f"Warning: {warning} ({rendering.state_name(task.status.state)})", err=True)
+
+
+def _save(common: CommonOptions, task: Task, save_to: str) -> list[str]:
+    try:
+        return save_artifacts(task.artifacts, save_to)
+    except click.ClickException as error:
+        if not common.json:
+            raise
+        # The task is printed already, and its document stays alone on standard output.
+        error.show()
+        raise click.exceptions.Exit(error.exit_code) from error
 
 
 def _next_command(common: CommonOptions, task: Task) -> str:
@@ -128,6 +139,11 @@ class Progress:
     def show_state(self, state: TaskState) -> None:
         if self._spinner is not None:
             self._spinner.update(f"{rendering.state_name(state).lower()} …")
+
+    def end(self) -> None:
+        """Leave the line to whoever has something to say."""
+        if self._spinner is not None:
+            self._spinner.stop()
 
 
 @contextmanager

@@ -118,7 +118,7 @@ async def _send_until_rest(client: A2AClient, request: SendRequest, progress: ou
     # An agent may answer before the task is at rest, and a stream may end early (a2a-cli §9.3: then poll).
     if isinstance(answer, Task) and answer.status.state not in AT_REST:
         progress.show_state(answer.status.state)
-        answer = await _wait_for_rest(client, request.common, answer)
+        answer = await _wait_for_rest(client, request.common, answer, progress)
     return answer
 
 
@@ -142,16 +142,18 @@ async def _send_over_stream(client: A2AClient, request: SendRequest, progress: o
         return await client.get_task(task_id, history_length=request.options["configuration"].history_length)
     except output.LEAVING as reason:
         if task_id or not isinstance(reason, UnsupportedOperationError | MethodNotFoundError):
+            progress.end()
             output.print_task_goes_on(request.common, task_id, reason)
             raise
     # It does not stream, whatever its card says; and it has not taken the message.
     return await client.send_message(request.parts, wait=False, **request.options)
 
 
-async def _wait_for_rest(client: A2AClient, common: CommonOptions, task: Task) -> Task:
+async def _wait_for_rest(client: A2AClient, common: CommonOptions, task: Task, progress: output.Progress) -> Task:
     try:
         return await client.wait(task)
     except output.LEAVING as reason:
+        progress.end()
         output.print_task_goes_on(common, task.id, reason)
         raise
 
@@ -167,7 +169,8 @@ def _send_and_follow(request: SendRequest) -> int:
         click.echo("Note: the agent does not stream; this is the outcome", err=True)
         answer: Task | Message = await client.send_message(request.parts, wait=False, **request.options)
         if isinstance(answer, Task):
-            answer = await _wait_for_rest(client, request.common, answer)
+            with output.show_progress() as progress:
+                answer = await _wait_for_rest(client, request.common, answer, progress)
         # A stream of one event: who asked for JSON Lines gets one line (a2a-cli §11.3).
         await output.print_events(request.common, _one_event(answer), request.save_to)
 

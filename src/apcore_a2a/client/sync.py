@@ -56,6 +56,7 @@ class LoopThread:
         # close a forgotten stream, with `_leave`, in the middle of `submit`.
         self._lock = threading.RLock()
         self._is_stopped = False
+        self._streams: set[Steps[Any]] = set()  # Any: of events or of tasks; those that were not read to their end
         # A daemon: a program that forgets to close its client must still be able to end.
         self._thread = threading.Thread(target=self._loop.run_forever, name="apcore-a2a-client", daemon=True)
         self._thread.start()
@@ -85,6 +86,7 @@ class LoopThread:
 
     def iterate(self, source: AsyncGenerator[T]) -> Generator[T]:
         steps = Steps(source)
+        self._streams.add(steps)
         try:
             while True:
                 item = self.run(steps.next())
@@ -101,7 +103,11 @@ class LoopThread:
         end of the program, when the loop stands still already.
         """
         if self._can_work() and not sys.is_finalizing():  # else `stop` has closed it, or nobody is left to do it
-            self.submit(steps.close())
+            self.submit(self._close(steps))
+
+    async def _close(self, steps: Steps[T]) -> None:
+        await steps.close()
+        self._streams.discard(steps)
 
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """End what is under way, do one last thing, then end the thread; once."""
@@ -124,9 +130,10 @@ class LoopThread:
             call.cancel()
         if calls:
             await asyncio.wait(calls, timeout=END_WAIT)
+        # On their own loop, while it still runs, and while they have a client to close their connections with.
+        for steps in list(self._streams):
+            await steps.close()
         await last()
-        # Streams that nobody read to their end: closed on their own loop, while it still runs.
-        await self._loop.shutdown_asyncgens()
 
 
 class Client:

@@ -1,6 +1,8 @@
 """`chat`: a conversation, at a terminal and through a pipe."""
 
+import asyncio
 import re
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,10 @@ from apcore_a2a.cli.chat_output import TurnPrinter
 from apcore_a2a.protocol.card import AgentCapabilities
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part
 from tests.cli.conftest import Terminal, hosted, scripted
-from tests.cli.pseudo_terminal import CTRL_D, UP, at_terminal
+from tests.cli.pseudo_terminal import CTRL_C, CTRL_D, UP, at_terminal
 from tests.client.scripted import CARD as CARD_PATH
-from tests.client.scripted import artifact, card, error, respond, status, stream, task
-from tests.fakes import ScriptedAgent
+from tests.client.scripted import Request, artifact, card, error, respond, result, status, stream, task
+from tests.fakes import PATIENCE, ScriptedAgent
 from tests.interaction.serving import CARD
 from tests.modules import Pay, registry
 
@@ -216,6 +218,29 @@ def test_ctrl_c_cancels_the_task_and_twice_leaves(url: str) -> None:
         person.sees("> ")
         person.interrupts("Resume: apcore-a2a chat")
         assert person.ends() == 0
+
+
+def test_ctrl_c_cancels_the_task_of_an_agent_that_does_not_stream_and_answers_early() -> None:
+    looked = threading.Event()
+
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
+        method = request.json["method"]
+        if method == "SendMessage":
+            await result({"task": task("WORKING")})(request, writer)
+        elif method == "CancelTask":
+            await result(task("CANCELED"))(request, writer)
+        else:
+            await result(task("WORKING"))(request, writer)
+            looked.set()
+
+    with scripted() as server:
+        server.on(CARD_PATH, respond(card(server.url, capabilities={"streaming": False}))).on("/", answer)
+        with at_terminal("chat", server.url) as person:
+            person.sees("> ")
+            person.type("hi\n")
+            assert looked.wait(PATIENCE)
+            person.type(CTRL_C)
+            person.sees("The task is canceled")
 
 
 def test_earlier_lines_come_back_with_the_arrow_keys_also_the_next_time(url: str, tmp_path: Path) -> None:

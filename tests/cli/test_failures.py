@@ -1,7 +1,9 @@
 """What a command says when it cannot do its job: a name, a text, a hint, an exit code; never a traceback."""
 
+import asyncio
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from apcore_a2a.errors import (
 )
 from tests.auth.tokens import SECRET, bearer
 from tests.cli.conftest import Ran, Terminal, hosted, scripted
-from tests.client.scripted import CARD, respond, result
+from tests.client.scripted import CARD, Request, hang, respond, result
 from tests.client.scripted import card as card_of
 from tests.fakes import PATIENCE, ScriptedAgent
 
@@ -53,6 +55,13 @@ def test_nobody_at_the_address(terminal: Terminal) -> None:
 
     assert told(ran) == (3, "A2ACLI_ERR_UNREACHABLE")
     assert "Is the agent running" in ran.json["error"]["message"]
+
+
+def test_a_wrong_address_is_told_in_the_words_of_the_command_line(terminal: Terminal) -> None:
+    ran = terminal("card", "http://ada:secret@127.0.0.1:9", "--json")
+
+    assert told(ran) == (2, "A2ACLI_ERR_USAGE")
+    assert ran.json["error"]["message"].endswith("pass --token instead")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
@@ -242,3 +251,20 @@ def test_a_reader_who_has_had_enough_is_no_error(url: str) -> None:
     run = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=10, check=False)
 
     assert run.stderr == ""
+
+
+def test_a_card_that_never_comes_is_not_waited_for_like_a_task(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def be_silent(request: Request, writer: asyncio.StreamWriter) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await hang(request, writer)
+
+    monkeypatch.setattr("apcore_a2a.cli.connection.DEFAULT_TIME_LIMIT", 0.1)
+    with scripted() as server:
+        server.on(CARD, be_silent)
+        ran = terminal("send", server.url, "hi", "--json")
+
+    assert told(ran) == (3, "A2ACLI_ERR_UNREACHABLE")
+    assert ran.json["error"]["message"] == "The agent did not answer within 0.1 seconds; --timeout waits longer"

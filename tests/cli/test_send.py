@@ -10,6 +10,7 @@ from apcore_a2a.cli.downloads import save_artifacts
 from apcore_a2a.protocol.card import AgentCapabilities
 from apcore_a2a.protocol.model import Artifact, Part, TaskState
 from tests.cli.conftest import Terminal, hosted, interruptible, scripted
+from tests.cli.pseudo_terminal import at_terminal
 from tests.client import scripted as peer
 from tests.fakes import ScriptedAgent
 from tests.interaction.serving import CARD
@@ -275,3 +276,36 @@ def test_an_agent_without_streams_is_waited_for(terminal: Terminal, agent: Scrip
     assert plain.fields["State"] == "COMPLETED"
     assert [list(line) for line in streamed.lines] == [["task"]]
     assert "does not stream" in streamed.err
+
+
+@pytest.mark.parametrize("command", ["send", "stream"])
+@pytest.mark.parametrize("streaming", [True, False], ids=["streaming", "not streaming"])
+def test_a_task_is_named_when_its_agent_fails_in_the_middle(
+    terminal: Terminal, command: str, *, streaming: bool
+) -> None:
+    begun = {"task": peer.task("WORKING")}
+    answer = peer.stream(begun, end=False) if streaming else peer.result(begun)
+    with scripted() as server:
+        server.on(peer.CARD, peer.respond(peer.card(server.url, capabilities={"streaming": streaming})))
+        server.on("/", answer, peer.respond({}, 401))
+        ran = terminal(command, server.url, "hi", "--json")
+
+    assert (ran.code, ran.lines[-1]["error"]["code"]) == (4, "A2ACLI_ERR_CREDENTIALS_MISSING")
+    assert f"Task t-1 may go on: apcore-a2a task get {server.url} t-1 --wait" in ran.err
+
+
+def test_artifacts_that_cannot_be_saved_leave_one_document_on_standard_output(
+    terminal: Terminal, url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no directory")
+    ran = terminal("send", url, "files", "--json", "--save", str(tmp_path / "file" / "out"))
+
+    assert (ran.code, ran.json["task"]["status"]["state"]) == (1, "TASK_STATE_COMPLETED")
+    assert ran.err.startswith("Error: Artifacts not saved: ")
+
+
+def test_at_a_terminal_the_task_is_named_on_a_line_of_its_own(url: str) -> None:
+    with at_terminal("send", url, "hang", TERM="xterm") as person:
+        person.sees("working")
+        person.interrupts(r"\x1b\[2KTask \S+ goes on: apcore-a2a task get")
+        assert person.ends() == 130

@@ -10,7 +10,8 @@ import apcore_a2a.client
 from apcore_a2a.client import A2AClient, ApiKeyAuth, Client
 from apcore_a2a.errors import A2AConnectionError
 from tests.client.conftest import Connect
-from tests.client.scripted import CARD, ScriptedServer, hang, result, task
+from tests.client.scripted import CARD, STREAM_HEAD, Request, ScriptedServer, event, hang, result, task
+from tests.fakes import PATIENCE
 from tests.requirements import requirement
 
 
@@ -152,6 +153,35 @@ async def test_a_closed_client_says_so(connect: Connect) -> None:
 
     with pytest.raises(RuntimeError, match="closed"):
         _ = await client.agent_card
+
+
+async def test_whoever_is_reading_when_a_client_is_closed_is_told(server: ScriptedServer, connect: Connect) -> None:
+    asked = asyncio.Semaphore(0)
+
+    async def half_an_answer(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+        await writer.drain()
+        asked.release()
+        await hang(request, writer)
+
+    async def one_event(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + event(request, {"task": task("WORKING")}))
+        await hang(request, writer)
+
+    server.on("/", half_an_answer, one_event)
+    client = connect(timeout=None)
+    call = asyncio.create_task(client.get_task("t-1"))
+    await asked.acquire()
+    events = client.stream_message("hi")
+    await anext(events)
+    step = asyncio.create_task(anext(events))
+    await asyncio.sleep(0)
+    await client.close()
+
+    for reader in (call, step):
+        with pytest.raises(RuntimeError, match="closed"):
+            async with asyncio.timeout(PATIENCE):
+                await reader
 
 
 async def test_a_client_of_another_event_loop_says_so(server: ScriptedServer, connect: Connect) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a.client import A2AClient, streaming
+from apcore_a2a.client import A2AClient, Retry, streaming
 from apcore_a2a.errors import A2AConnectionError
 from apcore_a2a.protocol.model import SendConfiguration, Task, TaskState
 from tests.client.conftest import Connect
@@ -164,3 +164,13 @@ async def test_so_it_is_over_rest_of_1_0(server: ScriptedServer, connect: Connec
 
     assert isinstance(answer, Task)
     assert answer.status.state is TaskState.COMPLETED
+
+
+async def test_an_agent_that_is_lost_while_it_is_waited_for_leaves_the_name_of_the_task(
+    server: ScriptedServer, connect: Connect
+) -> None:
+    server.on("/", result({"task": task("WORKING")}), respond(b"", 302, {"Location": "/login"}))
+
+    with pytest.raises(A2AConnectionError, match=r"Task t-1 may go on, and wait\(\) waits for it.*redirects") as caught:
+        await connect(retry=Retry(attempts=1)).send_message("hi")
+    assert caught.value.sent

@@ -141,6 +141,31 @@ async def test_wrong_fields_are_named(server: ScriptedServer, connect: Connect, 
     assert [(one.field, one.message) for one in got.violations] == [("message.parts", "is required")]
 
 
+HALF_PAST = "Wed, 18 Nov 2026 10:30:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Date": HALF_PAST, "Retry-After": "Wed, 18 Nov 2026 10:30:07 GMT"}, 7),
+        ({"Date": HALF_PAST, "Retry-After": "Wed Nov 18 10:30:07 2026"}, 7),
+        ({"Date": HALF_PAST, "Retry-After": "Wed, 18 Nov 2026 10:29:00 GMT"}, 1),
+        ({"Retry-After": "Wed, 18 Nov 2020 10:30:00 GMT"}, 1),
+        ({"Retry-After": "Wed, 18 Nov 2026 10:30:00 +99999999999999"}, 1),
+        ({"Retry-After": "soon"}, 1),
+    ],
+    ids=["date", "old date", "past", "no clock", "no date", "no sense"],
+)
+async def test_when_to_come_back_may_be_a_date(
+    server: ScriptedServer, connect: Connect, headers: dict[str, str], seconds: int
+) -> None:
+    server.on("/", respond({}, 503, headers))
+
+    with pytest.raises(OverloadedError) as caught:
+        await connect(retry=Retry(attempts=1)).get_task("t-1")
+    assert caught.value.retry_after == seconds
+
+
 REALM = {"WWW-Authenticate": 'Bearer realm="x"'}
 BARE = [
     (401, REALM, UnauthenticatedError, r'credentials \(Bearer realm="x"\); pass auth='),

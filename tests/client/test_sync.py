@@ -2,6 +2,8 @@
 
 import asyncio
 import inspect
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from apcore_a2a.client import A2AClient, Client, OAuth2ClientCredentials, Retry
+from apcore_a2a.client.sync import FORKED
 from apcore_a2a.errors import A2AConnectionError, TaskNotFoundError
 from apcore_a2a.protocol.model import StatusUpdate, Task, TaskState
 from tests.client.scripted import (
@@ -29,6 +32,7 @@ from tests.client.scripted import (
     stream,
     task,
 )
+from tests.fakes import PATIENCE
 
 PAGE = {"tasks": [task()], "nextPageToken": "", "pageSize": 50, "totalSize": 1}
 PUSH = {"taskId": "t-1", "id": "p-1", "url": "https://example.com/hook"}
@@ -293,3 +297,79 @@ def test_both_clients_offer_the_same_with_the_same_arguments() -> None:
     ours.pop("url")  # an attribute of the other
     assert ours == theirs
     assert inspect.signature(Client).parameters.keys() == inspect.signature(A2AClient).parameters.keys()
+
+
+# ---- programs that leave things as they are; each is a process, because what is wrong with it hangs -----------------
+
+LEAVES_ALL_OPEN = """
+import sys
+from apcore_a2a import Client
+
+client = Client(sys.argv[1])
+events = client.stream_message("hi")
+print(next(events).id)
+"""
+FORGETS_A_STREAM = """
+import gc
+import sys
+from apcore_a2a import Client
+
+gc.disable()
+
+
+def forget_a_stream():
+    events = client.stream_message("hi")
+    next(events)
+    cycle = [events]
+    cycle.append(cycle)  # so that only the collector finds it
+
+
+async def collect_garbage():  # on the thread of the client
+    gc.collect()
+    return "t0k"
+
+
+with Client(sys.argv[1]) as client:
+    forget_a_stream()
+    print(client.get_task("t-1", auth=collect_garbage).id)
+"""
+FORKS = """
+import os
+import sys
+from apcore_a2a import Client
+
+with Client(sys.argv[1]) as client:
+    events = client.stream_message("hi")
+    print(next(events).id, flush=True)
+    child = os.fork()
+    if child == 0:
+        try:
+            client.get_task("t-1")
+        except RuntimeError as error:
+            print(error, flush=True)
+        events.close()
+        client.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(client.get_task("t-1").id)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "output"),
+    [
+        pytest.param(LEAVES_ALL_OPEN, "t-1\n", id="it ends with a client and a stream open"),
+        pytest.param(FORGETS_A_STREAM, "t-1\n", id="a stream is collected on the thread of its client"),
+        pytest.param(FORKS, f"t-1\n{FORKED}\nt-1\n", id="it forks"),
+    ],
+)
+def test_a_program_that_leaves_a_stream_open_does_not_hang(server: ScriptedServer, program: str, output: str) -> None:
+    async def write(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + event(request, {"task": task("WORKING")}))
+        await hang(request, writer)
+
+    server.on("/", write, result(task()))
+    command = [sys.executable, "-c", program, server.url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, output, "")

@@ -123,6 +123,19 @@ async def test_an_address_where_nobody_listens_was_not_reached(transport: Transp
     assert not caught.value.sent
 
 
+async def test_an_address_that_speaks_no_tls_says_so(transport: Transport) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        with pytest.raises(A2AConnectionError, match="Does it speak TLS") as caught:
+            await transport.request(HttpRequest("GET", url, {}), 100)
+    assert not caught.value.sent
+
+
 async def test_a_host_that_cannot_be_was_not_reached(transport: Transport) -> None:
     with pytest.raises(A2AConnectionError, match="Cannot connect to") as caught:
         await transport.request(HttpRequest("GET", f"http://{'a' * 64}.example/", {}), 100)

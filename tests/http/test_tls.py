@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from apcore_a2a import A2AClient, ClientCertificateAuthenticator
 from apcore_a2a.auth.client_certificates import MAX_REMEMBERED, certified_name
+from apcore_a2a.errors import A2AConnectionError
 from apcore_a2a.http.tls import BadTLSFiles, TLSFiles, server_context
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.settings import Settings
@@ -92,6 +93,14 @@ async def test_the_card_of_a_server_with_tls_says_https_and_our_client_calls_it(
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             async with client(url, True) as http:
                 await http.get("/health")
+
+
+async def test_our_client_says_what_to_do_about_an_authority_it_does_not_know(authority: Authority) -> None:
+    async with serving(AGENT, tls=authority.context()) as url, httpx.AsyncClient() as http:
+        for transport in (None, http):
+            async with A2AClient(url, http=transport) as agent:
+                with pytest.raises(A2AConnectionError, match="name its file in SSL_CERT_FILE"):
+                    await agent.agent_card
 
 
 def test_tls_older_than_1_2_is_not_spoken(authority: Authority) -> None:

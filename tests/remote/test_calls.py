@@ -248,6 +248,17 @@ async def test_our_own_credentials_are_for_every_call(host: Host, mount: Mount) 
     assert await executor.call_async(PLAY, {"text": "go"}) == {}
 
 
+async def test_what_a_remote_task_says_at_its_end_is_its_result_if_it_made_nothing_else(
+    host: Host, mount: Mount
+) -> None:
+    done = status(TaskState.COMPLETED, "It is 9 degrees")
+    talks, _ = mount(host(ScriptedAgent(default=(done,))))
+    makes, _ = mount(host(ScriptedAgent(default=(chunk("9"), done))))
+
+    assert await talks.call_async(PLAY, {"text": "weather?"}) == {"text": "It is 9 degrees"}
+    assert await makes.call_async(PLAY, {"text": "weather?"}) == {"text": "9"}
+
+
 @pytest.mark.parametrize(
     ("script", "text"),
     [

@@ -199,7 +199,7 @@ class Conversation:
                     printer.print(event)
                     self._context_id = printer.context_id or self._context_id
             return
-        answer = await self._client.send_message(parts, **sending)
+        answer = await self._client.send_message(parts, wait=False, **sending)  # its id is needed, to cancel it
         if isinstance(answer, Task) and answer.status.state not in AT_REST:
             printer.task_id = answer.id
             answer = await self._client.wait(answer)

@@ -23,6 +23,7 @@ from apcore_a2a.cli.transports import DebugTransport, FileCardTransport, HeaderT
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.address import origin
 from apcore_a2a.client.auth import Auth, AuthContext, BearerAuth, check_header
+from apcore_a2a.client.channel import call_deadline
 from apcore_a2a.client.open_transport import open_transport
 from apcore_a2a.client.options import BindingName
 from apcore_a2a.client.transport import Transport
@@ -95,8 +96,8 @@ def report_failures(common: CommonOptions, run: Callable[[], int], *, limit: flo
     except BrokenPipeError:
         _drop_output()  # whoever read it has had enough (`| head`)
         return failures.EXIT_FAILED
-    except click.ClickException:
-        raise  # a wrong call found late, or artifacts that cannot be saved; main() reports those
+    except (click.ClickException, click.exceptions.Exit):
+        raise  # a wrong call found late, or artifacts that cannot be saved; main() reports those, if nobody has
     except (A2AError, ValueError) as error:
         failure = failures.explain(error, with_credentials=common.has_credentials)
         return failures.report(failure, json=common.json)
@@ -150,8 +151,11 @@ async def _preferred_binding(common: CommonOptions, client: A2AClient) -> Bindin
 
 @asynccontextmanager
 async def open_client(common: CommonOptions, binding: BindingName | None = None) -> AsyncIterator[A2AClient]:
-    """A client of the agent, over one binding or the one that its card prefers."""
+    """A client of the agent, whose card is here; over one binding or the one that its card prefers."""
     async with _open_route(common) as route, _make_client(common, route, binding) as client:
+        # Also for commands that wait for a task without end: a card takes no work, so it is not waited for like that.
+        async with call_deadline(common.timeout or DEFAULT_TIME_LIMIT):
+            await client.agent_card
         yield client
 
 

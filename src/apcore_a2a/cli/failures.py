@@ -106,14 +106,14 @@ def explain(error: BaseException, *, with_credentials: bool = False) -> Failure:
             return _explain_a2a(error, with_credentials)
         case ValueError():
             # The library refuses an argument so, and each of its arguments was an option of the caller's.
-            return Failure(USAGE, clean_line(str(error)))
+            return Failure(USAGE, _message_for_people(str(error)))
     # Only the kind: the text of an unforeseen exception may hold a path or a secret.
     text = f"This should not happen: {type(error).__name__}"
     return Failure(INTERNAL, text, hint="Run it with --debug and report it")
 
 
 def _explain_a2a(error: A2AError, with_credentials: bool) -> Failure:
-    text = _message_for_people(error)
+    text = _message_for_people(error.message)
     match error:
         case UnauthenticatedError():
             return _not_authenticated(text, with_credentials)
@@ -139,8 +139,8 @@ def _class_in_protocol(error: A2AError) -> type[A2AError]:
     return A2AError
 
 
-def _message_for_people(error: A2AError) -> str:
-    text = clean_line(error.message)  # an agent may have written it
+def _message_for_people(message: str) -> str:
+    text = clean_line(message)  # an agent may have written it
     for argument, flag in _FLAGS_FOR_ARGUMENTS:
         text = text.replace(argument, flag)
     return text

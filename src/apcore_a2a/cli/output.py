@@ -17,6 +17,7 @@ from apcore_a2a.clean_text import clean_line, clean_text
 from apcore_a2a.cli import rendering
 from apcore_a2a.cli.downloads import save_artifacts
 from apcore_a2a.cli.options import CommonOptions
+from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, copy, fold
 from apcore_a2a.protocol.model import (
@@ -42,6 +43,8 @@ WARNINGS: Final = {
     TaskState.INPUT_REQUIRED: "the agent waits for your reply",
     TaskState.AUTH_REQUIRED: "the agent waits for an authorization; see what it says, give it there, then wait on",
 }
+# Why a command stops waiting for a task: Ctrl-C or the time limit; the agent, which is gone or answers in error.
+LEAVING: Final = (asyncio.CancelledError, A2AError)
 
 
 # ---- results --------------------------------------------------------------------------------------------------------
@@ -75,7 +78,7 @@ def _print_after_task(common: CommonOptions, task: Task, save_to: str | None) ->
     """Save artifacts, if the caller wants them, and say what can be done next."""
     lines = []
     if save_to is not None:
-        lines += save_artifacts(task.artifacts, save_to)
+        lines += _save(common, task, save_to)
     next_command = _next_command(common, task)
     if next_command:
         lines.append(f"Next: {next_command}")
@@ -85,6 +88,17 @@ def _print_after_task(common: CommonOptions, task: Task, save_to: str | None) ->
     warning = WARNINGS.get(task.status.state)
     if warning:
         click.echo(f"Warning: {warning} ({rendering.state_name(task.status.state)})", err=True)
+
+
+def _save(common: CommonOptions, task: Task, save_to: str) -> list[str]:
+    try:
+        return save_artifacts(task.artifacts, save_to)
+    except click.ClickException as error:
+        if not common.json:
+            raise
+        # The task is printed already, and its document stays alone on standard output.
+        error.show()
+        raise click.exceptions.Exit(error.exit_code) from error
 
 
 def _next_command(common: CommonOptions, task: Task) -> str:
@@ -101,13 +115,16 @@ def _next_command(common: CommonOptions, task: Task) -> str:
     return ""
 
 
-def print_task_goes_on(common: CommonOptions, task_id: str) -> None:
-    """Say how to find a task again: we stop waiting for it, and it does not stop."""
+def print_task_goes_on(common: CommonOptions, task_id: str, reason: BaseException) -> None:
+    """Say how to find a task again: for that reason we stop waiting for it, and it does not stop."""
     if not task_id:
         return
     agent = shlex.quote(common.agent)
     task = shlex.quote(clean_line(task_id))
-    click.echo(f"Task {task} goes on: apcore-a2a task get {agent} {task} --wait (or: task cancel)", err=True)
+    verb = "may go on"  # an agent that is gone may have taken it along
+    if isinstance(reason, asyncio.CancelledError):
+        verb = "goes on"
+    click.echo(f"Task {task} {verb}: apcore-a2a task get {agent} {task} --wait (or: task cancel)", err=True)
 
 
 # ---- progress -------------------------------------------------------------------------------------------------------
@@ -122,6 +139,11 @@ class Progress:
     def show_state(self, state: TaskState) -> None:
         if self._spinner is not None:
             self._spinner.update(f"{rendering.state_name(state).lower()} …")
+
+    def end(self) -> None:
+        """Leave the line to whoever has something to say."""
+        if self._spinner is not None:
+            self._spinner.stop()
 
 
 @contextmanager
@@ -147,10 +169,9 @@ async def print_events(common: CommonOptions, events: AsyncGenerator[Event], sav
         async with aclosing(events):
             async for event in events:
                 printer.print(event)
-    except asyncio.CancelledError:
-        # Ctrl-C, or the time limit.
+    except LEAVING as reason:
         printer.end_text()
-        print_task_goes_on(common, printer.task.id)
+        print_task_goes_on(common, printer.task.id, reason)
         raise
     printer.end_text()
     if printer.task.id:  # else it was a bare message

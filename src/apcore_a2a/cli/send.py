@@ -1,6 +1,5 @@
 """`send` and `stream`: a message to an agent, and what becomes of it."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final
@@ -119,7 +118,7 @@ async def _send_until_rest(client: A2AClient, request: SendRequest, progress: ou
     # An agent may answer before the task is at rest, and a stream may end early (a2a-cli §9.3: then poll).
     if isinstance(answer, Task) and answer.status.state not in AT_REST:
         progress.show_state(answer.status.state)
-        answer = await _wait_for_rest(client, request.common, answer)
+        answer = await _wait_for_rest(client, request.common, answer, progress)
     return answer
 
 
@@ -140,23 +139,22 @@ async def _send_over_stream(client: A2AClient, request: SendRequest, progress: o
                 progress.show_state(event.status.state)
                 if event.status.state is TaskState.AUTH_REQUIRED:
                     break  # the stream goes on, but the caller has to act (a2a-cli §9.1)
-    except (UnsupportedOperationError, MethodNotFoundError):
-        if task_id:
+        return await client.get_task(task_id, history_length=request.options["configuration"].history_length)
+    except output.LEAVING as reason:
+        if task_id or not isinstance(reason, UnsupportedOperationError | MethodNotFoundError):
+            progress.end()
+            output.print_task_goes_on(request.common, task_id, reason)
             raise
-        # It does not stream, whatever its card says; and it has not taken the message.
-        return await client.send_message(request.parts, wait=False, **request.options)
-    except asyncio.CancelledError:
-        output.print_task_goes_on(request.common, task_id)
-        raise
-    history_length = request.options["configuration"].history_length
-    return await client.get_task(task_id, history_length=history_length)
+    # It does not stream, whatever its card says; and it has not taken the message.
+    return await client.send_message(request.parts, wait=False, **request.options)
 
 
-async def _wait_for_rest(client: A2AClient, common: CommonOptions, task: Task) -> Task:
+async def _wait_for_rest(client: A2AClient, common: CommonOptions, task: Task, progress: output.Progress) -> Task:
     try:
         return await client.wait(task)
-    except asyncio.CancelledError:
-        output.print_task_goes_on(common, task.id)
+    except output.LEAVING as reason:
+        progress.end()
+        output.print_task_goes_on(common, task.id, reason)
         raise
 
 
@@ -171,7 +169,8 @@ def _send_and_follow(request: SendRequest) -> int:
         click.echo("Note: the agent does not stream; this is the outcome", err=True)
         answer: Task | Message = await client.send_message(request.parts, wait=False, **request.options)
         if isinstance(answer, Task):
-            answer = await _wait_for_rest(client, request.common, answer)
+            with output.show_progress() as progress:
+                answer = await _wait_for_rest(client, request.common, answer, progress)
         # A stream of one event: who asked for JSON Lines gets one line (a2a-cli §11.3).
         await output.print_events(request.common, _one_event(answer), request.save_to)
 

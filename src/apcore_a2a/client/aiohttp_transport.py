@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
+from weakref import WeakSet
 
 import aiohttp
 
@@ -32,6 +33,7 @@ class AiohttpTransport:
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # the session's
+        self._responses: WeakSet[aiohttp.ClientResponse] = WeakSet()  # those that somebody may still be reading
         # total=None: the call as a whole is bounded by whoever makes it, all its attempts together.
         self._only_connecting = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT)
 
@@ -70,7 +72,7 @@ class AiohttpTransport:
         if self._loop is not asyncio.get_running_loop():
             raise RuntimeError("A client belongs to the event loop of its first call: make one in each, or use Client")
         try:
-            return await self._session.request(
+            response = await self._session.request(
                 request.method,
                 request.url,
                 headers=request.headers,
@@ -80,10 +82,16 @@ class AiohttpTransport:
             )
         except FAILURES as error:
             raise _translate(error, request.url) from error
+        self._responses.add(response)
+        return response
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        if self._session is None:
+            return
+        # The session would close their connections and not tell whoever is reading: that one would wait for ever.
+        for response in list(self._responses):
+            response.close()
+        await self._session.close()
 
 
 async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:

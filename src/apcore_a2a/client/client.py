@@ -227,14 +227,19 @@ class A2AClient:
         if options.timeout is not None:
             deadline = started + options.timeout
         waiting = wait_until_at_rest(self._channel, task.id, options, history_length=configuration.history_length)
+        name = clean_line(task.id, MAX_ID)
         try:
             async with asyncio.timeout_at(deadline) as scope:
                 return await waiting
         except TimeoutError as error:
             if not scope.expired():
                 raise  # not ours: of a token provider, say
-            text = f"Task {clean_line(task.id, MAX_ID)} is still under way after {options.timeout:g} seconds"
+            text = f"Task {name} is still under way after {options.timeout:g} seconds"
             raise A2AConnectionError(f"{text}; wait() waits for it, timeout= for longer") from error
+        except A2AConnectionError as error:
+            # The caller has not seen the task: without its id it could not be found again.
+            text = f"Task {name} may go on, and wait() waits for it, but the agent is lost: {error}"
+            raise A2AConnectionError(text, sent=error.sent) from error
 
     def stream_message(self, message: Sendable, **options: Unpack[SendOptions]) -> AsyncGenerator[Event]:
         """Send a message and follow what becomes of it, until the task ends or waits for input.

@@ -4,6 +4,9 @@ Rule: `WIRE` read backwards is the only table. Remote text is data: cleaned, sho
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from math import ceil
 from typing import Any, Final
 
 from msgspec import Struct
@@ -142,8 +145,21 @@ def choose_error(response: HttpResponse, url: str, from_body: A2AError | None) -
 
 
 def read_retry_after(response: HttpResponse) -> int:
-    """The Retry-After header in seconds; its date form, which needs clocks that agree, counts as one second."""
+    """The Retry-After header in seconds; one if it says nothing that can be read."""
     value = response.headers.get("retry-after", "")
-    if not value.isdecimal():
+    if value.isdecimal():
+        return int(value[:18])  # Python refuses to convert thousands of digits
+    until = _read_date(value)
+    if until is None:
         return 1
-    return int(value[:18])  # Python refuses to convert thousands of digits
+    # By the agent's own clock, if it tells the time: ours may be another.
+    now = _read_date(response.headers.get("date", "")) or datetime.now(UTC)
+    return max(1, ceil((until - now).total_seconds()))
+
+
+def _read_date(text: str) -> datetime | None:
+    """An HTTP date (RFC 9110 §5.6.7), which is always in UTC."""
+    try:
+        return parsedate_to_datetime(text).replace(tzinfo=UTC)
+    except (ValueError, OverflowError):  # the latter of an offset with many digits
+        return None

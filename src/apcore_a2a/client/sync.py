@@ -1,6 +1,7 @@
 """`Client`: the client for code without an event loop. Rule: no second implementation, only another way to wait."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CLOSED: Final = "The client is closed"
+FORKED: Final = "A client ends where its process forks: make one in each process"
 END_WAIT: Final = 6.0  # seconds that calls have to end when they are cancelled; a mounted agent cancels its remote task
 
 
@@ -50,8 +52,11 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._lock = threading.Lock()  # what is submitted is there before the loop is told to end, or not at all
+        # What is submitted is there before the loop is told to end, or not at all. An RLock: the garbage collector may
+        # close a forgotten stream, with `_leave`, in the middle of `submit`.
+        self._lock = threading.RLock()
         self._is_stopped = False
+        self._streams: set[Steps[Any]] = set()  # Any: of events or of tasks; those that were not read to their end
         # A daemon: a program that forgets to close its client must still be able to end.
         self._thread = threading.Thread(target=self._loop.run_forever, name="apcore-a2a-client", daemon=True)
         self._thread.start()
@@ -59,10 +64,14 @@ class LoopThread:
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin the work; whoever waits for it may be in any thread."""
         with self._lock:
-            if not self._is_stopped:
+            if self._can_work():
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         work.close()  # or Python warns that it was never awaited
-        raise RuntimeError(CLOSED)
+        raise RuntimeError(CLOSED if self._is_stopped else FORKED)
+
+    def _can_work(self) -> bool:
+        # A process that forks keeps its threads to itself: the child has the loop, and nobody who runs it.
+        return not self._is_stopped and self._thread.is_alive()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work there, and wait for it here."""
@@ -77,6 +86,7 @@ class LoopThread:
 
     def iterate(self, source: AsyncGenerator[T]) -> Generator[T]:
         steps = Steps(source)
+        self._streams.add(steps)
         try:
             while True:
                 item = self.run(steps.next())
@@ -84,13 +94,25 @@ class LoopThread:
                     break
                 yield item
         finally:
-            if not self._is_stopped:  # else `stop` has closed it
-                self.run(steps.close())
+            self._leave(steps)
+
+    def _leave(self, steps: Steps[T]) -> None:
+        """Close a stream that nobody reads any more; not waited for, because this may be the garbage collector.
+
+        It closes forgotten streams on whichever thread it runs, also on the one that would be waited for, and at the
+        end of the program, when the loop stands still already.
+        """
+        if self._can_work() and not sys.is_finalizing():  # else `stop` has closed it, or nobody is left to do it
+            self.submit(self._close(steps))
+
+    async def _close(self, steps: Steps[T]) -> None:
+        await steps.close()
+        self._streams.discard(steps)
 
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """End what is under way, do one last thing, then end the thread; once."""
         with self._lock:
-            if self._is_stopped:
+            if not self._can_work():
                 return
             self._is_stopped = True
             ending = asyncio.run_coroutine_threadsafe(self._end(last), self._loop)
@@ -108,9 +130,10 @@ class LoopThread:
             call.cancel()
         if calls:
             await asyncio.wait(calls, timeout=END_WAIT)
+        # On their own loop, while it still runs, and while they have a client to close their connections with.
+        for steps in list(self._streams):
+            await steps.close()
         await last()
-        # Streams that nobody read to their end: closed on their own loop, while it still runs.
-        await self._loop.shutdown_asyncgens()
 
 
 class Client:

@@ -14,6 +14,11 @@ from msgspec.structs import replace
 from apcore_a2a.errors import A2AConnectionError, InvalidAgentResponseError
 
 CONNECT_TIMEOUT: Final = 5.0  # seconds, of whatever the whole call may take
+# What to do about a failure of TLS, by what OpenSSL calls it; the first that fits.
+TLS_ADVICE: Final = (
+    ("CERTIFICATE_VERIFY_FAILED", "To trust an authority of your own, name its file in SSL_CERT_FILE"),
+    ("[SSL: ", "Does it speak TLS? If not, its address begins with http://"),
+)
 
 
 class HttpRequest(Struct, frozen=True):
@@ -96,9 +101,12 @@ def too_large(limit: int) -> InvalidAgentResponseError:
 
 
 def not_reached(url: str, reason: str) -> A2AConnectionError:
-    return A2AConnectionError(
-        f"Cannot connect to {url}: {reason}. Is the agent running, and is this its address?", sent=False
-    )
+    advice = "Is the agent running, and is this its address?"
+    for sign, other_advice in TLS_ADVICE:
+        if sign in reason:
+            advice = other_advice
+            break
+    return A2AConnectionError(f"Cannot connect to {url}: {reason}. {advice}", sent=False)
 
 
 def broken(url: str, reason: str) -> A2AConnectionError:

@@ -137,6 +137,9 @@ def read_outcome(last: Event | None) -> Data:
     parts: list[Part] = []
     for artifact in last.artifacts:
         parts.extend(artifact.parts)
+    # Agents that talk often make no artifacts: they answer in the message of their last status, as Task.text knows.
+    if not parts and last.status.message is not None:
+        parts.extend(last.status.message.parts)
     return to_result(parts)
 
 

@@ -148,6 +148,7 @@ def test_a_mark_changes_nothing_about_the_function() -> None:
         ({"tags": "math"}, "@skill: tags is a list of texts"),
         ({"tags": [1]}, "@skill: Expected `str`, got `int`"),
         ({"id": 3}, "@skill: Expected `str`, got `int`"),
+        ({"id": "a\nb"}, "a skill's id is a text"),
         ({"nmae": "x"}, "@skill has no option nmae"),
         ({"annotations": {"readonyl": True}}, "@skill: there is no annotation readonyl; there are readonly, "),
     ],

@@ -118,9 +118,17 @@ def _check(options: SkillOptions) -> SkillMark:
             known = ", ".join(Annotations.__struct_fields__)
             raise TypeError(f"@skill: there is no annotation {', '.join(sorted(wrong))}; there are {known}")
     try:
-        return msgspec.convert(given, SkillMark)
+        mark = msgspec.convert(given, SkillMark)
     except msgspec.ValidationError as error:
         raise TypeError(f"@skill: {error}") from error
+    if mark.id:
+        _check_id(mark.id)
+    return mark
+
+
+def _check_id(skill_id: Any) -> None:
+    if not isinstance(skill_id, str) or not 0 < len(skill_id) <= MAX_ID or not skill_id.isprintable():
+        raise TypeError(f"a skill's id is a text of at most {MAX_ID} characters, not {skill_id!r}")
 
 
 # ---- which functions there are ---------------------------------------------------------------------------------------
@@ -142,8 +150,7 @@ def collect(target: Any) -> dict[str, Callable[..., Any]]:
     """
     found: dict[str, Callable[..., Any]] = {}
     for skill_id, function in _pairs(target):
-        if not isinstance(skill_id, str) or not 0 < len(skill_id) <= MAX_ID or not skill_id.isprintable():
-            raise TypeError(f"a skill's id is a text of at most {MAX_ID} characters, not {skill_id!r}")
+        _check_id(skill_id)
         if isinstance(function, type) or not callable(function):
             raise TypeError(f"{skill_id} is no function but a {type(function).__name__}")
         if skill_id in found:

@@ -26,6 +26,7 @@ from apcore_a2a.engine.next_message import refuse_message
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.phase import AgentDecides, NewTask, NextMessage
 from apcore_a2a.engine.progress import OPENED
+from apcore_a2a.engine.repeats import Repeats
 from apcore_a2a.engine.run import Run, retry_pause
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_limits import StoredLimits
@@ -81,6 +82,7 @@ class Intake:
         self.conversations = Conversations(store, options.context_messages)
         self._followers = followers  # where several replicas share the store
         self._stored = stored
+        self._repeats = Repeats(store, runs, followers, by_message_id=options.same_message_same_task)
         self._webhooks: Webhooks | None = None
 
     def offer_webhooks(self, webhooks: Webhooks) -> None:
@@ -95,8 +97,32 @@ class Intake:
         if request.configuration.task_push_notification_config is not None:
             config = request.configuration.task_push_notification_config
             webhook = check_inline(self._webhooks, config, context)
-        if self._followers is None:
-            return await self._begin(request, context, webhook, wait=wait)
+        try:
+            if self._followers is None:
+                return await self._begin(request, context, webhook, wait=wait)
+            return await self._begin_among_others(request, context, webhook, wait=wait)
+        except StoreUnavailableError:
+            raise  # it could not be asked for what came before, either
+        except OverloadedError:  # a limit, which perhaps the same message filled when it came first
+            earlier = await self._find_repeated(request.message, context, wait=wait)
+            if earlier is None:
+                raise
+            return earlier
+
+    async def _find_repeated(
+        self, message: Message, context: CallContext, *, wait: bool
+    ) -> Run | Snapshot | Elsewhere | None:
+        """What came of the same send before, if there was one."""
+        if not message.task_id:
+            return await self._repeats.find(message, context, wait=wait)
+        async with self.live(message.task_id, context) as live:
+            if not self._repeats.is_in(live, message, context):
+                return None
+            return self._runs.running(live.task.id) or await live.latest()
+
+    async def _begin_among_others(
+        self, request: SendMessage, context: CallContext, webhook: Webhook | None, *, wait: bool
+    ) -> Run | Snapshot | Elsewhere:
         for lost in range(MAX_RACES):
             try:
                 return await self._begin(request, context, webhook, wait=wait)
@@ -123,23 +149,18 @@ class Intake:
         else:
             new = await self._begin_task(request, context, webhook, allowance)
             if isinstance(new, Elsewhere):
-                return await self._answer_elsewhere(new, context, wait=wait)
+                if new.earlier is None:
+                    return new
+                new.live.release()
+                return await self._made_before(new.earlier, request, context, wait=wait)
             run = new
         if run.progress.stage < OPENED:
             await run.progress.until(OPENED)
         if run.error is not None:
             raise run.error
         if run.earlier is not None:
-            return await self._earlier(run.earlier, context, wait=wait)
+            return await self._made_before(run.earlier, request, context, wait=wait)
         return run
-
-    async def _answer_elsewhere(
-        self, elsewhere: Elsewhere, context: CallContext, *, wait: bool
-    ) -> Run | Snapshot | Elsewhere:
-        if elsewhere.earlier is None:
-            return elsewhere
-        elsewhere.live.release()
-        return await self._earlier(elsewhere.earlier, context, wait=wait)
 
     # ---- a new task -----------------------------------------------------------------------------------------------
 
@@ -151,7 +172,7 @@ class Intake:
         if message.context_id or message.reference_task_ids:
             await self.conversations.tell(call, context)
         admission = await ask_agent(self._agent, call)
-        key = self._repetition_key(call.request.message, context)
+        key = self._repeats.key_of(call.request.message, context)
         if self._stored is not None:
             self._stored.take(context.owner, request, is_new=True)
         if self._followers is not None and self._runs.room <= 0:
@@ -189,23 +210,13 @@ class Intake:
             metadata[STATE_TRANSITIONS] = []
         return metadata
 
-    def _repetition_key(self, message: Message, context: CallContext) -> str:
-        """What makes a send the same as an earlier one; empty when nothing does."""
-        if not context.idempotency_key and self._options.same_message_same_task:
-            return message.message_id
-        return context.idempotency_key
-
-    async def _earlier(self, task_id: str, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere:
-        """What came of a send that is the same as this one."""
-        run = self._runs.running(task_id)
-        if run is not None:
-            return run
-        if self._followers is not None and wait:
-            live = await self._followers.look(task_id, context.owner, follow=True)
-            live.hold()
-            return Elsewhere(live, None)
-        record = await self.load(task_id, context)
-        return Snapshot(record.document, record.version)
+    async def _made_before(
+        self, task_id: str, request: SendMessage, context: CallContext, *, wait: bool
+    ) -> Run | Snapshot | Elsewhere:
+        """What came of a send that turned out to be the same as this one when it was about to be stored."""
+        if self._stored is not None:
+            self._stored.give_back(context.owner, request)
+        return await self._repeats.outcome(task_id, context, wait=wait)
 
     def _keep_for_restart(self, live: LiveTask, call: Call, *, retry_safe: bool) -> None:
         if self._store.durable:
@@ -249,7 +260,7 @@ class Intake:
         if context_id and context_id != live.task.context_id:
             wrong = Violation("message.contextId", "is not the context of message.taskId")
             raise InvalidParamsError("contextId does not match the task", [wrong])
-        if self._is_repeated(live, request.message, context):
+        if self._repeats.is_in(live, request.message, context):
             return self._runs.running(live.task.id) or await live.latest()
         if live.has_ended():
             raise _ended(live)
@@ -281,11 +292,6 @@ class Intake:
                 if begun.error is not None:
                     raise begun.error
 
-    def _is_repeated(self, live: LiveTask, message: Message, context: CallContext) -> bool:
-        if not self._repetition_key(message, context):
-            return False
-        return any(said.message_id == message.message_id for said in live.task.history)
-
     async def _admit(self, live: LiveTask, request: SendMessage, context: CallContext) -> Admitted:
         version = live.version
         call = new_call(request, live.task, context)
@@ -310,7 +316,7 @@ class Intake:
         try:
             await live.resync()
             request = admitted.call.request
-            if not _is_settled(live, queued) and not self._is_repeated(live, request.message, context):
+            if not _is_settled(live, queued) and not self._repeats.is_in(live, request.message, context):
                 self._check_takes_messages(live)
                 if live.version != admitted.version:
                     # The task went on while the message waited: what the agent knew of it is old.

@@ -17,7 +17,7 @@ CONTEXT: Final = "../engine/call_context.py"
 MOMENTS: Final = "../http/shared_moments.py"
 STORED: Final = "../engine/stored_limits.py"
 ROUTES: Final = "../app/routes.py"
-_ROOM: Final = "        if self._active_of.get(allowance, 0) >= self._limit_per_caller:"
+_ROOM: Final = "        if self._has_all(allowance):\n            raise"
 _LIST: Final = '                named += value.decode("latin-1").split(",")'
 
 LIMITS: Final = (
@@ -85,7 +85,35 @@ LIMITS: Final = (
         "            if address is None:\n                continue",
         RATES,
     ),
-    Mutant("one caller has a share of runs", "../engine/runs.py", _ROOM, "        if False:", RUNS),
+    Mutant("one caller has a share of runs", "../engine/runs.py", _ROOM, "        if False:\n            raise", RUNS),
+    Mutant(
+        "a message to an old task needs a place",
+        "../engine/intake.py",
+        "        self._runs.keep_place(live, context.allowance)\n",
+        "",
+        RUNS,
+    ),
+    Mutant(
+        "a run passes its place on",
+        "../engine/runs.py",
+        "        if run.live.turn.is_taken:",
+        "        if False:",
+        RUNS,
+    ),
+    Mutant(
+        "a place that nobody uses is given up",
+        "../engine/runs.py",
+        "            self._give_up_void_places()\n",
+        "            pass\n",
+        RUNS,
+    ),
+    Mutant(
+        "what waits counts for its address",
+        "../engine/intake.py",
+        "CallContext(caller=context.caller, peer=context.peer)",
+        "CallContext(caller=context.caller)",
+        RUNS,
+    ),
     Mutant(
         "the share of runs is looked at twice",
         "../engine/runs.py",

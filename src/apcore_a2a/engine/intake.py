@@ -20,7 +20,7 @@ from apcore_a2a.engine.elsewhere import Elsewhere, queue_task
 from apcore_a2a.engine.errands import send_on
 from apcore_a2a.engine.event_log import Snapshot
 from apcore_a2a.engine.followers import Followers
-from apcore_a2a.engine.kept_run import dequeue, enqueue
+from apcore_a2a.engine.kept_run import dequeue, enqueue, is_settled
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.next_message import refuse_message
 from apcore_a2a.engine.options import EngineOptions
@@ -275,11 +275,14 @@ class Intake:
                 record = await self.load(live.task.id, context)
                 return Snapshot(record.document, record.version)
             await self._followers.until_free(live)
+        self._runs.keep_place(live, context.allowance)
         place = live.join_queue()
         if wait or place is None:
             return await self._take_turn(live, place, admitted, context)
         queued = QueuedMessage(request, context.caller)
-        self._runs.in_background(self._run_queued(live, place, queued, admitted), live)
+        # What a restart would know of it, and whose share it is.
+        later = CallContext(caller=context.caller, peer=context.peer)
+        self._runs.in_background(self._run_queued(live, place, queued, admitted, later), live)
         await enqueue(live, queued)
         return await live.latest()
 
@@ -316,7 +319,7 @@ class Intake:
         try:
             await live.resync()
             request = admitted.call.request
-            if not _is_settled(live, queued) and not self._repeats.is_in(live, request.message, context):
+            if not is_settled(live, queued) and not self._repeats.is_in(live, request.message, context):
                 self._check_takes_messages(live)
                 if live.version != admitted.version:
                     # The task went on while the message waited: what the agent knew of it is old.
@@ -351,16 +354,17 @@ class Intake:
         call = new_call(queued.request, live.task, context)
         never_admitted = Admitted(call, retry_safe=False, version=-1)
         place = live.join_queue(acknowledged=True)
-        self._runs.in_background(self._run_queued(live, place, queued, never_admitted), live)
+        self._runs.in_background(self._run_queued(live, place, queued, never_admitted, context), live)
 
-    async def _run_queued(self, live: LiveTask, place: Place, queued: QueuedMessage, admitted: Admitted) -> None:
+    async def _run_queued(
+        self, live: LiveTask, place: Place, queued: QueuedMessage, admitted: Admitted, context: CallContext
+    ) -> None:
         """Run a message when its turn comes; if the store is away then, when it is back.
 
         It stays in the queue, and in the store, until the run that it begins is stored, or the task ends without it, or
         the agent refuses it. Whatever else keeps it from being run (a cancel, a shutdown) ends the task or the process,
         and both see to the queue.
         """
-        context = CallContext(caller=queued.caller)
         attempt = 0
         while not await self._try_queued(live, place, queued, admitted, context):
             await asyncio.sleep(retry_pause(attempt))
@@ -415,14 +419,6 @@ class Intake:
             live = self._runs.find(task_id, context.owner) or self._runs.revive(await self.load(task_id, context))
         with live.held():
             yield live
-
-
-def _is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
-    """Whether a message that waited was refused with its task, or is in it already (the store only seemed to fail)."""
-    if queued is None:
-        return False
-    message_id = queued.request.message.message_id
-    return queued not in live.kept.queue or any(said.message_id == message_id for said in live.task.history)
 
 
 def _ended(live: LiveTask) -> UnsupportedOperationError:

@@ -18,6 +18,7 @@ CANARIES: Final = "tests/hostile/test_canaries.py"
 DRIBBLE: Final = "tests/hostile/test_connections.py"
 REFUSALS: Final = "tests/http/test_refusals.py"
 FLOOD: Final = "tests/hostile/test_http_limits.py"
+TRAFFIC: Final = "tests/http/test_traffic.py"
 
 
 HANDSHAKES: Final = "tests/hostile/test_handshakes.py"
@@ -87,9 +88,37 @@ MUTANTS: Final = (
     Mutant(
         "connections are counted",
         "../http/traffic.py",
-        "return self.connections <= self.max_connections",
-        "return True",
+        "if self.connections > self.max_connections:",
+        "if False:",
         FLOOD,
+    ),
+    Mutant(
+        "one address has a share of connections",
+        "../http/traffic.py",
+        "if count > self.max_connections_per_address:",
+        "if False:",
+        f"{FLOOD} {TRAFFIC}",
+    ),
+    Mutant(
+        "a trusted proxy is many callers",
+        "../http/traffic.py",
+        "if not host or host in self._proxies:",
+        "if not host:",
+        f"{FLOOD} {TRAFFIC}",
+    ),
+    Mutant(
+        "bodies have a budget",
+        "../http/traffic.py",
+        "if self.body_bytes + size > self.max_body_bytes:",
+        "if False:",
+        f"{FLOOD} {TRAFFIC}",
+    ),
+    Mutant(
+        "one caller has a share of it",
+        "../http/traffic.py",
+        "if held > self.max_body_bytes_per_caller:",
+        "if False:",
+        f"{FLOOD} {TRAFFIC}",
     ),
     *LIMITS,
     # ---- browsers

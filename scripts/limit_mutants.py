@@ -65,7 +65,13 @@ LIMITS: Final = (
         "        pass\n",
         f"{RATES} {STREAMS} {RUNS}",
     ),
-    Mutant("the nameless are told apart", CONTEXT, "{ANONYMOUS}\\n{_network(peer)}", "{ANONYMOUS}", RATES),
+    Mutant(
+        "the nameless are told apart",
+        CONTEXT,
+        "{ANONYMOUS}\\n{network_of(peer[0]) if peer else ''}",
+        "{ANONYMOUS}",
+        RATES,
+    ),
     Mutant("an IPv6 network is one caller", CONTEXT, 'return f"{int(address) >> 64:x}::/64"', "return host", RATES),
     Mutant("all of IPv4 is not one network", CONTEXT, "if address.ipv4_mapped is not None:", "if False:", RATES),
     Mutant(

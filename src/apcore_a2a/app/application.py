@@ -76,8 +76,11 @@ class Application(Starlette):
     def __init__(self, parts: Parts, settings: Settings) -> None:
         self.traffic = Traffic(
             max_connections=within_files(settings.max_connections),
+            max_connections_per_address=settings.max_connections_per_address,
             max_body_bytes=settings.max_body_bytes_in_flight,
+            max_body=settings.max_request_bytes,
             max_answer_bytes=settings.max_answer_bytes_in_flight,
+            proxies=settings.trusted_proxies,
         )
         self.metrics = _metrics_of(self) if settings.metrics else None
         self._audit = None if settings.audit_log is None else AuditLog(settings.audit_log)

@@ -43,19 +43,16 @@ def allowance_of(caller: Caller, peer: tuple[str, int] | None) -> str:
     """Whose share of what is limited a caller takes; those without a name are told apart by their addresses."""
     # All who have no name share their tasks, but not one allowance.
     if caller.type == ANONYMOUS:
-        return f"{ANONYMOUS}\n{_network(peer)}"
+        return f"{ANONYMOUS}\n{network_of(peer[0]) if peer else ''}"
     if caller.tenant:
         caller = replace(caller, tenant="")
     return caller.owner
 
 
-def _network(peer: tuple[str, int] | None) -> str:
-    if peer is None:
-        return ""
-    host = peer[0]
+def network_of(host: str) -> str:
+    """What is counted as one address: of IPv6 the network of 64 bits, for whoever has one address has all of it."""
     if ":" not in host:
         return host
-    # Whoever has an IPv6 address has 2**64 of them.
     try:
         address = IPv6Address(host)
     except ValueError:

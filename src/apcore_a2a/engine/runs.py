@@ -18,6 +18,7 @@ from apcore_a2a.agent import Agent, AgentEvent, Call, Caller, CancelToken
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.engine import task_log
 from apcore_a2a.engine.background import BackgroundWork
+from apcore_a2a.engine.call_context import share_of
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
@@ -94,7 +95,8 @@ class Runs:
             raise LimitExceededError("You are at your limit of running tasks; wait for one to end")
 
     def _has_all(self, allowance: str) -> bool:
-        return self._places_of.get(allowance, 0) >= self._limit_per_caller
+        limit = share_of(allowance, self._limit_per_caller, self._options.anonymous_part)
+        return self._places_of.get(allowance, 0) >= limit
 
     def keep_place(self, live: LiveTask, allowance: str) -> None:
         """A place for the run of a task's next message, if there is room; a task that runs has one, and passes it on.

@@ -37,7 +37,7 @@ def _lenient(name: str) -> str:
     return f"{_START}        self.parser.set_dangerous_leniencies(lenient_{name}=True)\n"
 
 
-_TIMER: Final = "            self._guard_start()\n        else:"
+_TIMER: Final = "            self._guard_start()\n            return\n        if room"
 _ALL_LENIENT: Final = _START + "        self.parser.set_dangerous_leniencies(*[True] * 10)\n"
 _NO_ADDRESS: Final = "    except ValueError:\n        return False\n"
 
@@ -83,7 +83,7 @@ MUTANTS: Final = (
     Mutant(
         "websockets are closed", "../app/application.py", 'if scope["type"] == "websocket":', "if False:", SMUGGLING
     ),
-    Mutant("headers come in time", GUARD, _TIMER, "            pass\n        else:", DRIBBLE),
+    Mutant("headers come in time", GUARD, _TIMER, "            return\n        if room", DRIBBLE),
     Mutant("what follows an answer comes in time", GUARD, "if cycle.response_complete:", "if False:", DRIBBLE),
     Mutant(
         "connections are counted",

@@ -154,7 +154,7 @@ LIMITS: Final = (
     Mutant(
         "one caller has a share of streams",
         "../engine/streams.py",
-        "if self._open[allowance] >= self._limit_per_caller:",
+        "if self._open[allowance] >= share_of(allowance, self._limit_per_caller, self._anonymous_part):",
         "if False:",
         STREAMS,
     ),

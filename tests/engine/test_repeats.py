@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a.errors import OverloadedError, StoreUnavailableError
+from apcore_a2a.errors import OverloadedError, StoreUnavailableError, TaskNotFoundError
 from apcore_a2a.protocol.model import Message, Task, TaskState
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.task_store import Store
@@ -194,3 +194,22 @@ async def test_a_repeat_is_not_looked_for_in_a_store_that_is_away() -> None:
             await alice.send("go", key="k")
         disk.fault = lambda number: ""
         assert await alice.send("go", key="k") == first
+
+
+async def test_a_repeat_whose_task_goes_as_it_is_found_has_no_task() -> None:
+    class Forgetful(InMemoryTaskStore):
+        async def find_key(self, key: str, owner: str) -> str | None:
+            found = await super().find_key(key, owner)
+            if found is not None:
+                assert await self.remove(found, owner)  # as one that expires now
+            return found
+
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, COMPLETED)})
+    async with serving(agent, Forgetful(), max_active_tasks=1) as engine:
+        alice = User(engine)
+        await alice.send("go", key="k")
+        await alice.start("slow")
+        with pytest.raises(TaskNotFoundError):
+            await alice.send("go", key="k")
+        gate.open()

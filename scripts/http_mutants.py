@@ -18,6 +18,7 @@ CANARIES: Final = "tests/hostile/test_canaries.py"
 DRIBBLE: Final = "tests/hostile/test_connections.py"
 REFUSALS: Final = "tests/http/test_refusals.py"
 FLOOD: Final = "tests/hostile/test_http_limits.py"
+TRAFFIC: Final = "tests/http/test_traffic.py"
 
 
 HANDSHAKES: Final = "tests/hostile/test_handshakes.py"
@@ -36,7 +37,7 @@ def _lenient(name: str) -> str:
     return f"{_START}        self.parser.set_dangerous_leniencies(lenient_{name}=True)\n"
 
 
-_TIMER: Final = "            self._guard_start()\n        else:"
+_TIMER: Final = "            self._guard_start()\n            return\n        if room"
 _ALL_LENIENT: Final = _START + "        self.parser.set_dangerous_leniencies(*[True] * 10)\n"
 _NO_ADDRESS: Final = "    except ValueError:\n        return False\n"
 
@@ -82,14 +83,42 @@ MUTANTS: Final = (
     Mutant(
         "websockets are closed", "../app/application.py", 'if scope["type"] == "websocket":', "if False:", SMUGGLING
     ),
-    Mutant("headers come in time", GUARD, _TIMER, "            pass\n        else:", DRIBBLE),
+    Mutant("headers come in time", GUARD, _TIMER, "            return\n        if room", DRIBBLE),
     Mutant("what follows an answer comes in time", GUARD, "if cycle.response_complete:", "if False:", DRIBBLE),
     Mutant(
         "connections are counted",
         "../http/traffic.py",
-        "return self.connections <= self.max_connections",
-        "return True",
+        "if self.connections > self.max_connections:",
+        "if False:",
         FLOOD,
+    ),
+    Mutant(
+        "one address has a share of connections",
+        "../http/traffic.py",
+        "if count > self.max_connections_per_address:",
+        "if False:",
+        f"{FLOOD} {TRAFFIC}",
+    ),
+    Mutant(
+        "a trusted proxy is many callers",
+        "../http/traffic.py",
+        "if not host or host in self._proxies:",
+        "if not host:",
+        f"{FLOOD} {TRAFFIC}",
+    ),
+    Mutant(
+        "bodies have a budget",
+        "../http/traffic.py",
+        "if self.body_bytes + size > self.max_body_bytes:",
+        "if False:",
+        f"{FLOOD} {TRAFFIC}",
+    ),
+    Mutant(
+        "one caller has a share of it",
+        "../http/traffic.py",
+        "if held > self.max_body_bytes_per_caller:",
+        "if False:",
+        f"{FLOOD} {TRAFFIC}",
     ),
     *LIMITS,
     # ---- browsers

@@ -17,7 +17,7 @@ CONTEXT: Final = "../engine/call_context.py"
 MOMENTS: Final = "../http/shared_moments.py"
 STORED: Final = "../engine/stored_limits.py"
 ROUTES: Final = "../app/routes.py"
-_ROOM: Final = "        if self._active_of.get(allowance, 0) >= self._limit_per_caller:"
+_ROOM: Final = "        if self._has_all(allowance):\n            raise"
 _LIST: Final = '                named += value.decode("latin-1").split(",")'
 
 LIMITS: Final = (
@@ -48,7 +48,7 @@ LIMITS: Final = (
         RATES,
     ),
     Mutant("all together have a limit", BUCKETS, "if self._total is not None:", "if False:", RATES),
-    Mutant("the nameless have less", ROUTES, "anonymous /= 10", "pass", RATES),
+    Mutant("the nameless have less", ROUTES, "anonymous /= ANONYMOUS_PART", "pass", RATES),
     Mutant("JSON-RPC is limited", ROUTES, "limited(rpc)", "rpc", RATES),
     Mutant("REST is limited", ROUTES, "rest = limited(", "rest = (lambda app: app)(", RATES),
     Mutant(
@@ -65,7 +65,27 @@ LIMITS: Final = (
         "        pass\n",
         f"{RATES} {STREAMS} {RUNS}",
     ),
-    Mutant("the nameless are told apart", CONTEXT, "{ANONYMOUS}\\n{_network(peer)}", "{ANONYMOUS}", RATES),
+    Mutant(
+        "the nameless are told apart",
+        CONTEXT,
+        '_NAMELESS + (network_of(peer[0]) if peer else "")',
+        "_NAMELESS",
+        RATES,
+    ),
+    Mutant(
+        "the nameless run and watch less",
+        CONTEXT,
+        "if anonymous_part == 1 or not allowance.startswith(_NAMELESS):",
+        "if True:",
+        f"{RATES} {STREAMS} {RUNS}",
+    ),
+    Mutant(
+        "who has a name has a whole share",
+        CONTEXT,
+        "if anonymous_part == 1 or not allowance.startswith(_NAMELESS):",
+        "if anonymous_part == 1:",
+        f"{RATES} {STREAMS} {RUNS}",
+    ),
     Mutant("an IPv6 network is one caller", CONTEXT, 'return f"{int(address) >> 64:x}::/64"', "return host", RATES),
     Mutant("all of IPv4 is not one network", CONTEXT, "if address.ipv4_mapped is not None:", "if False:", RATES),
     Mutant(
@@ -85,7 +105,35 @@ LIMITS: Final = (
         "            if address is None:\n                continue",
         RATES,
     ),
-    Mutant("one caller has a share of runs", "../engine/runs.py", _ROOM, "        if False:", RUNS),
+    Mutant("one caller has a share of runs", "../engine/runs.py", _ROOM, "        if False:\n            raise", RUNS),
+    Mutant(
+        "a message to an old task needs a place",
+        "../engine/intake.py",
+        "        self._runs.keep_place(live, context.allowance)\n",
+        "",
+        RUNS,
+    ),
+    Mutant(
+        "a run passes its place on",
+        "../engine/runs.py",
+        "        if run.live.turn.is_taken:",
+        "        if False:",
+        RUNS,
+    ),
+    Mutant(
+        "a place that nobody uses is given up",
+        "../engine/runs.py",
+        "            self._give_up_void_places()\n",
+        "            pass\n",
+        RUNS,
+    ),
+    Mutant(
+        "what waits counts for its address",
+        "../engine/intake.py",
+        "CallContext(caller=context.caller, peer=context.peer)",
+        "CallContext(caller=context.caller)",
+        RUNS,
+    ),
     Mutant(
         "the share of runs is looked at twice",
         "../engine/runs.py",
@@ -106,7 +154,7 @@ LIMITS: Final = (
     Mutant(
         "one caller has a share of streams",
         "../engine/streams.py",
-        "if self._open[allowance] >= self._limit_per_caller:",
+        "if self._open[allowance] >= share_of(allowance, self._limit_per_caller, self._anonymous_part):",
         "if False:",
         STREAMS,
     ),

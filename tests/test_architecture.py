@@ -49,11 +49,13 @@ RULES: Final = {
     ),
     "engine": may("agent protocol errors ids_and_time clean_text storage.task_store", "msgspec"),
     "http": may(
-        "http.traffic engine agent protocol errors clean_text loopback safe_headers storage.task_store",
+        "http.traffic http.trusted_proxies engine agent protocol errors clean_text loopback safe_headers "
+        "storage.task_store",
         "msgspec starlette",
     ),
     "http.refusals": may("engine agent errors clean_text once_a_minute", ""),
-    "http.traffic": may("http.refusals", ""),
+    "http.traffic": may("http.refusals http.trusted_proxies engine errors", ""),
+    "http.trusted_proxies": may("", ""),
     "http.tls": may("", "msgspec"),
     "http.one_write": may("", ""),
     "http.one_protocol": may("", "httptools"),
@@ -67,7 +69,7 @@ RULES: Final = {
     # Posting to webhooks; the signatures are for their receivers, too.
     "webhooks.signatures": may("", ""),
     "webhooks": may("webhooks.signatures engine protocol errors", "aiohttp"),
-    "settings": may("engine http http.tls http.traffic protocol errors webhooks.signatures", "msgspec"),
+    "settings": may("engine http.tls http.traffic http.trusted_proxies protocol errors webhooks.signatures", "msgspec"),
     # Remote agents as modules: the client on one side, apcore on the other.
     "remote": may("agents agents.apcore client protocol errors clean_text", "apcore msgspec pydantic"),
     # Composition: the only packages that may import everything.

@@ -87,6 +87,7 @@ def main() -> None:
         max_streams_per_caller=20_000,
         max_active_tasks_per_caller=20_000,
         max_connections=40_000,
+        max_connections_per_address=40_000,
         shutdown_timeout=1,
     )
     if given.kind == "webhooks":

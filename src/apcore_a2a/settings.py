@@ -30,6 +30,7 @@ _POSITIVE: Final = (
     "request_burst",
     "max_streams",
     "max_connections",
+    "max_connections_per_address",
     "max_body_bytes_in_flight",
     "max_answer_bytes_in_flight",
     "max_streams_per_caller",
@@ -110,6 +111,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_active_tasks_per_caller: int = 5_000
     max_streams: int = 10_000
     max_connections: int = 10_000
+    max_connections_per_address: int | None = None
+    """Most connections of one address that is no trusted proxy; None is half of those of all."""
     max_body_bytes_in_flight: int = 256 * MIB
     max_answer_bytes_in_flight: int = 256 * MIB
     max_streams_per_caller: int = 1_000

@@ -120,6 +120,7 @@ async def test_one_word_makes_tasks_survive(tmp_path: Any) -> None:
         ({"drain_delay": float("nan")}, "drain_delay must not be negative"),
         ({"max_active_tasks": -1}, "max_active_tasks must be positive"),
         ({"max_streams_per_caller": 0}, "max_streams_per_caller must be positive"),
+        ({"max_connections_per_address": 0}, "max_connections_per_address must be positive"),
         ({"max_json_values": 0}, "max_json_values must be positive"),
         ({"url": "ftp://x"}, "url must be an http"),
         ({"explorer_prefix": "explorer"}, "explorer_prefix must look like"),

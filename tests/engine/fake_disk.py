@@ -139,6 +139,12 @@ class FakeDisk:
 
         return await self._submit(apply)
 
+    async def find_key(self, key: str, owner: str) -> str | None:
+        for task_id, row in self.rows.items():
+            if (row.owner, row.key) == (owner, key):
+                return task_id
+        return None
+
     def append(self, change: Change) -> "asyncio.Future[None]":
         events, task_id, expected = tuple(change.events), change.task.id, change.expected
         epoch, memo, run, owner, state = change.epoch, change.memo, change.run, change.owner, change.task.status.state

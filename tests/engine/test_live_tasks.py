@@ -5,11 +5,13 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from apcore_a2a.agent import Admission, Call
-from apcore_a2a.errors import LimitExceededError, OverloadedError
-from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.agent import Admission, Call, Caller
+from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.engine import Engine
+from apcore_a2a.errors import LimitExceededError, OverloadedError, UnsupportedOperationError
+from apcore_a2a.protocol.model import Document, TaskState
 from apcore_a2a.storage.task_store import Record
-from tests.engine.driving import ALICE, BOB, User, serving, settle, soon, until
+from tests.engine.driving import ALICE, BOB, User, request, serving, settle, soon, until
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, Step, chunk
 
@@ -151,3 +153,106 @@ async def test_what_an_agent_says_has_a_size(limit: str, size: int, state: TaskS
             assert "limit of bytes" in str(task.status.message.parts[0].text)
             shown = "".join(str(part.text) for artifact in task.artifacts for part in artifact.parts)
             assert len(shown) <= 1_900
+
+
+# ---- the place of a task between two runs ---------------------------------------------------------------------------
+
+
+class Thinking(ScriptedAgent):
+    """Thinks about the message "next" until a gate opens, when it is asked for that often whether it takes it."""
+
+    def __init__(self, thought: Gate, scripts: dict[str, tuple[Step, ...]], *, times: int) -> None:
+        super().__init__(scripts)
+        self._thought = thought
+        self._times = times
+
+    async def admit(self, call: Call) -> Admission:
+        if call.text == "next":
+            self._times -= 1
+            if self._times <= 0:
+                await self._thought.stand()
+        return await super().admit(call)
+
+
+@pytest.mark.parametrize("limit", ["max_active_tasks", "max_active_tasks_per_caller"])
+async def test_a_message_that_waited_runs_in_the_place_of_the_run_before_it(limit: str) -> None:
+    first, second, thought = Gate(), Gate(), Gate()
+    scripts = {"first": asking(first), "next": asking(second), "another": (second, COMPLETED)}
+    agent = Thinking(thought, scripts, times=2)
+    async with serving(agent, None, **{limit: 2}) as engine:
+        alice = User(engine)
+        task = await alice.start("first")
+        await first.reached()
+        await alice.start("next", task_id=task.id)
+        await alice.start("another")
+        first.open()
+        await thought.reached()  # asked again, for the task went on; nothing of it runs now
+        assert engine.active_tasks == 1
+        with pytest.raises(OverloadedError, match="limit of running tasks"):
+            await alice.send("one more")
+        thought.open()
+        await until(lambda: engine.active_tasks == 2)
+        second.open()
+        await until(lambda: engine.active_tasks == 0)
+        assert (await alice.send("one more")).status.state is S.COMPLETED
+
+
+@pytest.mark.parametrize("limit", ["max_active_tasks", "max_active_tasks_per_caller"])
+async def test_answers_that_come_together_do_not_pass_the_limit_together(limit: str) -> None:
+    gate, thought = Gate(), Gate()
+    agent = Thinking(thought, {"ask": asking(), "next": (gate, COMPLETED)}, times=1)
+    async with serving(agent, None, **{limit: 2}) as engine:
+        alice = User(engine)
+        parked = [await alice.send("ask") for _ in range(5)]
+        senders = [asyncio.create_task(alice.send("next", task_id=task.id)) for task in parked]
+        await thought.reached()
+        await settle()
+        thought.open()
+        await until(lambda: sum(sender.done() for sender in senders) == 3)
+        assert engine.active_tasks == 2
+        gate.open()
+        await soon(asyncio.wait(senders))
+        assert sum(sender.exception() is None for sender in senders) == 2
+
+
+@pytest.mark.parametrize("limit", ["max_active_tasks", "max_active_tasks_per_caller"])
+async def test_the_place_of_a_message_that_was_not_run_is_free_again(limit: str) -> None:
+    first, hold = Gate(), Gate()
+    agent = ScriptedAgent({"first": (first, COMPLETED), "slow": (hold, COMPLETED)})
+    async with serving(agent, None, **{limit: 2}) as engine:
+        alice = User(engine)
+        task = await alice.start("first")
+        await first.reached()
+        waiting = asyncio.create_task(alice.send("too late", task_id=task.id))
+        await settle()
+        first.open()
+        with pytest.raises(UnsupportedOperationError):  # its turn came, and the task had ended
+            await soon(waiting)
+        for _ in range(2):
+            await alice.start("slow")
+        with pytest.raises(OverloadedError):
+            await alice.start("slow")
+        hold.open()
+
+
+async def test_a_message_that_waited_counts_for_the_address_it_came_from() -> None:
+    first, second = Gate(), Gate()
+    agent = ScriptedAgent({"first": asking(first), "next": asking(second), "go": (second, COMPLETED)})
+
+    async def start(engine: Engine, text: str, host: str, task_id: str = "") -> str:
+        context = CallContext(caller=Caller(), peer=(host, 1))
+        answer = await soon(engine.send_message(request(text, now=True, task_id=task_id), context))
+        assert isinstance(answer, Document)
+        return answer.task().id
+
+    async with serving(agent, max_active_tasks_per_caller=2) as engine:
+        task_id = await start(engine, "first", "192.0.2.1")
+        await first.reached()
+        await start(engine, "next", "192.0.2.1", task_id)
+        first.open()
+        await second.reached()
+        await start(engine, "go", "192.0.2.1")
+        with pytest.raises(LimitExceededError):
+            await start(engine, "go", "192.0.2.1")
+        await start(engine, "go", "192.0.2.2")
+        second.open()

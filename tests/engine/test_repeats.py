@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from apcore_a2a.errors import OverloadedError, StoreUnavailableError, TaskNotFoundError
 from apcore_a2a.protocol.model import Message, Task, TaskState
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.task_store import Store
@@ -139,3 +140,76 @@ async def test_a_key_whose_task_waits_answers_with_that_task(store: Store) -> No
         again = await alice.send("go", key="k")
     assert isinstance(again, Task)
     assert again == asked
+
+
+# ---- at a limit ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", ["max_active_tasks", "max_active_tasks_per_caller"])
+async def test_a_repeat_finds_its_task_though_that_fills_the_limit_of_running_tasks(store: Store, limit: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"ask": (ASKS,)}, default=(gate, COMPLETED))
+    async with serving(agent, store, **{limit: 1}) as engine:
+        alice = User(engine)
+        asked = await alice.send("ask")
+        first = await alice.start("go", key="k")
+        await gate.reached()
+        assert (await alice.start("go", key="k")).id == first.id
+        waiting = asyncio.create_task(alice.send("go", key="k"))
+        await settle()
+        answer: dict[str, Any] = {"task_id": asked.id, "key": "k"}
+        for refused in ({"key": "another"}, {}, answer):
+            with pytest.raises(OverloadedError, match="limit of running tasks"):
+                await alice.send("go", **refused)
+        with pytest.raises(OverloadedError, match="limit of running tasks"):
+            await User(engine, ALICE if limit == "max_active_tasks_per_caller" else BOB).send("go", key="other")
+        gate.open()
+        assert (await soon(waiting)).status.state is S.COMPLETED
+    assert len(agent.calls) == 2
+
+
+async def test_an_answer_repeated_at_the_limit_of_running_tasks_finds_its_run(store: Store) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"ask": (ASKS,)}, default=(gate, COMPLETED))
+    async with serving(agent, store, max_active_tasks_per_caller=1) as engine:
+        alice = User(engine)
+        asked = await alice.send("ask")
+        answer: dict[str, Any] = {"task_id": asked.id, "message_id": "a", "key": "k"}
+        first = asyncio.create_task(alice.send("answer", **answer))
+        await gate.reached()
+        again = asyncio.create_task(alice.send("answer", **answer))
+        await settle()
+        gate.open()
+        assert await soon(again) == await soon(first)
+    assert len(agent.calls) == 2
+
+
+async def test_a_repeat_is_not_looked_for_in_a_store_that_is_away() -> None:
+    disk = FakeDisk()
+    async with serving(ScriptedAgent(), disk) as engine:
+        alice = User(engine)
+        first = await alice.send("go", key="k")
+        disk.fault = lambda number: "before"
+        with pytest.raises(StoreUnavailableError):
+            await alice.send("go", key="k")
+        disk.fault = lambda number: ""
+        assert await alice.send("go", key="k") == first
+
+
+async def test_a_repeat_whose_task_goes_as_it_is_found_has_no_task() -> None:
+    class Forgetful(InMemoryTaskStore):
+        async def find_key(self, key: str, owner: str) -> str | None:
+            found = await super().find_key(key, owner)
+            if found is not None:
+                assert await self.remove(found, owner)  # as one that expires now
+            return found
+
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, COMPLETED)})
+    async with serving(agent, Forgetful(), max_active_tasks=1) as engine:
+        alice = User(engine)
+        await alice.send("go", key="k")
+        await alice.start("slow")
+        with pytest.raises(TaskNotFoundError):
+            await alice.send("go", key="k")
+        gate.open()

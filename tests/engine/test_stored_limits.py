@@ -163,6 +163,33 @@ async def test_an_answer_by_its_context_is_no_new_task(store: Store) -> None:
         assert (done.id, done.status.state) == (asked.id, S.COMPLETED)
 
 
+@pytest.mark.usefixtures("counted_always")
+async def test_a_repeat_finds_its_task_at_every_limit_of_what_is_stored(store: Store) -> None:
+    for limit in ({"max_stored_tasks_per_caller": 1}, {"max_stored_bytes_per_caller": 1}, {"max_stored_bytes": 1}):
+        async with serving(ScriptedAgent(), store, **limit) as engine:
+            alice = User(engine)
+            (key,) = limit
+            first = await alice.send("go", key=key)
+            assert await alice.send("go", key=key) == first
+            with pytest.raises(OverloadedError):
+                await alice.send("go", key="another")
+            assert await store.remove(first.id, ALICE.owner)
+
+
+async def test_repeats_are_no_tasks(store: Store) -> None:
+    async with serving(ScriptedAgent(), store, max_stored_tasks_per_caller=3) as engine:
+        alice = User(engine)
+        first = await alice.send("go", key="k")
+        for _ in range(5):
+            assert await alice.send("go", key="k") == first
+        assert engine.stored is not None
+        assert (await engine.stored.usage()).tasks == 1
+        await alice.send("go")
+        await alice.send("go")
+        with pytest.raises(LimitExceededError):
+            await alice.send("go")
+
+
 def test_a_store_that_does_not_say_what_it_keeps_is_refused_where_that_is_limited() -> None:
     class Silent(FakeDisk):
         usage = None

@@ -82,6 +82,21 @@ async def test_callers_without_a_name_have_an_allowance_for_each_address() -> No
             await Watcher(stream).rest()
 
 
+async def test_callers_without_a_name_may_have_a_part_of_the_streams_of_others() -> None:
+    gate = Gate()
+    agent = ScriptedAgent(default=(gate, COMPLETED))
+    async with serving(agent, max_streams_per_caller=25, anonymous_part=10) as engine:
+        nobody = CallContext(peer=("10.0.0.1", 1))
+        opened = [await soon(engine.stream_message(request("go"), nobody)) for _ in range(2)]
+        with pytest.raises(LimitExceededError, match="your limit of open streams"):
+            await engine.stream_message(request("go"), nobody)
+        opened.append(await soon(engine.stream_message(request("go"), CallContext(peer=("10.0.0.2", 1)))))
+        named = [await User(engine).stream("go") for _ in range(3)]
+        gate.open()
+        for watcher in (*map(Watcher, opened), *named):
+            await watcher.rest()
+
+
 async def test_streams_that_are_asked_for_together_do_not_pass_the_limit_together() -> None:
     gate, disk = Gate(), FakeDisk()
     disk.hold()

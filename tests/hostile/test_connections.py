@@ -25,7 +25,7 @@ from apcore_a2a import serve
 async def echo(text: str) -> str:
     return text
 
-serve(echo, host="127.0.0.1", port=0, metrics=True, max_connections={ROOM})
+serve(echo, host="127.0.0.1", port=0, metrics=True, max_connections={ROOM}, trusted_proxies=["127.0.0.1"])
 """
 
 
@@ -67,7 +67,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLI
 async def echo(text: str) -> str:
     return text
 
-serve(echo, host="127.0.0.1", port=0, metrics=True)
+serve(echo, host="127.0.0.1", port=0, metrics=True, trusted_proxies=["127.0.0.1"])
 """
 
 

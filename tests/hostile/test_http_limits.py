@@ -34,6 +34,7 @@ serve(answer, host="127.0.0.1", port=0, metrics=True, **{options})
 MOST_MEMORY = 600  # MiB
 NEEDS_PROC = pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
 BODY = 10 * 2**20 - 1000  # bytes of a large request
+NEEDS_LOOPBACK = pytest.mark.skipif(sys.platform != "linux", reason="has one address of this machine only")
 LARGE = 30_000_000  # bytes of a large answer
 V1 = {"A2A-Version": "1.0"}
 MIB = 2**20
@@ -104,13 +105,33 @@ async def test_bodies_that_lack_their_last_byte_hold_no_more_than_their_budget()
         senders = [group.create_task(send_all_but_the_end(client, refused)) for _ in range(count)]
         # Until everybody is either refused, or has sent all that it will.
         held = await until(client, "body_bytes_in_flight", lambda held: held == (BODY - 1) * (count - len(refused)))
-        assert 0 < held <= 256 * MIB
+        assert 0 < held <= 128 * MIB  # half of what all may: one caller's share
         told = [answer for answer in refused if answer]
         assert told
         for answer in told:
-            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert answer.startswith(b"HTTP/1.1 429 ")
             assert b"\r\nretry-after: 1\r\n" in answer
+        async with calling_from("127.0.0.2", client) as other:
+            large = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": " " * (BODY // 2) + "1"}]}
+            assert (await other.post("/message:send", json={"message": large})).status_code == 200
         assert await peak_memory(client) < MOST_MEMORY  # and a small message is answered meanwhile
+        for sender in senders:
+            sender.cancel()
+        await until(client, "body_bytes_in_flight", lambda held: held == 0)
+
+
+@NEEDS_PROC
+async def test_bodies_of_several_callers_hold_no_more_than_the_budget_of_all() -> None:
+    refused: list[bytes] = []
+    async with serving(max_body_bytes_in_flight=12 * MIB) as client, asyncio.TaskGroup() as group:
+        senders = [group.create_task(send_all_but_the_end(client, refused))]
+        await until(client, "body_bytes_in_flight", lambda held: held == BODY - 1)
+        async with calling_from("127.0.0.2", client) as other:
+            large = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": " " * (BODY // 2)}]}
+            answer = await other.post("/message:send", json={"message": large})
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"] == "1"
+        assert "receiving too many large requests" in answer.text
         for sender in senders:
             sender.cancel()
         await until(client, "body_bytes_in_flight", lambda held: held == 0)
@@ -144,7 +165,7 @@ async def test_answers_that_nobody_reads_hold_no_more_than_their_budget() -> Non
 
 
 async def test_a_connection_too_many_is_told_so_and_closed() -> None:
-    async with serving(max_connections=3) as client:
+    async with serving(max_connections=3, max_connections_per_address=3) as client:
         assert (await client.get("/health")).status_code == 200  # its connection stays open
         async with wire(client), wire(client), wire(client) as (reader, _):
             async with asyncio.timeout(PATIENCE):
@@ -158,6 +179,41 @@ async def test_a_connection_too_many_is_told_so_and_closed() -> None:
         async with wire(client) as (reader, writer), asyncio.timeout(PATIENCE):  # there is room again
             writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+
+
+def calling_from(host: str, client: httpx.AsyncClient) -> httpx.AsyncClient:
+    """A client of the same server at another address of this machine."""
+    network = httpx.AsyncHTTPTransport(local_address=host)
+    return httpx.AsyncClient(base_url=client.base_url, headers=V1, timeout=PATIENCE * 4, transport=network)
+
+
+@NEEDS_LOOPBACK
+async def test_one_address_does_not_take_the_connections_of_all() -> None:
+    async with serving(max_connections=4) as client, calling_from("127.0.0.2", client) as other:
+        assert (await client.get("/health")).status_code == 200  # its connection stays open
+        async with wire(client), wire(client) as (reader, _):
+            async with asyncio.timeout(PATIENCE):
+                answer = await reader.read()
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 503 ")
+            assert b"retry-after: 1" in head
+            full = OverloadedError("Your address is at its limit of connections; try again later")
+            assert json.loads(body) == json.loads(v1.encode_rest_error(full, 503))
+            assert (await other.get("/health")).status_code == 200
+        await until(client, "open_connections", lambda connections: connections == 2)
+        async with wire(client) as (reader, writer), asyncio.timeout(PATIENCE):  # there is room again
+            writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_trusted_proxy_may_take_the_connections_of_all() -> None:
+    async with serving(max_connections=4, trusted_proxies=("127.0.0.1",)) as client:
+        async with AsyncExitStack() as stack:
+            for _ in range(4):
+                reader, writer = await stack.enter_async_context(wire(client))
+                writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                async with asyncio.timeout(PATIENCE):
+                    assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
 
 
 BLOCKING = """

@@ -10,7 +10,7 @@ from apcore_a2a.app.serve import ServeOptions, build
 from apcore_a2a.engine.call_context import allowance_of
 from apcore_a2a.http.rate_limit import TokenBuckets
 from apcore_a2a.http.shared_moments import PLACES, SharedMoments
-from tests.fakes import COMPLETED, ScriptedAgent
+from tests.fakes import COMPLETED, Gate, ScriptedAgent
 from tests.interaction.serving import CARD
 from tests.processes import running
 
@@ -345,3 +345,30 @@ async def test_nobody_else_can_say_who_they_are() -> None:
             answer = await http.get("/tasks", headers={"X-Forwarded-For": f"203.0.113.{number}"})
             statuses.append(answer.status_code)
         assert statuses == [200, 429, 429]
+
+
+# ---- what runs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "of_nobody"),
+    [({}, 20), ({"auth": ByName()}, 2), ({"auth": ByName(), "max_active_tasks_per_caller": 5}, 1)],
+    ids=["without authentication", "beside callers with a name", "one at least"],
+)
+async def test_callers_without_a_name_run_a_tenth_beside_those_with_one(options: Any, of_nobody: int) -> None:
+    gate = Gate()
+    given: Any = {"card": CARD, "max_active_tasks_per_caller": 20, **options}  # Any: whatever a case gives
+    agent = build(ScriptedAgent(default=(gate, COMPLETED)), given, host="127.0.0.1")
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "go"}]}
+    body = {"message": message, "configuration": {"returnImmediately": True}}
+
+    async def statuses(http: httpx.AsyncClient, count: int, **headers: str) -> list[int]:
+        return [(await http.post("/message:send", json=body, headers=headers)).status_code for _ in range(count)]
+
+    async with client(app=agent) as here, client("192.0.2.1", app=agent) as there:
+        assert await statuses(here, of_nobody + 1) == [200] * of_nobody + [429]
+        assert await statuses(there, 1) == [200]
+        if "auth" in options:
+            assert await statuses(here, 5, **{"x-name": "ada"}) == [200] * 5
+        gate.open()
+    await agent.engine.close()

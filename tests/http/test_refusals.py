@@ -200,6 +200,17 @@ async def test_connections_too_many_are_counted_and_told_once(caplog: pytest.Log
     assert told[0]["reason"] == "all 1 connections are taken"
 
 
+async def test_connections_too_many_of_one_address_are_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with calling(max_connections_per_address=1) as http:
+        assert (await http.get("/health")).status_code == 200  # its connection stays open
+        for _ in range(3):
+            assert (await answer_to(http.base_url, b"")).startswith(b"HTTP/1.1 503 ")
+        assert (await http.get("/metrics")).json()["refused_connections"] == 3
+    told = [vars(record) for record in caplog.records if record.getMessage() == "connection refused"]
+    assert [(line["levelno"], line["peer"]) for line in told] == [(logging.WARNING, "127.0.0.1")]
+    assert told[0]["reason"] == "it has all 1 connections that one address may have"
+
+
 # ---- no flood ----------------------------------------------------------------------------------------------------
 
 

@@ -160,6 +160,9 @@ async def test_a_key_used_before_answers_with_the_task_it_made(store: Store) -> 
     assert await store.create(author.create(), key="k") is None
     await append(store, author.work())
     assert await store.create(Author("t2").create(), key="k") == "t1"
+    assert await store.find_key("k", ALICE) == "t1"
+    assert await store.find_key("another", ALICE) is None
+    assert await store.find_key("k", BOB) is None
     assert await store.load("t2", ALICE) is None
     await assert_holds(store, author)
 

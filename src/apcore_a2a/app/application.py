@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.app.audited import AuditedOperations, AuditedTasks, Observers
-from apcore_a2a.app.routes import Served, pipeline
+from apcore_a2a.app.routes import ANONYMOUS_PART, Served, pipeline
 from apcore_a2a.app.stores import why_not_open
 from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import Authenticator, close_authenticator, open_authenticator
@@ -76,8 +76,11 @@ class Application(Starlette):
     def __init__(self, parts: Parts, settings: Settings) -> None:
         self.traffic = Traffic(
             max_connections=within_files(settings.max_connections),
+            max_connections_per_address=settings.max_connections_per_address,
             max_body_bytes=settings.max_body_bytes_in_flight,
+            max_body=settings.max_request_bytes,
             max_answer_bytes=settings.max_answer_bytes_in_flight,
+            proxies=settings.trusted_proxies,
         )
         self.metrics = _metrics_of(self) if settings.metrics else None
         self._audit = None if settings.audit_log is None else AuditLog(settings.audit_log)
@@ -263,7 +266,7 @@ def _make_engine(parts: Parts, settings: Settings, metrics: Metrics | None, audi
     engine = Engine(
         parts.agent,
         store,
-        options=_engine_options(parts.card, settings, store),
+        options=_engine_options(parts, settings, store),
         observer=_as_one(observers),
         interceptors=interceptors,
         extended_card=parts.extended_card,
@@ -289,9 +292,11 @@ def _card_endpoint(parts: Parts, settings: Settings) -> CardEndpoint:
     )
 
 
-def _engine_options(card: AgentCard, settings: Settings, store: Store) -> EngineOptions:
+def _engine_options(parts: Parts, settings: Settings, store: Store) -> EngineOptions:
     """The engine keeps what the card promises, and no more."""
     options = settings.engine_options()
+    if parts.auth is not None:  # else nobody has a name, and that is no reason to give less
+        options = replace(options, anonymous_part=ANONYMOUS_PART)
     if isinstance(store, InMemoryTaskStore):  # it keeps to its limits itself, and lets tasks go for new ones
         options = replace(
             options, max_stored_tasks_per_caller=None, max_stored_bytes_per_caller=None, max_stored_bytes=None
@@ -301,10 +306,10 @@ def _engine_options(card: AgentCard, settings: Settings, store: Store) -> Engine
     if context_messages is not None:
         options = replace(options, context_messages=context_messages)
     required: set[str] = set()
-    for extension in card.capabilities.extensions:
+    for extension in parts.card.capabilities.extensions:
         if extension.required:
             required.add(extension.uri)
-    streaming = bool(card.capabilities.streaming)
+    streaming = bool(parts.card.capabilities.streaming)
     return replace(options, streaming=streaming, required_extensions=frozenset(required))
 
 

@@ -46,6 +46,7 @@ from apcore_a2a.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+ANONYMOUS_PART: Final = 10  # what callers without a name have of a caller's share, beside those with one: a tenth
 CORS_HEADERS: Final = (
     "A2A-Version",
     "A2A-Extensions",
@@ -168,7 +169,7 @@ def _rate_limit(served: Served) -> Callable[[ASGIApp], ASGIApp]:
     if anonymous is None and settings.max_requests_per_second is not None:
         anonymous = settings.max_requests_per_second
         if served.auth is not None:  # else nobody has a name, and that is no reason to give less
-            anonymous /= 10
+            anonymous /= ANONYMOUS_PART
     rates = Rates(
         per_caller=settings.max_requests_per_second,
         per_anonymous=anonymous,

@@ -103,6 +103,7 @@ class ServeOptions(TypedDict, total=False):
     max_active_tasks_per_caller: int
     max_streams: int
     max_connections: int
+    max_connections_per_address: int | None
     max_body_bytes_in_flight: int
     max_answer_bytes_in_flight: int
     max_streams_per_caller: int

@@ -169,6 +169,11 @@ limit_options: Final = combine(
     ),
     _setting("max_stored_bytes", "The same of all callers together.  [default: no limit; in memory 256 MiB]", kind=int),
     _setting("max_connections", "Most connections open at once.", kind=int),
+    _setting(
+        "max_connections_per_address",
+        "Most connections of one address; trusted proxies have no limit.  [default: half of all]",
+        kind=int,
+    ),
     _setting("max_body_bytes_in_flight", "Most bytes of request bodies that are not complete.", kind=int),
     _setting("max_answer_bytes_in_flight", "Most bytes of answers that clients have yet to read.", kind=int),
     _setting("max_request_bytes", "Most bytes of one request.", kind=int),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from ipaddress import IPv6Address
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from apcore_a2a.agent import ANONYMOUS, Call, Caller, CancelToken
 from apcore_a2a.protocol.model import SendMessage, Task, Value
 from apcore_a2a.protocol.operations import Operation, Rules
+
+_NAMELESS: Final = f"{ANONYMOUS}\n"  # how their allowances begin, and no other's: a name has no line break
 
 
 class CallContext(Struct, frozen=True, kw_only=True):
@@ -43,19 +45,23 @@ def allowance_of(caller: Caller, peer: tuple[str, int] | None) -> str:
     """Whose share of what is limited a caller takes; those without a name are told apart by their addresses."""
     # All who have no name share their tasks, but not one allowance.
     if caller.type == ANONYMOUS:
-        return f"{ANONYMOUS}\n{_network(peer)}"
+        return _NAMELESS + (network_of(peer[0]) if peer else "")
     if caller.tenant:
         caller = replace(caller, tenant="")
     return caller.owner
 
 
-def _network(peer: tuple[str, int] | None) -> str:
-    if peer is None:
-        return ""
-    host = peer[0]
+def share_of(allowance: str, limit: int, anonymous_part: int) -> int:
+    """How much of a limit that each caller has this one has: those without a name may have only a part."""
+    if anonymous_part == 1 or not allowance.startswith(_NAMELESS):
+        return limit
+    return max(1, limit // anonymous_part)
+
+
+def network_of(host: str) -> str:
+    """What is counted as one address: of IPv6 the network of 64 bits, for whoever has one address has all of it."""
     if ":" not in host:
         return host
-    # Whoever has an IPv6 address has 2**64 of them.
     try:
         address = IPv6Address(host)
     except ValueError:

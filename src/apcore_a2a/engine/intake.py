@@ -20,12 +20,13 @@ from apcore_a2a.engine.elsewhere import Elsewhere, queue_task
 from apcore_a2a.engine.errands import send_on
 from apcore_a2a.engine.event_log import Snapshot
 from apcore_a2a.engine.followers import Followers
-from apcore_a2a.engine.kept_run import dequeue, enqueue
+from apcore_a2a.engine.kept_run import dequeue, enqueue, is_settled
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.next_message import refuse_message
 from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.phase import AgentDecides, NewTask, NextMessage
 from apcore_a2a.engine.progress import OPENED
+from apcore_a2a.engine.repeats import Repeats
 from apcore_a2a.engine.run import Run, retry_pause
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_limits import StoredLimits
@@ -81,6 +82,7 @@ class Intake:
         self.conversations = Conversations(store, options.context_messages)
         self._followers = followers  # where several replicas share the store
         self._stored = stored
+        self._repeats = Repeats(store, runs, followers, by_message_id=options.same_message_same_task)
         self._webhooks: Webhooks | None = None
 
     def offer_webhooks(self, webhooks: Webhooks) -> None:
@@ -95,8 +97,32 @@ class Intake:
         if request.configuration.task_push_notification_config is not None:
             config = request.configuration.task_push_notification_config
             webhook = check_inline(self._webhooks, config, context)
-        if self._followers is None:
-            return await self._begin(request, context, webhook, wait=wait)
+        try:
+            if self._followers is None:
+                return await self._begin(request, context, webhook, wait=wait)
+            return await self._begin_among_others(request, context, webhook, wait=wait)
+        except StoreUnavailableError:
+            raise  # it could not be asked for what came before, either
+        except OverloadedError:  # a limit, which perhaps the same message filled when it came first
+            earlier = await self._find_repeated(request.message, context, wait=wait)
+            if earlier is None:
+                raise
+            return earlier
+
+    async def _find_repeated(
+        self, message: Message, context: CallContext, *, wait: bool
+    ) -> Run | Snapshot | Elsewhere | None:
+        """What came of the same send before, if there was one."""
+        if not message.task_id:
+            return await self._repeats.find(message, context, wait=wait)
+        async with self.live(message.task_id, context) as live:
+            if not self._repeats.is_in(live, message, context):
+                return None
+            return self._runs.running(live.task.id) or await live.latest()
+
+    async def _begin_among_others(
+        self, request: SendMessage, context: CallContext, webhook: Webhook | None, *, wait: bool
+    ) -> Run | Snapshot | Elsewhere:
         for lost in range(MAX_RACES):
             try:
                 return await self._begin(request, context, webhook, wait=wait)
@@ -123,23 +149,18 @@ class Intake:
         else:
             new = await self._begin_task(request, context, webhook, allowance)
             if isinstance(new, Elsewhere):
-                return await self._answer_elsewhere(new, context, wait=wait)
+                if new.earlier is None:
+                    return new
+                new.live.release()
+                return await self._made_before(new.earlier, request, context, wait=wait)
             run = new
         if run.progress.stage < OPENED:
             await run.progress.until(OPENED)
         if run.error is not None:
             raise run.error
         if run.earlier is not None:
-            return await self._earlier(run.earlier, context, wait=wait)
+            return await self._made_before(run.earlier, request, context, wait=wait)
         return run
-
-    async def _answer_elsewhere(
-        self, elsewhere: Elsewhere, context: CallContext, *, wait: bool
-    ) -> Run | Snapshot | Elsewhere:
-        if elsewhere.earlier is None:
-            return elsewhere
-        elsewhere.live.release()
-        return await self._earlier(elsewhere.earlier, context, wait=wait)
 
     # ---- a new task -----------------------------------------------------------------------------------------------
 
@@ -151,7 +172,7 @@ class Intake:
         if message.context_id or message.reference_task_ids:
             await self.conversations.tell(call, context)
         admission = await ask_agent(self._agent, call)
-        key = self._repetition_key(call.request.message, context)
+        key = self._repeats.key_of(call.request.message, context)
         if self._stored is not None:
             self._stored.take(context.owner, request, is_new=True)
         if self._followers is not None and self._runs.room <= 0:
@@ -189,23 +210,13 @@ class Intake:
             metadata[STATE_TRANSITIONS] = []
         return metadata
 
-    def _repetition_key(self, message: Message, context: CallContext) -> str:
-        """What makes a send the same as an earlier one; empty when nothing does."""
-        if not context.idempotency_key and self._options.same_message_same_task:
-            return message.message_id
-        return context.idempotency_key
-
-    async def _earlier(self, task_id: str, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere:
-        """What came of a send that is the same as this one."""
-        run = self._runs.running(task_id)
-        if run is not None:
-            return run
-        if self._followers is not None and wait:
-            live = await self._followers.look(task_id, context.owner, follow=True)
-            live.hold()
-            return Elsewhere(live, None)
-        record = await self.load(task_id, context)
-        return Snapshot(record.document, record.version)
+    async def _made_before(
+        self, task_id: str, request: SendMessage, context: CallContext, *, wait: bool
+    ) -> Run | Snapshot | Elsewhere:
+        """What came of a send that turned out to be the same as this one when it was about to be stored."""
+        if self._stored is not None:
+            self._stored.give_back(context.owner, request)
+        return await self._repeats.outcome(task_id, context, wait=wait)
 
     def _keep_for_restart(self, live: LiveTask, call: Call, *, retry_safe: bool) -> None:
         if self._store.durable:
@@ -249,7 +260,7 @@ class Intake:
         if context_id and context_id != live.task.context_id:
             wrong = Violation("message.contextId", "is not the context of message.taskId")
             raise InvalidParamsError("contextId does not match the task", [wrong])
-        if self._is_repeated(live, request.message, context):
+        if self._repeats.is_in(live, request.message, context):
             return self._runs.running(live.task.id) or await live.latest()
         if live.has_ended():
             raise _ended(live)
@@ -264,11 +275,14 @@ class Intake:
                 record = await self.load(live.task.id, context)
                 return Snapshot(record.document, record.version)
             await self._followers.until_free(live)
+        self._runs.keep_place(live, context.allowance)
         place = live.join_queue()
         if wait or place is None:
             return await self._take_turn(live, place, admitted, context)
         queued = QueuedMessage(request, context.caller)
-        self._runs.in_background(self._run_queued(live, place, queued, admitted), live)
+        # What a restart would know of it, and whose share it is.
+        later = CallContext(caller=context.caller, peer=context.peer)
+        self._runs.in_background(self._run_queued(live, place, queued, admitted, later), live)
         await enqueue(live, queued)
         return await live.latest()
 
@@ -280,11 +294,6 @@ class Intake:
                 await begun.progress.until(OPENED)
                 if begun.error is not None:
                     raise begun.error
-
-    def _is_repeated(self, live: LiveTask, message: Message, context: CallContext) -> bool:
-        if not self._repetition_key(message, context):
-            return False
-        return any(said.message_id == message.message_id for said in live.task.history)
 
     async def _admit(self, live: LiveTask, request: SendMessage, context: CallContext) -> Admitted:
         version = live.version
@@ -310,7 +319,7 @@ class Intake:
         try:
             await live.resync()
             request = admitted.call.request
-            if not _is_settled(live, queued) and not self._is_repeated(live, request.message, context):
+            if not is_settled(live, queued) and not self._repeats.is_in(live, request.message, context):
                 self._check_takes_messages(live)
                 if live.version != admitted.version:
                     # The task went on while the message waited: what the agent knew of it is old.
@@ -345,16 +354,17 @@ class Intake:
         call = new_call(queued.request, live.task, context)
         never_admitted = Admitted(call, retry_safe=False, version=-1)
         place = live.join_queue(acknowledged=True)
-        self._runs.in_background(self._run_queued(live, place, queued, never_admitted), live)
+        self._runs.in_background(self._run_queued(live, place, queued, never_admitted, context), live)
 
-    async def _run_queued(self, live: LiveTask, place: Place, queued: QueuedMessage, admitted: Admitted) -> None:
+    async def _run_queued(
+        self, live: LiveTask, place: Place, queued: QueuedMessage, admitted: Admitted, context: CallContext
+    ) -> None:
         """Run a message when its turn comes; if the store is away then, when it is back.
 
         It stays in the queue, and in the store, until the run that it begins is stored, or the task ends without it, or
         the agent refuses it. Whatever else keeps it from being run (a cancel, a shutdown) ends the task or the process,
         and both see to the queue.
         """
-        context = CallContext(caller=queued.caller)
         attempt = 0
         while not await self._try_queued(live, place, queued, admitted, context):
             await asyncio.sleep(retry_pause(attempt))
@@ -409,14 +419,6 @@ class Intake:
             live = self._runs.find(task_id, context.owner) or self._runs.revive(await self.load(task_id, context))
         with live.held():
             yield live
-
-
-def _is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
-    """Whether a message that waited was refused with its task, or is in it already (the store only seemed to fail)."""
-    if queued is None:
-        return False
-    message_id = queued.request.message.message_id
-    return queued not in live.kept.queue or any(said.message_id == message_id for said in live.task.history)
 
 
 def _ended(live: LiveTask) -> UnsupportedOperationError:

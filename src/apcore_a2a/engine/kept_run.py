@@ -27,6 +27,14 @@ def dequeue(live: LiveTask, queued: QueuedMessage) -> None:
     live.kept.set_queue(tuple(other for other in live.kept.queue if other is not queued))
 
 
+def is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
+    """Whether a message that waited was refused with its task, or is in it already (the store only seemed to fail)."""
+    if queued is None:
+        return False
+    message_id = queued.request.message.message_id
+    return queued not in live.kept.queue or any(said.message_id == message_id for said in live.task.history)
+
+
 async def clear_run(live: LiveTask) -> None:
     """Nothing is run any more, though the task has not ended."""
     run = live.kept.run

@@ -14,6 +14,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     max_active_tasks_per_caller: int = 5_000
     max_streams: int = 10_000
     max_streams_per_caller: int = 1_000
+    anonymous_part: int = 1
+    """Callers without a name have this part of what one may run and watch: with 10 a tenth, one at least."""
     max_stored_tasks_per_caller: int | None = None
     max_stored_bytes_per_caller: int | None = None
     max_stored_bytes: int | None = None

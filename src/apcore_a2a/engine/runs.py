@@ -18,6 +18,7 @@ from apcore_a2a.agent import Agent, AgentEvent, Call, Caller, CancelToken
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.engine import task_log
 from apcore_a2a.engine.background import BackgroundWork
+from apcore_a2a.engine.call_context import share_of
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.observer import Observer
 from apcore_a2a.engine.options import EngineOptions
@@ -60,7 +61,10 @@ class Runs:
         self._limit_per_caller = options.max_active_tasks_per_caller
         self._live: dict[str, LiveTask] = {}  # by task id; each LiveTask enters and leaves by itself
         self._active: dict[str, Run] = {}  # by task id
-        self._active_of: dict[str, int] = {}  # how many by allowance
+        # The places of tasks whose next message is about to be run, by task id: whose share each is of. One whose task
+        # is nobody's turn any more is void, and goes when there would be no room otherwise.
+        self._kept_places: dict[str, str] = {}
+        self._places_of: dict[str, int] = {}  # how many runs and kept places there are, by allowance
         self._background = BackgroundWork()
 
     @property
@@ -74,7 +78,7 @@ class Runs:
     @property
     def room(self) -> int:
         """How many more runs there may be."""
-        return self._limit - len(self._active)
+        return self._limit - len(self._active) - len(self._kept_places)
 
     def check_draining(self) -> None:
         if self.draining:
@@ -83,10 +87,42 @@ class Runs:
     def check_room(self, allowance: str) -> None:
         """Refuse another run when there is no room for it, or none for one more of this caller's."""
         self.check_draining()
-        if len(self._active) >= self._limit:
+        if self._kept_places and (self.room <= 0 or self._has_all(allowance)):
+            self._give_up_void_places()
+        if self.room <= 0:
             raise OverloadedError("The agent is at its limit of running tasks; try again later")
-        if self._active_of.get(allowance, 0) >= self._limit_per_caller:
+        if self._has_all(allowance):
             raise LimitExceededError("You are at your limit of running tasks; wait for one to end")
+
+    def _has_all(self, allowance: str) -> bool:
+        limit = share_of(allowance, self._limit_per_caller, self._options.anonymous_part)
+        return self._places_of.get(allowance, 0) >= limit
+
+    def keep_place(self, live: LiveTask, allowance: str) -> None:
+        """A place for the run of a task's next message, if there is room; a task that runs has one, and passes it on.
+
+        It is kept while it is anybody's turn, or else to the next look: to be called right before joining the queue.
+        """
+        task_id = live.task.id
+        if task_id in self._active or task_id in self._kept_places:
+            return
+        self.check_room(allowance)
+        self._kept_places[task_id] = allowance
+        self._count_place(allowance, 1)
+
+    def _give_up_void_places(self) -> None:
+        for task_id, allowance in list(self._kept_places.items()):
+            live = self._live.get(task_id)
+            if live is None or not live.turn.is_taken:
+                del self._kept_places[task_id]
+                self._count_place(allowance, -1)
+
+    def _count_place(self, allowance: str, change: int) -> None:
+        count = self._places_of.get(allowance, 0) + change
+        if count:
+            self._places_of[allowance] = count
+        else:
+            del self._places_of[allowance]
 
     # ---- live tasks -----------------------------------------------------------------------------------------------
 
@@ -133,7 +169,11 @@ class Runs:
         run = Run(live, call, start, agent=self._agent, observer=self._observer, options=self._options)
         run.allowance = allowance
         self._active[live.task.id] = run
-        self._active_of[allowance] = self._active_of.get(allowance, 0) + 1
+        self._count_place(allowance, 1)
+        if self._kept_places:
+            kept = self._kept_places.pop(live.task.id, None)
+            if kept is not None:
+                self._count_place(kept, -1)
         live.hold()  # until `end_run`
         run.driver = self._background.start(self._drive(run), name=f"run {live.task.id}")
         return run
@@ -157,16 +197,15 @@ class Runs:
 
     def _finish(self, run: Run) -> None:
         del self._active[run.live.task.id]
-        left = self._active_of[run.allowance] - 1
-        if left:
-            self._active_of[run.allowance] = left
-        else:
-            del self._active_of[run.allowance]
         if self._stored is not None:
             self._stored.add(run.live.owner, run.output_bytes)
         if run.started is not None and task_log.is_wanted():
             self._log_rest(run, time.monotonic() - run.started)
         run.live.end_run()
+        if run.live.turn.is_taken:  # somebody has waited for it, who is no new one to be refused
+            self._kept_places[run.live.task.id] = run.allowance
+        else:
+            self._count_place(run.allowance, -1)
 
     def _log_rest(self, run: Run, seconds: float) -> None:
         if run.reply is not None:

@@ -118,6 +118,15 @@ class StoredLimits:
             count.tasks += tasks
             count.bytes += size
 
+    def give_back(self, owner: str, request: SendMessage) -> None:
+        """A new task that was counted by `take` is none."""
+        size = len(encode(request))
+        for account in (account_of(owner), EVERYBODY):
+            count = self._count_of(account)
+            # The store may have counted since, and what was counted before that is forgotten.
+            count.tasks = max(0, count.tasks - 1)
+            count.bytes = max(0, count.bytes - size)
+
     async def usage(self) -> Usage:
         """What is stored of everybody, as far as it is known."""
         count = await self._count(EVERYBODY, INTERVAL)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final, Protocol
 
-from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.call_context import CallContext, share_of
 from apcore_a2a.engine.event_log import READ_AT_ONCE, EventLog, Lagged, LogEntry, StoredEvents
 from apcore_a2a.engine.live_task import LiveTask
 from apcore_a2a.engine.observer import Observer
@@ -170,6 +170,7 @@ class Streams:
         self._observer = observer
         self._limit = options.max_streams
         self._limit_per_caller = options.max_streams_per_caller
+        self._anonymous_part = options.anonymous_part
         self._cancel_on_disconnect = options.cancel_on_disconnect
         self._keep_alive_interval = options.keep_alive_interval
         self._open: Counter[str] = Counter()  # by allowance
@@ -185,7 +186,7 @@ class Streams:
         if self._total >= self._limit:
             raise OverloadedError("The agent is at its limit of open streams; try again later")
         allowance = context.allowance
-        if self._open[allowance] >= self._limit_per_caller:
+        if self._open[allowance] >= share_of(allowance, self._limit_per_caller, self._anonymous_part):
             raise LimitExceededError("You are at your limit of open streams; close one or try again later")
         self._count(allowance, 1)
         room = ExitStack()

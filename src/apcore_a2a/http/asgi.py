@@ -13,7 +13,7 @@ from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.call_context import CallContext, allowance_of
 from apcore_a2a.engine.event_log import READ_AT_ONCE, LogEntry
 from apcore_a2a.engine.streams import Events
 from apcore_a2a.engine.waiting import within
@@ -49,7 +49,6 @@ A2A_JSON: Final = b"application/a2a+json"
 EVENT_STREAM: Final = b"text/event-stream"
 CLOSE: Final = ((b"connection", b"close"),)  # what is left of the request is not worth reading
 RETRY: Final = ((b"retry-after", b"1"),)
-TOO_MANY_BODIES: Final = "The agent is receiving too many large requests; try again later"
 CLIENT_KEY: Final = "a2a.client"  # in a scope: who is behind a trusted proxy, which is `client` itself
 TRACE: Final = ("traceparent", "tracestate")
 _STREAM_HEADERS: Final = (
@@ -197,8 +196,7 @@ _ELSEWHERE: Final = Traffic()  # for a binding that is used without the applicat
 def inbound(scope: Scope) -> Inbound:
     """The request as the bindings see it; the caller is whom the authentication found, else anonymous."""
     caller = scope.get("a2a.caller", _ANYONE)
-    traffic = scope.get(KEY, _ELSEWHERE)
-    return Inbound(dict(scope["headers"]), scope["query_string"], caller, traffic, client_of(scope))
+    return Inbound(dict(scope["headers"]), scope["query_string"], caller, scope.get(KEY, _ELSEWHERE), client_of(scope))
 
 
 def path_of(scope: Scope) -> str:
@@ -231,30 +229,32 @@ async def read_body(request: Inbound, receive: Receive, *, limit: int = MAX_BODY
     if request.headers.get(b"content-encoding", b"identity") != b"identity":
         raise wrong_media_type("Content-Encoding is not supported")
     try:
-        return await within(BODY_DEADLINE, _collect(receive, limit, request.traffic))
+        return await within(BODY_DEADLINE, _collect(receive, limit, request))
     except TimeoutError as error:
         raise HTTPError(408, InvalidRequestError("The request body did not arrive in time"), CLOSE) from error
 
 
-async def _collect(receive: Receive, limit: int, traffic: Traffic) -> bytes:
+async def _collect(receive: Receive, limit: int, request: Inbound) -> bytes:
     chunk, is_last = await _receive_chunk(receive)
     if is_last:  # nearly every body comes in one piece
         if len(chunk) > limit:
             raise too_large(limit)
         return chunk
+    caller = allowance_of(request.caller, request.peer)
     body = io.BytesIO()  # unlike a list of chunks to join, it holds everything once
     try:
         while True:
             if body.tell() + len(chunk) > limit:
                 raise too_large(limit)
-            if not traffic.take_body(len(chunk)):
-                raise HTTPError(503, OverloadedError(TOO_MANY_BODIES), (*RETRY, *CLOSE), is_sending=True)
+            no_room = request.traffic.take_body(len(chunk), caller)
+            if no_room is not None:
+                raise HTTPError(wire(no_room).http, no_room, (*RETRY, *CLOSE), is_sending=True)
             body.write(chunk)
             if is_last:
                 return body.getvalue()
             chunk, is_last = await _receive_chunk(receive)
     finally:
-        traffic.release_body(body.tell())
+        request.traffic.release_body(body.tell(), caller)
 
 
 async def _receive_chunk(receive: Receive) -> tuple[bytes, bool]:

@@ -17,18 +17,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from apcore_a2a.http.one_protocol import OneProtocolParser
 from apcore_a2a.http.one_write import OneWriteTransport
-from apcore_a2a.http.traffic import CERTIFICATE_KEY, KEY, Traffic
+from apcore_a2a.http.traffic import CERTIFICATE_KEY, KEY, Room, Traffic
 from apcore_a2a.safe_headers import NO_STORE, SAFE
 
 HEADER_DEADLINE: Final = 15.0
 MAX_HEADERS: Final = 64 * 1024
 STALLED: Final = 60.0  # seconds after which a client that has taken nothing of what waits for it is let go
 LOOKS: Final = 4  # how often in that time we look whether it has
-_FULL_BODY: Final = (
-    b'{"error":{"code":503,"status":"UNAVAILABLE","message":"The agent is at its limit of connections; '
-    b'try again later","details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"OVERLOADED",'
-    b'"domain":"a2a-protocol.org","metadata":{"type":"OverloadedError"}}]}}'
-)
 
 
 def _last_answer(status: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
@@ -40,9 +35,21 @@ def _last_answer(status: bytes, headers: Iterable[tuple[bytes, bytes]], body: by
     return b"\r\n".join((*lines, b"", body))
 
 
-FULL: Final = _last_answer(
-    b"503 Service Unavailable", ((b"content-type", b"application/json"), (b"retry-after", b"1")), _FULL_BODY
-)
+def _full(message: bytes) -> bytes:
+    body = (
+        b'{"error":{"code":503,"status":"UNAVAILABLE","message":"%s","details":'
+        b'[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"OVERLOADED",'
+        b'"domain":"a2a-protocol.org","metadata":{"type":"OverloadedError"}}]}}' % message
+    )
+    return _last_answer(
+        b"503 Service Unavailable", ((b"content-type", b"application/json"), (b"retry-after", b"1")), body
+    )
+
+
+NO_ROOM: Final = {
+    Room.ALL_TAKEN: _full(b"The agent is at its limit of connections; try again later"),
+    Room.SHARE_TAKEN: _full(b"Your address is at its limit of connections; try again later"),
+}
 # uvicorn warns of each request that it cannot read, and twice of each that asks for a WebSocket: whoever wants to can
 # fill the disk with that. What it says of errors is still said. A filter, and no level: uvicorn resets those.
 _UVICORN: Final = logging.getLogger("uvicorn.error.connections")
@@ -58,6 +65,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.parser: Any = OneProtocolParser(self.parser, self)
         # An application of ours has put it there; around any other there are no limits over all connections.
         self._guard_traffic: Traffic = self.app_state.get(KEY) or Traffic()
+        self._guard_address = ""  # whose share of connections this one is
         self._guard_timer: asyncio.TimerHandle | None = None
         self._guard_look_timer: asyncio.TimerHandle | None = None
         self._guard_idle_looks = 0
@@ -69,14 +77,18 @@ class GuardedProtocol(HttpToolsProtocol):
         if tls is not None and tls.context.verify_mode is not ssl.CERT_NONE:
             # What every request of this connection has in its scope. A copy: the other connections have another.
             self.app_state = {**self.app_state, CERTIFICATE_KEY: tls.getpeercert(binary_form=True)}
-        if self._guard_traffic.connection_opened():
+        traffic = self._guard_traffic
+        self._guard_address = traffic.address_of(self._guard_peer())
+        room = traffic.connection_opened(self._guard_address)
+        if room is Room.FREE:
             self._guard_start()
+            return
+        if room is Room.ALL_TAKEN:
+            traffic.refusals.refuse_connection(self._guard_peer(), limit=traffic.max_connections)
         else:
-            self._guard_traffic.refusals.refuse_connection(
-                self._guard_peer(), limit=self._guard_traffic.max_connections
-            )
-            self.transport.write(FULL)
-            self.transport.close()
+            traffic.refusals.refuse_address(self._guard_address, limit=traffic.max_connections_per_address)
+        self.transport.write(NO_ROOM[room])
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         before: Any = self.scope  # Any: it is None before the first request, and so is the cycle
@@ -108,7 +120,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._guard_stop()
         self._guard_forget()
-        self._guard_traffic.connection_closed()
+        self._guard_traffic.connection_closed(self._guard_address)
         super().connection_lost(exc)
 
     # ---- answers that wait to be read -----------------------------------------------------------------------------

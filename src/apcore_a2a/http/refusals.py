@@ -46,6 +46,13 @@ class Refusals:
             reason = f"all {limit} connections are taken"
             logger.warning("connection refused", extra={"peer": peer, "reason": reason})
 
+    def refuse_address(self, address: str, *, limit: int) -> None:
+        """One address has as many connections as it may have; there is room for others."""
+        self.connections += 1
+        if self._lines.is_due(f"{address}\nconnections"):
+            reason = f"it has all {limit} connections that one address may have"
+            logger.warning("connection refused", extra={"peer": address, "reason": reason})
+
     def refuse_peer(self, peer: str, reason: str) -> None:
         """Somebody was sent away before there was a request: they speak no HTTP, or not the TLS that is asked for."""
         if self._lines.is_due(f"{peer}\n{reason}"):

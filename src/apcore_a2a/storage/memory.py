@@ -347,11 +347,13 @@ class InMemoryTaskStore:
             return None
         return stored
 
+    async def find_key(self, key: str, owner: str) -> str | None:
+        stored = self._find(self._keys.get((owner, key), ""))
+        return None if stored is None else stored.id
+
     async def load(self, task_id: str, owner: str) -> Record | None:
         stored = self._find(task_id) if owner == EVERYBODY else self._find_own(task_id, owner)
-        if stored is None:
-            return None
-        return stored.record()
+        return None if stored is None else stored.record()
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
         return await self.webhooks.events(task_id, owner, after, limit)  # they are kept for webhooks alone
@@ -437,9 +439,7 @@ class InMemoryTaskStore:
             True
         """
         stored = self._find(task_id)
-        if stored is None:
-            return None
-        return stored.document().task()
+        return None if stored is None else stored.document().task()
 
     async def list(self, context_id: str | None = None, cursor: str | None = None, limit: int = 50) -> TaskListResult:
         """One page of the tasks of anonymous callers, the newest first.

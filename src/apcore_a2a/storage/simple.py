@@ -139,8 +139,8 @@ class SimpleStore:
             await self._create(change, key)
             return None
         async with self._key_lock:  # of two creations with one key, the second waits to see what becomes of the first
-            earlier = self._keys.get((change.owner, key))
-            if earlier is not None and await self.load(earlier, change.owner) is not None:
+            earlier = await self.find_key(key, change.owner)
+            if earlier is not None:
                 return earlier
             await self._create(change, key)
             self._remember(change.owner, key, change.task.id)
@@ -150,6 +150,12 @@ class SimpleStore:
         await self._submit(change, key)
         if change.webhook is not None:
             await self.webhooks.keep_first(change.task.id)
+
+    async def find_key(self, key: str, owner: str) -> str | None:
+        earlier = self._keys.get((owner, key))
+        if earlier is None or await self.load(earlier, owner) is None:
+            return None
+        return earlier
 
     def append(self, change: Change) -> "asyncio.Future[None]":
         return self._submit(change, None)

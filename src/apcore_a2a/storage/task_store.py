@@ -179,6 +179,9 @@ class Store(Protocol):
             OverloadedError: full of tasks that have not ended.
         """
 
+    async def find_key(self, key: str, owner: str) -> str | None:
+        """The id of the task that this owner made with `key`, if it is kept."""
+
     # Not `async`: the order of the calls is that of the writes, and a store that is done when the call returns, as
     # memory is, costs no turn of the loop (docs/decisions/0042).
     def append(self, change: Change) -> "asyncio.Future[None] | None":

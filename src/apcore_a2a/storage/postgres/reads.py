@@ -15,7 +15,7 @@ from apcore_a2a.protocol.model import Document, Task, decode_task, encode
 from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
 from apcore_a2a.storage.postgres.connecting import Connection
 from apcore_a2a.storage.postgres.schema import CODES, STATES
-from apcore_a2a.storage.postgres.statements import to_bytes, to_text
+from apcore_a2a.storage.postgres.statements import FIND_KEY, to_bytes, to_text
 from apcore_a2a.storage.task_store import EVERYBODY, MAX_READ_BYTES, Page, Query, Record
 
 LARGE: Final = 256 * 1024  # bytes of events that are not read on the loop
@@ -91,6 +91,13 @@ def _rebuild(body: bytes | None, events: list[bytes]) -> Document:
         task = decode_task(body)
     v1.replay(task, events)
     return Document(encode(task), task)
+
+
+async def find_key(connection: Connection, key: str, owner: str) -> str | None:
+    found = await connection.fetchval(FIND_KEY, to_bytes(owner), to_bytes(key))
+    if found is None:
+        return None
+    return to_text(found)
 
 
 async def load(connection: Connection, task_id: str, owner: str) -> Record | None:

@@ -159,6 +159,9 @@ class PostgresStore:
         parts.writer.submit(make_write(change, future, is_new=True, key=key))
         return await future
 
+    async def find_key(self, key: str, owner: str) -> str | None:
+        return await self.database.ask(reads.find_key, key, owner)
+
     def append(self, change: Change) -> "asyncio.Future[None]":
         parts = self._parts
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -141,6 +141,9 @@ class SQLiteStore:
     async def create(self, change: Change, *, key: str = "") -> str | None:
         return await self._database.submit(Tables.create, take_snapshot(change), key)
 
+    async def find_key(self, key: str, owner: str) -> str | None:
+        return await self._database.submit(Tables.find_key, key, owner)  # behind the writes that are on their way
+
     def append(self, change: Change) -> "asyncio.Future[None]":
         return self._database.submit(Tables.append, take_snapshot(change))
 

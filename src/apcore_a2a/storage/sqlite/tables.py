@@ -139,12 +139,18 @@ class Tables:
         self.database.execute("REPLACE INTO document VALUES (0, 0, zeroblob(?))", (PROBE_SIZE,))
         self.database.execute("DELETE FROM document WHERE task = 0")
 
+    def find_key(self, key: str, owner: str) -> str | None:
+        found = self.database.execute("SELECT id FROM task WHERE owner = ? AND key = ?", (owner, key)).fetchone()
+        if found is None:
+            return None
+        return str(found[0])
+
     def create(self, change: ChangeSnapshot, key: str) -> str | None:
         execute = self.database.execute
         if key:
-            earlier = execute("SELECT id FROM task WHERE owner = ? AND key = ?", (change.owner, key)).fetchone()
+            earlier = self.find_key(key, change.owner)
             if earlier is not None:
-                return str(earlier[0])
+                return earlier
         self._make_room(change.id)
         code = CODES[change.state]
         values = (

@@ -71,7 +71,9 @@ class A2AError(Exception):
         # An error often says back what a client wrote: no control character of theirs reaches a terminal through us.
         if not self.message.isprintable():
             self.message = clean_text(self.message)
-        self.kind = clean_text(kind or type(self).__name__)  # clients see it as `type` in the error's details
+        self.kind = type(self).__name__  # clients see it as `type` in the error's details
+        if kind:
+            self.kind = clean_text(kind)
         # Texts, because google.rpc.ErrorInfo has a map of texts for them; what is not known is left out.
         self.metadata: Mapping[str, str] = {
             name: clean_text(str(value)) for name, value in metadata.items() if value is not None

@@ -369,7 +369,8 @@ def test_a_program_that_leaves_a_stream_open_does_not_hang(server: ScriptedServe
         await hang(request, writer)
 
     server.on("/", write, result(task()))
-    command = [sys.executable, "-c", program, server.url]
+    # From Python 3.12 on, a fork beside a thread is warned of.
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, server.url]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, output, "")

@@ -5,7 +5,6 @@ Rule: `WIRE` read backwards is the only table. Remote text is data: cleaned, sho
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from math import ceil
 from typing import Any, Final
 
@@ -159,6 +158,8 @@ def read_retry_after(response: HttpResponse) -> int:
 
 def _read_date(text: str) -> datetime | None:
     """An HTTP date (RFC 9110 §5.6.7), which is always in UTC."""
+    from email.utils import parsedate_to_datetime  # a megabyte, for an answer that hardly ever comes
+
     try:
         return parsedate_to_datetime(text).replace(tzinfo=UTC)
     except (ValueError, OverflowError):  # the latter of an offset with many digits

@@ -180,6 +180,14 @@ async def test_a_provider_that_hangs_holds_up_nobody_whose_key_is_known(
         await idp.behave("well")
 
 
+async def test_a_fetch_from_a_provider_that_hangs_is_given_up(idp: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "TIMEOUT", 0.2)
+    await idp.behave("hangs")
+    with pytest.raises(fetching.FetchError, match="could not be read"):
+        await asyncio.wait_for(fetching.fetch_json(idp.jwks_url), PATIENCE / 2)
+    await idp.behave("well")
+
+
 @requirement("FR-AUT-001")
 async def test_an_issuer_and_a_secret_do_not_mix() -> None:
     arguments: list[dict[str, Any]] = [

@@ -14,7 +14,7 @@ from typing import Any
 from joserfc import jwt
 from joserfc.jwk import ECKey, RSAKey
 
-from apcore_a2a.app.door import AuthMiddleware
+from apcore_a2a.app.access import AuthMiddleware
 from apcore_a2a.auth.api_keys import APIKeyAuthenticator, hash_key, new_key
 from apcore_a2a.auth.authenticator import identify
 from apcore_a2a.auth.jwt import JWTAuthenticator

@@ -72,8 +72,7 @@ def chunk_10() -> bytes:
 
 def ours() -> dict[str, Codec]:
     from apcore_a2a.protocol import jsonrpc, v1
-    from apcore_a2a.protocol.model import decode_task
-    from apcore_a2a.protocol.operations import Operation
+    from apcore_a2a.protocol.model import Operation, decode_task
 
     request, task, event = request_10(), decode_task(task_10()), v1.decode_event(chunk_10())
 

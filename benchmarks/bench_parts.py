@@ -25,13 +25,11 @@ from uvicorn.server import ServerState
 from apcore_a2a.agent import Call, Caller, CancelToken
 from apcore_a2a.app.serve import build_app
 from apcore_a2a.engine.agent_output import check_event
-from apcore_a2a.engine.call_context import CallContext
-from apcore_a2a.engine.live_task import LiveTask
-from apcore_a2a.engine.observer import Silent
-from apcore_a2a.http.guard import GuardedProtocol
+from apcore_a2a.engine.context import CallContext, Silent
+from apcore_a2a.engine.task import LiveTask
+from apcore_a2a.http.server.connection import GuardedProtocol
 from apcore_a2a.protocol import jsonrpc, v1
-from apcore_a2a.protocol.model import Document
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import Document, Operation
 from benchmarks import wire
 from benchmarks.measuring import ROOT, Table
 from benchmarks.peers.ours import Obedient

@@ -11,9 +11,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage.contract import Query, Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Query, Store
 from benchmarks.measuring import FULL, Findings, Plan, Table, bytes_written, percentile, ratio, run_alone
 from tests.storage.contract import ALICE, Author, append
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import asyncpg
 
-from apcore_a2a.engine.cluster import BEATS
+from apcore_a2a.engine.replica.lease import BEATS
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
 from apcore_a2a.storage.postgres.replicas import BEAT
 from apcore_a2a.storage.postgres.store import PostgresStore

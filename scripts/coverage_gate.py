@@ -21,8 +21,8 @@ CORE = (
     "agent.py",
     "ids_and_time.py",
     "protocol/*.py",
-    "engine/*.py",
-    "storage/task_store.py",
+    "engine/**/*.py",
+    "storage/contract.py",
     "agents/apcore/*.py",
 )
 

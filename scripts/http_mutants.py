@@ -12,7 +12,7 @@ from scripts.mutants import Mutant, cases_of, run_all
 SMUGGLING: Final = "tests/hostile/test_smuggling.py"
 ORIGINS: Final = "tests/http/test_origins.py"
 SAFE: Final = "tests/http/test_safe_headers.py"
-TLS: Final = "tests/http/test_tls.py"
+TLS: Final = "tests/http/server/test_tls.py"
 CARDS: Final = "tests/app/test_signing.py"
 CANARIES: Final = "tests/hostile/test_canaries.py"
 DRIBBLE: Final = "tests/hostile/test_connections.py"
@@ -23,13 +23,13 @@ TRAFFIC: Final = "tests/http/test_traffic.py"
 
 HANDSHAKES: Final = "tests/hostile/test_handshakes.py"
 
-LISTENER: Final = "../http/tls_listener.py"
-GUARD: Final = "../http/guard.py"
-HOSTS: Final = "../http/origins.py"
+LISTENER: Final = "../http/server/tls.py"
+GUARD: Final = "../http/server/connection.py"
+HOSTS: Final = "../http/middleware.py"
 ROUTES: Final = "../app/routes.py"
 SIGNING: Final = "../app/signing.py"
 CERTIFICATES: Final = "client_certificates.py"
-HANDED_ON: Final = "../http/client_certificate.py"
+HANDED_ON: Final = "../http/middleware.py"
 _START: Final = "        super().__init__(*args, **kwargs)\n"
 
 
@@ -66,14 +66,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "refusals are no flood",
-        "../once_a_minute.py",
+        "../log_throttle.py",
         "            if now - told_at < INTERVAL:\n",
         "            if False:\n",
         REFUSALS,
     ),
     Mutant(
         "many callers are no flood",
-        "../once_a_minute.py",
+        "../log_throttle.py",
         "        elif len(self._told_at) >= MAX_LINES:\n",
         "        elif False:\n",
         REFUSALS,
@@ -138,11 +138,11 @@ MUTANTS: Final = (
     ),
     Mutant(
         "127.0.0.1.evil.example is another",
-        "../loopback.py",
+        "../web.py",
         "return ip_address(host).is_loopback",
         'return host.startswith("127.")',
         ORIGINS,
-        (("../loopback.py", _NO_ADDRESS, _NO_ADDRESS.replace("return False", "return host.startswith('127.')")),),
+        (("../web.py", _NO_ADDRESS, _NO_ADDRESS.replace("return False", "return host.startswith('127.')")),),
     ),
     Mutant(
         "a name with a dot is not this machine's",
@@ -161,18 +161,16 @@ MUTANTS: Final = (
         "return False and",
         ORIGINS,
     ),
-    Mutant(
-        "answers are not guessed at", "../safe_headers.py", '    (b"x-content-type-options", b"nosniff"),\n', "", SAFE
-    ),
-    Mutant("answers are not framed", "../safe_headers.py", '    (b"x-frame-options", b"DENY"),\n', "", SAFE),
+    Mutant("answers are not guessed at", "../web.py", '    (b"x-content-type-options", b"nosniff"),\n', "", SAFE),
+    Mutant("answers are not framed", "../web.py", '    (b"x-frame-options", b"DENY"),\n', "", SAFE),
     Mutant(
         "answers do not tell where one was",
-        "../safe_headers.py",
+        "../web.py",
         '    (b"referrer-policy", b"no-referrer"),\n',
         "",
         SAFE,
     ),
-    Mutant("answers are not kept", "../safe_headers.py", '((b"cache-control", b"no-store"),)', "()", SAFE),
+    Mutant("answers are not kept", "../web.py", '((b"cache-control", b"no-store"),)', "()", SAFE),
     Mutant(
         "https for good is for others than localhost", "../app/serve.py", " or is_loopback(settings.host)", "", SAFE
     ),
@@ -194,25 +192,25 @@ MUTANTS: Final = (
     Mutant(
         "only a trusted proxy hands certificates on",
         HANDED_ON,
-        "if peer is not None and peer[0] in self._proxies:",
-        "if True:",
+        "!= HEADER]\n        if peer is not None and peer[0] in self._proxies:",
+        "!= HEADER]\n        if True:",
         TLS,
     ),
     Mutant(
         "a proxy's own certificate is nobody's",
         HANDED_ON,
-        "if peer is not None and peer[0] in self._proxies:",
-        "if False:",
+        "!= HEADER]\n        if peer is not None and peer[0] in self._proxies:",
+        "!= HEADER]\n        if False:",
         TLS,
     ),
     Mutant(
         "callers are asked for certificates",
-        "../http/tls.py",
+        "../http/server/tls.py",
         "context.verify_mode = _MODES[files.client_certs]",
         "pass",
         TLS,
     ),
-    Mutant("TLS is new enough", "../http/tls.py", "ssl.TLSVersion.TLSv1_2", "ssl.TLSVersion.TLSv1", TLS),
+    Mutant("TLS is new enough", "../http/server/tls.py", "ssl.TLSVersion.TLSv1_2", "ssl.TLSVersion.TLSv1", TLS),
     Mutant("a certificate has its time", CERTIFICATES, "if not begin <= datetime.now(UTC) <= end:", "if False:", TLS),
     Mutant(
         "only names on the list come in",
@@ -262,10 +260,12 @@ MUTANTS: Final = (
         "                    self._log(",
         HANDSHAKES,
     ),
-    Mutant("a renewed certificate is shown", "../http/tls.py", "if stamps == self._seen:", "if True:", HANDSHAKES),
+    Mutant(
+        "a renewed certificate is shown", "../http/server/tls.py", "if stamps == self._seen:", "if True:", HANDSHAKES
+    ),
     Mutant(
         "half a renewal changes nothing",
-        "../http/tls.py",
+        "../http/server/tls.py",
         "except (BadTLSFiles, OSError) as error:",
         "except ZeroDivisionError as error:",
         HANDSHAKES,
@@ -306,7 +306,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a webhook's credentials are not told",
-        "../engine/webhooks.py",
+        "../engine/webhooks/operations.py",
         "tuple(_without_credentials(webhook.config) for webhook in shown)",
         "tuple(webhook.config for webhook in shown)",
         CANARIES,

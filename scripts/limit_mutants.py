@@ -12,9 +12,9 @@ QUOTAS: Final = (
     "tests/storage/test_contract_usage.py tests/storage/test_memory_bytes.py"
 )
 BUCKETS: Final = "../http/rate_limit.py"
-PROXIES: Final = "../http/forwarded.py"
-CONTEXT: Final = "../engine/call_context.py"
-MOMENTS: Final = "../http/shared_moments.py"
+PROXIES: Final = "../http/middleware.py"
+CONTEXT: Final = "../engine/context.py"
+MOMENTS: Final = "../http/rate_limit.py"
 STORED: Final = "../engine/stored_limits.py"
 ROUTES: Final = "../app/routes.py"
 _ROOM: Final = "        if self._has_all(allowance):\n            raise"
@@ -91,8 +91,8 @@ LIMITS: Final = (
     Mutant(
         "only a trusted proxy says whom it forwards",
         PROXIES,
-        "if peer is not None and peer[0] in self._proxies:",
-        "if peer is not None:",
+        "if peer is not None and peer[0] in self._proxies:\n            scope[CLIENT_KEY]",
+        "if peer is not None:\n            scope[CLIENT_KEY]",
         RATES,
     ),
     Mutant("what a client made up is not read", PROXIES, "for text in reversed(named):", "for text in named:", RATES),
@@ -198,7 +198,7 @@ LIMITS: Final = (
     ),
     Mutant(
         "a tenant is no second share of the store",
-        "../storage/task_store.py",
+        "../storage/contract.py",
         'return owner.partition("\\n")[0]',
         "return owner",
         QUOTAS,
@@ -212,7 +212,7 @@ LIMITS: Final = (
     ),
     Mutant(
         "tenants are counted in PostgreSQL's store",
-        "../storage/postgres/usage.py",
+        "../storage/postgres/reads.py",
         "owner < $1 || '\\\\x0b'::bytea",
         "FALSE",
         QUOTAS,

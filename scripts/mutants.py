@@ -77,7 +77,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a subject names somebody",
-        "claims.py",
+        "jwt.py",
         "    if isinstance(claim, str) and claim:\n        return claim",
         "    return str(claim)",
         also=(("jwt.py", "**self._required).validate(claims)", "**self._required)"),),
@@ -90,32 +90,32 @@ MUTANTS: Final = (
     ),
     Mutant(
         "an id is a text or a number",
-        "claims.py",
+        "jwt.py",
         "    if isinstance(claim, str) and claim:\n        return claim",
         "    return str(claim)",
         "tests/auth/test_jwt.py",
     ),
-    Mutant("nobody is the system", "claims.py", "if kind == SYSTEM:", "if False:"),
-    Mutant("a type is a text", "claims.py", 'raise TokenRefused(f"{name} must be a text")', "return str(claim)"),
-    Mutant("a role is a text or a number", "claims.py", "if isinstance(role, bool) or not", "if False and not"),
+    Mutant("nobody is the system", "jwt.py", "if kind == SYSTEM:", "if False:"),
+    Mutant("a type is a text", "jwt.py", 'raise TokenRefused(f"{name} must be a text")', "return str(claim)"),
+    Mutant("a role is a text or a number", "jwt.py", "if isinstance(role, bool) or not", "if False and not"),
     Mutant(
-        "a scope is a text", "claims.py", 'raise TokenRefused(f"{name} must be a text or a list of texts")', "return []"
+        "a scope is a text", "jwt.py", 'raise TokenRefused(f"{name} must be a text or a list of texts")', "return []"
     ),
     Mutant("a secret is strong", "keys.py", "if len(secret) < MIN_SECRET or", "if False and"),
     Mutant("a secret has different characters", "keys.py", "or len(set(secret)) < MIN_DIFFERENT", ""),
     Mutant("a public key is no secret", "keys.py", "public = _import_public(text)", "public = None", "tests/auth"),
     Mutant("an RSA key has 2048 bits", "keys.py", "if bits < MIN_RSA_BITS:", "if False:"),
-    Mutant("a known token expires", "checked_tokens.py", "if checked.until <= now:", "if False:", "tests/auth"),
+    Mutant("a known token expires", "jwt.py", "if checked.until <= now:", "if False:", "tests/auth"),
     Mutant(
         "a known token needs its key",
-        "checked_tokens.py",
+        "jwt.py",
         "if generation != self._generation:",
         "if False:",
         "tests/auth/test_checked_tokens.py tests/auth/test_oidc.py",
     ),
     Mutant(
         "known tokens are few",
-        "checked_tokens.py",
+        "jwt.py",
         "while self._characters > self._max_characters:",
         "while False:",
         "tests/auth/test_checked_tokens.py",
@@ -123,7 +123,7 @@ MUTANTS: Final = (
     # ---- the door
     Mutant(
         "one set of credentials",
-        "../app/door.py",
+        "../app/access.py",
         "if name_text in headers and name_text in self._credential_headers:",
         "if False:",
         f"{HOSTILE} tests/auth/test_door.py",
@@ -137,14 +137,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "who cannot be known stays out",
-        "../app/door.py",
+        "../app/access.py",
         'await self._refuse_for_now(scope, send, "the authenticator failed")\n            return\n        if caller',
         "caller = None\n        if False",
         "tests/hostile/test_http_auth.py",
     ),
     Mutant(
         "bad credentials do not make a guest",
-        "any_of.py",
+        "authenticator.py",
         "in asked or self._authenticators:",
         "in self._authenticators:",
         "tests/auth/test_any_of.py",
@@ -155,37 +155,33 @@ MUTANTS: Final = (
     Mutant("a key is for checking", "keys.py", '"verify" not in jwk.get("key_ops", ["verify"])', "False", ISSUER_TESTS),
     Mutant("a key keeps to the algorithm it names", "keys.py", "algorithms &= {said}", "pass", ISSUER_TESTS),
     Mutant("keys are few", "keys.py", 'if len(document["keys"]) > MAX_KEYS:', "if False:", ISSUER_TESTS),
-    Mutant(
-        "keys are looked for once a minute", "issuer_keys.py", "self._looked_again < pause:", "-1 > 0:", ISSUER_TESTS
-    ),
-    Mutant(
-        "many who wait cause one fetch", "issuer_keys.py", "if self.generation != asked:", "if False:", ISSUER_TESTS
-    ),
+    Mutant("keys are looked for once a minute", "keys.py", "self._looked_again < pause:", "-1 > 0:", ISSUER_TESTS),
+    Mutant("many who wait cause one fetch", "keys.py", "if self.generation != asked:", "if False:", ISSUER_TESTS),
     Mutant(
         "keys stay when a fetch fails",
-        "issuer_keys.py",
+        "keys.py",
         "            self._failures += 1\n",
         "            self._failures += 1\n            self.current = None\n",
         f"{ISSUER_TESTS} {OIDC_TESTS}",
     ),
-    Mutant("the document is the issuer's", "issuer_keys.py", "if named != self._issuer:", "if False:", ISSUER_TESTS),
+    Mutant("the document is the issuer's", "keys.py", "if named != self._issuer:", "if False:", ISSUER_TESTS),
     Mutant(
         "https leads to https",
-        "issuer_keys.py",
+        "keys.py",
         'urlsplit(self._issuer).scheme == "https" and',
         "False and",
         ISSUER_TESTS,
     ),
     Mutant(
         "http is for this machine",
-        "fetching.py",
+        "keys.py",
         "and is_loopback(parts.hostname or",
         "and (parts.hostname or",
         ISSUER_TESTS,
     ),
-    Mutant("a document has an end", "fetching.py", "if len(body) > MAX_DOCUMENT:", "if False:", OIDC_TESTS),
-    Mutant("a fetch has an end", "fetching.py", "total=TIMEOUT", "total=3600", OIDC_TESTS),
-    Mutant("redirects are not followed", "fetching.py", "allow_redirects=False", "allow_redirects=True", OIDC_TESTS),
+    Mutant("a document has an end", "keys.py", "if len(body) > MAX_DOCUMENT:", "if False:", OIDC_TESTS),
+    Mutant("a fetch has an end", "keys.py", "total=TIMEOUT", "total=3600", OIDC_TESTS),
+    Mutant("redirects are not followed", "keys.py", "allow_redirects=False", "allow_redirects=True", OIDC_TESTS),
     # ---- API keys
     Mutant("what is kept is a hash", "api_keys.py", "if not _HASH.fullmatch(key.hash):", "if False:", KEY_TESTS),
     Mutant("a key belongs to one", "api_keys.py", "if key.hash in found:", "if False:", KEY_TESTS),

@@ -10,10 +10,9 @@ from msgspec import UNSET
 
 from apcore_a2a.agent import Call, Caller, CancelToken
 from apcore_a2a.agents.as_agent import as_agent
-from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.context import CallContext, EngineOptions
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.event_log import LogEntry
-from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.streams import Events
 from apcore_a2a.errors import UnsupportedOperationError
 from apcore_a2a.protocol.model import (

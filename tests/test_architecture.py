@@ -33,9 +33,8 @@ RULES: Final = {
     "errors": may("clean_text", ""),
     "ids_and_time": may("", ""),
     "clean_text": may("", ""),
-    "safe_headers": may("", ""),
-    "loopback": may("", ""),
-    "once_a_minute": may("", ""),
+    "web": may("", ""),
+    "log_throttle": may("", ""),
     "protocol": may("errors", "msgspec"),
     "agent": may("protocol errors", "msgspec"),
     # Whatever becomes an Agent.
@@ -45,31 +44,22 @@ RULES: Final = {
     "agents.as_agent": may("agents agents.a2a_sdk agent", ""),
     # aiohttp fetches the keys that an issuer publishes.
     "auth": may(
-        "agent protocol errors clean_text ids_and_time loopback once_a_minute", "aiohttp cryptography joserfc msgspec"
+        "agent protocol errors clean_text ids_and_time web log_throttle", "aiohttp cryptography joserfc msgspec"
     ),
-    "engine": may("agent protocol errors ids_and_time clean_text storage.task_store", "msgspec"),
-    "http": may(
-        "http.traffic http.trusted_proxies engine agent protocol errors clean_text loopback safe_headers "
-        "storage.task_store",
-        "msgspec starlette",
-    ),
-    "http.refusals": may("engine agent errors clean_text once_a_minute", ""),
-    "http.traffic": may("http.refusals http.trusted_proxies engine errors", ""),
-    "http.trusted_proxies": may("", ""),
-    "http.tls": may("", "msgspec"),
-    "http.one_write": may("", ""),
-    "http.one_protocol": may("", "httptools"),
-    "http.guard": may("http.one_protocol http.one_write http.traffic safe_headers", "uvicorn"),
-    "http.tls_listener": may("http.tls http.traffic", ""),
-    "http.server": may("http.tls http.tls_listener http.traffic", "uvicorn"),
-    "storage.task_store": may("protocol errors", "msgspec"),
-    "storage": may("storage.task_store protocol errors", "msgspec"),
-    "storage.postgres": may("storage storage.task_store protocol errors", "asyncpg msgspec"),
+    "engine": may("agent protocol errors ids_and_time clean_text storage.contract", "msgspec"),
+    "http": may("http.traffic engine agent protocol errors clean_text web storage.contract", "msgspec starlette"),
+    "http.traffic": may("engine agent errors clean_text log_throttle", ""),
+    "http.server.tls": may("http.traffic", "msgspec"),
+    "http.server.connection": may("http.traffic web", "httptools uvicorn"),
+    "http.server.server": may("http.server.tls http.traffic", "uvicorn"),
+    "storage.contract": may("protocol errors", "msgspec"),
+    "storage": may("storage.contract protocol errors", "msgspec"),
+    "storage.postgres": may("storage storage.contract protocol errors", "asyncpg msgspec"),
     "client": may("protocol errors ids_and_time clean_text", "aiohttp httpx joserfc msgspec"),
     # Posting to webhooks; the signatures are for their receivers, too.
     "webhooks.signatures": may("", ""),
     "webhooks": may("webhooks.signatures engine protocol errors", "aiohttp"),
-    "settings": may("engine http.tls http.traffic http.trusted_proxies protocol errors webhooks.signatures", "msgspec"),
+    "settings": may("engine http.server.tls http.traffic protocol errors webhooks.signatures", "msgspec"),
     # Remote agents as modules: the client on one side, apcore on the other.
     "remote": may("agents agents.apcore client protocol errors clean_text", "apcore msgspec pydantic"),
     # Composition: the only packages that may import everything.
@@ -192,15 +182,15 @@ def test_a_cycle_is_found() -> None:
     [
         ("apcore_a2a.client.client", "from apcore_a2a.engine.engine import Engine"),
         ("apcore_a2a.client.client", "import starlette.requests"),
-        ("apcore_a2a.client.jsonrpc", "from apcore_a2a import serve"),
+        ("apcore_a2a.client.bindings", "from apcore_a2a import serve"),
         ("apcore_a2a.engine.engine", "from apcore_a2a.storage.memory import InMemoryTaskStore"),
         ("apcore_a2a.engine.engine", "from apcore_a2a.storage import memory"),
-        ("apcore_a2a.engine.engine", "def deliver():\n    from apcore_a2a.http import server"),
+        ("apcore_a2a.engine.engine", "def deliver():\n    from apcore_a2a.http.server import server"),
         ("apcore_a2a.engine.engine", "import apcore"),
-        ("apcore_a2a.agents.apcore.parts", "import starlette"),
-        ("apcore_a2a.agents.apcore.parts", "if TYPE_CHECKING:\n    from apcore_a2a.engine.engine import Engine"),
-        ("apcore_a2a.agents.apcore.parts", "from ..engine import engine"),
-        ("apcore_a2a.agents.apcore.parts", "import_module('apcore_a2a.engine.engine')"),
+        ("apcore_a2a.agents.apcore.call", "import starlette"),
+        ("apcore_a2a.agents.apcore.call", "if TYPE_CHECKING:\n    from apcore_a2a.engine.engine import Engine"),
+        ("apcore_a2a.agents.apcore.call", "from ..engine import engine"),
+        ("apcore_a2a.agents.apcore.call", "import_module('apcore_a2a.engine.engine')"),
         ("apcore_a2a.auth.jwt", "from starlette.requests import Request"),
         ("apcore_a2a.storage.memory", "import asyncpg"),
         ("apcore_a2a.storage.memory", "from apcore_a2a.agent import Caller"),
@@ -214,7 +204,7 @@ def test_a_cycle_is_found() -> None:
     ],
 )
 def test_a_forbidden_import_is_found(module: str, source: str) -> None:
-    modules = frozenset({"apcore_a2a.storage.memory", "apcore_a2a.http.server", "apcore_a2a.engine.engine"})
+    modules = frozenset({"apcore_a2a.storage.memory", "apcore_a2a.http.server.server", "apcore_a2a.engine.engine"})
     assert find_violations(module, source, modules)
 
 
@@ -222,8 +212,8 @@ def test_a_forbidden_import_is_found(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("apcore_a2a.client.client", "from apcore_a2a import __version__"),
-        ("apcore_a2a.engine.engine", "from apcore_a2a.storage.task_store import TaskStore"),
-        ("apcore_a2a.http.server", "import uvicorn"),
+        ("apcore_a2a.engine.engine", "from apcore_a2a.storage.contract import TaskStore"),
+        ("apcore_a2a.http.server.server", "import uvicorn"),
         ("apcore_a2a.protocol.v1", "from datetime import datetime\nfrom msgspec import Raw"),
         ("apcore_a2a.auth.jwt", "from joserfc import jwt"),
         ("apcore_a2a.app.serve", "import uvicorn\nfrom apcore_a2a.storage.memory import InMemoryTaskStore"),

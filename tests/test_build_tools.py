@@ -36,7 +36,7 @@ def test_a_code_line_holds_more_than_comment_and_docstring(source: str, lines: i
 
 def test_the_core_is_what_every_message_passes_through() -> None:
     names = {str(path.relative_to(PACKAGE)) for path in core_files()}
-    assert {"errors.py", "protocol/model.py", "engine/run.py", "agents/apcore/module_agent.py"} <= names
+    assert {"errors.py", "protocol/model.py", "engine/run.py", "agents/apcore/agent.py"} <= names
     assert not {"__init__.py", "protocol/v03/rest.py", "http/rest.py"} & names
 
 

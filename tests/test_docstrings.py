@@ -8,7 +8,7 @@ import pytest
 import apcore_a2a
 from apcore_a2a.agents.executors import EventQueue, RequestContext, RequestContextBuilder, TaskUpdater
 from apcore_a2a.app.application import Application
-from apcore_a2a.storage.task_store import Store, TellsTrouble, TellsUsage
+from apcore_a2a.storage.contract import Store, TellsTrouble, TellsUsage
 from tests.requirements import requirement
 
 EXPORTED = [getattr(apcore_a2a, name) for name in apcore_a2a.__all__]

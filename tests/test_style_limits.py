@@ -14,7 +14,7 @@ from scripts.code_lines import docstring_lines
 from tests.sources import ROOT, WRITTEN, python_files
 
 # Both without docstrings: nobody shall save on an explanation.
-FILE_LINES: Final = 400
+FILE_LINES: Final = 600
 FUNCTION_LINES: Final = 40
 
 # "path" or "path:function" → the size it has today.
@@ -54,8 +54,8 @@ def test_every_exception_is_still_needed_and_as_small_as_stated() -> None:
 
 
 def test_a_long_file_and_a_long_function_are_found() -> None:
-    source = "def long():\n" + '    """One.\n\n    Two."""\n' + "    pass\n" * 40 + "\n" * 400
-    assert measure("x.py", source) == {"x.py": 441, "x.py:long": 41}
+    source = "def long():\n" + '    """One.\n\n    Two."""\n' + "    pass\n" * 40 + "\n" * 600
+    assert measure("x.py", source) == {"x.py": 641, "x.py:long": 41}
 
 
 def test_ruff_counts_complexity_and_parameters() -> None:

@@ -17,9 +17,9 @@ from apcore_a2a.protocol.model import (
     decode_task,
     encode,
 )
+from apcore_a2a.storage.contract import Change, Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Change, Store
 from benchmarks.peers.serving import CHUNK, arguments, finished, prepare
 
 MANY = 10_000_000

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from apcore_a2a.agent import Call as Call
     from apcore_a2a.agents.as_agent import as_agent as as_agent
     from apcore_a2a.agents.executors import AgentExecutor as AgentExecutor
-    from apcore_a2a.agents.functions import ask as ask
-    from apcore_a2a.agents.skills import skill as skill
+    from apcore_a2a.agents.functions.agent import ask as ask
+    from apcore_a2a.agents.functions.skill import skill as skill
     from apcore_a2a.app.serve import async_serve as async_serve
     from apcore_a2a.app.serve import serve as serve
     from apcore_a2a.auth.api_keys import APIKeyAuthenticator as APIKeyAuthenticator
     from apcore_a2a.auth.authenticator import Authenticator as Authenticator
-    from apcore_a2a.auth.claims import ClaimMapping as ClaimMapping
     from apcore_a2a.auth.client_certificates import ClientCertificateAuthenticator as ClientCertificateAuthenticator
+    from apcore_a2a.auth.jwt import ClaimMapping as ClaimMapping
     from apcore_a2a.auth.jwt import JWTAuthenticator as JWTAuthenticator
     from apcore_a2a.client.client import A2AClient as A2AClient
     from apcore_a2a.client.sync import Client as Client
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from apcore_a2a.remote.mount import RemoteAgent as RemoteAgent
     from apcore_a2a.remote.mount import mount_remote as mount_remote
     from apcore_a2a.settings import Settings as Settings
+    from apcore_a2a.storage.contract import TaskStore as TaskStore
     from apcore_a2a.storage.memory import InMemoryTaskStore as InMemoryTaskStore
     from apcore_a2a.storage.sqlite.store import SQLiteStore as SQLiteStore
-    from apcore_a2a.storage.task_store import TaskStore as TaskStore
 
 __version__ = "0.9.0"
 
@@ -65,7 +65,7 @@ _EXPORTS: Final = {
     "AgentExecutor": "apcore_a2a.agents.executors",
     "Authenticator": "apcore_a2a.auth.authenticator",
     "Call": "apcore_a2a.agent",
-    "ClaimMapping": "apcore_a2a.auth.claims",
+    "ClaimMapping": "apcore_a2a.auth.jwt",
     "Client": "apcore_a2a.client.sync",
     "ClientCertificateAuthenticator": "apcore_a2a.auth.client_certificates",
     "ContentTypeNotSupportedError": "apcore_a2a.errors",
@@ -86,16 +86,16 @@ _EXPORTS: Final = {
     "SkillNotFoundError": "apcore_a2a.errors",
     "TaskNotCancelableError": "apcore_a2a.errors",
     "TaskNotFoundError": "apcore_a2a.errors",
-    "TaskStore": "apcore_a2a.storage.task_store",
+    "TaskStore": "apcore_a2a.storage.contract",
     "UnauthenticatedError": "apcore_a2a.errors",
     "UnsupportedOperationError": "apcore_a2a.errors",
     "VersionNotSupportedError": "apcore_a2a.errors",
     "as_agent": "apcore_a2a.agents.as_agent",
-    "ask": "apcore_a2a.agents.functions",
+    "ask": "apcore_a2a.agents.functions.agent",
     "async_serve": "apcore_a2a.app.serve",
     "mount_remote": "apcore_a2a.remote.mount",
     "serve": "apcore_a2a.app.serve",
-    "skill": "apcore_a2a.agents.skills",
+    "skill": "apcore_a2a.agents.functions.skill",
 }
 
 __all__ = [

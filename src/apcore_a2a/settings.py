@@ -9,10 +9,9 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from apcore_a2a.engine.options import EngineOptions
-from apcore_a2a.http.tls import ClientCertificates
-from apcore_a2a.http.traffic import MAX_BODY, MIB
-from apcore_a2a.http.trusted_proxies import TrustedProxies
+from apcore_a2a.engine.context import EngineOptions
+from apcore_a2a.http.server.tls import ClientCertificates
+from apcore_a2a.http.traffic import MAX_BODY, MIB, TrustedProxies
 from apcore_a2a.protocol.card import CardMode
 from apcore_a2a.protocol.decoding import MAX_VALUES
 from apcore_a2a.webhooks.signatures import parse_secret

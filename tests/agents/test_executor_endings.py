@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from apcore_a2a.agents import executor_agent
+from apcore_a2a.agents import executors
 from apcore_a2a.agents.executors import EventQueue, RequestContext, TaskUpdater
-from apcore_a2a.engine.options import EngineOptions
+from apcore_a2a.engine.context import EngineOptions
 from apcore_a2a.protocol.model import Task, TaskState
 from tests.conversations import contents, talk_to, text_of
 from tests.scripted_executor import Scripted, forever, new_task
@@ -96,7 +96,7 @@ async def test_cancel_is_called_even_if_execute_swallows_its_cancellation() -> N
 async def test_cancel_may_be_what_ends_an_execute_that_ignores_its_cancellation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(executor_agent, "UNWIND_TIME", 0.01)
+    monkeypatch.setattr(executors, "UNWIND_TIME", 0.01)
     told, ended = asyncio.Event(), asyncio.Event()
 
     async def stubborn(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
@@ -121,7 +121,7 @@ async def test_cancel_may_be_what_ends_an_execute_that_ignores_its_cancellation(
 async def test_a_cancel_that_never_returns_is_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(executor_agent, "CANCEL_TIME", 0.01)
+    monkeypatch.setattr(executors, "CANCEL_TIME", 0.01)
 
     async def hangs(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         await asyncio.Event().wait()

@@ -8,7 +8,7 @@ import pytest
 from apcore_a2a.agents.as_agent import as_agent
 from apcore_a2a.agents.content import agent_message
 from apcore_a2a.agents.executors import AgentExecutor, EventQueue, RequestContext, TaskUpdater
-from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.context import CallContext
 from apcore_a2a.errors import AgentError
 from apcore_a2a.protocol.model import ArtifactUpdate, Message, StatusUpdate, Task, TaskState
 from tests.conversations import contents, make_call, talk_to, text_of

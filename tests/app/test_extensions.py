@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from apcore_a2a.cli.extensions import Reloader, open_extensions
-from apcore_a2a.cli.targets import import_file
+from apcore_a2a.cli.serve.targets import Reloader, import_file, open_extensions
 from tests.sources import ROOT
 
 MODULE = (ROOT / "examples" / "extensions" / "text" / "stats.py").read_text()

@@ -13,8 +13,7 @@ from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, __version__, async_s
 from apcore_a2a.agents.executors import TaskUpdater
 from apcore_a2a.app.serve import ServeOptions, build
 from apcore_a2a.errors import OverloadedError, TaskNotFoundError
-from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import Operation, Task, TaskState, TaskStatus
 from apcore_a2a.settings import Settings
 from tests.app.test_app import CARD, V1, send
 from tests.auth.tokens import SECRET, bearer

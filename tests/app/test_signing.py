@@ -24,7 +24,7 @@ from apcore_a2a.app.serve import build_app
 from apcore_a2a.app.signing import make_signer
 from apcore_a2a.client.signatures import CardVerifier
 from apcore_a2a.errors import A2ADiscoveryError
-from apcore_a2a.http.discovery import interfaces
+from apcore_a2a.http.card import interfaces
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentExtension, AgentInterface, AgentSkill
 from apcore_a2a.protocol.card_forms import payloads_03, payloads_1

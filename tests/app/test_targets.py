@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from apcore_a2a import A2AClient
-from apcore_a2a.cli.targets import DirectoryTarget, ObjectTarget, load_target, parse_target
+from apcore_a2a.cli.serve.targets import DirectoryTarget, ObjectTarget, load_target, parse_target
 from tests.app.test_serving import address
 from tests.auth.tokens import SECRET
 from tests.cli.pseudo_terminal import at_terminal

@@ -10,8 +10,8 @@ import pytest
 
 from apcore_a2a import async_serve
 from apcore_a2a.agent import Caller
-from apcore_a2a.agents.apcore.served_executor import ServedExecutor
-from apcore_a2a.agents.functions import ask
+from apcore_a2a.agents.apcore.executor import ServedExecutor
+from apcore_a2a.agents.functions.agent import ask
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.model import Message, Part, Role
 from apcore_a2a.testing import app_client

@@ -6,9 +6,8 @@ import pytest
 
 from apcore_a2a import JWTAuthenticator
 from apcore_a2a.agent import Caller
-from apcore_a2a.auth.any_of import AnyOf, as_authenticator
 from apcore_a2a.auth.api_keys import APIKeyAuthenticator, hash_key
-from apcore_a2a.auth.credentials import challenge, credential_headers
+from apcore_a2a.auth.authenticator import AnyOf, as_authenticator, challenge, credential_headers
 from apcore_a2a.errors import OverloadedError
 from tests.auth.tokens import SECRET, bearer
 from tests.requirements import requirement

@@ -7,8 +7,8 @@ import pytest
 
 from apcore_a2a import JWTAuthenticator
 from apcore_a2a.agent import Caller
-from apcore_a2a.auth import checked_tokens
-from apcore_a2a.auth.checked_tokens import MAX_SECONDS, CheckedTokens, digest_of
+from apcore_a2a.auth import jwt
+from apcore_a2a.auth.jwt import MAX_SECONDS, CheckedTokens, digest_of
 from tests.auth.tokens import SECRET, bearer
 
 ADA = Caller(id="ada", type="user")
@@ -72,4 +72,4 @@ def test_a_token_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("apcore_a2a.auth.jwt._verify", never)
     assert auth.authenticate(headers) is first
-    assert checked_tokens.digest_of(headers["authorization"][7:]) != ONE
+    assert jwt.digest_of(headers["authorization"][7:]) != ONE

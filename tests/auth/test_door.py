@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.app.door import AuthMiddleware
+from apcore_a2a.app.access import AuthMiddleware
 from apcore_a2a.errors import UnauthenticatedError
 from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.v03 import jsonrpc as v03

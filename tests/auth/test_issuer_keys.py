@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey, OctKey, OKPKey
 
-from apcore_a2a.auth.fetching import FetchError, check_address
-from apcore_a2a.auth.issuer_keys import LOOK_AGAIN, REFRESH, TRY_AGAIN, IssuerKeys
-from apcore_a2a.auth.keys import MAX_KEYS, import_published_keys
+from apcore_a2a.auth.keys import (
+    LOOK_AGAIN,
+    MAX_KEYS,
+    REFRESH,
+    TRY_AGAIN,
+    FetchError,
+    IssuerKeys,
+    check_address,
+    import_published_keys,
+)
 from tests.auth.tokens import RSA, short_rsa_jwk
 from tests.engine.driving import until
 
@@ -246,7 +253,7 @@ async def test_keys_are_fetched_when_the_server_starts_and_again_later(
         await go_on.wait()
         go_on.clear()
 
-    monkeypatch.setattr("apcore_a2a.auth.repeating.asyncio.sleep", sleep)
+    monkeypatch.setattr("apcore_a2a.auth.authenticator.asyncio.sleep", sleep)
     keys = IssuerKeys(jwks_url=CERTS, fetch=web.fetch)
     keys.open()
     keys.open()  # once is enough

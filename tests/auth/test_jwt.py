@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from joserfc.jwk import ECKey, KeySet, OctKey, OKPKey, RSAKey
 
 from apcore_a2a.auth.authenticator import Authenticator
-from apcore_a2a.auth.claims import ClaimMapping
-from apcore_a2a.auth.jwt import MAX_TOKEN, JWTAuthenticator
+from apcore_a2a.auth.jwt import MAX_TOKEN, ClaimMapping, JWTAuthenticator
 from tests.auth.tokens import RSA, SECRET, bearer
 from tests.requirements import requirement
 

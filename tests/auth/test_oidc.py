@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from apcore_a2a import A2AClient, JWTAuthenticator
-from apcore_a2a.auth import fetching
-from apcore_a2a.auth.claims import ClaimMapping
+from apcore_a2a.auth import keys
+from apcore_a2a.auth.jwt import ClaimMapping
 from apcore_a2a.client import OAuth2ClientCredentials
 from tests.app.test_app import send
 from tests.app.test_options import banking
@@ -163,7 +163,7 @@ async def test_without_any_key_nobody_comes_in_and_the_answer_says_later(idp: Pr
 async def test_a_provider_that_hangs_holds_up_nobody_whose_key_is_known(
     idp: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "TIMEOUT", 0.2)
+    monkeypatch.setattr(keys, "TIMEOUT", 0.2)
     async with agent(JWTAuthenticator(issuer=idp.issuer, audience="agents")) as served:
         old = await idp.bearer()
         assert await served.status(old) == 200
@@ -181,10 +181,10 @@ async def test_a_provider_that_hangs_holds_up_nobody_whose_key_is_known(
 
 
 async def test_a_fetch_from_a_provider_that_hangs_is_given_up(idp: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "TIMEOUT", 0.2)
+    monkeypatch.setattr(keys, "TIMEOUT", 0.2)
     await idp.behave("hangs")
-    with pytest.raises(fetching.FetchError, match="could not be read"):
-        await asyncio.wait_for(fetching.fetch_json(idp.jwks_url), PATIENCE / 2)
+    with pytest.raises(keys.FetchError, match="could not be read"):
+        await asyncio.wait_for(keys.fetch_json(idp.jwks_url), PATIENCE / 2)
     await idp.behave("well")
 
 

@@ -6,7 +6,7 @@ import pytest
 from joserfc.jwk import ECKey, OKPKey
 
 from apcore_a2a import ClaimMapping, JWTAuthenticator
-from apcore_a2a.auth.any_of import AnyOf
+from apcore_a2a.auth.authenticator import AnyOf
 from apcore_a2a.auth.keys import import_published_keys
 from tests.auth.tokens import RSA, SECRET, bearer
 

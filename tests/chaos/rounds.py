@@ -23,8 +23,8 @@ from apcore_a2a.engine.stored_run import MAX_ATTEMPTS
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Task, TaskState
+from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Query
 from tests.chaos.worker import ACK, READY, digest
 from tests.engine.driving import ALICE, chunks_of, text_of
 from tests.sources import ROOT

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from apcore_a2a.engine.target import MAX_WORKERS_PER_TARGET
+from apcore_a2a.engine.webhooks.delivery import MAX_WORKERS_PER_TARGET
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.storage.sqlite.store import SQLiteStore

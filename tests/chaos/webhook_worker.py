@@ -11,7 +11,7 @@ import sys
 
 from apcore_a2a.app.application import Application
 from apcore_a2a.app.serve import build_app
-from apcore_a2a.engine import delivery
+from apcore_a2a.engine.webhooks import delivery
 from apcore_a2a.protocol.model import PushConfig, SendConfiguration, Task
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.webhooks.sender import WebhookSender

@@ -11,12 +11,11 @@ import click
 import pytest
 from msgspec.structs import replace
 
-from apcore_a2a.agents.apcore.module_agent import ModuleAgent
-from apcore_a2a.agents.apcore.sources import open_modules
+from apcore_a2a.agents.apcore.agent import ModuleAgent
+from apcore_a2a.agents.apcore.executor import open_modules
 from apcore_a2a.agents.as_agent import as_agent
 from apcore_a2a.app.serve import build
-from apcore_a2a.cli.chat_input import Command, parse_line
-from apcore_a2a.cli.chat_output import TurnPrinter
+from apcore_a2a.cli.chat import Command, TurnPrinter, parse_line
 from apcore_a2a.protocol.card import AgentCapabilities
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part
 from tests.cli.conftest import Terminal, hosted, scripted

@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from apcore_a2a.cli.serve import command
+from apcore_a2a.cli.serve.command import command
 from tests.sources import ROOT
 
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from apcore_a2a.cli.downloads import save_artifacts
+from apcore_a2a.cli.output import save_artifacts
 from apcore_a2a.protocol.card import AgentCapabilities
 from apcore_a2a.protocol.model import Artifact, Part, TaskState
 from tests.cli.conftest import Terminal, hosted, interruptible, scripted

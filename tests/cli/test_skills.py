@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 import pytest
 
-from apcore_a2a.agents.apcore.module_agent import ModuleAgent
-from apcore_a2a.agents.apcore.sources import open_modules
+from apcore_a2a.agents.apcore.agent import ModuleAgent
+from apcore_a2a.agents.apcore.executor import open_modules
 from apcore_a2a.app.serve import build
 from apcore_a2a.cli.send import send
 from apcore_a2a.cli.skills import MAX_AGENTS, cache_file, complete_skill, read_known, remember_skills

@@ -102,7 +102,7 @@ def test_every_example_of_the_page_works(
     assert ran.out
 
 
-@pytest.mark.parametrize("module", ["card", "send", "task", "push", "conformance.command", "completion"])
+@pytest.mark.parametrize("module", ["card", "send", "task", "push", "validate.command", "completion"])
 def test_a_command_that_calls_agents_loads_no_server(module: str) -> None:
     program = f"import sys, apcore_a2a.cli.{module}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20)

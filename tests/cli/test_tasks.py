@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from apcore_a2a.engine import delivery
+from apcore_a2a.engine.webhooks import delivery
 from apcore_a2a.testing.webhook import WebhookReceiver
 from tests.cli.conftest import Terminal, elsewhere, hosted, scripted
 from tests.client.scripted import CARD, card, respond, status, stream

@@ -10,8 +10,17 @@ from collections.abc import Iterable, Iterator
 from apcore_a2a.protocol.dialect import Dialect
 from apcore_a2a.protocol.jsonrpc import format_result
 from apcore_a2a.protocol.lifecycle import copy, fold
-from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Event, Part, StatusUpdate, Task, TaskState, TaskStatus
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import (
+    Artifact,
+    ArtifactUpdate,
+    Event,
+    Operation,
+    Part,
+    StatusUpdate,
+    Task,
+    TaskState,
+    TaskStatus,
+)
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.client.scripted import STREAM_END, STREAM_HEAD, Request, chunk, reset, respond
 

@@ -147,7 +147,7 @@ async def test_an_expired_token_is_fetched_anew(
     server: ScriptedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("apcore_a2a.client.oauth.time.monotonic", lambda: now)
+    monkeypatch.setattr("apcore_a2a.client.auth.time.monotonic", lambda: now)
     server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, grant("one"), grant("two"))
     server.on("/", result(task()))
     client = connect(auth=OAuth2ClientCredentials("app", "s3cret"), card_ttl=1e9)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from apcore_a2a.client import Retry
-from apcore_a2a.client.retry import READS, SENDS
+from apcore_a2a.client.options import READS, SENDS
 from apcore_a2a.errors import (
     A2AConnectionError,
     A2ADiscoveryError,
@@ -16,8 +16,7 @@ from apcore_a2a.errors import (
     OverloadedError,
     TaskNotFoundError,
 )
-from apcore_a2a.protocol.model import Task
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import Operation, Task
 from tests.client.conftest import Connect
 from tests.client.scripted import Request, ScriptedServer, error, hang, reset, respond, result, task
 

@@ -15,7 +15,7 @@ from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
 from apcore_a2a.client import A2AClient
 from apcore_a2a.errors import A2ADiscoveryError
-from apcore_a2a.protocol.jcs import canonicalize
+from apcore_a2a.protocol.card_forms import canonicalize
 from tests.client.conftest import Connect
 from tests.client.scripted import CARD, ScriptedServer, card, card_03, respond, result
 

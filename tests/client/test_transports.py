@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from apcore_a2a.client import aiohttp_transport, httpx_transport
-from apcore_a2a.client.open_transport import open_transport
+from apcore_a2a.client.channel import open_transport
 from apcore_a2a.client.transport import HttpRequest, Transport, read_all
 from apcore_a2a.errors import A2AConnectionError, InvalidAgentResponseError
 from apcore_a2a.protocol.v03 import jsonrpc as v03

@@ -7,10 +7,10 @@ import pytest
 
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, PushConfig, TaskState
+from apcore_a2a.storage.contract import Change, Query, Webhook
 from apcore_a2a.storage.postgres import reads, writer
 from apcore_a2a.storage.postgres.statements import WRITE
 from apcore_a2a.storage.postgres.store import PostgresStore
-from apcore_a2a.storage.task_store import Change, Query, Webhook
 from tests.cluster.checker import check_database, check_reads, check_versions
 from tests.cluster.replicas import Client, Place, Told, new_place
 from tests.postgres_server import shared_server

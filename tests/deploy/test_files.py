@@ -14,10 +14,10 @@ import uvicorn
 import yaml  # type: ignore[import-untyped]  # it comes with apcore, without types
 
 from apcore_a2a.app.serve import LAST_ANSWERS
-from apcore_a2a.cli.serve import command
+from apcore_a2a.cli.serve.command import command
 from apcore_a2a.http.health import LIVE, PATIENCE, READY
-from apcore_a2a.http.server import LAST_GRACE
-from apcore_a2a.http.trusted_proxies import TrustedProxies
+from apcore_a2a.http.server.server import LAST_GRACE
+from apcore_a2a.http.traffic import TrustedProxies
 from apcore_a2a.settings import Settings
 from tests.sources import ROOT
 

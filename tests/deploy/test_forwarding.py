@@ -13,7 +13,7 @@ from apcore_a2a import ClientCertificateAuthenticator
 from tests.deploy.balancers import COUNTER, DEADLINE, Balancer, Certificate, find_balancer
 from tests.deploy.test_files import ENVIRONMENTS, unit
 from tests.fakes import COMPLETED, ScriptedAgent
-from tests.http.test_tls import Authority, in_header
+from tests.http.server.test_tls import Authority, in_header
 from tests.interaction.serving import serving
 from tests.processes import running
 

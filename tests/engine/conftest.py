@@ -3,8 +3,7 @@
 import pytest
 
 from apcore_a2a.engine import engine, run, runs, streams
-from apcore_a2a.engine.phase import MOVES, Phase
-from apcore_a2a.engine.run import Run
+from apcore_a2a.engine.run import MOVES, Phase, Run
 
 
 @pytest.fixture

@@ -11,11 +11,9 @@ from itertools import count
 from typing import Any, TypeVar
 
 from apcore_a2a.agent import Admission, Agent, AgentEvent, Call, Caller
-from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.context import CallContext, EngineOptions, Silent
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.event_log import LogEntry
-from apcore_a2a.engine.observer import Silent
-from apcore_a2a.engine.options import EngineOptions
 from apcore_a2a.engine.streams import Events
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import (
@@ -34,8 +32,8 @@ from apcore_a2a.protocol.model import (
     TaskState,
 )
 from apcore_a2a.protocol.v03 import jsonrpc as v03
+from apcore_a2a.storage.contract import Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.task_store import Store
 from tests.fakes import PATIENCE
 
 ALICE = Caller(id="alice", type="user", issuer="test")

@@ -14,7 +14,7 @@ from apcore_a2a.errors import A2AError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Document, Task, TaskState, encode
-from apcore_a2a.storage.task_store import Change, Page, Query, Record
+from apcore_a2a.storage.contract import Change, Page, Query, Record
 
 RUNNING = (TaskState.SUBMITTED, TaskState.WORKING)
 

@@ -11,13 +11,13 @@ from typing import Literal
 from msgspec.structs import replace
 
 from apcore_a2a.engine.agent_output import check_event
-from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.context import CallContext
 from apcore_a2a.engine.stored_run import StoredRun
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus, encode
-from apcore_a2a.storage.task_store import Change, Command, Followed, Hint, News, Record
+from apcore_a2a.storage.contract import Change, Command, Followed, Hint, News, Record
 from tests.engine.driving import ALICE, request, settle, until
 from tests.engine.fake_disk import RUNNING, FakeDisk, Row
 

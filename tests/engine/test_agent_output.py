@@ -20,8 +20,8 @@ from apcore_a2a.protocol.model import (
     TaskState,
     TaskStatus,
 )
+from apcore_a2a.storage.contract import Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.task_store import Store
 from tests.engine.driving import Acts, User, chunks_of, serving, text_of, until, words
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, WORKING, Gate, ScriptedAgent, Step, chunk, pause, says, status

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from apcore_a2a.engine.background import BackgroundWork
+from apcore_a2a.engine.runs import BackgroundWork
 from tests.engine.driving import soon
 from tests.fakes import Gate
 

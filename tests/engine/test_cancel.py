@@ -15,7 +15,7 @@ from apcore_a2a.errors import (
     UnsupportedOperationError,
 )
 from apcore_a2a.protocol.model import CancelTask, Task, TaskState
-from apcore_a2a.storage.task_store import Record
+from apcore_a2a.storage.contract import Record
 from tests.engine.driving import (
     Acts,
     Ledger,

@@ -20,9 +20,9 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 from apcore_a2a.protocol.v1 import encode_record
+from apcore_a2a.storage.contract import Change, Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Change, Store
 from tests.requirements import requirement
 
 

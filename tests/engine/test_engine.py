@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.context import CallContext
 from apcore_a2a.engine.engine import LARGE_PAGE
 from apcore_a2a.engine.streams import Stream
 from apcore_a2a.errors import (
@@ -17,8 +17,16 @@ from apcore_a2a.errors import (
     UnsupportedOperationError,
 )
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard
-from apcore_a2a.protocol.model import GetExtendedCard, ListTasks, PushConfig, SubscribeToTask, Task, TaskState, Value
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import (
+    GetExtendedCard,
+    ListTasks,
+    Operation,
+    PushConfig,
+    SubscribeToTask,
+    Task,
+    TaskState,
+    Value,
+)
 from tests.engine.driving import ALICE, BOB, V03, User, chunks_of, request, serving, soon, until, words
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, status
 from tests.requirements import requirement

@@ -10,8 +10,8 @@ from apcore_a2a.agent import AgentEvent, Call
 from apcore_a2a.errors import TaskNotCancelableError
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage.contract import Store
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Store
 from tests.engine.driving import BOB, V03, Acts, User, chunks_of, serving, soon, text_of, words
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
 from tests.storage.contract import STORES, Clock

@@ -14,8 +14,8 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.protocol.model import PushConfig, Role, SendConfiguration, SendMessage, TaskState
 from apcore_a2a.storage import cursor
+from apcore_a2a.storage.contract import Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.task_store import Store
 from tests.engine.driving import ALICE, BOB, V03, User, request, serving, soon, words
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, status

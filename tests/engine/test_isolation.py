@@ -7,15 +7,23 @@ import pytest
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.context import CallContext
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.model import CancelTask, GetTask, ListTasks, SubscribeToTask, Task, TaskState, encode
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import (
+    CancelTask,
+    GetTask,
+    ListTasks,
+    Operation,
+    SubscribeToTask,
+    Task,
+    TaskState,
+    encode,
+)
 from apcore_a2a.protocol.v03 import jsonrpc as v03
+from apcore_a2a.storage.contract import Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.task_store import Store
 from tests.engine.driving import ALICE, BOB, V03, User, request, serving, settle, soon, until
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk

@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, Call, Caller
-from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.context import CallContext
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.errors import LimitExceededError, OverloadedError, UnsupportedOperationError
 from apcore_a2a.protocol.model import Document, TaskState
-from apcore_a2a.storage.task_store import Record
+from apcore_a2a.storage.contract import Record
 from tests.engine.driving import ALICE, BOB, User, request, serving, settle, soon, until
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, Step, chunk

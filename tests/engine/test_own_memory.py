@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from apcore_a2a.engine import cluster
-from apcore_a2a.engine.errands import Errand
-from apcore_a2a.engine.followers import HEARD_FOR, POLL, Followers
+from apcore_a2a.engine.replica import lease
+from apcore_a2a.engine.replica.followers import HEARD_FOR, POLL, Followers
+from apcore_a2a.engine.replica.requests import Errand
 from apcore_a2a.protocol.model import Task, TaskState, encode
-from apcore_a2a.storage.task_store import Command, Hint
+from apcore_a2a.storage.contract import Command, Hint
 from tests.engine.driving import ALICE, User, serving, settle, until
 from tests.engine.shared_disk import OWNER, SharedDisk
 from tests.fakes import COMPLETED, Gate, ScriptedAgent
@@ -60,7 +60,7 @@ async def test_it_does_not_while_the_run_is_being_stopped() -> None:
 async def test_what_others_ask_is_looked_at_though_wake_ups_speak_of_other_things(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster, "CANCEL_GRACE", 0)
+    monkeypatch.setattr(lease, "CANCEL_GRACE", 0)
     disk = SharedDisk()
     gate = Gate()
     async with serving(ScriptedAgent({"slow": (gate, COMPLETED)}), disk) as engine:
@@ -90,7 +90,7 @@ async def test_what_is_followed_and_what_waits_is_looked_at_though_wake_ups_spea
         disk.put("waits", "", retry_safe=True)
         await disk.replicas.hears(NOTHING)
         assert (watcher.states, disk.runners["waits"]) == ([], "")  # it has just looked
-        monkeypatch.setattr(cluster, "POLL", 0)
+        monkeypatch.setattr(lease, "POLL", 0)
         await disk.replicas.hears(NOTHING)
         await disk.replicas.hears(NOTHING)
         await watcher.rest()

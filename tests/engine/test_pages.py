@@ -2,24 +2,13 @@
 
 import re
 
-from apcore_a2a.engine import (
-    conversation,
-    delivery,
-    event_log,
-    live_task,
-    phase,
-    recovery,
-    run,
-    runs,
-    stored_run,
-    streams,
-    target,
-)
-from apcore_a2a.engine.options import DEFAULTS
+from apcore_a2a.engine import conversation, event_log, recovery, run, runs, stored_run, streams, task
+from apcore_a2a.engine.context import DEFAULTS
+from apcore_a2a.engine.webhooks import delivery
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, TRANSITIONS
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.task_store import MAX_WEBHOOKS
+from apcore_a2a.storage.contract import MAX_WEBHOOKS
 from tests.sources import ROOT
 
 LIFECYCLE = (ROOT / "docs/lifecycle.md").read_text(encoding="utf-8")
@@ -51,7 +40,7 @@ def test_the_page_has_every_transition() -> None:
 def test_the_page_has_every_way_a_run_is_stopped() -> None:
     told = {(state, text) for _, state, text in rows(LIFECYCLE, "How a run ends")}
     stops = set()
-    for reason in phase.Stop:
+    for reason in run.Stop:
         state = run.stopped_status(reason).status.state
         stops.add((state.removeprefix("TASK_STATE_"), reason.value))
     assert stops <= told
@@ -66,29 +55,29 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
     grace = f"{run.CANCEL_GRACE:g} s"
     expected = [
         (waits["a blocking send"], f"({DEFAULTS.execution_timeout:g} s), then {grace}"),
-        (waits["a message to a running task"], f"{live_task.MAX_QUEUED} may wait"),
+        (waits["a message to a running task"], f"{task.MAX_QUEUED} may wait"),
         (waits["a cancel"], f"{run.CANCEL_GRACE + 1:g} s, then"),
         (waits["a stopped agent's task"], grace),
         (waits["a canceled task that waits for its user"], f"{runs.CANCEL_HOOK_TIME:g} s"),
         (waits["a webhook's next event"], f"{', '.join(f'{pause:g}' for pause in delivery.RETRY_DELAYS)} s between"),
         (bounds["workers that post to webhooks"], f"{delivery.MAX_WORKERS}, of one host and port"),
-        (bounds["workers that post to webhooks"], f"port {target.MAX_WORKERS_PER_TARGET}; "),
+        (bounds["workers that post to webhooks"], f"port {delivery.MAX_WORKERS_PER_TARGET}; "),
         (bounds["workers that post to webhooks"], f"{delivery.MAX_BYTES >> 20} MiB"),
         (bounds["webhooks of one task"], str(MAX_WEBHOOKS)),
         (waits["a reader"], f"every {DEFAULTS.keep_alive_interval:g} s"),
-        (waits["the agent"], f"{live_task.MAX_UNSAVED} writes"),
+        (waits["the agent"], f"{task.MAX_UNSAVED} writes"),
         (waits["the end of a task"], f"{pauses} s, then every {run.SAVE_RETRIES[-1]:g} s"),
         (waits["a task nobody watches (0.3)"], f"{streams.DISCONNECT_GRACE:g} s"),
         (waits["the shutdown"], f"({DEFAULTS.shutdown_timeout:g} s), then {run.CANCEL_GRACE + 1:g} s"),
         (bounds["running tasks"], f"{DEFAULTS.max_active_tasks:,}"),
         (bounds["open streams"], f"{DEFAULTS.max_streams:,}; `max_streams_per_caller`, "),
         (bounds["open streams"], f"{DEFAULTS.max_streams_per_caller:,}"),
-        (bounds["messages waiting for one task"], str(live_task.MAX_QUEUED)),
+        (bounds["messages waiting for one task"], str(task.MAX_QUEUED)),
         (
             bounds["a task's event log in memory"],
             f"{event_log.WINDOW_EVENTS:,} events or {event_log.WINDOW_BYTES >> 20} MiB",
         ),
-        (bounds["writes of one task on their way to the store"], str(live_task.MAX_UNSAVED)),
+        (bounds["writes of one task on their way to the store"], str(task.MAX_UNSAVED)),
         (bounds["events taken from an agent at once"], str(run.BATCH)),
         (bounds["messages of a conversation an agent is told"], str(DEFAULTS.context_messages)),
         (bounds["tasks a message may refer to"], str(conversation.MAX_REFERENCES)),

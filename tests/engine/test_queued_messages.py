@@ -10,7 +10,7 @@ from apcore_a2a.engine import recovery
 from apcore_a2a.engine.agent_output import UNANSWERED_KEY
 from apcore_a2a.errors import InvalidParamsError, StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState
-from apcore_a2a.storage.task_store import Page, Query
+from apcore_a2a.storage.contract import Page, Query
 from tests.engine.driving import User, serving, settle, soon, text_of, until, words
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.test_recovery import dying

@@ -12,8 +12,8 @@ from apcore_a2a.engine import run
 from apcore_a2a.errors import StoreUnavailableError, TaskNotCancelableError, UnsupportedOperationError
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Task, TaskState
+from apcore_a2a.storage.contract import Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.task_store import Store
 from tests.engine.driving import Acts, User, Watcher, chunks_of, serving, settle, soon, text_of, until
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import COMPLETED, Gate, ScriptedAgent, chunk

@@ -7,8 +7,8 @@ import pytest
 
 from apcore_a2a.errors import OverloadedError, StoreUnavailableError, TaskNotFoundError
 from apcore_a2a.protocol.model import Message, Task, TaskState
+from apcore_a2a.storage.contract import Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.task_store import Store
 from tests.engine.driving import ALICE, BOB, User, serving, settle, soon, text_of, until
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, says

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from apcore_a2a.agent import AgentEvent, Call, CancelToken
-from apcore_a2a.engine.phase import MOVES, Phase
+from apcore_a2a.engine.run import MOVES, Phase
 from apcore_a2a.errors import AgentError
 from apcore_a2a.protocol.model import Task, TaskState
 from tests.engine.driving import Acts, Ledger, User, chunks_of, metadata_of, serving, settle, soon, text_of, until

@@ -6,7 +6,7 @@ import pytest
 
 from apcore_a2a.agent import Admission, Call, Remember
 from apcore_a2a.engine.agent_output import UNANSWERED, UNANSWERED_KEY
-from apcore_a2a.engine.live_task import MAX_QUEUED
+from apcore_a2a.engine.task import MAX_QUEUED
 from apcore_a2a.errors import InvalidParamsError, OverloadedError, UnsupportedOperationError
 from apcore_a2a.protocol.model import Task, TaskState
 from tests.engine.driving import User, chunks_of, serving, settle, soon, text_of, until, words

@@ -9,12 +9,11 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, Call, Caller
 from apcore_a2a.engine import stored_limits
-from apcore_a2a.engine.observer import Silent
-from apcore_a2a.engine.options import EngineOptions
+from apcore_a2a.engine.context import EngineOptions, Silent
 from apcore_a2a.engine.stored_limits import INTERVAL, PAUSE, REFUSAL_INTERVAL, StoredLimits
 from apcore_a2a.errors import LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.task_store import EVERYBODY, Store, Usage
+from apcore_a2a.storage.contract import EVERYBODY, Store, Usage
 from tests.engine.driving import ALICE, BOB, V03, Ledger, User, request, serving, settle, soon
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk

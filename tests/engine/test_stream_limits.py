@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.context import CallContext
 from apcore_a2a.errors import LimitExceededError, OverloadedError, UnsupportedOperationError
 from apcore_a2a.protocol.model import TaskState
 from tests.engine.driving import (

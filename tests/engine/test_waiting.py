@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from apcore_a2a.engine.progress import Progress, Stage
-from apcore_a2a.engine.turn import Turn
-from apcore_a2a.engine.waiting import within
+from apcore_a2a.engine.run import Progress, Stage, within
+from apcore_a2a.engine.task import Turn
 from tests.engine.driving import settle, soon
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from apcore_a2a.http import guard
+from apcore_a2a.http.server import connection
 from tests.fakes import COMPLETED, PATIENCE, ScriptedAgent
 from tests.hostile.test_http_limits import until
 from tests.interaction.serving import serving
@@ -113,7 +113,7 @@ async def test_attempts_without_end_leave_room_for_those_who_are_in() -> None:
 async def test_those_who_dribble_are_let_go_in_time_and_nobody_waits_for_them(
     monkeypatch: pytest.MonkeyPatch, piece: bytes
 ) -> None:
-    monkeypatch.setattr(guard, "HEADER_DEADLINE", 0.3)
+    monkeypatch.setattr(connection, "HEADER_DEADLINE", 0.3)
     async with serving(ScriptedAgent(default=(COMPLETED,))) as url:
         where = urlsplit(url)
 
@@ -145,7 +145,7 @@ async def test_those_who_dribble_are_let_go_in_time_and_nobody_waits_for_them(
 async def test_the_rest_of_a_body_after_its_answer_does_not_keep_a_connection(
     monkeypatch: pytest.MonkeyPatch, rest: bytes
 ) -> None:
-    monkeypatch.setattr(guard, "HEADER_DEADLINE", 0.3)
+    monkeypatch.setattr(connection, "HEADER_DEADLINE", 0.3)
     async with serving(ScriptedAgent(default=(COMPLETED,))) as url:
         where = urlsplit(url)
         reader, writer = await asyncio.open_connection(where.hostname, where.port)

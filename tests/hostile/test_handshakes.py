@@ -16,20 +16,19 @@ import pytest
 import uvicorn
 
 from apcore_a2a import async_serve
-from apcore_a2a.http import tls_listener
-from apcore_a2a.http.guard import GuardedProtocol
-from apcore_a2a.http.server import Server
-from apcore_a2a.http.tls import RenewedContext, TLSFiles
-from apcore_a2a.http.tls_listener import TLSListener
+from apcore_a2a.http.server import tls
+from apcore_a2a.http.server.connection import GuardedProtocol
+from apcore_a2a.http.server.server import Server
+from apcore_a2a.http.server.tls import RenewedContext, TLSFiles, TLSListener
 from apcore_a2a.http.traffic import Traffic
 from tests.fakes import PATIENCE
-from tests.http import test_tls
+from tests.http.server import test_tls
 from tests.processes import Process, running
 
 ATTEMPTS = int(os.environ.get("HOSTILE_CONNECTIONS", "2000"))
 SERVE = """
 from apcore_a2a import serve
-from apcore_a2a.http import tls
+from apcore_a2a.http.server import tls
 
 tls.LOOK_INTERVAL = 0.05
 
@@ -115,7 +114,7 @@ async def test_thousands_who_never_speak_tls_do_not_keep_an_honest_client_out(au
                     async with httpx.AsyncClient(base_url=url, verify=authority.trusting()) as honest:
                         assert (await honest.get("/health")).status_code == 200
             figures = (await inside.get("/metrics")).json()
-            assert 0 < figures["tls_handshakes"] <= tls_listener.MAX_HANDSHAKES
+            assert 0 < figures["tls_handshakes"] <= tls.MAX_HANDSHAKES
             assert figures["open_connections"] == 1
             async with asyncio.timeout(PATIENCE):  # the first of them were let go, and read an end
                 assert await asyncio.get_running_loop().sock_recv(silent[0], 1) == b""
@@ -132,7 +131,7 @@ async def test_thousands_who_never_speak_tls_do_not_keep_an_honest_client_out(au
 async def test_what_is_no_tls_is_let_go_in_time(
     said: bytes, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_listener, "HANDSHAKE_TIME", 0.2)
+    monkeypatch.setattr(tls, "HANDSHAKE_TIME", 0.2)
     async with listening(authority) as (url, traffic):
         one = await silent_socket(url)
         loop = asyncio.get_running_loop()
@@ -180,7 +179,7 @@ async def until(holds: Callable[[], bool]) -> None:
 async def test_one_handshake_too_many_takes_the_place_of_the_oldest(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_listener, "MAX_HANDSHAKES", 3)
+    monkeypatch.setattr(tls, "MAX_HANDSHAKES", 3)
     loop = asyncio.get_running_loop()
     async with listening(authority) as (url, traffic):
         silent = [await silent_socket(url) for _ in range(3)]
@@ -212,7 +211,7 @@ async def test_those_who_are_in_the_middle_of_a_handshake_do_not_hold_up_the_end
 async def test_when_there_are_no_files_left_a_handshake_is_given_up_and_others_come_in(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tls_listener, "PAUSE", 0.01)
+    monkeypatch.setattr(tls, "PAUSE", 0.01)
     failures = [OSError(24, "Too many open files"), ConnectionAbortedError(103, "gone")]
     loop = asyncio.get_running_loop()
     accept = loop.sock_accept

@@ -19,7 +19,7 @@ import asyncio, sys
 from pathlib import Path
 from apcore_a2a import serve
 from apcore_a2a.agents.as_agent import as_agent
-from apcore_a2a.agents.functions import ask
+from apcore_a2a.agents.functions.agent import ask
 
 pool = []
 

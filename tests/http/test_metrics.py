@@ -10,7 +10,7 @@ from apcore_a2a import InMemoryTaskStore, JWTAuthenticator
 from apcore_a2a.app.serve import build_app
 from apcore_a2a.http import metrics
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.task_store import Usage
+from apcore_a2a.storage.contract import Usage
 from tests.app.test_app import browsing
 from tests.auth.tokens import SECRET, bearer
 from tests.fakes import COMPLETED, PATIENCE, WORKING, Gate, ScriptedAgent, status

@@ -7,9 +7,8 @@ import pytest
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.app.serve import ServeOptions, build
-from apcore_a2a.engine.call_context import allowance_of
-from apcore_a2a.http.rate_limit import TokenBuckets
-from apcore_a2a.http.shared_moments import PLACES, SharedMoments
+from apcore_a2a.engine.context import allowance_of
+from apcore_a2a.http.rate_limit import PLACES, SharedMoments, TokenBuckets
 from tests.fakes import COMPLETED, Gate, ScriptedAgent
 from tests.interaction.serving import CARD
 from tests.processes import running

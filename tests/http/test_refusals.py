@@ -12,8 +12,8 @@ import pytest
 from apcore_a2a import JWTAuthenticator
 from apcore_a2a.agent import Caller
 from apcore_a2a.errors import OverloadedError
-from apcore_a2a.http.refusals import Refusals
-from apcore_a2a.once_a_minute import INTERVAL, MAX_LINES
+from apcore_a2a.http.traffic import Refusals
+from apcore_a2a.log_throttle import INTERVAL, MAX_LINES
 from tests.auth.tokens import SECRET
 from tests.fakes import COMPLETED, PATIENCE, WORKING, Gate, ScriptedAgent
 from tests.interaction.serving import serving

@@ -7,9 +7,9 @@ import pytest
 
 from apcore_a2a import JWTAuthenticator
 from apcore_a2a.app.serve import ServeOptions, _server_headers, build
-from apcore_a2a.http.guard import NO_ROOM
-from apcore_a2a.safe_headers import NO_STORE, SAFE
+from apcore_a2a.http.server.connection import NO_ROOM
 from apcore_a2a.settings import Settings
+from apcore_a2a.web import NO_STORE, SAFE
 from tests.auth.tokens import SECRET, bearer
 from tests.fakes import COMPLETED, ScriptedAgent
 from tests.interaction.serving import CARD

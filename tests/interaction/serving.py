@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 
 from apcore_a2a.app.serve import build_app
-from apcore_a2a.http.guard import GuardedProtocol
+from apcore_a2a.http.server.connection import GuardedProtocol
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill
 from tests.fakes import PATIENCE
 

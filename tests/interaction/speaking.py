@@ -23,6 +23,7 @@ from apcore_a2a.protocol.model import (
     ListPushConfigs,
     ListTasks,
     Message,
+    Operation,
     PushConfig,
     PushConfigPage,
     PushConfigRef,
@@ -34,7 +35,6 @@ from apcore_a2a.protocol.model import (
     TaskPage,
     Value,
 )
-from apcore_a2a.protocol.operations import Operation
 from apcore_a2a.protocol.sse import ServerSentEvent, SSEDecoder
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from apcore_a2a.protocol.v03 import rest as v03_rest

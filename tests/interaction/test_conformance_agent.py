@@ -4,8 +4,17 @@ from typing import Any
 
 import pytest
 
-from apcore_a2a.protocol.model import ArtifactUpdate, Message, Part, Role, SendMessage, StatusUpdate, Task, TaskState
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import (
+    ArtifactUpdate,
+    Message,
+    Operation,
+    Part,
+    Role,
+    SendMessage,
+    StatusUpdate,
+    Task,
+    TaskState,
+)
 from examples.conformance_agent import ConformanceAgent, build_card
 from tests.interaction.conftest import Speak
 from tests.interaction.speaking import Refused

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from apcore_a2a.engine.observer import Silent
+from apcore_a2a.engine.context import Silent
 from apcore_a2a.protocol.model import Task, TaskState
 from tests.fakes import COMPLETED, PATIENCE, Gate, ScriptedAgent
 from tests.interaction.conftest import Speak

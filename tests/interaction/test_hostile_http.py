@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from apcore_a2a.http.guard import GuardedProtocol
+from apcore_a2a.http.server.connection import GuardedProtocol
 from tests.fakes import COMPLETED, PATIENCE, Gate, ScriptedAgent, chunk
 from tests.interaction.conftest import Serve
 from tests.requirements import requirement
@@ -138,7 +138,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
 
 
 async def test_headers_that_do_not_come_are_not_waited_for(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apcore_a2a.http.guard.HEADER_DEADLINE", 0.05)
+    monkeypatch.setattr("apcore_a2a.http.server.connection.HEADER_DEADLINE", 0.05)
     url = await serve(ScriptedAgent())
     assert await said(url, b"") == b""
     assert await said(url, b"POST / HTTP/1.1\r\nHost: x\r\n") == b""
@@ -161,7 +161,7 @@ async def test_a_reader_who_takes_nothing_is_let_go_and_delays_nobody(
         connection_lost(self, error)
 
     monkeypatch.setattr(GuardedProtocol, "connection_lost", note)
-    monkeypatch.setattr("apcore_a2a.http.guard.STALLED", 0.5)
+    monkeypatch.setattr("apcore_a2a.http.server.connection.STALLED", 0.5)
     gate, large = Gate(), [chunk("x" * 2**20, append=n > 0) for n in range(24)]
     url = await serve(ScriptedAgent({"hi": (gate, *large, COMPLETED)}))
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}

@@ -17,8 +17,7 @@ from apcore_a2a.agent import Caller
 from apcore_a2a.app.application import Application
 from apcore_a2a.app.serve import build
 from apcore_a2a.protocol import model
-from apcore_a2a.protocol.model import Message, Part, Role, SendConfiguration, SendMessage
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import Message, Operation, Part, Role, SendConfiguration, SendMessage
 from tests.fakes import ASKS, COMPLETED, PATIENCE, Gate, ScriptedAgent
 from tests.interaction.conftest import TONGUES
 from tests.interaction.serving import CARD

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from apcore_a2a.agent import ANONYMOUS, Agent
-from apcore_a2a.engine import delivery
+from apcore_a2a.engine.webhooks import delivery
 from apcore_a2a.protocol.model import PushConfig, TaskState
+from apcore_a2a.storage.contract import Webhook
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Webhook
 from apcore_a2a.testing.webhook import WebhookReceiver
 from apcore_a2a.webhooks import verify_webhook
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk

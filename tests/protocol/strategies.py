@@ -9,9 +9,8 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from apcore_a2a.protocol import card, model
-from apcore_a2a.protocol.model import Part, Role, TaskState
-from apcore_a2a.protocol.operations import Operation
-from apcore_a2a.protocol.v03.reading import FILENAME, MEDIA_TYPE, WRAPPED
+from apcore_a2a.protocol.model import Operation, Part, Role, TaskState
+from apcore_a2a.protocol.v03.values import FILENAME, MEDIA_TYPE, WRAPPED
 
 # Long ids, huge payloads and deep nesting have tests of their own: here breadth counts, not size.
 ids: Final = st.text(min_size=1, max_size=12)

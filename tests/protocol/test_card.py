@@ -6,13 +6,16 @@ import pytest
 from hypothesis import given
 
 from apcore_a2a.errors import InvalidParamsError, ParseError
-from apcore_a2a.protocol import card, v1
+from apcore_a2a.protocol import card as card_module
+from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
 from apcore_a2a.protocol.model import Value
 from tests.protocol import strategies
 
 INTERFACE = AgentInterface(url="https://a", protocol_binding="JSONRPC", protocol_version="1.0")
-VALUES = [cls for cls in vars(card).values() if isinstance(cls, type) and issubclass(cls, Value) and cls is not Value]
+VALUES = [
+    cls for cls in vars(card_module).values() if isinstance(cls, type) and issubclass(cls, Value) and cls is not Value
+]
 
 
 def test_an_empty_card_says_all_that_is_required_and_nothing_else() -> None:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from apcore_a2a.errors import A2AError, InvalidParamsError, InvalidRequestError, ParseError
 from apcore_a2a.protocol import decoding, jsonrpc, v1
-from apcore_a2a.protocol.model import MAX_ID, MAX_PARTS, Message, SendMessage, Value, encode
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import MAX_ID, MAX_PARTS, Message, Operation, SendMessage, Value, encode
 from tests.protocol import strategies
 from tests.requirements import requirement
 

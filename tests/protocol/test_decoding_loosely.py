@@ -19,8 +19,7 @@ from msgspec import inspect
 
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.model import GetTask, ListTasks, Role, SendMessage, TaskState, encode
-from apcore_a2a.protocol.operations import SHAPES, Operation
+from apcore_a2a.protocol.model import SHAPES, GetTask, ListTasks, Operation, Role, SendMessage, TaskState, encode
 from tests.protocol.test_v1 import requests
 
 Json = dict[str, Any]  # Any: a request as JSON, looked into by name

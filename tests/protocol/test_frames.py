@@ -11,7 +11,7 @@ from a2a.client.card_resolver import parse_agent_card
 from apcore_a2a.errors import InvalidParamsError, Violation
 from apcore_a2a.protocol import model, v1
 from apcore_a2a.protocol.dialect import Dialect
-from apcore_a2a.protocol.operations import SHAPES, Operation
+from apcore_a2a.protocol.model import SHAPES, Operation
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from apcore_a2a.protocol.v03 import rest as v03_rest
 from tests.requirements import requirement

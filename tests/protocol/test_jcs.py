@@ -10,7 +10,7 @@ from a2a.utils._jcs import canonicalize as theirs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apcore_a2a.protocol.jcs import canonicalize
+from apcore_a2a.protocol.card_forms import canonicalize
 
 # Appendix B: the bits of a double, and how it is written.
 NUMBERS = {

@@ -5,8 +5,7 @@ import pytest
 
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.dialect import DIALECTS, Dialect
-from apcore_a2a.protocol.model import Value
-from apcore_a2a.protocol.operations import SHAPES, Operation, Rules
+from apcore_a2a.protocol.model import SHAPES, Operation, Rules, Value
 
 
 def test_every_operation_has_a_shape_and_there_are_eleven() -> None:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from apcore_a2a.protocol import model
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.lifecycle import AT_REST
-from apcore_a2a.protocol.model import Document, Part, Role, TaskState
-from apcore_a2a.protocol.operations import SHAPES, Operation
+from apcore_a2a.protocol.model import SHAPES, Document, Operation, Part, Role, TaskState
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.protocol import strategies
 from tests.requirements import requirement

@@ -19,7 +19,7 @@ from apcore_a2a import errors
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol import jsonrpc, model
 from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.protocol.operations import SHAPES, Operation
+from apcore_a2a.protocol.model import SHAPES, Operation
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.protocol import strategies
 from tests.requirements import requirement

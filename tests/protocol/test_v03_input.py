@@ -6,8 +6,7 @@ import pytest
 
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol import model
-from apcore_a2a.protocol.model import Part, Role, TaskState
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import Operation, Part, Role, TaskState
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.requirements import requirement
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from apcore_a2a.errors import InvalidAgentResponseError, InvalidParamsError, Violation
 from apcore_a2a.protocol import model
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import Operation
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.protocol import strategies
 from tests.requirements import requirement

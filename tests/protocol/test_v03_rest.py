@@ -12,8 +12,18 @@ from msgspec.structs import replace
 
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol import model
-from apcore_a2a.protocol.model import Event, Message, Part, PushConfig, Role, SendMessage, Task, TaskState, TaskStatus
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import (
+    Event,
+    Message,
+    Operation,
+    Part,
+    PushConfig,
+    Role,
+    SendMessage,
+    Task,
+    TaskState,
+    TaskStatus,
+)
 from apcore_a2a.protocol.v03 import rest as v03_rest
 from tests.protocol import strategies
 

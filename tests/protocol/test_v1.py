@@ -21,6 +21,7 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.lifecycle import copy, fold
 from apcore_a2a.protocol.model import (
+    SHAPES,
     Artifact,
     ArtifactUpdate,
     Document,
@@ -28,6 +29,7 @@ from apcore_a2a.protocol.model import (
     GetTask,
     ListTasks,
     Message,
+    Operation,
     Part,
     Role,
     SendMessage,
@@ -38,7 +40,6 @@ from apcore_a2a.protocol.model import (
     Value,
     encode,
 )
-from apcore_a2a.protocol.operations import SHAPES, Operation
 from tests.protocol import strategies
 from tests.requirements import requirement
 

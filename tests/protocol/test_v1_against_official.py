@@ -19,7 +19,7 @@ from hypothesis import assume, given
 from apcore_a2a import errors
 from apcore_a2a.errors import WIRE, InvalidParamsError, TaskNotFoundError, Violation
 from apcore_a2a.protocol import card, model, v1
-from apcore_a2a.protocol.operations import SHAPES, Operation
+from apcore_a2a.protocol.model import SHAPES, Operation
 from tests.protocol import strategies
 from tests.protocol.test_v1 import requests, results
 

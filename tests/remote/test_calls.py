@@ -7,7 +7,7 @@ from typing import Any
 import apcore
 import pytest
 
-from apcore_a2a.agents.apcore.context import DEADLINE
+from apcore_a2a.agents.apcore.call import DEADLINE
 from apcore_a2a.auth.jwt import JWTAuthenticator
 from apcore_a2a.client import A2AClient
 from apcore_a2a.errors import A2AError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from apcore_a2a.storage.contract import Store
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Store
 from tests.storage.contract import STORES, TTL, Clock
 from tests.storage.sqlite_spy import Spy
 

@@ -29,11 +29,11 @@ from apcore_a2a.protocol.model import (
     TaskStatus,
     encode,
 )
+from apcore_a2a.storage.contract import Change, Page, Query, Store, TaskListResult
+from apcore_a2a.storage.custom import SimpleStore
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.postgres.store import PostgresStore
-from apcore_a2a.storage.simple import SimpleStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Change, Page, Query, Store, TaskListResult
 from tests.postgres_server import shared_server
 
 ALICE, BOB = "alice", "bob"

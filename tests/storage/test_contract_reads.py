@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.model import TaskState, encode
+from apcore_a2a.storage.contract import EVERYBODY, MAX_READ_BYTES, Query, Store, trouble_of
 from apcore_a2a.storage.cursor import MAX_PAGE_BYTES
-from apcore_a2a.storage.task_store import EVERYBODY, MAX_READ_BYTES, Query, Store, trouble_of
 from tests.storage.conftest import MakeStore
 from tests.storage.contract import ALICE, BOB, STORES, Author, append, assert_holds, ids, pages, tell, timestamp
 

@@ -5,7 +5,7 @@ import pytest
 from apcore_a2a.errors import OverloadedError, StaleWriteError
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.task_store import Query, Store
+from apcore_a2a.storage.contract import Query, Store
 from tests.requirements import requirement
 from tests.storage.conftest import MakeStore
 from tests.storage.contract import ALICE, STORES, TTL, Author, Clock, append, assert_holds, ids, tell

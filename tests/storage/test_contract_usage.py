@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from apcore_a2a.protocol.model import TaskState, encode
-from apcore_a2a.storage.postgres import usage
+from apcore_a2a.storage.contract import EVERYBODY, Store, TellsUsage, Usage, account_of
+from apcore_a2a.storage.postgres import reads
 from apcore_a2a.storage.postgres.store import PostgresStore
-from apcore_a2a.storage.task_store import EVERYBODY, Store, TellsUsage, Usage, account_of
 from tests.storage.contract import ALICE, BOB, Author, append, tell
 
 
@@ -78,7 +78,7 @@ async def test_many_tasks_are_counted_by_a_sample(store: PostgresStore, monkeypa
     for number in range(40):  # a page has room for two or three
         await finish(store, f"t-{number}", size=500)
     exact = await store.usage(EVERYBODY)
-    monkeypatch.setattr(usage, "SAMPLE", 6)
+    monkeypatch.setattr(reads, "SAMPLE", 6)
     looks = [await store.usage(EVERYBODY) for _ in range(200)]
     assert len(set(looks)) > 1  # it is one
     for what in ("tasks", "bytes"):

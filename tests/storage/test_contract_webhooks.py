@@ -9,8 +9,8 @@ from apcore_a2a.errors import InvalidParamsError, OverloadedError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import copy
 from apcore_a2a.protocol.model import PushConfig, StatusUpdate, Task, TaskState, encode
+from apcore_a2a.storage.contract import MAX_WEBHOOKS, Claim, Report, Webhook, WebhookStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import MAX_WEBHOOKS, Claim, Report, Webhook, WebhookStore
 from tests.storage.conftest import MakeStore
 from tests.storage.contract import ALICE, BOB, STORES, TTL, Author, Clock, append, tell
 

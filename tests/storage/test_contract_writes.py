@@ -7,7 +7,7 @@ import pytest
 
 from apcore_a2a.errors import StaleWriteError
 from apcore_a2a.protocol.model import Message, Part, Role, StatusUpdate, TaskState, TaskStatus
-from apcore_a2a.storage.task_store import Query, Store
+from apcore_a2a.storage.contract import Query, Store
 from tests.requirements import requirement
 from tests.storage.contract import ALICE, BOB, Author, append, assert_holds, tell, timestamp
 

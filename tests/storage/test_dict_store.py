@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 
 from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
+from apcore_a2a.storage.contract import SavedPushConfig
 from apcore_a2a.storage.dict_store import DictTaskStore, from_dict, takes_dicts, to_dict
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.task_store import SavedPushConfig
 from tests.app.test_app import send
 from tests.interaction.serving import serving
 from tests.modules import Add, Pay, registry

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
 from apcore_a2a.storage import memory
+from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.memory import MAX_EXPIRED, InMemoryTaskStore
-from apcore_a2a.storage.task_store import Query
 from tests.calls import count_calls
 from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
 

@@ -6,8 +6,8 @@ import pytest
 
 from apcore_a2a.errors import LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.model import PushConfig, Task, TaskState, TaskStatus
+from apcore_a2a.storage.contract import Query, Report, Usage, Webhook
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.task_store import Query, Report, Usage, Webhook
 from tests.storage.contract import ALICE, BOB, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
 
 KB = 1000

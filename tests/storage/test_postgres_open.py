@@ -10,9 +10,9 @@ import pytest
 from apcore_a2a.app.stores import Retention, choose_store
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.postgres import connecting, schema
+from apcore_a2a.storage.contract import Query
+from apcore_a2a.storage.postgres import connection, schema
 from apcore_a2a.storage.postgres.store import PostgresStore
-from apcore_a2a.storage.task_store import Query
 from tests.postgres_server import PostgresServer, shared_server
 from tests.storage.contract import ALICE, Author, assert_holds, tell
 
@@ -156,7 +156,7 @@ async def test_a_replica_of_the_version_before_goes_on_beside_the_next_one(
 
 
 async def test_a_step_may_take_longer_than_an_answer(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "ANSWER_TIME", 0.5)
+    monkeypatch.setattr(connection, "ANSWER_TIME", 0.5)
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "SELECT pg_sleep(1)"))
     store = PostgresStore(server.url())
     await store.open()

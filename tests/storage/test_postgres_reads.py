@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from apcore_a2a.protocol.model import Document, TaskState
+from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.postgres import reads
 from apcore_a2a.storage.postgres.store import PostgresStore
-from apcore_a2a.storage.task_store import Query
 from tests.postgres_server import shared_server
 from tests.storage.contract import ALICE, Author, append, tell
 

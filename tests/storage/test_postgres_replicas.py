@@ -11,8 +11,7 @@ import pytest
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.postgres import replicas
-from apcore_a2a.storage.postgres.connecting import Connection
-from apcore_a2a.storage.postgres.database import READERS
+from apcore_a2a.storage.postgres.connection import READERS, Connection
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import shared_server
 from tests.storage.contract import ALICE, Author, append, tell

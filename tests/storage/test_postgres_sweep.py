@@ -7,7 +7,8 @@ import asyncpg
 import pytest
 
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.postgres import connecting, writer
+from apcore_a2a.storage.postgres import connection as connection_module
+from apcore_a2a.storage.postgres import writer
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import shared_server
 from tests.storage.contract import Author, tell
@@ -66,7 +67,7 @@ async def test_tasks_with_too_many_events_to_be_removed_at_once_are_removed_in_s
         CREATE FUNCTION take_long() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.1); RETURN OLD; END';
         CREATE TRIGGER slowly BEFORE DELETE ON task FOR EACH ROW EXECUTE FUNCTION take_long()
     """)
-    monkeypatch.setitem(connecting.LIMITS, "statement_timeout", "300")  # in which two can be removed, not four
+    monkeypatch.setitem(connection_module.LIMITS, "statement_timeout", "300")  # in which two can be removed, not four
     another = PostgresStore(url)
     await another.open()
     await tell(another, Author("new"))

@@ -10,9 +10,10 @@ import pytest
 
 from apcore_a2a.errors import StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.model import PushConfig, TaskState
-from apcore_a2a.storage.postgres import connecting, database, replicas, writer
+from apcore_a2a.storage.contract import Followed, Query, Webhook
+from apcore_a2a.storage.postgres import connection as connection_module
+from apcore_a2a.storage.postgres import replicas, writer
 from apcore_a2a.storage.postgres.store import PostgresStore
-from apcore_a2a.storage.task_store import Followed, Query, Webhook
 from tests.postgres_proxy import Network, Proxy
 from tests.postgres_server import PostgresServer, shared_server
 from tests.storage.contract import ALICE, BOB, Author, append, assert_holds, tell
@@ -276,9 +277,9 @@ async def test_while_the_server_is_away_new_tasks_are_refused_at_once(
 async def test_a_connection_that_swallows_everything_is_given_up_and_replaced(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (connecting, database):
+    for module in (connection_module, connection_module):
         monkeypatch.setattr(module, "ANSWER_TIME", 0.3)
-    monkeypatch.setattr(connecting, "CONNECT_TIME", 0.3)
+    monkeypatch.setattr(connection_module, "CONNECT_TIME", 0.3)
     async with Proxy(shared_server().folder) as proxy:
         store = PostgresStore(proxy.url(url))
         await store.open()
@@ -296,7 +297,9 @@ async def test_a_connection_that_swallows_everything_is_given_up_and_replaced(
 async def test_a_server_that_says_nothing_is_not_waited_for(
     store: PostgresStore, admin: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "LIMITS", {**connecting.LIMITS, "statement_timeout": "200", "lock_timeout": "200"})
+    monkeypatch.setattr(
+        connection_module, "LIMITS", {**connection_module.LIMITS, "statement_timeout": "200", "lock_timeout": "200"}
+    )
     quick = PostgresStore(
         f"postgresql://postgres@/postgres?host={shared_server().folder}&schema={store.address.schema}"
     )
@@ -356,27 +359,29 @@ async def test_a_server_that_is_not_there_is_asked_once_for_each_request(error: 
             tried += 1
             raise error
 
-    condition = connecting.Condition(connecting.parse_address("postgresql://host/database", {}))
+    condition = connection_module.Condition(connection_module.parse_address("postgresql://host/database", {}))
     asked: Any = Pool()  # Any: it has what is used of a pool
     with pytest.raises(StoreUnavailableError):
-        await database.Database(asked, condition).ask(asyncio.sleep)
+        await connection_module.Database(asked, condition).ask(asyncio.sleep)
     assert tried == attempts
 
 
 def test_a_standby_that_has_not_taken_over_yet_is_a_server_that_is_away() -> None:
-    assert connecting.is_lost(asyncpg.ReadOnlySQLTransactionError("cannot execute UPDATE in a read-only transaction"))
+    assert connection_module.is_lost(
+        asyncpg.ReadOnlySQLTransactionError("cannot execute UPDATE in a read-only transaction")
+    )
 
 
 async def test_everybody_is_answered_in_time_also_who_waits_for_a_connection(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "ANSWER_TIME", 600)  # for one statement
-    monkeypatch.setattr(database, "ANSWER_TIME", 0.3)
+    monkeypatch.setattr(connection_module, "ANSWER_TIME", 600)  # for one statement
+    monkeypatch.setattr(connection_module, "ANSWER_TIME", 0.3)
     async with Proxy(shared_server().folder) as proxy:
         store = PostgresStore(proxy.url(url))
         await store.open()
         await proxy.set(Network.SWALLOWS)
-        asking = [store.load("t", ALICE) for _ in range(3 * database.READERS)]
+        asking = [store.load("t", ALICE) for _ in range(3 * connection_module.READERS)]
         answers = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 5)
         assert {type(answer) for answer in answers} == {StoreUnavailableError}
         await proxy.set(Network.WELL)

@@ -9,10 +9,10 @@ import pytest
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.sqlite import condition, database_file
-from apcore_a2a.storage.sqlite.condition import Trouble
+from apcore_a2a.storage.contract import Query, trouble_of
+from apcore_a2a.storage.sqlite import database as database_module
+from apcore_a2a.storage.sqlite.database import Trouble
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Query, trouble_of
 from tests.storage.contract import ALICE, Author, append, assert_holds, tell
 from tests.storage.sqlite_spy import Spy
 
@@ -31,7 +31,7 @@ def make_room(writer: Spy) -> None:
 async def test_a_full_disk_is_told_of_until_there_is_room_whatever_small_write_succeeds(
     sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(condition, "PROBE_INTERVAL", 0.0)
+    monkeypatch.setattr(database_module, "PROBE_INTERVAL", 0.0)
     author = await tell(sqlite, Author("t"), TaskState.WORKING)
     assert trouble_of(sqlite) == ""
     fill_disk(writer)
@@ -54,7 +54,7 @@ async def test_a_full_disk_is_told_of_until_there_is_room_whatever_small_write_s
 async def test_a_failing_disk_is_tried_again_now_and_then_only(
     sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(condition, "PROBE_INTERVAL", 1e9)
+    monkeypatch.setattr(database_module, "PROBE_INTERVAL", 1e9)
     author = await tell(sqlite, Author("t"), TaskState.WORKING)
     fill_disk(writer)
     with pytest.raises(StoreUnavailableError):
@@ -69,7 +69,7 @@ async def test_a_failing_disk_is_tried_again_now_and_then_only(
 async def test_one_kind_of_trouble_is_logged_again_after_a_while(
     sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(condition, "LOG_INTERVAL", 0.0)
+    monkeypatch.setattr(database_module, "LOG_INTERVAL", 0.0)
     author = await tell(sqlite, Author("t"), TaskState.WORKING)
     fill_disk(writer)
     for _ in range(2):
@@ -81,7 +81,7 @@ async def test_one_kind_of_trouble_is_logged_again_after_a_while(
 async def test_a_probe_leaves_nothing_behind(
     sqlite: SQLiteStore, writer: Spy, connections: list[Spy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(condition, "PROBE_INTERVAL", 0.0)
+    monkeypatch.setattr(database_module, "PROBE_INTERVAL", 0.0)
     author = await tell(sqlite, Author("t"), TaskState.WORKING)
     fill_disk(writer)
     with pytest.raises(StoreUnavailableError):
@@ -183,7 +183,7 @@ async def test_a_second_store_that_is_refused_takes_no_lock_of_sqlite_away(sqlit
 @pytest.fixture
 def side_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on systems where locks on the file itself would keep SQLite out."""
-    monkeypatch.setattr(database_file, "LOCKS_ARE_APART", False)
+    monkeypatch.setattr(database_module, "LOCKS_ARE_APART", False)
 
 
 @pytest.mark.usefixtures("side_lock")

@@ -11,9 +11,10 @@ import pytest
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.sqlite import condition, writer
+from apcore_a2a.storage.contract import Query
+from apcore_a2a.storage.sqlite import database
+from apcore_a2a.storage.sqlite import writer as writer_module
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Query
 from tests.storage.contract import ALICE, Author, append, assert_holds, tell
 from tests.storage.sqlite_spy import Brake, Spy, in_one_batch
 
@@ -67,7 +68,7 @@ async def test_close_writes_what_was_still_to_be_written(braked: tuple[SQLiteSto
 async def test_a_full_disk_refuses_writes_and_leaves_reads_until_there_is_room(
     sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(condition, "PROBE_INTERVAL", 0.0)
+    monkeypatch.setattr(database, "PROBE_INTERVAL", 0.0)
     author = await tell(sqlite, Author("t"), TaskState.WORKING)
     rival = author.rival()
     pages = writer.execute("PRAGMA page_count").fetchone()[0]
@@ -154,7 +155,7 @@ async def test_a_file_that_cannot_be_read_is_a_store_that_is_not_available(
 async def test_what_cannot_be_swept_away_fails_no_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writer, "SWEEP_INTERVAL", 0.001)
+    monkeypatch.setattr(writer_module, "SWEEP_INTERVAL", 0.001)
     swept = threading.Semaphore(0)
 
     def broken() -> float:
@@ -173,6 +174,6 @@ async def test_what_cannot_be_swept_away_fails_no_write(
 async def test_a_disk_that_does_not_keep_up_is_a_store_that_is_not_available(
     sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "MAX_WAITING", 0)
+    monkeypatch.setattr(writer_module, "MAX_WAITING", 0)
     with pytest.raises(StoreUnavailableError):
         await sqlite.create(Author("t").create())

@@ -8,8 +8,8 @@ import pytest
 
 from apcore_a2a.errors import InvalidParamsError, OverloadedError, StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Query
 from tests.requirements import requirement
 from tests.sources import ROOT
 from tests.storage.contract import ALICE, Author, append, assert_holds, ids, tell

@@ -10,9 +10,9 @@ import pytest
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.sqlite.schema import APPLICATION_ID, CODES, MIGRATIONS, connect_writer, migrate
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Query
 from tests.storage.contract import ALICE, BOB, Author, tell
 
 

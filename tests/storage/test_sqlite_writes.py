@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from apcore_a2a.errors import StaleWriteError
 from apcore_a2a.protocol.model import PushConfig, TaskState, encode
+from apcore_a2a.storage.contract import Query, Webhook
 from apcore_a2a.storage.sqlite import writer as writer_module
 from apcore_a2a.storage.sqlite.store import READER_THREADS, SQLiteStore
-from apcore_a2a.storage.task_store import Query, Webhook
 from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
 from tests.storage.sqlite_spy import Spy
 

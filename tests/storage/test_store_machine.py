@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.lifecycle import TERMINAL, TRANSITIONS
 from apcore_a2a.protocol.model import Document, TaskState
-from apcore_a2a.storage.task_store import Change, Page, Query, Record, Store
+from apcore_a2a.storage.contract import Change, Page, Query, Record, Store
 from tests.storage.contract import ALICE, BOB, STORES, TTL, Author, Clock, append, pages, timestamp
 
 CAPACITY = 5

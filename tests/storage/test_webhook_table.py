@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apcore_a2a.protocol.model import PushConfig, TaskState, encode
-from apcore_a2a.storage.task_store import Report, Webhook
+from apcore_a2a.storage.contract import Report, Webhook
 from apcore_a2a.storage.webhook_table import STALE_ENTRIES, TaskWebhooks, WebhookTable
 from tests.storage.contract import ALICE, Author, Clock
 

@@ -20,7 +20,7 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.protocol.model import ArtifactUpdate, Message, StatusUpdate, Task, TaskState
 from apcore_a2a.testing import AppTransport, Gate, ScriptedAgent, app_client, chunk, says, status
-from apcore_a2a.testing.app_transport import BUFFER
+from apcore_a2a.testing.app_client import BUFFER
 
 GET = HttpRequest("GET", "http://agent.test/a%20b?x=1", {"X-One": "1"})
 

@@ -3,7 +3,7 @@
 import pytest
 
 from apcore_a2a.errors import InvalidParamsError
-from apcore_a2a.webhooks.addresses import NEEDS_HTTPS, NOT_PUBLIC, check_url, is_public
+from apcore_a2a.webhooks.sender import NEEDS_HTTPS, NOT_PUBLIC, check_url, is_public
 from tests.requirements import requirement
 
 PUBLIC = ["8.8.8.8", "1.1.1.1", "93.184.216.34", "172.32.0.1", "192.169.0.1", "2606:4700:4700::1111", "2a00:1450::1"]

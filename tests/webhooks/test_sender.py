@@ -13,10 +13,10 @@ import pytest
 import trustme
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from apcore_a2a.engine.delivery import Notification
+from apcore_a2a.engine.webhooks.delivery import Notification
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.model import AuthenticationInfo, PushConfig
-from apcore_a2a.webhooks import addresses, sender
+from apcore_a2a.webhooks import sender
 from apcore_a2a.webhooks.sender import WebhookSender
 from tests.fakes import PATIENCE
 from tests.interaction.serving import listen
@@ -150,7 +150,7 @@ async def test_an_address_in_the_url_is_checked_when_it_is_dialed_too(
 
 async def test_what_was_set_in_development_is_refused_when_development_is_over() -> None:
     async with posting() as post:
-        assert await post.send(notice("http://example.com/")) == addresses.NEEDS_HTTPS
+        assert await post.send(notice("http://example.com/")) == sender.NEEDS_HTTPS
 
 
 async def test_the_certificate_and_the_host_are_those_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ async def test_the_certificate_and_the_host_are_those_of_the_name(monkeypatch: p
     # The only public address of this test is the loopback one.
     monkeypatch.setattr(sender, "is_public", lambda address: address == "127.0.0.1")
     async with answering(http("204 No Content"), server) as (port, heads):
-        monkeypatch.setattr(addresses, "PORTS", (port,))
+        monkeypatch.setattr(sender, "PORTS", (port,))
         async with posting(resolver=Names(["127.0.0.1"]), trust=trust) as post:
             assert await post.send(notice(f"https://{NAME}:{port}/hook?x=1")) == ""
             assert await post.send(notice(f"https://other.example.com:{port}/")) == "TLS failed"

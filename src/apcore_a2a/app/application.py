@@ -14,27 +14,25 @@ from starlette.applications import Starlette
 from starlette.types import Message, Receive, Scope, Send
 
 from apcore_a2a.agent import Agent, Caller
-from apcore_a2a.app.audited import AuditedOperations, AuditedTasks, Observers
+from apcore_a2a.app.access import AuditedOperations, AuditedTasks, Observers
 from apcore_a2a.app.routes import ANONYMOUS_PART, Served, pipeline
 from apcore_a2a.app.stores import why_not_open
 from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import Authenticator, close_authenticator, open_authenticator
-from apcore_a2a.engine.call_context import Interceptor
-from apcore_a2a.engine.delivery import Sender
+from apcore_a2a.engine.context import EngineOptions, Interceptor, Observer
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.engine.observer import Observer
-from apcore_a2a.engine.options import EngineOptions
+from apcore_a2a.engine.webhooks.delivery import Sender
 from apcore_a2a.errors import A2AError, wire
 from apcore_a2a.http.asgi import error_headers, refuse_early
-from apcore_a2a.http.discovery import CardEndpoint, CardSigner
+from apcore_a2a.http.card import CardEndpoint, CardSigner
 from apcore_a2a.http.health import HealthEndpoint, is_health
 from apcore_a2a.http.metrics import Metrics
-from apcore_a2a.http.signals import on_exit_signal
+from apcore_a2a.http.server.server import on_exit_signal
 from apcore_a2a.http.traffic import KEY, Traffic, within_files
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
+from apcore_a2a.storage.contract import EVERYBODY, Store, Usage
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from apcore_a2a.storage.task_store import EVERYBODY, Store, Usage
 
 logger = logging.getLogger(__name__)
 

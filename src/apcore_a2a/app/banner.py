@@ -11,9 +11,9 @@ from rich.text import Text
 
 from apcore_a2a import __version__
 from apcore_a2a.app.application import Application
-from apcore_a2a.loopback import is_loopback
 from apcore_a2a.settings import Settings, hide_password
 from apcore_a2a.storage.memory import InMemoryTaskStore
+from apcore_a2a.web import is_loopback
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from apcore_a2a import __version__
 from apcore_a2a.agent import Agent, Caller
-from apcore_a2a.agents.function_skill import FunctionSkill, to_card_skill, to_params
-from apcore_a2a.agents.signatures import docstring_of, name_of
-from apcore_a2a.agents.skill_agent import SkillAgent
-from apcore_a2a.agents.skill_card import JSON, TEXT, describe_skills, without_skills
+from apcore_a2a.agents.functions.agent import SkillAgent
+from apcore_a2a.agents.functions.signature import docstring_of, name_of
+from apcore_a2a.agents.functions.skill import FunctionSkill, to_card_skill, to_params
+from apcore_a2a.agents.skills import JSON, TEXT, describe_skills, without_skills
 from apcore_a2a.auth.authenticator import Authenticator, security_schemes
 from apcore_a2a.auth.scopes import SkillScopes
 from apcore_a2a.errors import list_names

@@ -6,8 +6,8 @@ Rule: apcore is recognised by its methods, never by its types, so that any versi
 from collections.abc import Callable
 
 from apcore_a2a.agent import Agent, Caller
-from apcore_a2a.agents.function_skill import FunctionSkill
-from apcore_a2a.agents.skill_agent import SkillAgent
+from apcore_a2a.agents.functions.agent import SkillAgent
+from apcore_a2a.agents.functions.skill import FunctionSkill
 from apcore_a2a.app.application import Parts
 from apcore_a2a.app.card import complete, describe_agent, visible_to, warn_of_unused
 from apcore_a2a.auth.authenticator import Authenticator

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.agents.apcore.agent_card import build_card, is_open
-from apcore_a2a.agents.apcore.module_agent import ModuleAgent
+from apcore_a2a.agents.apcore.agent import ModuleAgent, build_card, is_open
+from apcore_a2a.agents.apcore.executor import open_modules
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
-from apcore_a2a.agents.apcore.sources import open_modules
 from apcore_a2a.app.application import Application, Parts
 from apcore_a2a.app.card import complete, visible_to, warn_of_unused
 from apcore_a2a.auth.authenticator import Authenticator

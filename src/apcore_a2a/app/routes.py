@@ -13,36 +13,31 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from apcore_a2a.app.audited import AuditedRoute
-from apcore_a2a.app.door import AuthMiddleware
+from apcore_a2a.app.access import AuditedRoute, AuthMiddleware
 from apcore_a2a.auth.audit import AuditLog
-from apcore_a2a.auth.authenticator import Authenticator, security_schemes
-from apcore_a2a.auth.credentials import credential_headers
+from apcore_a2a.auth.authenticator import Authenticator, credential_headers, security_schemes
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.explorer.inbox import Inbox
-from apcore_a2a.explorer.page import ExplorerPage
+from apcore_a2a.explorer.page import ExplorerPage, Inbox
 from apcore_a2a.http.asgi import path_of
-from apcore_a2a.http.client_certificate import ClientCertificate
-from apcore_a2a.http.discovery import (
+from apcore_a2a.http.card import (
     CARD_PATH,
     EXTENDED_CARD_PATH,
     JWKS_PATH,
     OLD_CARD_PATH,
     CardEndpoint,
     ExtendedCardEndpoint,
+    FrontPage,
     KeysEndpoint,
 )
-from apcore_a2a.http.forwarded import ForwardedClient
-from apcore_a2a.http.front_page import FrontPage
 from apcore_a2a.http.health import HEALTH, LIVE, READY, HealthEndpoint
 from apcore_a2a.http.jsonrpc import JSONRPCBinding
 from apcore_a2a.http.metrics import Metrics
-from apcore_a2a.http.origins import OriginGate
+from apcore_a2a.http.middleware import ClientCertificate, ForwardedClient, OriginGate
 from apcore_a2a.http.rate_limit import RateLimit, Rates
 from apcore_a2a.http.rest import RESTBinding
 from apcore_a2a.http.webhooks import PATH, REDELIVER_PATH, WebhooksEndpoint
-from apcore_a2a.safe_headers import NO_STORE, SAFE
 from apcore_a2a.settings import Settings
+from apcore_a2a.web import NO_STORE, SAFE
 
 logger = logging.getLogger(__name__)
 

@@ -22,18 +22,17 @@ from apcore_a2a.app.application import Application, Hook, Parts
 from apcore_a2a.app.card import SigningKeySource
 from apcore_a2a.app.compose import compose, is_apcore
 from apcore_a2a.app.stores import Retention, choose_store
-from apcore_a2a.auth.any_of import as_authenticator
-from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.auth.authenticator import Authenticator, as_authenticator
 from apcore_a2a.auth.scopes import ScopedAgent, SkillScopes
-from apcore_a2a.engine.call_context import Interceptor
-from apcore_a2a.http.discovery import CardSigner
-from apcore_a2a.http.guard import GuardedProtocol
-from apcore_a2a.http.server import Server
-from apcore_a2a.http.tls import BadTLSFiles, ClientCertificates, RenewedContext, TLSFiles
-from apcore_a2a.loopback import is_loopback
+from apcore_a2a.engine.context import Interceptor
+from apcore_a2a.http.card import CardSigner
+from apcore_a2a.http.server.connection import GuardedProtocol
+from apcore_a2a.http.server.server import Server
+from apcore_a2a.http.server.tls import BadTLSFiles, ClientCertificates, RenewedContext, TLSFiles
 from apcore_a2a.protocol.card import AgentCard, CardMode
 from apcore_a2a.settings import Settings
-from apcore_a2a.storage.task_store import Store, TaskStore
+from apcore_a2a.storage.contract import Store, TaskStore
+from apcore_a2a.web import is_loopback
 
 logger = logging.getLogger("uvicorn.error")  # the log that a server without a log configuration of its own writes
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from apcore_a2a.app.card import SigningKeySource
-from apcore_a2a.http.discovery import JWKS_PATH
+from apcore_a2a.http.card import JWKS_PATH
 from apcore_a2a.protocol.card import AgentCard, AgentCardSignature
 from apcore_a2a.protocol.card_forms import payloads_03, payloads_1
 from apcore_a2a.protocol.model import encode

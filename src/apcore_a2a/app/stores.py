@@ -9,11 +9,10 @@ from msgspec import Struct
 
 from apcore_a2a.errors import A2AError
 from apcore_a2a.settings import hide_password
-from apcore_a2a.storage.memory import MAX_CAPACITY, InMemoryTaskStore
-from apcore_a2a.storage.memory_options import TTL
-from apcore_a2a.storage.simple import SimpleStore
+from apcore_a2a.storage.contract import Store, missing_methods
+from apcore_a2a.storage.custom import SimpleStore
+from apcore_a2a.storage.memory import MAX_CAPACITY, TTL, InMemoryTaskStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from apcore_a2a.storage.task_store import Store, missing_methods
 
 
 class Retention(Struct, frozen=True):

@@ -20,8 +20,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.auth.authenticator import outside_type
-from apcore_a2a.auth.repeating import Repeating
+from apcore_a2a.auth.authenticator import Repeating, outside_type
 
 logger = logging.getLogger(__name__)
 

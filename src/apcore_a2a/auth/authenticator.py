@@ -1,19 +1,22 @@
-"""The contract of an authenticator, and what its answers become.
-
-Rule: an authenticator proves who a caller is; what they may do is apcore's ACL's business.
-"""
+"""Authenticators: the protocol, several as one, what their schemes mean for a request, and how they keep up to date."""
 
 import asyncio
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Final, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
 from apcore_a2a.agent import ANONYMOUS, Caller
+from apcore_a2a.errors import OverloadedError
 
 logger = logging.getLogger(__name__)
+
+# The contract of an authenticator, and what its answers become.
+#
+# Rule: an authenticator proves who a caller is; what they may do is apcore's ACL's business.
 
 
 @runtime_checkable
@@ -132,3 +135,194 @@ def security_schemes(authenticator: Authenticator) -> list[dict[str, Any]]:
     if not callable(declared):
         return [BEARER]
     return list(declared())
+
+
+# ---- several as one -------------------------------------------------------------------------------------------------
+# Several authenticators as one.
+#
+# Rule: credentials that are bad are refused. They do not make their sender somebody whom an authenticator further down
+# lets in for having shown nothing.
+
+
+class AnyOf:
+    """Lets in whom one of several authenticators knows. They are asked in order.
+
+    Asked are those whose kind of credentials the request shows (`security_schemes` says which kind that is); all of
+    them, if it shows none of any kind.
+    """
+
+    def __init__(self, authenticators: Sequence[Authenticator]) -> None:
+        self._authenticators = tuple(authenticators)
+        self._schemes = [security_schemes(authenticator) for authenticator in self._authenticators]
+
+    async def authenticate(self, headers: dict[str, str]) -> Caller | None:
+        pairs = zip(self._authenticators, self._schemes, strict=True)
+        asked = [authenticator for authenticator, schemes in pairs if shows_credentials(schemes, headers)]
+        unavailable: OverloadedError | None = None
+        for authenticator in asked or self._authenticators:
+            try:
+                caller = await identify(authenticator, headers)
+            except OverloadedError as error:  # an issuer that is down locks out nobody but its own callers
+                unavailable = error
+                continue
+            if caller is not None:
+                return caller
+        if unavailable is not None:
+            raise unavailable
+        return None
+
+    def security_schemes(self) -> list[dict[str, Any]]:
+        schemes: list[dict[str, Any]] = []
+        for declared in self._schemes:
+            for scheme in declared:
+                if scheme not in schemes:  # tokens of two issuers are asked for in the same words
+                    schemes.append(scheme)
+        return schemes
+
+    async def open(self) -> None:
+        for authenticator in self._authenticators:
+            await open_authenticator(authenticator)
+
+    async def close(self) -> None:
+        async with AsyncExitStack() as closing:  # each of them, whatever the others raise
+            for authenticator in self._authenticators:
+                closing.push_async_callback(close_authenticator, authenticator)
+
+
+def as_authenticator(auth: object) -> Authenticator | None:
+    """What `auth=` says: nothing, an authenticator, or several.
+
+    Raises:
+        TypeError: it is no authenticator; the text says what it lacks.
+        ValueError: it is a list with nothing in it.
+    """
+    if auth is None:
+        return None
+    if not isinstance(auth, list | tuple):
+        return _check(auth, "auth")
+    if not auth:
+        raise ValueError("auth is empty: leave it out to let in everybody")
+    checked = [_check(one, f"auth[{number}]") for number, one in enumerate(auth)]
+    if len(checked) == 1:
+        return checked[0]
+    return AnyOf(checked)
+
+
+def _check(auth: object, name: str) -> Authenticator:
+    if isinstance(auth, type):
+        raise TypeError(f"{name} is the class {auth.__name__}: give an object of it")
+    if not isinstance(auth, Authenticator) or not callable(auth.authenticate):
+        raise TypeError(f"{name} {type(auth).__name__} lacks the method authenticate(headers)")
+    try:
+        inspect.signature(auth.authenticate).bind({})
+    except TypeError as error:
+        raise TypeError(f"{name} {type(auth).__name__}.authenticate must take the headers, and nothing else") from error
+    except ValueError:
+        return auth  # written in C, maybe: it does not tell what it takes
+    return auth
+
+
+# ---- credentials ----------------------------------------------------------------------------------------------------
+# What security schemes mean for a request: where its credentials stand, and how to ask for them.
+#
+# Rule: a scheme is in OpenAPI's words, as authenticators and cards have it.
+
+Scheme = Mapping[str, Any]
+AUTHORIZATION = "authorization"
+
+
+def credential_headers(schemes: Sequence[Scheme]) -> frozenset[str]:
+    """The headers, in lower case, in which a request may show who it is from."""
+    names = {AUTHORIZATION}
+    for scheme in schemes:
+        name = _header_of_key(scheme)
+        if name:
+            names.add(name)
+    return frozenset(names)
+
+
+def shows_credentials(schemes: Sequence[Scheme], headers: Mapping[str, str]) -> bool:
+    """Whether a request shows credentials of one of these kinds, be they good or bad."""
+    word = headers.get(AUTHORIZATION, "").partition(" ")[0].lower()
+    for scheme in schemes:
+        if _header_of_key(scheme) in headers:
+            return True
+        if word and word == _authorization_word(scheme).lower():
+            return True
+    return False
+
+
+def challenge(schemes: Sequence[Scheme], headers: Mapping[str, str]) -> bytes:
+    """The value of WWW-Authenticate: one challenge for each kind of credentials (RFC 9110 §11.6.1)."""
+    challenges: list[str] = []
+    for scheme in schemes:
+        word = _authorization_word(scheme)
+        name = _header_of_key(scheme)
+        if name:
+            text = f'ApiKey header="{scheme["name"]}"'
+        elif word == "Bearer" and AUTHORIZATION in headers:
+            # RFC 6750 §3.1: no error code for a request that showed nothing; and never why a token is invalid.
+            text = 'Bearer error="invalid_token"'
+        elif word == "Basic":
+            text = 'Basic realm="agent"'  # RFC 7617 §2: it must have one, or browsers do not ask
+        else:
+            text = word
+        if text and text not in challenges:
+            challenges.append(text)
+    return (", ".join(challenges) or "Bearer").encode("latin-1", "replace")
+
+
+def _authorization_word(scheme: Scheme) -> str:
+    """The word that stands before such credentials in Authorization; empty if they do not stand there."""
+    match scheme.get("type"):
+        case "http":
+            return str(scheme.get("scheme", "")).capitalize()
+        case "oauth2" | "openIdConnect":
+            return "Bearer"
+    return ""
+
+
+def _header_of_key(scheme: Scheme) -> str:
+    """The header of an API key, in lower case; empty if the scheme is another, or the key stands elsewhere."""
+    if scheme.get("type") == "apiKey" and scheme.get("in") == "header":
+        return str(scheme.get("name", "")).lower()
+    return ""
+
+
+# ---- what is done again and again -----------------------------------------------------------------------------------
+# Work that is done again and again beside the requests, by a task that its owner starts and ends.
+
+
+class Repeating:
+    """Calls `work` for ever; each call answers after how many seconds the next one comes.
+
+    Never raises: work that fails is logged, and tried again after `pause` seconds.
+    """
+
+    def __init__(self, work: Callable[[], Awaitable[float]], *, name: str, pause: float) -> None:
+        self._work = work
+        self._name = name
+        self._pause = pause
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, unless it has begun in this event loop."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._repeat(), name=self._name)
+
+    async def stop(self) -> None:
+        """End, and wait for the end."""
+        task = self._task
+        self._task = None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _repeat(self) -> None:
+        while True:
+            try:
+                seconds = await self._work()
+            except Exception:  # long-lived work ends with its owner and not with an error
+                logger.exception("repeated work failed", extra={"work": self._name})
+                seconds = self._pause
+            await asyncio.sleep(seconds)

@@ -1,20 +1,27 @@
-"""The keys that signatures are checked with, and which algorithms each of them is for.
+"""The keys that tokens are checked with: given, or published by an issuer, fetched and kept."""
 
-Rule: a key is for the algorithms of its own kind and of nothing else; a token names a key and an algorithm, and is
-taken at its word only where the two fit. What cannot be trusted to sign (a short RSA key, a secret that was published)
-is no key.
-"""
-
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 from msgspec import Struct
 
+from apcore_a2a.auth.authenticator import Repeating
+from apcore_a2a.web import is_loopback
+
 logger = logging.getLogger(__name__)
+
+# The keys that signatures are checked with, and which algorithms each of them is for.
+#
+# Rule: a key is for the algorithms of its own kind and of nothing else; a token names a key and an algorithm, and is
+# taken at its word only where the two fit. What cannot be trusted to sign (a short RSA key, a secret that was
+# published) is no key.
 
 MIN_SECRET: Final = 32  # bytes; RFC 7518 §3.2 asks for as many as the hash of HS256 has
 MIN_DIFFERENT: Final = 8  # of the bytes of a secret; 32 random ones have about 30
@@ -241,3 +248,184 @@ def _algorithms(key: Key) -> frozenset[str]:
             return _RSA
         case _:
             return _BY_CURVE.get(key.curve_name, frozenset())
+
+
+# ---- fetching them --------------------------------------------------------------------------------------------------
+# Fetching what an issuer publishes: a JSON document from an address that the operator configured.
+#
+# Rule: https, or http on this machine; no redirects, no proxies of the environment, so many bytes, so many seconds.
+
+MAX_DOCUMENT: Final = 512 * 1024  # bytes; a set of a hundred large keys has 60,000
+TIMEOUT: Final = 5.0  # seconds for all of it
+
+Fetch = Callable[[str], Awaitable[Any]]
+"""From an address to the decoded JSON there; raises FetchError."""
+
+
+class FetchError(Exception):
+    """The document could not be had; the text says why, for the log."""
+
+
+def check_address(url: str, what: str) -> str:
+    """The address, if what is found there can be trusted.
+
+    Raises:
+        ValueError: it cannot; the text says what an address must be.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "https" and parts.hostname:
+        return url
+    if parts.scheme == "http" and is_loopback(parts.hostname or ""):
+        return url
+    raise ValueError(
+        f"{what} must be an https address (http only on this machine), not {url!r}: "
+        "whoever is on the way could put their own keys there"
+    )
+
+
+async def fetch_json(url: str) -> Any:
+    """The JSON document at an address."""
+    import aiohttp  # a tenth of a second: for those whose keys are elsewhere
+
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT)
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+    try:
+        # A session each time: it is asked for every few minutes, and a connection that was kept would be stale.
+        async with (
+            aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False) as http,
+            http.get(url, headers=headers, allow_redirects=False) as response,
+        ):
+            if response.status != 200:
+                raise FetchError(f"{url} answered {response.status}")
+            body = await _read(response.content, url)
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        raise FetchError(f"{url} could not be read: {str(error) or type(error).__name__}") from error
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise FetchError(f"{url} answered with something that is no JSON") from error
+
+
+async def _read(content: Any, url: str) -> bytes:  # Any: aiohttp's StreamReader; it is not imported before it is needed
+    body = bytearray()
+    async for chunk in content.iter_any():
+        body += chunk
+        if len(body) > MAX_DOCUMENT:
+            raise FetchError(f"{url} answered with more than {MAX_DOCUMENT} bytes")
+    return bytes(body)
+
+
+# ---- keys of an issuer ----------------------------------------------------------------------------------------------
+# The keys that an issuer publishes, kept fresh beside the requests.
+#
+# Keys are fetched when the server starts and every ten minutes. A request waits for a fetch in two cases only: there
+# are no keys yet, or its token is signed with a key that nobody here knows, as after a rotation: it names another, or
+# none and no key here fits its signature. The second happens at most once a minute, however many made-up tokens come.
+#
+# Rule: where keys come from is what the operator configured, and what the issuer found there says of itself; never what
+# a token says. A fetch that fails, or brings no usable key, changes nothing.
+
+REFRESH: Final = 600.0  # seconds between two fetches
+LOOK_AGAIN: Final = 60.0  # seconds, at least, between two fetches that tokens with unknown keys bring about
+TRY_AGAIN: Final = 5.0  # the same, while there are no keys at all
+MAX_BACKOFF: Final = 60.0
+DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
+
+
+class IssuerKeys:
+    """The keys at `jwks_url`, or where the discovery document of `issuer` says they are."""
+
+    def __init__(
+        self,
+        *,
+        jwks_url: str = "",
+        issuer: str = "",
+        fetch: Fetch = fetch_json,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if jwks_url:
+            check_address(jwks_url, "jwks_url")
+        else:
+            check_address(issuer, "issuer")
+        self.current: VerificationKeys | None = None
+        self.generation = 0
+        """Counts the sets of keys there have been: what was checked with an older one must be checked again."""
+        self._jwks_url = jwks_url
+        self._issuer = issuer
+        self._fetch = fetch
+        self._clock = clock
+        self._document: Any = None  # the last one, to see whether the next differs; Any: JSON
+        self._looked_again = -LOOK_AGAIN  # when a token last brought about a fetch
+        self._failures = 0
+        self._turn = asyncio.Lock()
+        self._refreshing = Repeating(self._refresh, name="keys of the issuer", pause=MAX_BACKOFF)
+
+    @property
+    def discovery_url(self) -> str:
+        return self._issuer.rstrip("/") + DISCOVERY_PATH
+
+    def open(self) -> None:
+        """Fetch the keys now and from now on, beside the requests."""
+        self._refreshing.start()
+
+    async def close(self) -> None:
+        await self._refreshing.stop()
+
+    async def look_again(self) -> None:
+        """Fetch the keys because a token needs one that is not here, unless that was done a moment ago.
+
+        Those who come while somebody fetches wait for what that brings.
+        """
+        asked = self.generation
+        async with self._turn:
+            if self.generation != asked:
+                return
+            pause = TRY_AGAIN if self.current is None else LOOK_AGAIN
+            if self._clock() - self._looked_again < pause:
+                return
+            self._looked_again = self._clock()
+            await self._try_to_fetch()
+            # Counted from its end, too: a fetch may take as long as the pause, and each who waited would begin another.
+            self._looked_again = self._clock()
+
+    async def _refresh(self) -> float:
+        """Fetch the keys; after how many seconds to do so again."""
+        async with self._turn:
+            await self._try_to_fetch()
+        if self._failures:
+            return float(min(2 ** (self._failures - 1), MAX_BACKOFF))
+        return REFRESH
+
+    async def _try_to_fetch(self) -> None:
+        try:
+            async with asyncio.timeout(2 * TIMEOUT):  # two documents, where there is discovery
+                document = await self._fetch(self._jwks_url or await self._discover())
+            keys = import_published_keys(document)
+        except (FetchError, ValueError, TimeoutError) as error:
+            self._failures += 1
+            kept = 0 if self.current is None else len(self.current)
+            details = {"source": self._jwks_url or self._issuer, "reason": str(error), "keys_kept": kept}
+            logger.warning("keys of the issuer not fetched", extra=details)
+            return
+        self._failures = 0
+        if document != self._document:
+            self._document = document
+            self.current = keys
+            self.generation += 1
+
+    async def _discover(self) -> str:
+        """Where the issuer keeps its keys (OpenID Connect Discovery 1.0 §4)."""
+        document = await self._fetch(self.discovery_url)
+        if not isinstance(document, Mapping):
+            raise FetchError(f"{self.discovery_url} answered with something that is no discovery document")
+        named = document.get("issuer")
+        if named != self._issuer:  # §4.3: MUST be exactly the same, a slash at the end included
+            raise FetchError(
+                f"{self.discovery_url} is the document of the issuer {named!r}: set issuer to exactly that"
+            )
+        url = document.get("jwks_uri")
+        if not isinstance(url, str):
+            raise FetchError(f"{self.discovery_url} names no jwks_uri")
+        if urlsplit(self._issuer).scheme == "https" and urlsplit(url).scheme != "https":
+            raise FetchError(f"{self.discovery_url} names a jwks_uri that is not https")
+        return check_address(url, "jwks_uri")

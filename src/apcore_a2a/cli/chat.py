@@ -1,30 +1,313 @@
-"""`chat`: a conversation with an agent.
-
-One line a turn. Between two turns nothing runs: the loop turns only while an agent is asked, so that reading a line is
-Python's own `input`, with all that a terminal does for it, and Ctrl-C means one thing at a time.
-"""
+"""`chat`: the conversation, the lines that are typed, and what is shown."""
 
 import asyncio
+import atexit
+import re
 import shlex
+import sys
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import Any, Final
 
 import click
+import msgspec
+from msgspec import UNSET, Struct
 
-from apcore_a2a.clean_text import clean_line
-from apcore_a2a.cli import chat_input, failures, options, rendering
-from apcore_a2a.cli.chat_input import Command
-from apcore_a2a.cli.chat_output import TurnPrinter, shorten
+from apcore_a2a.clean_text import clean_line, clean_text
+from apcore_a2a.cli import failures, options, output
 from apcore_a2a.cli.connection import open_preferred_client, report_failures
-from apcore_a2a.cli.downloads import save_artifacts
-from apcore_a2a.cli.options import CommonOptions
-from apcore_a2a.cli.skills import complete_skill, is_about_skill, remember_skills, skill_hint
+from apcore_a2a.cli.options import NOT_JSON, CommonOptions
+from apcore_a2a.cli.output import save_artifacts
+from apcore_a2a.cli.send import file_part
+from apcore_a2a.cli.skills import cache_file, complete_skill, is_about_skill, remember_skills, skill_hint
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import SendOptions
 from apcore_a2a.errors import A2AError, MethodNotFoundError, UnsupportedOperationError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
-from apcore_a2a.protocol.model import Message, Part, Role, Task, TaskState
+from apcore_a2a.protocol.model import (
+    Artifact,
+    ArtifactUpdate,
+    Event,
+    Message,
+    Part,
+    Role,
+    StatusUpdate,
+    Task,
+    TaskState,
+    encode,
+)
+
+# ---- chat input -----------------------------------------------------------------------------------------------------
+# What a person types into a conversation, with history and editing where there is a terminal; and what it means.
+
+MAX_HISTORY: Final = 1000  # lines
+# A word that begins with @ is a file; one with spaces in its name stands in quotes.
+_FILE: Final = re.compile(r'(?<!\S)@(?:"([^"]+)"|([^\s@]\S*))')
+
+
+class Command(Struct, frozen=True):
+    """A line that is for us, not for the agent: `/name rest`."""
+
+    name: str
+    rest: str = ""
+
+
+def read_line(prompt: str) -> str:
+    """One line; at a terminal with a prompt, else without.
+
+    Raises:
+        EOFError: there are no more.
+    """
+    if sys.stdin.isatty():
+        return input(prompt)
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.rstrip("\n")
+
+
+def parse_line(line: str) -> Command | list[Part]:
+    """What a line means: a command, or the parts of a message; no parts if it is empty.
+
+    Raises:
+        click.UsageError: a file cannot be read.
+    """
+    line = line.strip()
+    if not line:
+        return []
+    if line.startswith("//"):
+        line = line[1:]
+    elif line.startswith("/"):
+        name, _, rest = line[1:].partition(" ")
+        return Command(name, rest.strip())
+    if line.startswith("{"):
+        with suppress(*NOT_JSON):  # then it is a text that begins so
+            return [Part(data=msgspec.json.decode(line), media_type="application/json")]
+    files = [file_part(quoted or plain) for quoted, plain in _FILE.findall(line)]
+    text = _FILE.sub("", line).strip()
+    # @@home is a text.
+    text = re.sub(r"(?<!\S)@@", "@", text)
+    if text:
+        return [Part(text=text), *files]
+    return files
+
+
+def keep_history() -> None:
+    """Let the arrow keys bring back earlier lines, also those of earlier conversations."""
+    if not sys.stdin.isatty():
+        return
+    try:
+        import readline
+    except ImportError:  # not on every system; then there is no history
+        return
+    path = cache_file().with_name("chat_history")
+    readline.set_history_length(MAX_HISTORY)
+    # A home that cannot be read or written is no reason not to talk.
+    with suppress(OSError):
+        readline.read_history_file(path)
+
+    def save() -> None:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600)  # what one says to an agent is nobody else's business
+            readline.write_history_file(path)
+
+    atexit.register(save)
+
+
+def ask_yes_or_no(question: str) -> bool | None:
+    """The answer; None if there is none, because the input has ended."""
+    question = f"{question} [y/n] "
+    if not sys.stdin.isatty():
+        click.echo(question, err=True)
+    while True:
+        try:
+            answer = read_line(question).strip().lower()
+        except EOFError:
+            return None
+        if answer in ("y", "yes"):
+            return True
+        if answer in ("n", "no"):
+            return False
+        click.echo("Please answer y or n", err=True)
+
+
+# ---- chat output ----------------------------------------------------------------------------------------------------
+# What a person reads in a conversation: text as it grows, other parts when they are complete, how a task ended.
+
+MAX_PROGRESS: Final = 70  # characters: it must not wrap, or it could not be cleared
+CLEAR_LINE: Final = "\r\x1b[K"
+ENDINGS: Final = {
+    TaskState.FAILED: "The task failed",
+    TaskState.REJECTED: "The agent rejected the task",
+    TaskState.CANCELED: "The task was canceled",
+    TaskState.AUTH_REQUIRED: "The agent waits for an authorization; give it where the agent says (Ctrl-C cancels)",
+}
+
+
+class TurnPrinter:
+    """Prints what an agent answers to one message, and keeps what the answer amounts to."""
+
+    def __init__(self) -> None:
+        self.task_id = ""
+        self.context_id = ""
+        self.state: TaskState | None = None  # of the task, if there is one
+        self.asked: Message | None = None  # what the agent said when the task came to rest
+        self._printed: dict[str, str] = {}  # text by artifact, as far as it has been printed
+        self._unprinted: dict[str, Artifact] = {}  # what is not text, as it was last sent
+        self._line_is_open = False
+        self._has_answered = False  # whether anything was printed
+        self._progress_is_shown = False
+
+    def print(self, event: Event) -> None:
+        match event:
+            case Task():
+                self._take_task(event)
+            case StatusUpdate():
+                self._take_id(event.task_id, event.context_id)
+                self._take_status(event)
+            case ArtifactUpdate():
+                self._take_artifact(event)
+            case Message():
+                self._take_id("", event.context_id)
+                self._print_parts(list(event.parts))
+
+    def end(self) -> None:
+        """Print what was held back, and end the line."""
+        for artifact in self._unprinted.values():
+            self._print_parts(artifact.parts)
+        self._unprinted.clear()
+        self._end_line()
+
+    def _take_id(self, task_id: str, context_id: str) -> None:
+        self.task_id = task_id or self.task_id
+        self.context_id = context_id or self.context_id
+
+    def _take_task(self, task: Task) -> None:
+        self._take_id(task.id, task.context_id)
+        self.state = task.status.state
+        for artifact in task.artifacts:
+            self._take_artifact(ArtifactUpdate(artifact=artifact))
+        self._tell_state(task.status.state, task.status.message)
+
+    def _take_status(self, event: StatusUpdate) -> None:
+        self.state = event.status.state
+        self._tell_state(event.status.state, event.status.message)
+
+    def _tell_state(self, state: TaskState, message: Message | None) -> None:
+        if state in AT_REST:
+            self.end()
+            self.asked = message
+        if state in ENDINGS:
+            self._end_line()
+            click.echo(ENDINGS[state], err=True)
+        elif state is TaskState.COMPLETED and not self._has_answered and message is None:
+            click.echo("Done; the agent had nothing to say", err=True)
+        if message is None:
+            return
+        if state in AT_REST:
+            self._print_parts(list(message.parts))
+            self._end_line()
+        else:  # how it goes is no answer
+            self._end_line()
+            click.echo(f"… {shorten(list(message.parts))}", err=True)
+
+    # ---- parts ------------------------------------------------------------------------------------------------------
+
+    def _take_artifact(self, update: ArtifactUpdate) -> None:
+        artifact = update.artifact
+        text = output.only_text(artifact.parts)
+        append = update.append
+        if text is None:
+            text = _text_of_object(artifact.parts)
+            append = False  # a piece of data is all there is so far
+        if text is None:
+            # Each piece of data replaces the one before: a person wants the last.
+            if not update.append or artifact.artifact_id not in self._unprinted:
+                self._unprinted[artifact.artifact_id] = artifact
+            else:
+                self._unprinted[artifact.artifact_id].parts.extend(artifact.parts)
+            self._show_progress(artifact.parts)
+            return
+        before = self._printed.get(artifact.artifact_id)
+        if before is None:
+            self._end_line()
+            self._print_text(text)
+        elif append:
+            self._print_text(text)
+            text = before + text
+        elif text.startswith(before):  # the whole once more, with what is new at its end
+            self._print_text(text[len(before) :])
+        else:
+            self._end_line()
+            self._print_text(text)
+        self._printed[artifact.artifact_id] = text
+
+    def _show_progress(self, parts: list[Part]) -> None:
+        """Show what is held back on a line that goes away again, if there is a terminal to show it on."""
+        if not sys.stderr.isatty():
+            return
+        self._end_line()
+        click.echo(f"{CLEAR_LINE}… {shorten(parts)[:MAX_PROGRESS]}", nl=False, err=True)
+        self._progress_is_shown = True
+
+    def _clear_progress(self) -> None:
+        if self._progress_is_shown:
+            click.echo(CLEAR_LINE, nl=False, err=True)
+            self._progress_is_shown = False
+
+    def _print_text(self, text: str) -> None:
+        if not text:
+            return
+        self._clear_progress()
+        self._has_answered = True
+        click.echo(clean_text(text), nl=False)
+        self._line_is_open = not text.endswith("\n")
+
+    def _print_parts(self, parts: list[Part]) -> None:
+        for part in parts:
+            self._end_line()
+            if part.text is not UNSET:
+                self._print_text(str(part.text))
+            else:
+                self._has_answered = True
+                click.echo(output.file_or_data(part).rstrip("\n"))
+
+    def _end_line(self) -> None:
+        self._clear_progress()
+        if self._line_is_open:
+            click.echo()
+            self._line_is_open = False
+
+
+def _text_of_object(parts: list[Part]) -> str | None:
+    """The text of an object that has one field, a text: what a module answers that can only answer with objects."""
+    if len(parts) != 1 or not isinstance(parts[0].data, dict):
+        return None
+    values = list(parts[0].data.values())
+    if len(values) != 1 or not isinstance(values[0], str):
+        return None
+    return values[0]
+
+
+def shorten(parts: list[Part]) -> str:
+    """Parts on one line, for a person to know them again."""
+    words: list[str] = []
+    for part in parts:
+        if part.text is not UNSET:
+            words.append(str(part.text))
+        elif part.data is not UNSET:
+            words.append(output.escape_json(encode(part.data)))
+        else:
+            words.append(f"@{part.filename or part.url or 'file'}")
+    return clean_line(" ".join(words), 500)
+
+
+# ---- chat -----------------------------------------------------------------------------------------------------------
+# `chat`: a conversation with an agent.
+#
+# One line a turn. Between two turns nothing runs: the loop turns only while an agent is asked, so that reading a line
+# is Python's own `input`, with all that a terminal does for it, and Ctrl-C means one thing at a time.
 
 PROMPT: Final = "> "
 CANCEL_TIME: Final = 10.0  # seconds for an agent to say that a task is canceled
@@ -90,7 +373,7 @@ class Conversation:
         """Talk until the input ends; the exit code."""
         try:
             self._runner.run(self._open())
-            chat_input.keep_history()
+            keep_history()
             self._take_turns()
         except KeyboardInterrupt:
             click.echo(err=True)
@@ -140,10 +423,10 @@ class Conversation:
         """What the person says next, or answers to what the agent asks."""
         if self._approval is not None:
             return self._ask_approval(self._approval)
-        return chat_input.parse_line(chat_input.read_line(PROMPT))
+        return parse_line(read_line(PROMPT))
 
     def _ask_approval(self, inputs: list[Part]) -> list[Part]:
-        approved = chat_input.ask_yes_or_no(f"Approve {shorten(inputs)}?")
+        approved = ask_yes_or_no(f"Approve {shorten(inputs)}?")
         if approved is None:
             raise EOFError
         if approved:
@@ -227,7 +510,7 @@ class Conversation:
             task = await self._client.cancel_task(task_id)
         self._waiting = ""
         self._approval = None
-        click.echo(f"The task is {rendering.state_name(task.status.state).lower()}", err=True)
+        click.echo(f"The task is {output.state_name(task.status.state).lower()}", err=True)
 
     # ---- commands ---------------------------------------------------------------------------------------------------
 
@@ -262,7 +545,7 @@ class Conversation:
             return
         page = await self._client.list_tasks(self._context_id, page_size=MAX_TOLD)
         for task in page.tasks:
-            click.echo(f"{clean_line(task.id)} {rendering.state_name(task.status.state)} {task.status.timestamp}")
+            click.echo(f"{clean_line(task.id)} {output.state_name(task.status.state)} {task.status.timestamp}")
 
     async def _recall(self) -> None:
         """Show what was said last in a conversation that is gone on with, and take up the task that waits."""

@@ -17,8 +17,8 @@ from apcore_a2a import __version__
 # name: (module:attribute, one line for --help). The lines are written twice, here and in the command's docstring: to
 # list the commands, none of them must be imported. `serve` alone loads half a second of server.
 COMMANDS: Final = {
-    "serve": ("serve:command", "Serve modules, a function or an executor as an A2A agent."),
-    "dev": ("serve:development_command", "Serve it while you write it: reload, Explorer, verbose log."),
+    "serve": ("serve.command:command", "Serve modules, a function or an executor as an A2A agent."),
+    "dev": ("serve.command:development_command", "Serve it while you write it: reload, Explorer, verbose log."),
     "migrate": ("migrate:command", "Make the tables of a store, or bring them up to date."),
     "keys": ("keys:group", "Make API keys for the callers of your agent (keys new)."),
     "card": ("card:group", "Show an agent's card (card get)."),
@@ -32,8 +32,8 @@ COMMANDS: Final = {
     "subscribe": ("task:subscribe", "Follow a task that is under way (task subscribe)."),
     "explore": ("explore:command", "Open the Explorer page for an agent, wherever it is."),
     "push": ("push:group", "Manage a task's webhooks (task push-config)."),
-    "validate": ("conformance.command:command", "Check an agent against the specification."),
-    "conformance": ("conformance.command:command", "Another name for validate."),
+    "validate": ("validate.command:command", "Check an agent against the specification."),
+    "conformance": ("validate.command:command", "Another name for validate."),
     "completion": ("completion:command", "Print a completion script for bash, zsh or fish."),
     "help": ("completion:help_command", "Show how a command is used."),
 }

@@ -12,7 +12,7 @@ from apcore_a2a.app.serve import NOT_STARTED
 from apcore_a2a.app.stores import Retention, choose_store, why_not_open
 from apcore_a2a.cli.options import example
 from apcore_a2a.errors import A2AError
-from apcore_a2a.storage.task_store import Store
+from apcore_a2a.storage.contract import Store
 
 
 @click.command("migrate", epilog=example("apcore-a2a migrate --store postgresql://agent_owner@db.internal/agents"))

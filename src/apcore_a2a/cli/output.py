@@ -4,36 +4,45 @@ Rule: with `-o json`, standard output holds the protocol's own types, nothing el
 """
 
 import asyncio
+import mimetypes
+import re
 import shlex
 import sys
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from apcore_a2a.clean_text import clean_line, clean_text
-from apcore_a2a.cli import rendering
-from apcore_a2a.cli.downloads import save_artifacts
+from apcore_a2a.clean_text import CONTROL, clean_line, clean_text
 from apcore_a2a.cli.options import CommonOptions
+from apcore_a2a.client.bindings import WebhookStatus
 from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.card import AgentCard, AgentSkill
 from apcore_a2a.protocol.lifecycle import AT_REST, copy, fold
 from apcore_a2a.protocol.model import (
+    Artifact,
     ArtifactUpdate,
     Event,
     Message,
+    Operation,
+    Part,
+    PushConfig,
     StatusUpdate,
     Task,
     TaskState,
     TaskStatus,
     encode,
 )
-from apcore_a2a.protocol.operations import Operation
 
 if TYPE_CHECKING:
     from rich.status import Status
+
 
 # Outcomes that are not failures of the command, which exits with 0, but that a person should not overlook (§11.6).
 WARNINGS: Final = {
@@ -53,7 +62,7 @@ LEAVING: Final = (asyncio.CancelledError, A2AError)
 def print_result(common: CommonOptions, document: bytes, lines: Iterable[str]) -> None:
     """Print one result: the document for programs, or the lines for people."""
     if common.json:
-        click.echo(rendering.format_json(document))
+        click.echo(format_json(document))
         return
     for line in lines:
         click.echo(line)
@@ -61,7 +70,7 @@ def print_result(common: CommonOptions, document: bytes, lines: Iterable[str]) -
 
 def print_task(common: CommonOptions, task: Task, *, document: bytes | None = None, save_to: str | None = None) -> None:
     """Print a task, save its artifacts, and say what can be done next."""
-    print_result(common, document or encode(task), rendering.task_lines(task, verbose=common.verbose))
+    print_result(common, document or encode(task), task_lines(task, verbose=common.verbose))
     _print_after_task(common, task, save_to)
 
 
@@ -71,7 +80,7 @@ def print_answer(common: CommonOptions, answer: Task | Message, save_to: str | N
     if isinstance(answer, Task):
         print_task(common, answer, document=document, save_to=save_to)
     else:
-        print_result(common, document, rendering.message_lines(answer))
+        print_result(common, document, message_lines(answer))
 
 
 def _print_after_task(common: CommonOptions, task: Task, save_to: str | None) -> None:
@@ -87,7 +96,7 @@ def _print_after_task(common: CommonOptions, task: Task, save_to: str | None) ->
         click.echo(line, err=common.json)
     warning = WARNINGS.get(task.status.state)
     if warning:
-        click.echo(f"Warning: {warning} ({rendering.state_name(task.status.state)})", err=True)
+        click.echo(f"Warning: {warning} ({state_name(task.status.state)})", err=True)
 
 
 def _save(common: CommonOptions, task: Task, save_to: str) -> list[str]:
@@ -138,7 +147,7 @@ class Progress:
 
     def show_state(self, state: TaskState) -> None:
         if self._spinner is not None:
-            self._spinner.update(f"{rendering.state_name(state).lower()} …")
+            self._spinner.update(f"{state_name(state).lower()} …")
 
     def end(self) -> None:
         """Leave the line to whoever has something to say."""
@@ -191,7 +200,7 @@ class EventPrinter:
         """Print one event, and take it into the task."""
         self._keep(event)
         if self._common.json:
-            click.echo(rendering.escape_json(v1.encode_event(event)))  # on one line: this is JSON Lines
+            click.echo(escape_json(v1.encode_event(event)))  # on one line: this is JSON Lines
             return
         if isinstance(event, ArtifactUpdate):
             self._print_artifact(event)
@@ -199,9 +208,9 @@ class EventPrinter:
         self.end_text()
         match event:
             case Task():
-                lines = rendering.task_lines(event, verbose=self._common.verbose)
+                lines = task_lines(event, verbose=self._common.verbose)
             case Message():
-                lines = rendering.message_lines(event)
+                lines = message_lines(event)
             case StatusUpdate():
                 lines = self._status_lines(event)
         for line in lines:
@@ -216,27 +225,27 @@ class EventPrinter:
     def _status_lines(self, event: StatusUpdate) -> Iterator[str]:
         if event.status.state in AT_REST:
             # Whoever watched only the tail has what the next command needs (a2a-cli §11.2).
-            yield from rendering.task_fields(self.task.id, self.task.context_id, event.status.state)
+            yield from task_fields(self.task.id, self.task.context_id, event.status.state)
         else:
-            yield rendering.field("State", rendering.state_name(event.status.state))
+            yield field("State", state_name(event.status.state))
         if event.status.message is not None:
-            yield from rendering.parts_lines(event.status.message.parts)
+            yield from parts_lines(event.status.message.parts)
 
     def _print_artifact(self, event: ArtifactUpdate) -> None:
         artifact = event.artifact
-        text = rendering.only_text(artifact.parts)
+        text = only_text(artifact.parts)
         if text is None:
             self.end_text()
-            for line in rendering.artifact_lines(artifact):
+            for line in artifact_lines(artifact):
                 click.echo(line)
             return
         if not event.append or self._growing_artifact != artifact.artifact_id:
             self.end_text()
-            click.echo(rendering.field("Artifact", artifact.name or artifact.artifact_id))
-            click.echo(f"Text:\n{rendering.INDENT}", nl=False)
+            click.echo(field("Artifact", artifact.name or artifact.artifact_id))
+            click.echo(f"Text:\n{INDENT}", nl=False)
             self._growing_artifact = artifact.artifact_id
         # Not rendering.indent: the chunk may begin in the middle of a line, and its last line end counts.
-        click.echo(clean_text(text).replace("\n", f"\n{rendering.INDENT}"), nl=False)
+        click.echo(clean_text(text).replace("\n", f"\n{INDENT}"), nl=False)
 
     def _keep(self, event: Event) -> None:
         match event:
@@ -260,3 +269,320 @@ class EventPrinter:
         at_work = replace(self.task, status=TaskStatus(state=TaskState.WORKING))
         fold(at_work, event)
         self.task = replace(at_work, status=status)
+
+
+# ---- rendering ------------------------------------------------------------------------------------------------------
+# What the protocol's values look like to a person: fields and blocks (a2a-cli specification §11.2), no colours.
+#
+# Rule: one `Label: value` a line; what needs more lines stands set in below its label, and a blank line ends it.
+
+INDENT: Final = "  "
+
+
+# ---- fields and blocks ----------------------------------------------------------------------------------------------
+
+
+def field(label: str, value: object) -> str:
+    """One line. What an agent wrote is cleaned, so that it cannot begin a line of its own."""
+    return f"{label}: {clean_line(str(value))}"
+
+
+def block(label: str, text: str) -> str:
+    """A label, the text set in below it, and a blank line."""
+    return f"{label}:\n{indent(text)}\n"
+
+
+def indent(text: str) -> str:
+    """Cleaned text as lines that are set in, so that none of them can be taken for a field of ours."""
+    return INDENT + clean_text(text).rstrip("\n").replace("\n", f"\n{INDENT}")
+
+
+def escape_json(document: bytes) -> str:
+    """JSON that a terminal shows and does not obey.
+
+    Unlike text, JSON must arrive whole: what a terminal could obey is escaped (JSON lets U+009B stand as it is, and a
+    terminal takes that for the start of an escape sequence), not taken out.
+    """
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", document.decode())
+
+
+def format_json(document: bytes) -> str:
+    """Escaped JSON, over as many lines as it takes to be read by people."""
+    return escape_json(msgspec.json.format(document, indent=2))
+
+
+def state_name(state: TaskState) -> str:
+    """The name of a state as people write it (a2a-cli §9.1): COMPLETED, not TASK_STATE_COMPLETED."""
+    return state.removeprefix("TASK_STATE_")
+
+
+# ---- messages and tasks ---------------------------------------------------------------------------------------------
+
+
+def parts_lines(parts: Iterable[Part]) -> Iterator[str]:
+    """Parts in their order, whatever they are; none is left out (a2a-cli §10.2)."""
+    # Texts that follow each other are one text: they are the chunks of a stream, cut anywhere.
+    texts: list[str] = []
+    for part in parts:
+        if part.text is not UNSET:
+            texts.append(str(part.text))
+            continue
+        if texts:
+            yield block("Text", "".join(texts))
+            texts = []
+        yield file_or_data(part)
+    if texts:
+        yield block("Text", "".join(texts))
+
+
+def only_text(parts: Sequence[Part]) -> str | None:
+    """The text of parts that are nothing but text; None if there is anything else, or nothing at all."""
+    texts: list[str] = []
+    for part in parts:
+        if part.text is UNSET:
+            return None
+        texts.append(str(part.text))
+    if not texts:
+        return None
+    return "".join(texts)
+
+
+def file_or_data(part: Part) -> str:
+    name = part.filename or "(no name)"
+    media_type = part.media_type or "unknown type"
+    if part.raw is not UNSET:
+        return field("File", f"{name} ({media_type}, {len(part.raw):,} bytes)")
+    if part.url is not UNSET:
+        return field("File", f"{name} ({media_type}) at {part.url}")
+    return block("Data", format_json(encode(part.data)))
+
+
+def artifact_lines(artifact: Artifact) -> Iterator[str]:
+    yield field("Artifact", artifact.name or artifact.artifact_id)
+    if artifact.description:
+        yield field("Description", artifact.description)
+    yield from parts_lines(artifact.parts)
+
+
+def message_lines(message: Message) -> Iterator[str]:
+    yield field("Message", message.message_id)
+    if message.context_id:
+        yield field("Context", message.context_id)
+    yield field("Role", message.role.removeprefix("ROLE_").lower())
+    yield from parts_lines(message.parts)
+
+
+def task_fields(task_id: str, context_id: str, state: TaskState) -> Iterator[str]:
+    """What the next command may need (a2a-cli §8.2)."""
+    yield field("Task", task_id)
+    yield field("Context", context_id)
+    yield field("State", state_name(state))
+
+
+def task_lines(task: Task, *, verbose: bool = False) -> Iterator[str]:
+    yield from task_fields(task.id, task.context_id, task.status.state)
+    if task.status.timestamp:
+        yield field("Updated", task.status.timestamp)
+    if task.status.message is not None:
+        yield from parts_lines(task.status.message.parts)
+    for artifact in task.artifacts:
+        yield from artifact_lines(artifact)
+    if verbose:
+        for message in task.history:
+            yield from message_lines(message)
+        if task.metadata:
+            yield block("Metadata", format_json(encode(task.metadata)))
+
+
+def summary_lines(task: Task) -> Iterator[str]:
+    """A task in a list."""
+    yield from task_fields(task.id, task.context_id, task.status.state)
+    if task.status.timestamp:
+        yield field("Updated", task.status.timestamp)
+    yield ""
+
+
+# ---- cards and webhooks ---------------------------------------------------------------------------------------------
+
+
+def card_lines(card: AgentCard, *, signatures: str) -> Iterator[str]:
+    yield field("Agent", card.name)
+    yield field("Description", card.description)
+    yield field("Version", card.version)
+    if card.provider is not None:
+        yield field("Provider", f"{card.provider.organization} {card.provider.url}")
+    if card.documentation_url:
+        yield field("Documentation", card.documentation_url)
+    for interface in card.supported_interfaces:
+        line = f"{interface.protocol_binding} {interface.protocol_version} {interface.url}"
+        if interface.tenant:
+            line += f" tenant {interface.tenant}"
+        yield field("Interface", line)
+    yield field("Capabilities", ", ".join(_capabilities(card)) or "none")
+    for extension in card.capabilities.extensions:
+        line = extension.uri
+        if extension.required:
+            line += " (required)"
+        yield field("Extension", line)
+    yield field("Input", ", ".join(card.default_input_modes))
+    yield field("Output", ", ".join(card.default_output_modes))
+    for name, scheme in (card.security_schemes or {}).items():
+        # A scheme is an object with one key, which says what kind it is.
+        yield field("Security", f"{name} ({', '.join(scheme)})")
+    yield field("Signatures", signatures)
+    for skill in card.skills:
+        yield field("Skill", f"{skill.id}: {skill.description}")
+
+
+def _capabilities(card: AgentCard) -> Iterator[str]:
+    if card.capabilities.streaming:
+        yield "streaming"
+    if card.capabilities.push_notifications:
+        yield "push notifications"
+    if card.capabilities.extended_agent_card:
+        yield "extended card"
+
+
+def skill_lines(skill: AgentSkill, card: AgentCard) -> Iterator[str]:
+    yield field("Skill", skill.id)
+    yield field("Name", skill.name)
+    yield field("Description", skill.description)
+    if skill.tags:
+        yield field("Tags", ", ".join(skill.tags))
+    # A skill that names no modes of its own has the agent's (A2A 1.0 §4.4.5).
+    yield field("Input", ", ".join(skill.input_modes or card.default_input_modes))
+    yield field("Output", ", ".join(skill.output_modes or card.default_output_modes))
+    for example in skill.examples:
+        yield field("Example", example)
+    yield ""
+
+
+def push_lines(config: PushConfig) -> Iterator[str]:
+    """A webhook; its secrets are not repeated."""
+    yield field("Config", config.id)
+    yield field("Task", config.task_id)
+    yield field("URL", config.url)
+    if config.authentication is not None:
+        yield field("Authentication", config.authentication.scheme)
+    yield ""
+
+
+def webhook_lines(webhook: WebhookStatus) -> Iterator[str]:
+    """How far a webhook has got."""
+    yield field("Config", webhook.id)
+    yield field("Task", webhook.task_id)
+    yield field("URL", webhook.url)
+    yield field("State", webhook.state)
+    yield field("Delivered", webhook.delivered)
+    yield field("Undelivered", webhook.undelivered)
+    if webhook.reason:
+        yield field("Reason", webhook.reason)
+    yield ""
+
+
+# ---- downloads ------------------------------------------------------------------------------------------------------
+# Artifacts on disk. Rule: an agent chooses neither where a file goes nor which file it replaces.
+
+MAX_NAME: Final = 200  # bytes; a number may follow, and most file systems take 255
+MAX_NUMBER: Final = 10_000
+_UNFIT: Final = re.compile(r"[^\w.\- ()]+")
+# Names of devices on Windows, where `NUL.txt` is one as well.
+_RESERVED: Final = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
+
+
+def save_artifacts(artifacts: Iterable[Artifact], directory: str) -> list[str]:
+    """Write every part with content of its own to a file of its own; a line about each.
+
+    Raises:
+        click.ClickException: a file or the directory cannot be written.
+    """
+    folder = Path(directory)
+    lines = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for artifact in artifacts:
+            for name, content in _files(artifact):
+                path = _write_new(folder, name, content)
+                lines.append(f"Saved: {path}")
+    except OSError as error:
+        raise click.ClickException(f"Artifacts not saved: {error.strerror or error}: {error.filename}") from error
+    return lines
+
+
+def _files(artifact: Artifact) -> Iterator[tuple[str, bytes]]:
+    """The name that the agent gives to each file, and what is in it."""
+    base = artifact.name or artifact.artifact_id
+    # Texts without a name are the chunks of one text that was streamed: they are one file.
+    chunks = [part for part in artifact.parts if _is_chunk(part)]
+    if chunks:
+        text = "".join(str(part.text) for part in chunks)
+        media_type = chunks[0].media_type or "text/plain"
+        yield base + _suffix(base, media_type, otherwise=".txt"), text.encode()
+    for part in artifact.parts:
+        # What is only an address is not fetched: the agent would choose whom we call, and from inside our network.
+        if part.url is UNSET and not _is_chunk(part):
+            yield _file_name(part, base), _content(part)
+
+
+def _is_chunk(part: Part) -> bool:
+    return part.text is not UNSET and not part.filename
+
+
+def _file_name(part: Part, base: str) -> str:
+    if part.filename:
+        return part.filename
+    if part.data is not UNSET:
+        return base + _suffix(base, part.media_type, otherwise=".json")
+    return base + _suffix(base, part.media_type, otherwise=".bin")
+
+
+def _suffix(base: str, media_type: str, *, otherwise: str) -> str:
+    if Path(base).suffix:
+        return ""
+    without_parameters = media_type.partition(";")[0]
+    return mimetypes.guess_extension(without_parameters) or otherwise
+
+
+def _content(part: Part) -> bytes:
+    if part.text is not UNSET:
+        return str(part.text).encode()
+    if part.raw is not UNSET:
+        return bytes(part.raw)
+    return encode(part.data)
+
+
+def safe_name(name: str) -> str:
+    """A remote name as the name of a file in a directory of ours: no path, nothing hidden, nothing odd."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    # Dots and spaces at the end are dropped again after the cut: Windows ignores them, and would see another name.
+    safe = _cut(_UNFIT.sub("_", last).strip(" .")).rstrip(" .")
+    if not safe or _RESERVED.fullmatch(safe):
+        return f"_{safe}"
+    return safe
+
+
+def _cut(name: str) -> str:
+    """The name, as long as a file system takes it, with its suffix."""
+    path = Path(name)
+    room = MAX_NAME - len(path.suffix.encode())
+    if room < MAX_NAME // 2:  # that is no suffix
+        return name.encode()[:MAX_NAME].decode(errors="ignore")
+    return path.stem.encode()[:room].decode(errors="ignore") + path.suffix
+
+
+def _write_new(folder: Path, name: str, content: bytes) -> Path:
+    """Write a file under that name, or a numbered one if a file has it already."""
+    wanted = Path(safe_name(name))
+    file_name = wanted.name
+    for number in range(1, MAX_NUMBER + 1):
+        path = folder / file_name
+        try:
+            # "x" fails if there is a file or a link: between a look whether there is one and the opening, one could
+            # be put there.
+            with path.open("xb") as file:
+                file.write(content)
+        except FileExistsError:
+            file_name = f"{wanted.stem}-{number}{wanted.suffix}"
+            continue
+        return path
+    raise FileExistsError(0, "no name is left", str(folder / wanted))

@@ -1,16 +1,21 @@
 """`send` and `stream`: a message to an agent, and what becomes of it."""
 
-from collections.abc import AsyncGenerator
+import mimetypes
+import sys
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from apcore_a2a.cli import options, output
+from apcore_a2a.cli import options as options_module
+from apcore_a2a.cli import output
 from apcore_a2a.cli.connection import run_with_client
-from apcore_a2a.cli.options import CommonOptions
-from apcore_a2a.cli.parts import OrderedCommand, part_options, read_parts
+from apcore_a2a.cli.options import NOT_JSON, CommonOptions, combine
 from apcore_a2a.cli.skills import complete_skill
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import SendOptions
@@ -18,18 +23,130 @@ from apcore_a2a.errors import MethodNotFoundError, UnsupportedOperationError
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import Event, Message, Part, SendConfiguration, StatusUpdate, Task, TaskState
 
-message_options: Final = options.combine(
+# ---- parts ----------------------------------------------------------------------------------------------------------
+# What a caller attaches to a message. Rule: parts keep the order in which they were given (a2a-cli §10.2).
+#
+# Wherever a text or data stands, `-` is standard input, `@FILE` the contents of a file, and `@@…` a text that begins
+# so.
+
+ORDER: Final = "apcore_a2a.cli.order"
+UNKNOWN: Final = "application/octet-stream"
+
+part_options: Final = combine(
+    click.option("--text", multiple=True, metavar="TEXT|-|@FILE", help="A text part."),
+    click.option("--file", multiple=True, metavar="PATH|URL", help="A file part: its bytes, or where it is."),
+    click.option("--data", multiple=True, metavar="JSON|PATH|-|@FILE", help="A data part."),
+    click.option("--media-type", multiple=True, metavar="TYPE", help="Media type of the part before it."),
+)
+
+
+class OrderedCommand(click.Command):
+    """A command that remembers in which order its options were given.
+
+    click hands over the values of each option in their order, and forgets how those of different options alternate.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Parsed twice: what click parses with is not handed out, and parsing empties the list it is given.
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        ctx.meta[ORDER] = [param.name for param in order]
+        return super().parse_args(ctx, args)
+
+
+def read_parts(text: Sequence[str], given: dict[str, Any]) -> list[Part]:
+    """The parts of the message: the text argument, then the options in their order.
+
+    Raises:
+        click.UsageError: there are none, or one cannot be read.
+    """
+    parts = [_text_part(each) for each in text]
+    values = {name: list(given[name]) for name in (*_MAKERS, "media_type")}
+    for name in click.get_current_context().meta.get(ORDER, ()):
+        if name == "media_type":
+            # The text argument cannot have one: it may stand anywhere among the options, so "before" means nothing.
+            if len(parts) == len(text):
+                raise click.UsageError("--media-type belongs behind the part that it is for.")
+            parts[-1] = replace(parts[-1], media_type=values[name].pop(0))
+        elif name in _MAKERS:
+            make_part = _MAKERS[name]
+            parts.append(make_part(values[name].pop(0)))
+    if not parts:
+        raise click.UsageError("What is the message? Give a text, or --text, --file or --data.")
+    return parts
+
+
+def _text_part(value: str) -> Part:
+    if value.startswith("@@"):
+        return Part(text=value[1:])
+    if value == "-":
+        content = _read_stdin()
+    elif value.startswith("@"):
+        content = _read_file(value[1:])
+    else:
+        return Part(text=value)
+    try:
+        return Part(text=content.decode())
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{value} is not text in UTF-8; send it with --file.") from error
+
+
+def file_part(value: str) -> Part:
+    media_type = mimetypes.guess_type(value)[0] or UNKNOWN
+    if value.startswith(("http://", "https://")):
+        name = value.partition("?")[0].rpartition("/")[2]
+        return Part(url=value, media_type=media_type, filename=name)
+    path = value.removeprefix("@")
+    if path == "-":
+        return Part(raw=_read_stdin(), media_type=media_type, filename="")
+    # Its name alone: where it lies on this machine is none of the agent's business.
+    return Part(raw=_read_file(path), media_type=media_type, filename=Path(path).name)
+
+
+def _data_part(value: str) -> Part:
+    source = value
+    if value.lstrip().startswith(("{", "[")):
+        content = value.encode()
+        source = "JSON"
+    elif value == "-":
+        content = _read_stdin()
+    else:
+        content = _read_file(value.removeprefix("@"))
+    try:
+        return Part(data=msgspec.json.decode(content), media_type="application/json")
+    except NOT_JSON as error:
+        raise click.UsageError(f"--data {source} is not JSON: {error}") from error
+
+
+_MAKERS: Final[dict[str, Callable[[str], Part]]] = {"text": _text_part, "file": file_part, "data": _data_part}
+
+
+def _read_stdin() -> bytes:
+    return sys.stdin.buffer.read()
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise click.UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+    except RuntimeError as error:  # of expanduser: ~somebody who is not there
+        raise click.UsageError(f"{path} cannot be read: there is no such user") from error
+
+
+# ---- send -----------------------------------------------------------------------------------------------------------
+
+message_options: Final = options_module.combine(
     part_options,
     click.option("--skill", shell_complete=complete_skill, help="The skill that is to answer (metadata.skillId)."),
-    options.env_option(
-        "--metadata", type=options.json_object, metavar="JSON", help="Metadata of the request: a JSON object."
+    options_module.env_option(
+        "--metadata", type=options_module.json_object, metavar="JSON", help="Metadata of the request: a JSON object."
     ),
-    options.env_option("--context-id", help="The conversation that the message belongs to."),
-    options.env_option("--task-id", help="The task that the message continues, one that asks for input say."),
-    options.env_option("--history", type=click.IntRange(0), help="Messages of the history to answer with."),
-    options.poll_interval_option,
-    options.save_option,
-    options.common_options,
+    options_module.env_option("--context-id", help="The conversation that the message belongs to."),
+    options_module.env_option("--task-id", help="The task that the message continues, one that asks for input say."),
+    options_module.env_option("--history", type=click.IntRange(0), help="Messages of the history to answer with."),
+    options_module.poll_interval_option,
+    options_module.save_option,
+    options_module.common_options,
     click.argument("words", nargs=-1, metavar="AGENT [TEXT|-|@FILE]"),
 )
 
@@ -44,7 +161,7 @@ class SendRequest(Struct, frozen=True):
 
 
 def _read_request(given: dict[str, Any], *, return_immediately: bool = False) -> SendRequest:
-    common, text = options.read_common(given, "[TEXT]")
+    common, text = options_module.read_common(given, "[TEXT]")
     send_options: SendOptions = {
         "skill": given["skill"],
         "metadata": given["metadata"],
@@ -58,10 +175,12 @@ def _read_request(given: dict[str, Any], *, return_immediately: bool = False) ->
 @click.command(
     "send",
     cls=OrderedCommand,
-    epilog=options.example('apcore-a2a send http://localhost:8000 "Summarize this" --file report.pdf --save ./out'),
+    epilog=options_module.example(
+        'apcore-a2a send http://localhost:8000 "Summarize this" --file report.pdf --save ./out'
+    ),
 )
 @message_options
-@options.env_option(
+@options_module.env_option(
     "--async", "--no-wait", "--return-immediately", "later", is_flag=True, help="Do not wait for the task."
 )
 @click.option("--wait", is_flag=True, help="Wait for the task; this is the default.")
@@ -79,7 +198,9 @@ def send(later: bool, wait: bool, streams: bool, **given: Any) -> int:
 
 
 @click.command(
-    "stream", cls=OrderedCommand, epilog=options.example('apcore-a2a stream http://localhost:8000 "Tell me a story"')
+    "stream",
+    cls=OrderedCommand,
+    epilog=options_module.example('apcore-a2a stream http://localhost:8000 "Tell me a story"'),
 )
 @message_options
 def stream(**given: Any) -> int:

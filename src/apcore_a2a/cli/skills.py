@@ -18,8 +18,7 @@ from click.shell_completion import CompletionItem
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.cli.options import NOT_JSON
 from apcore_a2a.errors import A2AError
-from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.protocol.skill_names import MAX_LENGTH, advise
+from apcore_a2a.protocol.card import MAX_LENGTH, AgentCard, advise
 
 MAX_AGENTS: Final = 20
 MAX_SKILLS: Final = 500  # of one agent

@@ -4,11 +4,11 @@ from typing import Any, Final
 
 import click
 
-from apcore_a2a.cli import options, output, rendering
+from apcore_a2a.cli import options, output
 from apcore_a2a.cli.connection import run_with_client
-from apcore_a2a.cli.downloads import save_artifacts
 from apcore_a2a.cli.main import DefaultGroup
 from apcore_a2a.cli.options import CommonOptions
+from apcore_a2a.cli.output import save_artifacts
 from apcore_a2a.cli.push import group as push_group
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import ListOptions
@@ -88,12 +88,12 @@ def list_tasks(**given: Any) -> int:
 def _print_page(common: CommonOptions, page: TaskPage) -> None:
     lines: list[str] = []
     for task in page.tasks:
-        lines += rendering.summary_lines(task)
+        lines += output.summary_lines(task)
     # Some agents send 0 for what they do not count; "2 of 0" would be nonsense.
     total = max(page.total_size, len(page.tasks))
-    lines.append(rendering.field("Tasks", f"{len(page.tasks)} of {total}"))
+    lines.append(output.field("Tasks", f"{len(page.tasks)} of {total}"))
     if page.next_page_token:
-        lines.append(rendering.field("Page-Token", page.next_page_token))
+        lines.append(output.field("Page-Token", page.next_page_token))
     output.print_result(common, encode(page), lines)
 
 
@@ -106,7 +106,7 @@ def cancel(**given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         task = await client.cancel_task(task_id)
-        output.print_result(common, encode(task), rendering.task_lines(task, verbose=common.verbose))
+        output.print_result(common, encode(task), output.task_lines(task, verbose=common.verbose))
 
     return run_with_client(common, work)
 
@@ -149,7 +149,7 @@ def download(save: str, **given: Any) -> int:
         if common.json:
             for line in saved:
                 click.echo(line, err=True)
-        fields = rendering.task_fields(task.id, task.context_id, task.status.state)
+        fields = output.task_fields(task.id, task.context_id, task.status.state)
         output.print_result(common, encode(task), [*fields, *saved])
 
     return run_with_client(common, work)

@@ -1,9 +1,8 @@
 """Call any A2A agent: `A2AClient`, its twin without await `Client`, ways to authenticate, and what can go wrong."""
 
-from apcore_a2a.client.auth import ApiKeyAuth, BearerAuth
+from apcore_a2a.client.auth import ApiKeyAuth, BearerAuth, OAuth2ClientCredentials
 from apcore_a2a.client.client import A2AClient
-from apcore_a2a.client.oauth import OAuth2ClientCredentials
-from apcore_a2a.client.retry import Retry
+from apcore_a2a.client.options import Retry
 from apcore_a2a.client.sync import Client
 from apcore_a2a.errors import (
     A2AConnectionError,

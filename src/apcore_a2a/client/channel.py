@@ -4,22 +4,19 @@ Rule: every request of a client leaves through here, and with credentials only f
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from msgspec.structs import replace
 
 from apcore_a2a.client.auth import AuthContext
-from apcore_a2a.client.binding import ChosenInterface, Exchange
-from apcore_a2a.client.discovery import MAX_CARD, Discovery
+from apcore_a2a.client.bindings import ChosenInterface, Exchange, WebhookExchange
+from apcore_a2a.client.discovery import BINDINGS, MAX_CARD, Discovery
 from apcore_a2a.client.failures import from_status
-from apcore_a2a.client.negotiation import BINDINGS
-from apcore_a2a.client.open_transport import open_transport
-from apcore_a2a.client.options import ClientSettings, ResolvedOptions
-from apcore_a2a.client.retry import SENDS, Retry, repeat
+from apcore_a2a.client.options import SENDS, ClientSettings, ResolvedOptions, Retry, repeat
 from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, Transport, read_all, with_headers
-from apcore_a2a.client.webhooks import WebhookExchange
 from apcore_a2a.errors import (
     A2AConnectionError,
     A2ADiscoveryError,
@@ -29,8 +26,7 @@ from apcore_a2a.errors import (
     UnsupportedOperationError,
 )
 from apcore_a2a.ids_and_time import new_id
-from apcore_a2a.protocol.model import Event, Value
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import Event, Operation, Value
 from apcore_a2a.protocol.sse import SSEDecoder
 
 if TYPE_CHECKING:
@@ -234,3 +230,24 @@ def with_idempotency_key(operation: Operation, options: ResolvedOptions, retry: 
         if name.lower() == "idempotency-key":
             return options  # the caller's own: it may be meant for more than one call
     return replace(options, headers={**options.headers, "Idempotency-Key": new_id()})
+
+
+# ---- the transport --------------------------------------------------------------------------------------------------
+# Which transport a client uses: the caller's own, one over the caller's HTTP client, or the default.
+
+
+def open_transport(http: "httpx.AsyncClient | Transport | None") -> Transport:
+    """The transport of a client: the caller's own, one over the caller's `httpx.AsyncClient`, or aiohttp.
+
+    The libraries load here, at the first call: an import of the client must not cost what it may never use.
+    """
+    if http is None:
+        from apcore_a2a.client.aiohttp_transport import AiohttpTransport
+
+        return AiohttpTransport()
+    library = sys.modules.get("httpx")  # whoever made an httpx client has loaded it
+    if library is not None and isinstance(http, library.AsyncClient):
+        from apcore_a2a.client.httpx_transport import HttpxTransport
+
+        return HttpxTransport(http)
+    return cast(Transport, http)  # it is no httpx client, so it is what is left

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.client.address import check_url
 from apcore_a2a.client.auth import to_auth
-from apcore_a2a.client.binding import ReceivedCard
+from apcore_a2a.client.bindings import ReceivedCard, WebhookStatus, ask_redelivery, ask_status
 from apcore_a2a.client.channel import Channel
 from apcore_a2a.client.messages import Sendable, to_message
 from apcore_a2a.client.options import (
@@ -30,7 +30,6 @@ from apcore_a2a.client.options import (
 )
 from apcore_a2a.client.streaming import EventStream, wait_until_at_rest
 from apcore_a2a.client.transport import Transport
-from apcore_a2a.client.webhooks import WebhookStatus, ask_redelivery, ask_status
 from apcore_a2a.errors import A2AConnectionError, InvalidAgentResponseError
 from apcore_a2a.protocol.card import AgentCard, AgentInterface
 from apcore_a2a.protocol.lifecycle import AT_REST
@@ -45,6 +44,7 @@ from apcore_a2a.protocol.model import (
     ListTasks,
     Message,
     Metadata,
+    Operation,
     PushConfig,
     PushConfigRef,
     SendConfiguration,
@@ -54,7 +54,6 @@ from apcore_a2a.protocol.model import (
     TaskPage,
     Value,
 )
-from apcore_a2a.protocol.operations import Operation
 
 if TYPE_CHECKING:
     import httpx

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.model import Message, Part, Role, SendMessage, check_finite, encode
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import Message, Operation, Part, Role, SendMessage, check_finite, encode
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 
 Sendable = str | Part | Sequence[Part] | Mapping[str, Any] | Message

@@ -17,9 +17,8 @@ from msgspec import Struct
 
 from apcore_a2a.errors import A2ADiscoveryError, InvalidParamsError, ParseError
 from apcore_a2a.protocol.card import AgentCard, AgentCardSignature
-from apcore_a2a.protocol.card_forms import forms_to_check
+from apcore_a2a.protocol.card_forms import canonicalize, forms_to_check
 from apcore_a2a.protocol.decoding import decode
-from apcore_a2a.protocol.jcs import canonicalize
 
 ALGORITHMS: Final = [
     "ES256",

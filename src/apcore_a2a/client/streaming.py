@@ -55,8 +55,17 @@ from apcore_a2a.errors import (
     UnsupportedOperationError,
 )
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
-from apcore_a2a.protocol.model import Event, GetTask, Message, StatusUpdate, SubscribeToTask, Task, TaskState, Value
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.protocol.model import (
+    Event,
+    GetTask,
+    Message,
+    Operation,
+    StatusUpdate,
+    SubscribeToTask,
+    Task,
+    TaskState,
+    Value,
+)
 
 logger = logging.getLogger(__name__)
 

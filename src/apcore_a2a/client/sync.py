@@ -8,11 +8,11 @@ from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, Unpack
 
+from apcore_a2a.client.bindings import WebhookStatus
 from apcore_a2a.client.client import A2AClient
 from apcore_a2a.client.messages import Sendable
 from apcore_a2a.client.options import AuthLike, CallOptions, ClientOptions, ListOptions, SendOptions
 from apcore_a2a.client.transport import Transport
-from apcore_a2a.client.webhooks import WebhookStatus
 from apcore_a2a.protocol.card import AgentCard, AgentInterface
 from apcore_a2a.protocol.model import Event, Message, Metadata, PushConfig, Task, TaskPage
 

@@ -13,10 +13,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Call
-from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.context import CallContext
 from apcore_a2a.protocol.lifecycle import is_progress
 from apcore_a2a.protocol.model import Artifact, Message, Part, Role, Task, encode
-from apcore_a2a.storage.task_store import Query, Record, Store
+from apcore_a2a.storage.contract import Query, Record, Store
 
 MAX_REFERENCES: Final = 10
 MAX_BYTES: Final = 1024 * 1024  # of a conversation, as JSON

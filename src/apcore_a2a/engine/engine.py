@@ -15,22 +15,16 @@ from msgspec.structs import replace
 
 from apcore_a2a import errors
 from apcore_a2a.agent import Agent, Caller
-from apcore_a2a.engine import task_log
-from apcore_a2a.engine.background import BackgroundWork
-from apcore_a2a.engine.call_context import CallContext, Interceptor
-from apcore_a2a.engine.cluster import Cluster
-from apcore_a2a.engine.delivery import Delivery, Sender
-from apcore_a2a.engine.elsewhere import Elsewhere
+from apcore_a2a.engine import runs
+from apcore_a2a.engine.context import DEFAULTS, CallContext, EngineOptions, Interceptor, Observer, Silent
 from apcore_a2a.engine.event_log import LogEntry, Snapshot, snapshot_entry
-from apcore_a2a.engine.followers import Followers, is_at_rest
 from apcore_a2a.engine.intake import Intake
-from apcore_a2a.engine.live_task import LiveTask
-from apcore_a2a.engine.observer import Observer, Silent
-from apcore_a2a.engine.options import DEFAULTS, EngineOptions
-from apcore_a2a.engine.progress import RESTED
 from apcore_a2a.engine.recovery import Recovery
-from apcore_a2a.engine.run import CANCEL_GRACE, Run
-from apcore_a2a.engine.runs import Runs
+from apcore_a2a.engine.replica.followers import Followers, is_at_rest
+from apcore_a2a.engine.replica.lease import Cluster
+from apcore_a2a.engine.replica.requests import Elsewhere
+from apcore_a2a.engine.run import CANCEL_GRACE, RESTED, Run
+from apcore_a2a.engine.runs import BackgroundWork, Runs
 from apcore_a2a.engine.stored_limits import stored_limits_of
 from apcore_a2a.engine.streams import (
     UNTIL_ENDED,
@@ -40,13 +34,14 @@ from apcore_a2a.engine.streams import (
     Streams,
     event_stream,
 )
-from apcore_a2a.engine.webhooks import Webhooks
+from apcore_a2a.engine.task import LiveTask
+from apcore_a2a.engine.webhooks.delivery import Delivery, Sender
+from apcore_a2a.engine.webhooks.operations import Webhooks
 from apcore_a2a.errors import InvalidParamsError, UnsupportedOperationError, Violation
 from apcore_a2a.protocol import model
 from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.protocol.model import Document, Message, SendMessage, Task, TaskState, Value
-from apcore_a2a.protocol.operations import SHAPES, Operation
-from apcore_a2a.storage.task_store import EVERYBODY, Backlog, Query, Record, Store, as_shared, trouble_of, webhooks_of
+from apcore_a2a.protocol.model import SHAPES, Document, Message, Operation, SendMessage, Task, TaskState, Value
+from apcore_a2a.storage.contract import EVERYBODY, Backlog, Query, Record, Store, as_shared, trouble_of, webhooks_of
 
 logger = logging.getLogger(__name__)
 
@@ -191,7 +186,7 @@ class Engine:
             raise UnsupportedOperationError("This agent does not stream")
         perform = self._operations.get(operation, _no_push)
         if logger.isEnabledFor(logging.DEBUG):
-            extra = {"operation": operation.value, "caller": task_log.name_of(context.caller)}
+            extra = {"operation": operation.value, "caller": runs.name_of(context.caller)}
             logger.debug("request dispatched", extra=extra)
         if not self._interceptors:
             return await perform(request, context)

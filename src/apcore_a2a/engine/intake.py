@@ -1,6 +1,6 @@
-"""From a message to a run: which task it goes on with, whether the agent takes it, what the agent may know.
+"""How a message becomes work: checked, held against those sent before, offered to the agent, given to a run.
 
-Rule: whatever can be refused is refused here, before a task exists.
+Rule: whoever is refused is refused before anything is stored.
 """
 
 import asyncio
@@ -12,27 +12,18 @@ from typing import Final
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from apcore_a2a.agent import Agent, Call
-from apcore_a2a.engine.admission import ask_agent
-from apcore_a2a.engine.call_context import CallContext, new_call
+from apcore_a2a.agent import Admission, Agent, Call
+from apcore_a2a.engine.context import CallContext, EngineOptions, new_call
 from apcore_a2a.engine.conversation import Conversations
-from apcore_a2a.engine.elsewhere import Elsewhere, queue_task
-from apcore_a2a.engine.errands import send_on
 from apcore_a2a.engine.event_log import Snapshot
-from apcore_a2a.engine.followers import Followers
-from apcore_a2a.engine.kept_run import dequeue, enqueue, is_settled
-from apcore_a2a.engine.live_task import LiveTask
-from apcore_a2a.engine.next_message import refuse_message
-from apcore_a2a.engine.options import EngineOptions
-from apcore_a2a.engine.phase import AgentDecides, NewTask, NextMessage
-from apcore_a2a.engine.progress import OPENED
-from apcore_a2a.engine.repeats import Repeats
-from apcore_a2a.engine.run import Run, retry_pause
+from apcore_a2a.engine.replica.followers import Followers
+from apcore_a2a.engine.replica.requests import Elsewhere, queue_task, send_on
+from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Run, retry_pause
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_limits import StoredLimits
 from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun
-from apcore_a2a.engine.turn import Place
-from apcore_a2a.engine.webhooks import Webhooks, check_inline
+from apcore_a2a.engine.task import LiveTask, Place, dequeue, enqueue, is_settled, refuse_message
+from apcore_a2a.engine.webhooks.operations import Webhooks, check_inline
 from apcore_a2a.errors import (
     A2AError,
     InvalidParamsError,
@@ -46,7 +37,11 @@ from apcore_a2a.errors import (
 from apcore_a2a.ids_and_time import new_id, utc_now
 from apcore_a2a.protocol.lifecycle import STATE_TRANSITIONS
 from apcore_a2a.protocol.model import Message, Metadata, Role, SendMessage, Task, TaskState, TaskStatus
-from apcore_a2a.storage.task_store import Query, Record, Store, Webhook
+from apcore_a2a.storage.contract import Query, Record, Store, Webhook
+
+# From a message to a run: which task it goes on with, whether the agent takes it, what the agent may know.
+#
+# Rule: whatever can be refused is refused here, before a task exists.
 
 # Lost races for a task's turn before its message is refused. Each one lost is one that the message of another replica
 # won, so a few are no sign of overload: of nine messages at three replicas, the unluckiest may lose six.
@@ -423,3 +418,80 @@ class Intake:
 
 def _ended(live: LiveTask) -> UnsupportedOperationError:
     return UnsupportedOperationError(f"Task {live.task.id} has ended; send a new message without taskId")
+
+
+# ---- messages that are sent twice -----------------------------------------------------------------------------------
+# Messages that are sent twice: what makes them the same, and what came of the first.
+#
+# Rule: a repeat makes nothing and needs no room. Who makes a task asks the store for the key as it writes; only a
+# message that meets a limit is looked up before.
+
+
+class Repeats:
+    """Finds what came of messages that were sent before."""
+
+    def __init__(self, store: Store, runs: Runs, followers: Followers | None, *, by_message_id: bool) -> None:
+        self._store = store
+        self._runs = runs
+        self._followers = followers
+        self._by_message_id = by_message_id
+
+    def key_of(self, message: Message, context: CallContext) -> str:
+        """What makes a send the same as an earlier one; empty when nothing does."""
+        if not context.idempotency_key and self._by_message_id:
+            return message.message_id
+        return context.idempotency_key
+
+    def is_in(self, live: LiveTask, message: Message, context: CallContext) -> bool:
+        """Whether a message to a task was said there before."""
+        if not self.key_of(message, context):
+            return False
+        return any(said.message_id == message.message_id for said in live.task.history)
+
+    async def find(self, message: Message, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere | None:
+        """What came of the send that a message without a task repeats; None if it repeats none."""
+        key = self.key_of(message, context)
+        if not key:
+            return None
+        task_id = await self._store.find_key(key, context.owner)
+        if task_id is None:
+            return None
+        return await self.outcome(task_id, context, wait=wait)
+
+    async def outcome(self, task_id: str, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere:
+        """What came of a send that made this task."""
+        run = self._runs.running(task_id)
+        if run is not None:
+            return run
+        if self._followers is not None and wait:
+            live = await self._followers.look(task_id, context.owner, follow=True)
+            live.hold()
+            return Elsewhere(live, None)
+        record = await self._store.load(task_id, context.owner)
+        if record is None:
+            raise TaskNotFoundError(task_id)
+        return Snapshot(record.document, record.version)
+
+
+# ---- whether the agent takes it -------------------------------------------------------------------------------------
+# Asking an agent whether it takes a message.
+
+EXITED: Final = "the agent's admit tried to exit"
+
+
+async def ask_agent(agent: Agent, call: Call) -> Admission:
+    """What the agent says of a message; whatever it raises is raised, but an exit, which is an error of its own."""
+    try:
+        return await agent.admit(call)
+    except BaseException as error:
+        if _is_exit(error):  # an agent does not end the server, nor the connection
+            raise RuntimeError(EXITED) from error
+        raise
+
+
+def _is_exit(error: BaseException) -> bool:
+    """Whether an agent raised what would end more than its answer: SystemExit, or a cancellation of its own."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and not task.cancelling()
+    return not isinstance(error, Exception)

@@ -8,20 +8,19 @@ from typing import Final
 from msgspec.structs import replace
 
 from apcore_a2a.agent import Call
-from apcore_a2a.engine import task_log
+from apcore_a2a.engine import runs as runs_module
 from apcore_a2a.engine.agent_output import failed_status
-from apcore_a2a.engine.call_context import CallContext, new_call
+from apcore_a2a.engine.context import CallContext, new_call
 from apcore_a2a.engine.intake import Intake
-from apcore_a2a.engine.kept_run import hand_on
-from apcore_a2a.engine.live_task import LiveTask
-from apcore_a2a.engine.phase import FromQueue, Rerun, Start
+from apcore_a2a.engine.run import FromQueue, Rerun, Start
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import StoredRun, decode_stored_run
-from apcore_a2a.engine.webhooks import Webhooks
+from apcore_a2a.engine.task import LiveTask, hand_on
+from apcore_a2a.engine.webhooks.operations import Webhooks
 from apcore_a2a.errors import AgentError, StaleWriteError, TaskNotFoundError
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import SendMessage
-from apcore_a2a.storage.task_store import Record, Store
+from apcore_a2a.storage.contract import Record, Store
 
 LOST: Final = "Worker lost: the process running this task ended"
 
@@ -52,7 +51,7 @@ class Recovery:
             try:
                 runs_again = await self._go_on(live, record)
             except (StaleWriteError, TaskNotFoundError):
-                task_log.log_recovered(live.task, "left to another replica")
+                runs_module.log_recovered(live.task, "left to another replica")
             finally:
                 if not runs_again:
                     live.turn.give()
@@ -76,11 +75,11 @@ class Recovery:
                 await hand_on(live)
                 return False
             self._rerun(live, stored, call)
-            task_log.log_recovered(live.task, "run again")
+            runs_module.log_recovered(live.task, "run again")
             runs_again = True
         elif request is not None or live.state not in AT_REST:
             await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
-            task_log.log_recovered(live.task, "failed: its worker is lost")
+            runs_module.log_recovered(live.task, "failed: its worker is lost")
         elif not live.kept.queue:
             await live.save_run()  # it was claimed to be canceled, and waits for its user: it is nobody's again
         # What waited waits again; if the task has just ended, it was refused, and nothing does.

@@ -1,8 +1,4 @@
-"""Which tasks are live, which run, and how runs are started, stopped and brought to an end together.
-
-Rule: a task has one LiveTask while anybody runs or watches it, and one run at a time. What is started here is awaited
-here: a run that ends, whether by itself or without its agent, is tidied up in one place (`_finish`).
-"""
+"""All runs of an engine: which there are, who owns them, how they end together, what the log says of them."""
 
 import asyncio
 import logging
@@ -14,24 +10,23 @@ from typing import Any, Final
 
 from msgspec import json
 
-from apcore_a2a.agent import Agent, AgentEvent, Call, Caller, CancelToken
+from apcore_a2a.agent import ANONYMOUS, Agent, AgentEvent, Call, Caller, CancelToken
 from apcore_a2a.clean_text import clean_line
-from apcore_a2a.engine import task_log
-from apcore_a2a.engine.background import BackgroundWork
-from apcore_a2a.engine.call_context import share_of
-from apcore_a2a.engine.live_task import LiveTask
-from apcore_a2a.engine.observer import Observer
-from apcore_a2a.engine.options import EngineOptions
-from apcore_a2a.engine.phase import OVER, Start, Stop
-from apcore_a2a.engine.run import CANCEL_GRACE, Run, retry_pause, stopped_status
+from apcore_a2a.engine.context import EngineOptions, Observer, share_of
+from apcore_a2a.engine.run import CANCEL_GRACE, OVER, Run, Start, Stop, retry_pause, stopped_status, tell_when_waiting
 from apcore_a2a.engine.stored_limits import StoredLimits
-from apcore_a2a.engine.waiting import tell_when_waiting
+from apcore_a2a.engine.task import LiveTask
 from apcore_a2a.errors import A2AError, LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import TERMINAL, copy
-from apcore_a2a.protocol.model import Message, Role, SendMessage, Task
-from apcore_a2a.storage.task_store import Record, SharedStore, Store, as_shared
+from apcore_a2a.protocol.model import Message, Role, SendMessage, Task, TaskState
+from apcore_a2a.storage.contract import Record, SharedStore, Store, as_shared
 
 logger = logging.getLogger(__name__)
+
+# Which tasks are live, which run, and how runs are started, stopped and brought to an end together.
+#
+# Rule: a task has one LiveTask while anybody runs or watches it, and one run at a time. What is started here is awaited
+# here: a run that ends, whether by itself or without its agent, is tidied up in one place (`_finish`).
 
 CANCEL_HOOK_TIME: Final = 4.0  # seconds an agent has to say something about a canceled task that waits
 MAX_INQUIRIES: Final = 100  # six minutes and a half; then readers of the task have to ask for themselves
@@ -199,7 +194,7 @@ class Runs:
         del self._active[run.live.task.id]
         if self._stored is not None:
             self._stored.add(run.live.owner, run.output_bytes)
-        if run.started is not None and task_log.is_wanted():
+        if run.started is not None and is_wanted():
             self._log_rest(run, time.monotonic() - run.started)
         run.live.end_run()
         if run.live.turn.is_taken:  # somebody has waited for it, who is no new one to be refused
@@ -209,9 +204,9 @@ class Runs:
 
     def _log_rest(self, run: Run, seconds: float) -> None:
         if run.reply is not None:
-            task_log.log_reply(run.call, seconds)
+            log_reply(run.call, seconds)
         elif run.live.is_stored:  # else there is no task, and its sender was told why
-            task_log.log_rest(run.call, run.live.task, seconds)
+            log_rest(run.call, run.live.task, seconds)
 
     def all_live(self) -> list[LiveTask]:
         return list(self._live.values())
@@ -323,7 +318,7 @@ class Runs:
             await live.resync()
         if live.state not in TERMINAL:
             await live.write(stopped_status(Stop.CANCEL))
-        task_log.log_end(live.task, caller)
+        log_end(live.task, caller)
 
     async def drain(self, grace: float) -> None:
         """Let runs finish for `grace` seconds, then end the rest as failed, and every stream."""
@@ -366,3 +361,140 @@ async def _call_hook(hook: Callable[[Call], AsyncGenerator[AgentEvent, None]], c
                     return
     except BaseException:  # an agent's code, also when it calls sys.exit: whatever it does, its task is canceled
         logger.exception("agent's cancel failed", extra={"task_id": live.task.id})
+
+
+# ---- work that outlives a request -----------------------------------------------------------------------------------
+# Who owns the background work of an engine.
+#
+# asyncio.TaskGroup cannot leave: it waits for ever for a child that ignores its cancellation, and one child's exception
+# cancels its siblings. An agent may do both. This owner logs the exception, spares the siblings, and bounds its own
+# exit.
+
+
+class BackgroundWork:
+    """A set of asyncio tasks with one owner."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Nobody waits for these any more. They are held because asyncio alone would let them be collected half-way.
+        self._abandoned: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        self._abandoned.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            logger.error("background work failed", exc_info=error, extra={"work": task.get_name()})
+
+    def abandon(self, task: "asyncio.Task[None]") -> None:
+        """Wait for it no longer: it ignored its cancellation. It may still end by itself."""
+        if not task.done():
+            self._tasks.discard(task)
+            self._abandoned.add(task)
+
+    async def join(self, seconds: float) -> bool:
+        """Wait for all tasks, at most so long. Whether all have ended."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=seconds)
+        return not self._tasks
+
+    async def cancel_all(self, seconds: float) -> None:
+        """Cancel every task once and wait a bounded time; what is left then is named in the log."""
+        for task in set(self._tasks):
+            task.cancel()
+        await self.join(seconds)
+        left = self._tasks | self._abandoned
+        if left:
+            logger.warning("work ignored its cancellation", extra={"work": [task.get_name() for task in left]})
+
+
+# ---- the log of tasks -----------------------------------------------------------------------------------------------
+# The log of tasks: one line, at info, for each that has come to rest. Rule: ids, names, states and times; no contents.
+#
+# What a client chose stands in a line only cleaned: whatever formatter writes it, it begins no line of its own.
+
+MAX_NAME: Final = 64  # characters of a skill or a caller
+_NAMES: Final = {state: state.removeprefix("TASK_STATE_").lower() for state in TaskState}
+
+
+def is_wanted() -> bool:
+    """Whether anybody reads it; asked first, because most of the cost of a line is to put it together."""
+    return logger.isEnabledFor(logging.INFO)
+
+
+def log_rest(call: Call, task: Task, seconds: float) -> None:
+    """A run has ended, and its task with it, unless that waits for somebody."""
+    fields = _fields(task, call.caller)
+    fields["skill"] = _clean(_skill_of(call))
+    fields["seconds"] = round(seconds, 4)
+    if task.status.state in TERMINAL:
+        logger.info("task ended", extra=fields)
+    else:
+        logger.info("task waits", extra=fields)
+
+
+def log_reply(call: Call, seconds: float) -> None:
+    """An agent has answered with a message, and there is no task."""
+    fields = {"skill": _clean(_skill_of(call)), "caller": name_of(call.caller), "seconds": round(seconds, 4)}
+    logger.info("message answered", extra=fields)
+
+
+def log_end(task: Task, caller: Caller) -> None:
+    """A task that nobody ran has ended: one that waited, and was canceled."""
+    logger.info("task ended", extra=_fields(task, caller))
+
+
+def log_recovered(task: Task, outcome: str) -> None:
+    """What became of a task that a dead process had left."""
+    logger.info("task recovered", extra={"task_id": task.id, "outcome": outcome})
+
+
+def _fields(task: Task, caller: Caller) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "task_id": task.id,
+        "state": _NAMES[task.status.state],
+        "caller": name_of(caller),
+    }
+    if task.status.state is TaskState.FAILED and task.status.message is not None:
+        # What a client was told instead of the exception, under which the log has it.
+        metadata = task.status.message.metadata or {}
+        for name in ("type", "reference"):
+            if name in metadata:
+                fields[name] = _clean(str(metadata[name]))
+    return fields
+
+
+def _skill_of(call: Call) -> str:
+    """The skill that the agent chose, or else that the client asked for."""
+    if call.skill:
+        return call.skill
+    for metadata in (call.message.metadata, call.request.metadata):
+        skill = (metadata or {}).get("skillId")
+        if isinstance(skill, str):
+            return skill
+    return ""
+
+
+def name_of(caller: Caller) -> str:
+    """Who called, fit for a log."""
+    if not caller.is_authenticated:
+        return ANONYMOUS
+    return _clean(caller.id)
+
+
+def _clean(name: str) -> str:
+    # Nearly all names are plain: to see that costs a tenth of cleaning them.
+    if name.isascii() and name.isprintable() and len(name) <= MAX_NAME:
+        return name
+    return clean_line(name, MAX_NAME)

@@ -18,11 +18,10 @@ from typing import Final
 from msgspec import Struct
 
 from apcore_a2a.agent import ANONYMOUS
-from apcore_a2a.engine.observer import Observer
-from apcore_a2a.engine.options import EngineOptions
+from apcore_a2a.engine.context import EngineOptions, Observer
 from apcore_a2a.errors import LimitExceededError, OverloadedError
 from apcore_a2a.protocol.model import SendMessage, encode
-from apcore_a2a.storage.task_store import EVERYBODY, Store, TellsUsage, Usage, account_of
+from apcore_a2a.storage.contract import EVERYBODY, Store, TellsUsage, Usage, account_of
 
 INTERVAL: Final = 5.0  # seconds for which a count is good enough to let somebody in
 REFUSAL_INTERVAL: Final = 1.0  # and to refuse somebody

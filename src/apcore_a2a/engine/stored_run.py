@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from apcore_a2a.agent import Caller
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import SendMessage, TaskState, encode
-from apcore_a2a.storage.task_store import Webhook
+from apcore_a2a.storage.contract import Webhook
 
 MAX_ATTEMPTS: Final = 3  # runs of a retry-safe task whose process died
 

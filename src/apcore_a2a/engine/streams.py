@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final, Protocol
 
-from apcore_a2a.engine.call_context import CallContext, share_of
+from apcore_a2a.engine.context import DEFAULTS, CallContext, EngineOptions, Observer, share_of
 from apcore_a2a.engine.event_log import READ_AT_ONCE, EventLog, Lagged, LogEntry, StoredEvents
-from apcore_a2a.engine.live_task import LiveTask
-from apcore_a2a.engine.observer import Observer
-from apcore_a2a.engine.options import DEFAULTS, EngineOptions
 from apcore_a2a.engine.runs import Runs
+from apcore_a2a.engine.task import LiveTask
 from apcore_a2a.errors import LimitExceededError, OverloadedError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL

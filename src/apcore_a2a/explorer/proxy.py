@@ -25,9 +25,9 @@ from apcore_a2a.client.discovery import MAX_CARD
 from apcore_a2a.client.transport import HttpRequest, HttpResponse, Transport
 from apcore_a2a.errors import A2AConnectionError, A2AError
 from apcore_a2a.explorer.page import Headers, Page, answer
-from apcore_a2a.loopback import is_loopback
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.v03 import jsonrpc as v03
+from apcore_a2a.web import is_loopback
 
 CARD: Final = ".well-known/agent-card.json"
 MAX_BODY: Final = 64 * 1024 * 1024

@@ -13,10 +13,10 @@ from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.engine.call_context import CallContext, allowance_of
+from apcore_a2a.engine.context import CallContext, allowance_of
 from apcore_a2a.engine.event_log import READ_AT_ONCE, LogEntry
+from apcore_a2a.engine.run import within
 from apcore_a2a.engine.streams import Events
-from apcore_a2a.engine.waiting import within
 from apcore_a2a.errors import (
     A2AError,
     ContentTypeNotSupportedError,
@@ -33,7 +33,7 @@ from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, VERSION_HEADER, Dialect, choose
 from apcore_a2a.protocol.jsonrpc import ErrorObject
 from apcore_a2a.protocol.sse import FRAME_END, KEEP_ALIVE, RECONNECT, frame, frame_head, one_line
-from apcore_a2a.safe_headers import NO_STORE, SAFE
+from apcore_a2a.web import NO_STORE, SAFE
 
 logger = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from apcore_a2a.protocol import jsonrpc
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.decoding import MAX_VALUES
 from apcore_a2a.protocol.dialect import DIALECTS, Dialect
-from apcore_a2a.protocol.operations import SHAPES, Operation
+from apcore_a2a.protocol.model import SHAPES, Operation
 from apcore_a2a.protocol.sse import only
 
 

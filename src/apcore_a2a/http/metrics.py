@@ -2,21 +2,46 @@
 
 import asyncio
 import logging
+import mmap
+import struct
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.http.asgi import inbound, respond
-from apcore_a2a.http.loop_lag import LoopLag
-from apcore_a2a.http.metrics_board import MetricsBoard
 from apcore_a2a.http.traffic import Traffic
 from apcore_a2a.protocol.model import TaskState, encode
-from apcore_a2a.storage.task_store import Backlog, Usage
+from apcore_a2a.storage.contract import Backlog, Usage
 
 logger = logging.getLogger(__name__)
+
+# ---- figures that processes share -----------------------------------------------------------------------------------
+# Figures of several processes in one place: a piece of memory that they share, a row for each. No locks: one writes a
+# row, anybody reads; a figure may be half a second old.
+
+
+class MetricsBoard:
+    """Made before the processes are; each writes its own row."""
+
+    def __init__(self, workers: int, figures: int) -> None:
+        self._row = struct.Struct(f"{figures}d")
+        self._workers = workers
+        self._memory = mmap.mmap(-1, max(workers * self._row.size, 1))
+
+    def write(self, worker: int, figures: Sequence[float]) -> None:
+        self._row.pack_into(self._memory, worker * self._row.size, *figures)
+
+    def read(self, worker: int) -> tuple[float, ...]:
+        return self._row.unpack_from(self._memory, worker * self._row.size)
+
+    def read_all(self) -> list[tuple[float, ...]]:
+        return [self.read(worker) for worker in range(self._workers)]
+
+
+# ---- metrics --------------------------------------------------------------------------------------------------------
 
 PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _HELP: Final = {
@@ -243,3 +268,63 @@ class Metrics:
             await respond(send, 200, self.prometheus(), media=PROMETHEUS)
         else:
             await respond(send, 200, encode(self.values()))
+
+
+# ---- the event loop's lag -------------------------------------------------------------------------------------------
+# How long the event loop was kept from turning: a timer that looks how much later than asked it is called.
+#
+# Whatever runs on the loop without waiting delays everybody by as long as it takes. The wall clock also counts the time
+# in which the machine did something else; the time on the processor counts only our own.
+
+EVERY: Final = 0.1  # seconds
+MINUTE: Final = 60.0
+
+
+class LoopLag:
+    """The longest delay since the start and within the last minute, in seconds; ten timers a second."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self.longest_on_processor = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._asked_for = 0.0  # when the timer is due, on the loop's clock
+        self._processor = 0.0  # what the loop's thread had used when it was set
+        self._seconds: deque[tuple[int, float]] = deque()  # of each second of the last minute the longest
+
+    def start(self) -> None:
+        """Measure from now on; once is enough."""
+        if self._timer is None:
+            self._set()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def longest_of_last_minute(self) -> float:
+        self._forget(asyncio.get_running_loop().time())
+        return max((lag for _, lag in self._seconds), default=0.0)
+
+    def _set(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._asked_for = loop.time() + EVERY
+        self._processor = time.thread_time()
+        self._timer = loop.call_at(self._asked_for, self._measure)
+
+    def _measure(self) -> None:
+        now = asyncio.get_running_loop().time()
+        lag = max(now - self._asked_for, 0.0)
+        self.longest = max(self.longest, lag)
+        # What was computed before the timer was due has delayed nobody; it is counted as far as there was a delay.
+        on_processor = min(lag, time.thread_time() - self._processor)
+        self.longest_on_processor = max(self.longest_on_processor, on_processor)
+        second = int(now)
+        if self._seconds and self._seconds[-1][0] == second:
+            lag = max(lag, self._seconds.pop()[1])
+        self._seconds.append((second, lag))
+        self._forget(now)
+        self._set()
+
+    def _forget(self, now: float) -> None:
+        while self._seconds and self._seconds[0][0] < now - MINUTE:
+            self._seconds.popleft()

@@ -36,8 +36,7 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.decoding import MAX_VALUES, camel, check, decode
 from apcore_a2a.protocol.dialect import REST_DIALECTS, VERSION_HEADER, Dialect
-from apcore_a2a.protocol.model import TaskPage
-from apcore_a2a.protocol.operations import SHAPES, Operation
+from apcore_a2a.protocol.model import SHAPES, Operation, TaskPage
 
 _ID: Final = r"(?P<id>[^/]+?)"
 _TASK: Final = r"(?P<task_id>[^/]+?)"

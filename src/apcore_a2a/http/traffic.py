@@ -1,19 +1,31 @@
-"""What clients make the server hold: connections, bodies that are still coming, answers that nobody has read yet.
+"""What clients make the server hold, which proxies are believed about whom, and who was refused: counted, and told.
 
-Each is counted in bytes (or in connections) over all clients together, and has a limit. Who comes too late is refused:
-a connection is closed with 503, a body is answered with 503. Nobody may take all of it: one address has a share of the
-connections, one caller of the bodies. Of answers that wait to be read, the reader goes that has taken nothing for
-longest, so that one who reads, however slowly, is the last to be cut off.
+Rule: the largest holder is the first to be refused; a refusal is written to the log once a minute.
 """
 
+import logging
 import sys
+import time
+from collections.abc import Callable
 from enum import Enum
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final, Protocol
 
-from apcore_a2a.engine.call_context import network_of
-from apcore_a2a.errors import LimitExceededError, OverloadedError
-from apcore_a2a.http.refusals import Refusals
-from apcore_a2a.http.trusted_proxies import TrustedProxies
+from apcore_a2a.agent import Caller
+from apcore_a2a.clean_text import clean_line
+from apcore_a2a.engine.context import allowance_of, network_of
+from apcore_a2a.errors import A2AError, LimitExceededError, OverloadedError
+from apcore_a2a.log_throttle import OnceAMinute
+
+logger = logging.getLogger(__name__)
+
+# What clients make the server hold: connections, bodies that are still coming, answers that nobody has read yet.
+#
+# Each is counted in bytes (or in connections) over all clients together, and has a limit. Who comes too late is
+# refused: a connection is closed with 503, a body is answered with 503. Nobody may take all of it: one address has a
+# share of the connections, one caller of the bodies. Of answers that wait to be read, the reader goes that has taken
+# nothing for longest, so that one who reads, however slowly, is the last to be cut off.
 
 if sys.platform != "win32":
     import resource
@@ -176,3 +188,108 @@ def _take_off(counts: dict[str, int], name: str, number: int) -> None:
         counts[name] = left
     else:
         counts.pop(name, None)
+
+
+# ---- who was refused ------------------------------------------------------------------------------------------------
+# Who was refused what: counted, and told in the log.
+#
+# Rule: no flood. A line is written once a minute for each caller and reason, and a hundred of them in a minute at most,
+# however many callers there are. What clients sent is not in it.
+
+
+class Refusals:
+    """The counts since the start, and the lines of the last minute."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.requests = 0  # by a limit, or for want of something: 429 and 503
+        self.connections = 0
+        self.readers = 0
+        self._lines = OnceAMinute(clock=clock)
+
+    def refuse_request(
+        self, error: A2AError, caller: Caller, peer: tuple[str, int] | None, *, reason: str = ""
+    ) -> None:
+        """A request was refused with this error; `reason` if clients are told less than operators."""
+        level = logging.INFO
+        if isinstance(error, OverloadedError):
+            self.requests += 1
+            level = logging.WARNING
+        reason = clean_line(reason or error.message)
+        if self._lines.is_due(f"{allowance_of(caller, peer)}\n{reason}"):
+            extra = {"caller": clean_line(caller.id), "peer": peer[0] if peer else "", "reason": reason}
+            logger.log(level, "request refused", extra=extra)
+
+    def refuse_connection(self, peer: str, *, limit: int) -> None:
+        """There are as many connections as there may be."""
+        self.connections += 1
+        if self._lines.is_due("connections"):
+            reason = f"all {limit} connections are taken"
+            logger.warning("connection refused", extra={"peer": peer, "reason": reason})
+
+    def refuse_address(self, address: str, *, limit: int) -> None:
+        """One address has as many connections as it may have; there is room for others."""
+        self.connections += 1
+        if self._lines.is_due(f"{address}\nconnections"):
+            reason = f"it has all {limit} connections that one address may have"
+            logger.warning("connection refused", extra={"peer": address, "reason": reason})
+
+    def refuse_peer(self, peer: str, reason: str) -> None:
+        """Somebody was sent away before there was a request: they speak no HTTP, or not the TLS that is asked for."""
+        if self._lines.is_due(f"{peer}\n{reason}"):
+            logger.info("connection refused", extra={"peer": peer, "reason": reason})
+
+    def cut_off_reader(self, peer: str, *, unread: int) -> None:
+        """A client was let go that did not read its answer."""
+        self.readers += 1
+        if self._lines.is_due("readers"):
+            logger.warning("connection closed: its client reads nothing", extra={"peer": peer, "unread_bytes": unread})
+
+
+# ---- proxies that are believed --------------------------------------------------------------------------------------
+# Which proxies are believed when they say whom a request is from: addresses, and networks of them.
+#
+# Rule: what cannot be read is refused at the start. An entry that never matches would have every caller behind the
+# proxy share one address, and nobody notices before they share its limits.
+
+REMEMBERED: Final = 1024  # addresses: a proxy asks again and again, and reading its address takes longer than looking
+
+
+class TrustedProxies:
+    """Whether an address is that of a trusted proxy.
+
+    Raises:
+        ValueError: one of them is neither an address nor a network; the text names it.
+
+    Example:
+        >>> proxies = TrustedProxies(("127.0.0.1", "10.0.0.0/8"))
+        >>> ["10.20.30.40" in proxies, "192.0.2.1" in proxies, "proxy.example" in proxies]
+        [True, False, False]
+    """
+
+    def __init__(self, named: tuple[str, ...]) -> None:
+        networks = []
+        for text in named:
+            try:
+                networks.append(ip_network(text))
+            except ValueError as error:
+                example = "such as '10.0.0.1' or '10.0.0.0/8'"
+                raise ValueError(f"trusted_proxies must hold addresses or networks {example}: {error}") from None
+        self._networks = tuple(networks)
+        self._is_trusted = lru_cache(REMEMBERED)(self._look_up)
+
+    def __contains__(self, host: str) -> bool:
+        return self._is_trusted(host)
+
+    def _look_up(self, host: str) -> bool:
+        try:
+            address = _unmapped(ip_address(host))
+        except ValueError:  # the path of a Unix socket, or the name that a test gives itself
+            return False
+        return any(address in network for network in self._networks)
+
+
+def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """A server that listens for both families at one socket sees 10.0.0.1 as ::ffff:10.0.0.1."""
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address

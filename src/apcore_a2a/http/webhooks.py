@@ -11,7 +11,7 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
-from apcore_a2a.engine.webhooks import Webhooks
+from apcore_a2a.engine.webhooks.operations import Webhooks
 from apcore_a2a.errors import A2AError, wire
 from apcore_a2a.http.asgi import (
     A2A_JSON,
@@ -29,7 +29,7 @@ from apcore_a2a.http.asgi import (
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.decoding import LooseDecoder, check
 from apcore_a2a.protocol.model import PushConfigRef
-from apcore_a2a.storage.task_store import Webhook
+from apcore_a2a.storage.contract import Webhook
 
 PATH: Final = "/webhooks"
 REDELIVER_PATH: Final = "/webhooks:redeliver"

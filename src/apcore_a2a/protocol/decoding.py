@@ -10,6 +10,7 @@ builds the typed value.
 
 import re
 from array import array
+from collections.abc import Mapping
 from enum import Enum
 from itertools import accumulate, filterfalse
 from types import UnionType
@@ -358,3 +359,15 @@ def _in_our_words(complaint: str) -> str:
             said = match.expand(ours).replace(" | null", "")
             return _PYTHON.sub(lambda word: _JSON[word[0]], said)
     return "invalid value"  # rather than words that we have not read
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+# Tables that are read both ways: written once, inverted here, so that the two directions cannot differ.
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def inverted(table: Mapping[K, V]) -> dict[V, K]:
+    """The keys of a table by their values. Of several keys with one value, the last one counts."""
+    return {value: key for key, value in table.items()}

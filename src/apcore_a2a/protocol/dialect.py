@@ -13,8 +13,7 @@ from apcore_a2a.errors import A2AError, VersionNotSupportedError, Violation
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.jsonrpc import ErrorObject
-from apcore_a2a.protocol.model import Event, Task, Value
-from apcore_a2a.protocol.operations import Operation, Rules
+from apcore_a2a.protocol.model import Event, Operation, Rules, Task, Value
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from apcore_a2a.protocol.v03 import rest as v03_rest
 from apcore_a2a.protocol.v1 import Result

@@ -6,12 +6,14 @@ thousandth chunk costs what the first did. Limits (`Id`, `Parts`) are checked wh
 
 import json
 from collections.abc import Iterable
-from enum import StrEnum
+from enum import Enum, StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from apcore_a2a.errors import A2AError, UnsupportedOperationError
 
 MAX_ID: Final = 256  # the specification has no limit; ids are stored, indexed and echoed, so we do
 MAX_PARTS: Final = 1000
@@ -421,3 +423,81 @@ class Document(Struct, frozen=True, gc=False):
         if self.parsed is not None:
             return self.parsed
         return decode_task(self.body)
+
+
+# ---- operations -----------------------------------------------------------------------------------------------------
+# The eleven operations of A2A 1.0, by name, with what they take and whether they stream.
+#
+# Rule: a dialect gives each operation its method name; an operation absent from a dialect's table does not exist there.
+
+
+class Shape(NamedTuple):
+    """What an operation takes, and whether it answers with a stream of events."""
+
+    request: type[Value]
+    streams: bool = False
+
+
+class Rules(NamedTuple):
+    """Where the versions differ in meaning, not only in shape; the engine and the bindings ask, the dialect answers.
+
+    The defaults are the rules of 1.0, so that each field that a dialect sets is a difference from it.
+    """
+
+    version: str = "1.0"
+    """Its name: a webhook is sent what it was set in."""
+    resume_by_context: bool = False
+    """A message without taskId continues the only task of its context that waits for input."""
+    stream_keeps_task: bool = False
+    """A task whose last stream is gone may be canceled (`cancel_on_disconnect`)."""
+    subscribe_when_ended: bool = False
+    """Subscribing to a task that has ended answers with its last status instead of an error."""
+    replay: bool = False
+    """A stream may begin with missed events instead of a snapshot (`Last-Event-ID`)."""
+    list_by_creation: bool = False
+    """A listing shows the newest task first, not the one whose status changed last."""
+    page_is_array: bool = False
+    """Over REST, a page of a listing is a bare array of tasks; where the next one is stands in a header."""
+    without_extended_card: type[A2AError] = UnsupportedOperationError
+    """What GetExtendedAgentCard is refused with by an agent that has none."""
+    unnamed_push: str = ""
+    """The id of a webhook that is set without one, so that setting it again replaces it; empty: a new id each time."""
+    deleted_push_must_exist: bool = False
+    """Deleting a webhook that is not there is an error."""
+    stream_errors_as_events: bool = False
+    """Over JSON-RPC, the error of a request that wanted a stream is the only event of one, if the client takes streams:
+    clients of 0.3 look for it there and nowhere else."""
+
+
+class Operation(Enum):
+    """By their names in 1.0, which are also its JSON-RPC methods."""
+
+    SEND = "SendMessage"
+    STREAM = "SendStreamingMessage"
+    GET = "GetTask"
+    LIST = "ListTasks"
+    CANCEL = "CancelTask"
+    SUBSCRIBE = "SubscribeToTask"
+    CREATE_PUSH = "CreateTaskPushNotificationConfig"
+    GET_PUSH = "GetTaskPushNotificationConfig"
+    LIST_PUSH = "ListTaskPushNotificationConfigs"
+    DELETE_PUSH = "DeleteTaskPushNotificationConfig"
+    EXTENDED_CARD = "GetExtendedAgentCard"
+
+    # Each member is there once, so identity will do; Enum's own hash runs in Python, at each look into a table.
+    __hash__ = object.__hash__
+
+
+SHAPES = {
+    Operation.SEND: Shape(SendMessage),
+    Operation.STREAM: Shape(SendMessage, streams=True),
+    Operation.GET: Shape(GetTask),
+    Operation.LIST: Shape(ListTasks),
+    Operation.CANCEL: Shape(CancelTask),
+    Operation.SUBSCRIBE: Shape(SubscribeToTask, streams=True),
+    Operation.CREATE_PUSH: Shape(PushConfig),
+    Operation.GET_PUSH: Shape(PushConfigRef),
+    Operation.LIST_PUSH: Shape(ListPushConfigs),
+    Operation.DELETE_PUSH: Shape(PushConfigRef),
+    Operation.EXTENDED_CARD: Shape(GetExtendedCard),
+}

@@ -12,24 +12,25 @@ from msgspec import Raw
 from apcore_a2a.errors import DOMAIN, A2AError, InvalidAgentResponseError, InvalidParamsError, Violation, wire
 from apcore_a2a.protocol import decoding, lifecycle
 from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.protocol.decoding import LooseDecoder
+from apcore_a2a.protocol.decoding import LooseDecoder, inverted
 from apcore_a2a.protocol.jsonrpc import EMPTY, ErrorObject
 from apcore_a2a.protocol.model import (
+    SHAPES,
     ArtifactUpdate,
     Document,
     Event,
     Message,
+    Operation,
     PushConfig,
     PushConfigPage,
     PushConfigRef,
+    Rules,
     StatusUpdate,
     Task,
     TaskPage,
     Value,
     encode,
 )
-from apcore_a2a.protocol.operations import SHAPES, Operation, Rules
-from apcore_a2a.protocol.tables import inverted
 
 VERSION: Final = "1.0"
 METHODS: Final = {operation.value: operation for operation in Operation}

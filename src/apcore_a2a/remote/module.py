@@ -13,8 +13,7 @@ from typing import Any, Final, Protocol
 import apcore
 from msgspec import UNSET, Struct
 
-from apcore_a2a.agents.apcore.context import DEADLINE
-from apcore_a2a.agents.apcore.parts import copy_output, output_parts
+from apcore_a2a.agents.apcore.call import DEADLINE, copy_output, output_parts
 from apcore_a2a.clean_text import clean_text
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import AuthLike, CallOptions, SendOptions

@@ -13,7 +13,7 @@ from msgspec import Struct
 from pydantic import BaseModel, ConfigDict
 
 from apcore_a2a.agents.schema import Schema, inline
-from apcore_a2a.agents.skill_card import EXTENSION
+from apcore_a2a.agents.skills import EXTENSION
 from apcore_a2a.clean_text import clean_text
 from apcore_a2a.protocol.card import AgentCard, AgentSkill
 

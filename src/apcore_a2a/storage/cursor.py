@@ -20,7 +20,7 @@ from heapq import nlargest
 from typing import Final, NamedTuple, TypeVar
 
 from apcore_a2a.errors import InvalidParamsError, Violation
-from apcore_a2a.storage.task_store import Query
+from apcore_a2a.storage.contract import Query
 
 MAX_PAGE_BYTES: Final = 8 * 1024 * 1024  # of documents on one page; a page shows one task at least, however large
 KEY_SIZE: Final = 32

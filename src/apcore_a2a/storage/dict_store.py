@@ -9,10 +9,10 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from apcore_a2a.protocol.decoding import inverted
 from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
-from apcore_a2a.protocol.tables import inverted
-from apcore_a2a.protocol.v03.reading import STATES
-from apcore_a2a.storage.task_store import SavedPushConfig, TaskListResult
+from apcore_a2a.protocol.v03.values import STATES
+from apcore_a2a.storage.contract import SavedPushConfig, TaskListResult
 
 Json = dict[str, Any]  # Any: what the protocol leaves free is in it
 

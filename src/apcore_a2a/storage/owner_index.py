@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Document, Task, TaskState, encode
+from apcore_a2a.storage.contract import EVERYBODY, Query, Record
 from apcore_a2a.storage.cursor import Cursor, PageRoom, Place, newest
-from apcore_a2a.storage.task_store import EVERYBODY, Query, Record
 
 
 # gc=False: there is one for each task, and a full collection would look at all of them. eq=False: compared by identity.

@@ -20,7 +20,7 @@ from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Document, Task, TaskState, decode_task, encode
-from apcore_a2a.storage.task_store import ALL, MAX_WEBHOOKS, Backlog, Claim, Report, Webhook
+from apcore_a2a.storage.contract import ALL, MAX_WEBHOOKS, Backlog, Claim, Report, Webhook
 
 STALE_ENTRIES: Final = 64  # in the heap, for each task
 TOO_MANY: Final = f"A task has {MAX_WEBHOOKS} webhooks at most; delete one first"

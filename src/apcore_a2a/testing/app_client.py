@@ -1,16 +1,178 @@
-"""A client of an application in this process: opened, called and closed as by a server, without one."""
+"""A client of an application, without a socket."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final, Unpack
+from urllib.parse import unquote, urlsplit
 
 from starlette.applications import Starlette
 
 from apcore_a2a.app.serve import ServeOptions, build
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import ClientOptions
-from apcore_a2a.testing.app_transport import AppTransport, ASGIApp, ASGIMessage
+from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, read_all
+from apcore_a2a.errors import A2AConnectionError
+
+# ---- app transport --------------------------------------------------------------------------------------------------
+# A transport from the client into an ASGI application, without a socket. Rule: what the app sends arrives at once.
+
+ASGIMessage = MutableMapping[str, Any]  # Any: as the ASGI specification has it
+ASGIApp = Callable[
+    [Any, Callable[[], Awaitable[ASGIMessage]], Callable[[ASGIMessage], Awaitable[None]]], Awaitable[None]
+]
+
+HANG_UP: Final = 5.0  # seconds that an application has to notice that its client is gone
+# Messages that an application may send ahead of its reader. A socket has such a limit, too: an application that never
+# waits for its reader is to be found out here.
+BUFFER: Final = 64
+
+
+class AppTransport:
+    """Lets `A2AClient` call an ASGI application in this process; streams stream.
+
+    An exception that the application does not handle is raised at its caller, instead of becoming a status 500.
+
+    Example:
+        >>> from apcore_a2a.client import A2AClient
+        >>> async def app(scope, receive, send):
+        ...     pass
+        >>> A2AClient("http://agent", http=AppTransport(app))
+        A2AClient('http://agent')
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def request(self, request: HttpRequest, limit: int) -> HttpResponse:
+        """Send, and read an answer of at most `limit` bytes."""
+        async with self.stream(request, HANG_UP) as response:
+            return HttpResponse(response.status, response.headers, await read_all(response, limit))
+
+    @asynccontextmanager
+    async def stream(self, request: HttpRequest, idle: float) -> AsyncIterator[HttpStream]:
+        """Send, and hand out the answer as it comes. `idle` has no meaning here: nothing can get lost."""
+        exchange = _Exchange(request)
+        running = asyncio.create_task(exchange.run(self._app))
+        try:
+            start = await exchange.next()
+            if start is None:
+                raise A2AConnectionError("The application ended without an answer")
+            headers = _decode_headers(start.get("headers", ()))
+            async with aclosing(exchange.chunks()) as chunks:
+                yield HttpStream(start["status"], headers, chunks)
+        finally:
+            # As when a socket is closed; after a whole answer the application has ended already.
+            exchange.hang_up()
+            await _end(running)
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class _Exchange:
+    """One request: what the application receives and sends, and what the client reads of it."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self._request = request
+        self._request_read = False
+        # What the application has sent and the client has not read; None comes after the last message.
+        self._sent: asyncio.Queue[ASGIMessage | None] = asyncio.Queue(BUFFER)
+        self._failure: Exception | None = None
+        self._client_gone = asyncio.Event()
+
+    async def run(self, app: ASGIApp) -> None:
+        try:
+            await app(_scope(self._request), self.receive, self.send)
+        except Exception as error:  # the application's: it belongs to whoever waits for the answer
+            self._failure = error
+        await self.send(None)
+
+    async def receive(self) -> ASGIMessage:
+        if not self._request_read:
+            self._request_read = True
+            return {"type": "http.request", "body": self._request.body, "more_body": False}
+        # ASGI: whoever receives again waits for the client to leave.
+        await self._client_gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: ASGIMessage | None) -> None:
+        if not self._client_gone.is_set():
+            await self._sent.put(message)
+
+    def hang_up(self) -> None:
+        """From now on nobody reads; whoever waits for space in the queue gets it."""
+        self._client_gone.set()
+        while not self._sent.empty():
+            self._sent.get_nowait()
+
+    async def next(self) -> ASGIMessage | None:
+        """The next message, or None after the last."""
+        message = await self._sent.get()
+        if message is None and self._failure is not None:
+            raise self._failure
+        return message
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        """The body of the answer, as it comes."""
+        while True:
+            message = await self.next()
+            if message is None:
+                return
+            body = message.get("body", b"")
+            if body:
+                yield body
+            if not message.get("more_body", False):
+                return
+
+
+async def _end(running: "asyncio.Task[None]") -> None:
+    """Let the application finish; one that does not notice that its client is gone is cancelled."""
+    _, late = await asyncio.wait({running}, timeout=HANG_UP)
+    for task in late:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def _decode_headers(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    headers = {}
+    for name, value in fields:
+        headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+    return headers
+
+
+def _scope(request: HttpRequest) -> dict[str, Any]:
+    """The request as an ASGI server describes it."""
+    url = urlsplit(request.url)
+    # What a transport adds; the client's own headers win.
+    headers = {"host": url.netloc, "content-length": str(len(request.body))}
+    for name, value in request.headers.items():
+        headers[name.lower()] = value
+    default_port = 80
+    if url.scheme == "https":
+        default_port = 443
+    fields = []
+    for name, value in headers.items():
+        fields.append((name.encode("latin-1"), value.encode("latin-1")))
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": url.scheme,
+        "path": unquote(url.path) or "/",
+        "raw_path": url.path.encode() or b"/",
+        "query_string": url.query.encode(),
+        "root_path": "",
+        "headers": fields,
+        "client": ("127.0.0.1", 1),
+        "server": (url.hostname, url.port or default_port),
+        "state": {},
+    }
+
+
+# ---- app client -----------------------------------------------------------------------------------------------------
+# A client of an application in this process: opened, called and closed as by a server, without one.
 
 URL: Final = "http://agent.test"
 # Messages of the ASGI lifespan protocol; the application answers each with the same name and `.complete`.

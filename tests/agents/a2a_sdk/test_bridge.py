@@ -22,7 +22,7 @@ from msgspec import UNSET
 from apcore_a2a import A2AClient
 from apcore_a2a.agent import Caller
 from apcore_a2a.agents.as_agent import as_agent
-from apcore_a2a.engine.call_context import CallContext
+from apcore_a2a.engine.context import CallContext
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.model import Message, Part, Role, SendMessage, Task, TaskState
 from tests.agents.a2a_sdk.test_contract import Scripted, updater_for

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from apcore_a2a.agents.a2a_sdk import codec
-from apcore_a2a.agents.a2a_sdk.values import from_value, to_value
+from apcore_a2a.agents.a2a_sdk.codec import from_value, to_value
 from apcore_a2a.errors import InvalidAgentResponseError
 from apcore_a2a.protocol import model
 from apcore_a2a.protocol.model import Message, Part, Role, StatusUpdate, TaskState, TaskStatus

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from apcore_a2a.agent import Agent, AgentEvent, Call, Caller, CancelToken, Remember
-from apcore_a2a.agents.apcore.module_agent import ModuleAgent
+from apcore_a2a.agents.apcore.agent import ModuleAgent
+from apcore_a2a.agents.apcore.executor import ServedExecutor, open_modules
 from apcore_a2a.agents.apcore.modules import Modules
-from apcore_a2a.agents.apcore.served_executor import ServedExecutor
-from apcore_a2a.agents.apcore.sources import open_modules
 from apcore_a2a.protocol.lifecycle import TRANSITIONS, fold
 from apcore_a2a.protocol.model import (
     ArtifactUpdate,

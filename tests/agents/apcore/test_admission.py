@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.agents.apcore.module_agent import ModuleAgent
+from apcore_a2a.agents.apcore.agent import ModuleAgent
 from apcore_a2a.errors import InternalError, InvalidParamsError, SkillNotFoundError, TaskNotFoundError, Violation
 from apcore_a2a.protocol.model import Part
 from tests.agents.apcore.running import (

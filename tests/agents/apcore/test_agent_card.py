@@ -10,11 +10,10 @@ import pytest
 
 from apcore_a2a import __version__
 from apcore_a2a.agent import Caller
-from apcore_a2a.agents.apcore.agent_card import build_card, is_open
+from apcore_a2a.agents.apcore.agent import build_card, is_open
+from apcore_a2a.agents.apcore.executor import ServedExecutor, open_modules
 from apcore_a2a.agents.apcore.modules import ModuleInfo
-from apcore_a2a.agents.apcore.served_executor import ServedExecutor
-from apcore_a2a.agents.apcore.sources import open_modules
-from apcore_a2a.agents.skill_card import EXTENSION
+from apcore_a2a.agents.skills import EXTENSION
 from apcore_a2a.app.card import complete
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import encode

@@ -9,14 +9,14 @@ import pytest
 
 from apcore_a2a.agent import CancelToken
 from apcore_a2a.agents import threads
-from apcore_a2a.agents.apcore.blocking import RunToken
-from apcore_a2a.agents.apcore.served_executor import HAS_EXECUTE_STEP, ServedExecutor
+from apcore_a2a.agents.apcore.executor import HAS_EXECUTE_STEP, ServedExecutor
+from apcore_a2a.agents.apcore.modules import RunToken
 from apcore_a2a.agents.threads import Threads
 from apcore_a2a.errors import OverloadedError
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.testing import app_client
 from tests.agents.apcore.running import agent_of, call_of, registry_of
-from tests.agents.test_blocking_functions import until
+from tests.agents.functions.test_blocking_functions import until
 from tests.fakes import PATIENCE
 
 pytestmark = pytest.mark.skipif(not HAS_EXECUTE_STEP, reason="apcore 0.19 and newer")

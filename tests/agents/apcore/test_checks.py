@@ -6,8 +6,8 @@ import apcore
 import pytest
 from pydantic import BaseModel, RootModel, field_validator
 
-from apcore_a2a.agents.apcore.checks import find_failed_checks
-from apcore_a2a.agents.apcore.served_executor import ServedExecutor
+from apcore_a2a.agents.apcore.executor import ServedExecutor
+from apcore_a2a.agents.apcore.modules import find_failed_checks
 from apcore_a2a.errors import A2AError, SkillNotFoundError
 from tests.agents.apcore.running import (
     EXECUTORS,

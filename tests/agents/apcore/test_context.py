@@ -7,7 +7,7 @@ import apcore
 import pytest
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.agents.apcore import context as keys
+from apcore_a2a.agents.apcore import call as keys
 from apcore_a2a.protocol.model import Message, Part, Role
 from tests.agents.apcore.running import EXECUTORS, Add, Data, Spy, agent_of, call_of, registry_of, run
 from tests.requirements import requirement
@@ -111,6 +111,6 @@ async def test_two_calls_share_no_data() -> None:
 
 
 def test_the_names_are_extensions_by_apcores_rules() -> None:
-    names = [value for name, value in vars(keys).items() if name.isupper() and isinstance(value, str)]
+    names = [value for name, value in vars(keys).items() if name.isupper() and str(value).startswith("ext.")]
     assert len(names) == 7
     assert all(name.startswith("ext.a2a.") for name in names)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from apcore_a2a.agents.apcore.context import HISTORY
+from apcore_a2a.agents.apcore.call import HISTORY
 from apcore_a2a.protocol.model import Task, TaskState
 from tests.agents.apcore.conftest import SpeakTo
 from tests.agents.apcore.running import Data, registry_of

@@ -14,9 +14,8 @@ import apcore
 import apcore.errors
 import pytest
 
-from apcore_a2a.agents.apcore.served_executor import ServedExecutor
-from apcore_a2a.protocol.model import Message, Part, Role, SendMessage, Task, TaskState
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.agents.apcore.executor import ServedExecutor
+from apcore_a2a.protocol.model import Message, Operation, Part, Role, SendMessage, Task, TaskState
 from tests.agents.apcore.conftest import SpeakTo
 from tests.agents.apcore.running import Add, Data, Raises, Returns, registry_of
 from tests.fakes import Keys

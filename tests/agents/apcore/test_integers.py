@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from apcore_a2a.agents.apcore.parts import to_inputs
-from apcore_a2a.agents.integers import IntegerSchema
+from apcore_a2a.agents.apcore.call import to_inputs
+from apcore_a2a.agents.inputs import IntegerSchema
 from apcore_a2a.protocol.model import Part
 from tests.agents.apcore.running import Pair, Returns, Spy, agent_of, call_of, modules_of, needs_pipeline, run
 from tests.calls import count_calls

@@ -13,10 +13,10 @@ import pytest
 from apcore.decorator import module as apcore_module
 from pydantic import BaseModel
 
-from apcore_a2a.agents.apcore.agent_card import build_card
+from apcore_a2a.agents.apcore.agent import build_card
+from apcore_a2a.agents.apcore.executor import open_modules
 from apcore_a2a.agents.apcore.modules import ModuleInfo
-from apcore_a2a.agents.apcore.sources import open_modules
-from apcore_a2a.agents.skill_card import Annotations, Example
+from apcore_a2a.agents.skills import Annotations, Example
 from tests.agents.apcore.running import Add, Counts, Returns, modules_of, registry_of
 
 FILE = """

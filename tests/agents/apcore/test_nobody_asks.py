@@ -7,10 +7,9 @@ import apcore
 import pytest
 
 from apcore_a2a.agents.apcore import approvals
-from apcore_a2a.agents.apcore.context import APPROVAL
-from apcore_a2a.agents.apcore.served_executor import ServedExecutor
-from apcore_a2a.protocol.model import Message, Part, Role, SendMessage, Task, TaskState
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.agents.apcore.call import APPROVAL
+from apcore_a2a.agents.apcore.executor import ServedExecutor
+from apcore_a2a.protocol.model import Message, Operation, Part, Role, SendMessage, Task, TaskState
 from tests.agents.apcore.conftest import SpeakTo
 from tests.agents.apcore.desks import Desk, Pay
 from tests.agents.apcore.running import Add, Data, Spy, agent_of, call_of, needs_approvals, registry_of, reply, run

@@ -5,7 +5,7 @@ from typing import Any
 import apcore
 import pytest
 
-from apcore_a2a.agents.apcore.module_agent import ModuleAgent
+from apcore_a2a.agents.apcore.agent import ModuleAgent
 from apcore_a2a.agents.apcore.modules import Modules
 from apcore_a2a.errors import InvalidParamsError, TaskNotFoundError, Violation
 from tests.agents.apcore.running import Add, Data, Returns, call_of, needs_approvals, registry_of, reply, run

@@ -8,9 +8,8 @@ import apcore
 import pytest
 from pydantic import BaseModel, RootModel
 
-from apcore_a2a.agents.apcore.served_executor import ServedExecutor
-from apcore_a2a.protocol.model import Part, Task, TaskState
-from apcore_a2a.protocol.operations import Operation
+from apcore_a2a.agents.apcore.executor import ServedExecutor
+from apcore_a2a.protocol.model import Operation, Part, Task, TaskState
 from tests.agents.apcore.conftest import SpeakTo
 from tests.agents.apcore.running import Data, Returns, agent_of, needs_pipeline, registry_of
 from tests.requirements import requirement

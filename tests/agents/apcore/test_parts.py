@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, RootModel
 
+from apcore_a2a.agents.apcore.call import copy_output, output_parts, to_inputs
 from apcore_a2a.agents.apcore.modules import ModuleInfo
-from apcore_a2a.agents.apcore.parts import copy_output, output_parts, to_inputs
 from apcore_a2a.agents.content import MAGIC
 from apcore_a2a.agents.schema import inline
 from apcore_a2a.errors import ContentTypeNotSupportedError, InvalidAgentResponseError, InvalidParamsError

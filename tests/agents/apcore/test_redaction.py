@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from apcore_a2a.agents.apcore.served_executor import ServedExecutor
+from apcore_a2a.agents.apcore.executor import ServedExecutor
 from apcore_a2a.errors import A2AError
 from tests.agents.apcore.running import Data, Echo, Returns, agent_of, call_of, needs_pipeline, registry_of, run
 

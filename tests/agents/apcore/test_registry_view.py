@@ -8,7 +8,7 @@ import apcore
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from apcore_a2a.agents.apcore.registry_view import RegistryView
+from apcore_a2a.agents.apcore.executor import RegistryView
 from apcore_a2a.errors import InvalidParamsError
 from tests.agents.apcore.running import Add, Counts, Data, Returns, agent_of, call_of, needs_pipeline, registry_of, run
 from tests.calls import count_calls

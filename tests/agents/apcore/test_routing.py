@@ -3,7 +3,7 @@
 import apcore
 import pytest
 
-from apcore_a2a.agents.apcore.served_executor import ServedExecutor
+from apcore_a2a.agents.apcore.executor import ServedExecutor
 from apcore_a2a.errors import InvalidParamsError, SkillNotFoundError
 from tests.agents.apcore.running import (
     Add,

@@ -6,10 +6,10 @@ from typing import Any
 import apcore
 import pytest
 
-from apcore_a2a.agents.apcore import served_executor
+from apcore_a2a.agents.apcore import executor as executor_module
 from apcore_a2a.agents.apcore.approvals import AskCaller, find_approval_handler
-from apcore_a2a.agents.apcore.checks import find_acl
-from apcore_a2a.agents.apcore.served_executor import FOREVER, ConfigWithoutLimits, ServedExecutor
+from apcore_a2a.agents.apcore.executor import FOREVER, ConfigWithoutLimits, ServedExecutor
+from apcore_a2a.agents.apcore.modules import find_acl
 from apcore_a2a.errors import AgentError, TaskNotFoundError
 from tests.agents.apcore.running import Add, Data, agent_of, call_of, needs_approvals, needs_pipeline, registry_of, run
 
@@ -44,8 +44,8 @@ def limited(milliseconds: int) -> apcore.Config:
 @pytest.fixture
 def tiny_defaults(monkeypatch: pytest.MonkeyPatch) -> apcore.Config:
     """As if apcore's own limits were 1 ms: a configuration with these chose nothing."""
-    limits = {served_executor.DEFAULT_TIMEOUT: 1, served_executor.GLOBAL_TIMEOUT: 1}
-    monkeypatch.setattr(served_executor, "APCORES_LIMITS", limits)
+    limits = {executor_module.DEFAULT_TIMEOUT: 1, executor_module.GLOBAL_TIMEOUT: 1}
+    monkeypatch.setattr(executor_module, "APCORES_LIMITS", limits)
     return limited(1)
 
 
@@ -78,11 +78,11 @@ async def test_an_executor_of_the_users_keeps_its_limits_chosen_or_not(tiny_defa
         await run(agent_of(apcore.Executor(registry_of(a__slow=Slow()), config=tiny_defaults)), call_of("go"))
 
 
-@pytest.mark.parametrize("key", served_executor.APCORES_LIMITS)
+@pytest.mark.parametrize("key", executor_module.APCORES_LIMITS)
 @pytest.mark.parametrize("config", [None, apcore.Config({}), limited(30_000), limited(60_000)])
 def test_only_apcores_own_limits_are_lifted(config: Any, key: str) -> None:
     served = ConfigWithoutLimits(config)
-    chosen = config is not None and config.get(key) not in (None, served_executor.APCORES_LIMITS[key])
+    chosen = config is not None and config.get(key) not in (None, executor_module.APCORES_LIMITS[key])
     assert (served.get(key) in (0, FOREVER)) is not chosen
 
 
@@ -158,5 +158,5 @@ def test_whoever_sent_the_message_is_asked_unless_there_is_another_handler() -> 
 
 
 def test_an_apcore_without_approvals_gets_no_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served_executor, "HAS_APPROVALS", False)
+    monkeypatch.setattr(executor_module, "HAS_APPROVALS", False)
     assert find_approval_handler(ServedExecutor(apcore.Registry())) is None

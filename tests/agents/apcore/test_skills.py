@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from apcore_a2a.agents.apcore.skills import to_params, to_skill
+from apcore_a2a.agents.apcore.agent import to_params, to_skill
 from apcore_a2a.agents.schema import ROOT, Schema, file_field, inline, is_base64, text_field
-from apcore_a2a.agents.skill_card import modes
+from apcore_a2a.agents.skills import modes
 from apcore_a2a.protocol.card import AgentSkill
 from apcore_a2a.protocol.model import encode
 from tests.agents.apcore.running import Add, Counts, Returns, modules_of

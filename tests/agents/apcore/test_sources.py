@@ -9,9 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from apcore_a2a import async_serve
-from apcore_a2a.agents.apcore.registry_view import RegistryView
-from apcore_a2a.agents.apcore.served_executor import ServedExecutor
-from apcore_a2a.agents.apcore.sources import open_modules
+from apcore_a2a.agents.apcore.executor import RegistryView, ServedExecutor, open_modules
 from tests.agents.apcore.running import Add, Counts, Data, agent_of, call_of, needs_pipeline, registry_of, run
 from tests.sources import PACKAGE
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Caller
 from apcore_a2a.agents import executors
-from apcore_a2a.agents.executor_agent import ExecutorAgent
+from apcore_a2a.agents.executors import ExecutorAgent
 from apcore_a2a.errors import AgentError, InvalidParamsError
 from apcore_a2a.protocol import model
 
@@ -45,9 +45,9 @@ def choose_codec() -> Codec:
         from apcore_a2a.agents.a2a_sdk import codec03
 
         return codec03
-    from apcore_a2a.agents.a2a_sdk import codec
+    from apcore_a2a.agents.a2a_sdk import codec as codec_module
 
-    return codec
+    return codec_module
 
 
 class SDKAgent:

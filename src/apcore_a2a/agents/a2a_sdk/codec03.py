@@ -15,7 +15,7 @@ from a2a.utils import errors
 from apcore_a2a.agents import executors
 from apcore_a2a.errors import InvalidAgentResponseError
 from apcore_a2a.protocol import model
-from apcore_a2a.protocol.v03 import reading, writing
+from apcore_a2a.protocol.v03 import values
 
 _TYPES: Any = types
 _EVENTS: Any = events
@@ -32,18 +32,18 @@ def _to_json(value: model.SendMessage | model.Task) -> dict[str, Any]:
 def to_request(request: model.SendMessage) -> Any:
     made = _to_json(request)
     made.pop("tenant", None)  # 0.3 has none
-    return _TYPES.MessageSendParams.model_validate(writing.send(made))
+    return _TYPES.MessageSendParams.model_validate(values.send(made))
 
 
 def to_task(task: model.Task) -> Any:
-    return _TYPES.Task.model_validate(writing.task(_to_json(task)))
+    return _TYPES.Task.model_validate(values.task(_to_json(task)))
 
 
 _FROM_EVENT: Final[dict[str, tuple[Any, Callable[[Any], model.Event]]]] = {
-    "task": (reading.WireTask, reading.to_task),
-    "message": (reading.WireMessage, reading.to_message),
-    "status-update": (reading.WireStatusUpdate, reading.to_status_update),
-    "artifact-update": (reading.WireArtifactUpdate, reading.to_artifact_update),
+    "task": (values.WireTask, values.to_task),
+    "message": (values.WireMessage, values.to_message),
+    "status-update": (values.WireStatusUpdate, values.to_status_update),
+    "artifact-update": (values.WireArtifactUpdate, values.to_artifact_update),
 }
 
 

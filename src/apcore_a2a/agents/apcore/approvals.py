@@ -18,9 +18,9 @@ import apcore
 from msgspec import Struct
 
 from apcore_a2a.agent import AgentEvent, Remember
-from apcore_a2a.agents.apcore.checks import held_by_gate
 from apcore_a2a.agents.apcore.failures import make_public
-from apcore_a2a.agents.approvals import approval_required, rejected
+from apcore_a2a.agents.apcore.modules import held_by_gate
+from apcore_a2a.agents.content import approval_required, rejected
 from apcore_a2a.protocol.model import StatusUpdate
 
 TOKEN: Final = "_approval_token"  # apcore's, and ours alone to give: it would approve whatever call it is in

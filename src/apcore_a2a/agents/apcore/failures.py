@@ -15,8 +15,7 @@ from pydantic import ValidationError
 
 from apcore_a2a import errors
 from apcore_a2a.agent import Caller
-from apcore_a2a.agents.apcore.checks import ACCESS, SCHEMA, FailedChecks
-from apcore_a2a.agents.apcore.modules import ModuleInfo
+from apcore_a2a.agents.apcore.modules import ACCESS, SCHEMA, FailedChecks, ModuleInfo
 from apcore_a2a.agents.inputs import refuse_inputs
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.errors import A2AError, AgentError

@@ -5,12 +5,12 @@
 
 The JSON-RPC form is made of
 
-- `reading`: parts, messages, tasks and events, from 0.3's JSON to the model;
+- `values`: parts, messages, tasks and events, from 0.3's JSON to the model, and from the model's own JSON, which is
+  1.0, to that of 0.3;
 - `requests`: requests and push configs, from 0.3's JSON to the model;
-- `writing`: from the model's own JSON, which is 1.0, to that of 0.3;
-- `agent_card`: the card, both ways, and the hybrid that clients of both versions read.
+- `card`: the card, both ways, and the hybrid that clients of both versions read.
 
-The REST form adds one step before reading and after writing: `proto_json` rewrites one JSON of 0.3 into the other.
+The REST form adds one step before reading and after writing: it rewrites one JSON of 0.3 into the other.
 
 Rule: input is read with tolerance, output is official 0.3.0. Why: docs/decisions/0010.
 """

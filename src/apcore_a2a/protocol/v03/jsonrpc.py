@@ -21,6 +21,7 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.protocol import decoding, v1
 from apcore_a2a.protocol.card import AgentCard
+from apcore_a2a.protocol.decoding import inverted
 from apcore_a2a.protocol.jsonrpc import NULL, ErrorObject
 from apcore_a2a.protocol.model import (
     ArtifactUpdate,
@@ -30,8 +31,10 @@ from apcore_a2a.protocol.model import (
     GetExtendedCard,
     GetTask,
     Message,
+    Operation,
     PushConfig,
     PushConfigPage,
+    Rules,
     StatusUpdate,
     SubscribeToTask,
     Task,
@@ -39,9 +42,8 @@ from apcore_a2a.protocol.model import (
     Value,
     encode,
 )
-from apcore_a2a.protocol.operations import Operation, Rules
-from apcore_a2a.protocol.tables import inverted
-from apcore_a2a.protocol.v03 import agent_card, reading, requests, writing
+from apcore_a2a.protocol.v03 import card as card_module
+from apcore_a2a.protocol.v03 import requests, values
 from apcore_a2a.protocol.v1 import Result
 
 VERSION: Final = "0.3"
@@ -134,13 +136,13 @@ _REQUESTS: Final = {
     Operation.EXTENDED_CARD: _WireDecoder(GetExtendedCard),
 }
 _WRITERS: Final[dict[type, Callable[[Any], object]]] = {
-    Task: writing.task,
-    Message: writing.message,
-    StatusUpdate: writing.status_update,
-    ArtifactUpdate: writing.artifact_update,
-    TaskPage: writing.task_page,
-    PushConfig: writing.task_push,
-    PushConfigPage: writing.push_page,
+    Task: values.task,
+    Message: values.message,
+    StatusUpdate: values.status_update,
+    ArtifactUpdate: values.artifact_update,
+    TaskPage: values.task_page,
+    PushConfig: values.task_push,
+    PushConfigPage: values.push_page,
 }
 
 
@@ -162,7 +164,7 @@ def encode_result(operation: Operation, result: Result) -> bytes:
             return NULL
         case Document():
             # Its JSON is 1.0. To rewrite that JSON is cheaper than to make a task of it first.
-            return encode(writing.task(msgspec.json.decode(result.body)))
+            return encode(values.task(msgspec.json.decode(result.body)))
         case AgentCard():
             return encode_card(result)
     return _write(result)
@@ -182,12 +184,12 @@ def encode_push(event: Event, task: Task) -> bytes:
 
 
 def encode_card(card: AgentCard) -> bytes:
-    return encode(agent_card.to_json(card))
+    return encode(card_module.to_json(card))
 
 
 def encode_hybrid_card(card: AgentCard) -> bytes:
     """A card that the official SDKs of both generations read: 1.0, with the fields of 0.3 beside its own."""
-    return encode(agent_card.to_hybrid_json(card))
+    return encode(card_module.to_hybrid_json(card))
 
 
 def _code(error: A2AError) -> int:
@@ -245,12 +247,12 @@ class _Tagged(Value, frozen=True):
 
 
 _KIND: Final = msgspec.json.Decoder(_Tagged)
-_TASK: Final = _WireDecoder(reading.WireTask, reading.to_task)
+_TASK: Final = _WireDecoder(values.WireTask, values.to_task)
 _EVENTS: Final = {
     "task": _TASK,
-    "message": _WireDecoder(reading.WireMessage, reading.to_message),
-    "status-update": _WireDecoder(reading.WireStatusUpdate, reading.to_status_update),
-    "artifact-update": _WireDecoder(reading.WireArtifactUpdate, reading.to_artifact_update),
+    "message": _WireDecoder(values.WireMessage, values.to_message),
+    "status-update": _WireDecoder(values.WireStatusUpdate, values.to_status_update),
+    "artifact-update": _WireDecoder(values.WireArtifactUpdate, values.to_artifact_update),
 }
 _RESULTS: Final = {
     Operation.GET: _TASK,
@@ -261,13 +263,13 @@ _RESULTS: Final = {
     Operation.LIST_PUSH: _WireDecoder(list[requests.WireTaskPush], requests.to_push_page),
 }
 _REQUEST_WRITERS: Final[dict[Operation, Callable[[Any], object]]] = {  # all others are written as in 1.0
-    Operation.SEND: writing.send,
-    Operation.STREAM: writing.send,
-    Operation.LIST: writing.list_tasks,
-    Operation.CREATE_PUSH: writing.task_push,
-    Operation.GET_PUSH: writing.push_ref,
-    Operation.LIST_PUSH: writing.push_ref,
-    Operation.DELETE_PUSH: writing.push_ref,
+    Operation.SEND: values.send,
+    Operation.STREAM: values.send,
+    Operation.LIST: values.list_tasks,
+    Operation.CREATE_PUSH: values.task_push,
+    Operation.GET_PUSH: values.push_ref,
+    Operation.LIST_PUSH: values.push_ref,
+    Operation.DELETE_PUSH: values.push_ref,
 }
 
 
@@ -303,7 +305,7 @@ def decode_result(operation: Operation, data: bytes | Raw, left_out: list[str] |
 
 def decode_card(data: bytes) -> AgentCard:
     """Any card: 0.3, 1.0, or a hybrid."""
-    return agent_card.decode(data)
+    return card_module.decode(data)
 
 
 def decode_violations(data: object) -> list[Violation]:

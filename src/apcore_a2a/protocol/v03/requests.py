@@ -28,7 +28,7 @@ from apcore_a2a.protocol.model import (
     TaskState,
     Value,
 )
-from apcore_a2a.protocol.v03.reading import STATES, State, WireMessage, WireTask, missing, to_message, to_task
+from apcore_a2a.protocol.v03.values import STATES, State, WireMessage, WireTask, missing, to_message, to_task
 
 MAX_LIMIT: Final = 200
 

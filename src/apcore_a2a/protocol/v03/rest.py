@@ -13,13 +13,14 @@ from msgspec import Raw
 
 from apcore_a2a.errors import InvalidAgentResponseError
 from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.protocol.decoding import decode
+from apcore_a2a.protocol.decoding import camel, decode, inverted
 from apcore_a2a.protocol.jsonrpc import EMPTY
 from apcore_a2a.protocol.model import (
     ArtifactUpdate,
     Document,
     Event,
     Message,
+    Operation,
     PushConfig,
     PushConfigPage,
     StatusUpdate,
@@ -28,11 +29,296 @@ from apcore_a2a.protocol.model import (
     Value,
     encode,
 )
-from apcore_a2a.protocol.operations import Operation
 from apcore_a2a.protocol.v03 import jsonrpc as v03
-from apcore_a2a.protocol.v03 import proto_json, writing
-from apcore_a2a.protocol.v03.proto_json import Json
+from apcore_a2a.protocol.v03 import values
 from apcore_a2a.protocol.v1 import Result
+
+# ---- proto json -----------------------------------------------------------------------------------------------------
+# The JSON of A2A 0.3's protocol buffers (its REST form), from and to that of its JSON-RPC form.
+#
+# Rule: `write_…` rewrites in place objects that are its own. `read_…` is given what came from outside: whatever is not
+# as expected stays as it is, and the decoder of the JSON-RPC form, which comes next, says what is wrong with it.
+
+Json = dict[str, Any]  # one JSON object; when it comes from outside, any of its members may be anything
+
+_ROLES: Final = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
+_STATES: Final = {
+    "unknown": "TASK_STATE_UNSPECIFIED",
+    "submitted": "TASK_STATE_SUBMITTED",
+    "working": "TASK_STATE_WORKING",
+    "completed": "TASK_STATE_COMPLETED",
+    "failed": "TASK_STATE_FAILED",
+    "canceled": "TASK_STATE_CANCELLED",  # with two Ls, in 0.3 alone
+    "rejected": "TASK_STATE_REJECTED",
+    "input-required": "TASK_STATE_INPUT_REQUIRED",
+    "auth-required": "TASK_STATE_AUTH_REQUIRED",
+}
+# By what may stand for each on the wire: the name, or the number of the protocol buffers.
+_ROLE_NAMES: Final[dict[Any, str]] = {**inverted(_ROLES), 1: "user", 2: "agent"}
+_STATE_NAMES: Final[dict[Any, str]] = {
+    **inverted(_STATES),
+    0: "unknown",
+    1: "submitted",
+    2: "working",
+    3: "completed",
+    4: "failed",
+    5: "canceled",
+    6: "input-required",
+    7: "rejected",
+    8: "auth-required",
+}
+_IN_PATH: Final = "-"  # stands for the task of a push config until the binding puts in what the path says
+
+
+# ---- out ---------------------------------------------------------------------------------------------------------
+
+
+def _write_part(part: Json) -> None:
+    del part["kind"]
+    if "data" in part:
+        part["data"] = {"data": part["data"]}
+    elif "file" in part:
+        file = part["file"]
+        if "uri" in file:
+            file["fileWithUri"] = file.pop("uri")
+        else:
+            file["fileWithBytes"] = file.pop("bytes")  # base64 in both forms, once (docs/decisions/0044)
+
+
+def write_message(message: Json) -> Json:
+    del message["kind"]
+    message.pop("referenceTaskIds", None)  # not in the protocol buffers of 0.3
+    message["role"] = _ROLES[message["role"]]
+    message["content"] = message.pop("parts")
+    for part in message["content"]:
+        _write_part(part)
+    return message
+
+
+def _write_status(status: Json) -> None:
+    status["state"] = _STATES[status["state"]]
+    if "message" in status:
+        write_message(status["message"])
+
+
+def _write_artifact(artifact: Json) -> None:
+    for part in artifact["parts"]:
+        _write_part(part)
+
+
+def write_task(task: Json) -> Json:
+    del task["kind"]
+    _write_status(task["status"])
+    for artifact in task.get("artifacts", ()):
+        _write_artifact(artifact)
+    for message in task.get("history", ()):
+        write_message(message)
+    return task
+
+
+def write_status_update(update: Json) -> Json:
+    del update["kind"]
+    _write_status(update["status"])
+    return update
+
+
+def write_artifact_update(update: Json) -> Json:
+    del update["kind"]
+    _write_artifact(update["artifact"])
+    return update
+
+
+def write_push(push: Json) -> Json:
+    # A resource name, as Google's API guidelines have it: it holds the ids of the task and of the config.
+    config = push["pushNotificationConfig"]
+    name = f"tasks/{push['taskId']}/pushNotificationConfigs/{config.get('id', '')}"
+    return {"name": name, "pushNotificationConfig": config}
+
+
+def write_send(body: Json) -> Json:
+    write_message(body["message"])
+    configuration = body["configuration"]
+    if "pushNotificationConfig" in configuration:
+        configuration["pushNotification"] = configuration.pop("pushNotificationConfig")
+    return body
+
+
+def write_create_push(push: Json) -> Json:
+    config_id = push["pushNotificationConfig"].get("id", "")
+    return {"parent": f"tasks/{push['taskId']}", "configId": config_id, "config": write_push(push)}
+
+
+# ---- in ----------------------------------------------------------------------------------------------------------
+
+
+def with_camel_names(value: Any) -> Any:
+    """A copy of an object with its names in camelCase: ProtoJSON allows snake_case, too."""
+    if not isinstance(value, dict):
+        return value
+    named: Json = {}
+    for name, item in value.items():
+        named[camel(name)] = item
+    return named
+
+
+def each(value: Any, read: Callable[[Any], Any]) -> Any:
+    """A list with each of its items read; anything else as it is."""
+    if not isinstance(value, list):
+        return value
+    return [read(item) for item in value]
+
+
+def _read_part(part: Any) -> Any:
+    part = with_camel_names(part)
+    match part:
+        case {"data": {"data": data}}:
+            return part | {"kind": "data", "data": data}
+        case {"file": dict(file)}:
+            return part | {"kind": "file", "file": _read_file(file)}
+        case {"text": _}:
+            return part | {"kind": "text"}
+    return part
+
+
+def _read_file(file: Json) -> Json:
+    file = with_camel_names(file)
+    uri = file.pop("fileWithUri", None)
+    content = file.pop("fileWithBytes", None)
+    if content is None:
+        file["uri"] = uri
+    else:
+        file["bytes"] = content
+    return file
+
+
+def _named(value: Any, names: dict[Any, str]) -> Any:
+    """What the JSON-RPC form calls a value of an enum; whatever is none stays as it is."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 3:  # a number may be a text
+        return names.get(int(value), value)
+    if isinstance(value, str) or type(value) is int:
+        return names.get(value, value)
+    return value
+
+
+def read_state(state: Any) -> Any:
+    return _named(state, _STATE_NAMES)
+
+
+def is_message(value: Any) -> bool:
+    """Whether a message is written in this way: it has `content` where the other has `parts`."""
+    if not isinstance(value, dict) or "parts" in value:
+        return False
+    role = value.get("role")
+    return "content" in value or _named(role, _ROLE_NAMES) != role  # ProtoJSON leaves out an empty `content`
+
+
+def read_message(message: Any) -> Any:
+    message = with_camel_names(message)
+    if not is_message(message):
+        return message
+    message["parts"] = each(message.pop("content", None), _read_part)
+    if "role" in message:
+        message["role"] = _named(message["role"], _ROLE_NAMES)
+    return message | {"kind": "message"}
+
+
+def _read_status(status: Any) -> Any:
+    status = with_camel_names(status)
+    if not isinstance(status, dict):
+        return status
+    if "message" in status:
+        status["message"] = read_message(status["message"])
+    state = status.get("state", _STATES["unknown"])  # ProtoJSON leaves out what is the default
+    return status | {"state": read_state(state)}
+
+
+def _read_artifact(artifact: Any) -> Any:
+    artifact = with_camel_names(artifact)
+    if isinstance(artifact, dict):
+        artifact["parts"] = each(artifact.get("parts", []), _read_part)
+    return artifact
+
+
+_FIELDS: Final[dict[str, Callable[[Any], Any]]] = {
+    "status": _read_status,
+    "artifact": _read_artifact,
+    "artifacts": lambda artifacts: each(artifacts, _read_artifact),
+    "history": lambda history: each(history, read_message),
+}
+
+
+def read_event(event: Any, kind: str) -> Any:
+    """A task, or an event of one; `kind` is what the JSON-RPC form calls it."""
+    if not isinstance(event, dict) or "kind" in event:
+        return event
+    if kind == "message":
+        return read_message(event)
+    event = with_camel_names(event)
+    for name, read in _FIELDS.items():
+        if name in event:
+            event[name] = read(event[name])
+    event["kind"] = kind
+    return event
+
+
+def read_task(task: Any) -> Any:
+    return read_event(task, "task")
+
+
+def read_send(body: Any) -> Any:
+    body = with_camel_names(body)
+    if not isinstance(body, dict):
+        return body
+    if "request" in body:
+        body["message"] = body.pop("request")  # the field's name; `message` is its name in JSON
+    message = with_camel_names(body.get("message"))
+    if not is_message(message):
+        return body  # the JSON-RPC form, in which nothing else is to be rewritten either
+    body["message"] = read_message(message)
+    if "configuration" in body:
+        body["configuration"] = _read_configuration(body["configuration"])
+    return body
+
+
+def _read_configuration(configuration: Any) -> Any:
+    configuration = with_camel_names(configuration)
+    if not isinstance(configuration, dict):
+        return configuration
+    configuration.setdefault("blocking", False)  # ProtoJSON leaves out what is false
+    if configuration.get("historyLength") in (0, "0"):
+        del configuration["historyLength"]  # in the protocol buffers of 0.3, 0 means everything
+    if "pushNotification" in configuration:
+        configuration["pushNotificationConfig"] = configuration.pop("pushNotification")
+    return configuration
+
+
+def read_push(body: Any) -> Any:
+    """A push config, from inside whatever it comes in.
+
+    Official: `{parent, configId, config: {name, pushNotificationConfig}}` to create one, and its `config` as an answer.
+    Also taken: a bare config, with or without `taskId`.
+    """
+    outer = with_camel_names(body)
+    if not isinstance(outer, dict):
+        return outer
+    wrapped = with_camel_names(outer.get("config", outer))
+    if not isinstance(wrapped, dict):
+        return wrapped
+    config = with_camel_names(wrapped.get("pushNotificationConfig", wrapped))
+    if isinstance(config, dict) and not config.get("id"):
+        config = config | {"id": outer.get("configId", "")}
+    return {"taskId": wrapped.get("taskId") or _task_of(wrapped), "pushNotificationConfig": config}
+
+
+def _task_of(wrapped: Json) -> str:
+    """The task that the name of a push config holds: tasks/{task}/pushNotificationConfigs/{id}."""
+    steps = str(wrapped.get("name", "")).split("/")
+    if len(steps) != 4:
+        return _IN_PATH
+    return steps[1]
+
+
+# ---- rest -----------------------------------------------------------------------------------------------------------
 
 # What the two forms share. A dialect is a module, so each name stands here once more.
 VERSION: Final = v03.VERSION
@@ -55,9 +341,9 @@ _ANY: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(Any)
 # ---- the server's half -------------------------------------------------------------------------------------------
 
 _REQUEST_READERS: Final[dict[Operation, Callable[[Any], Any]]] = {  # the others have no body, or the same in both forms
-    Operation.SEND: proto_json.read_send,
-    Operation.STREAM: proto_json.read_send,
-    Operation.CREATE_PUSH: proto_json.read_push,
+    Operation.SEND: read_send,
+    Operation.STREAM: read_send,
+    Operation.CREATE_PUSH: read_push,
 }
 
 
@@ -74,10 +360,10 @@ class _EventWriter(NamedTuple):
 
 
 _WRITERS: Final = {
-    Task: _EventWriter("task", writing.task, proto_json.write_task),
-    Message: _EventWriter("message", writing.message, proto_json.write_message),
-    StatusUpdate: _EventWriter("statusUpdate", writing.status_update, proto_json.write_status_update),
-    ArtifactUpdate: _EventWriter("artifactUpdate", writing.artifact_update, proto_json.write_artifact_update),
+    Task: _EventWriter("task", values.task, write_task),
+    Message: _EventWriter("message", values.message, write_message),
+    StatusUpdate: _EventWriter("statusUpdate", values.status_update, write_status_update),
+    ArtifactUpdate: _EventWriter("artifactUpdate", values.artifact_update, write_artifact_update),
 }
 
 
@@ -93,7 +379,7 @@ def decode_request(operation: Operation, params: bytes | Raw) -> Value:
 def convert_request(operation: Operation, params: dict[str, Any]) -> Value:
     """The typed request made of path and query values, all of which may be strings."""
     if "status" in params:  # the only enum that a query has
-        params = params | {"status": proto_json.read_state(params["status"])}
+        params = params | {"status": read_state(params["status"])}
     return v03.convert_request(operation, params)
 
 
@@ -112,13 +398,13 @@ def encode_result(operation: Operation, result: Result) -> bytes:
                 return encode_event(result)
             return encode(_WRITERS[type(result)].write(result))
         case TaskPage():  # [Task], as 0.3.0 §7 says; the next page has its place in a header (docs/decisions/0046)
-            page = writing.task_page(msgspec.to_builtins(result))
-            return encode([proto_json.write_task(task) for task in page["tasks"]])
+            page = values.task_page(msgspec.to_builtins(result))
+            return encode([write_task(task) for task in page["tasks"]])
         case PushConfig():
-            return encode(proto_json.write_push(writing.task_push(msgspec.to_builtins(result))))
+            return encode(write_push(values.task_push(msgspec.to_builtins(result))))
         case PushConfigPage():
-            pushes = writing.push_page(msgspec.to_builtins(result))
-            return encode({"configs": [proto_json.write_push(push) for push in pushes]})
+            pushes = values.push_page(msgspec.to_builtins(result))
+            return encode({"configs": [write_push(push) for push in pushes]})
         case AgentCard():
             return encode_card(result)
     return EMPTY
@@ -138,21 +424,21 @@ def encode_request(operation: Operation, request: Value) -> bytes:
     body: Json = decode(v03.encode_request(operation, request), _ANY)
     match operation:
         case Operation.SEND | Operation.STREAM:
-            body = proto_json.write_send(body)
+            body = write_send(body)
         case Operation.CREATE_PUSH:
-            body = proto_json.write_create_push(body)
+            body = write_create_push(body)
     return encode(body)
 
 
 def decode_event(data: bytes | Raw, left_out: list[str] | None = None) -> Event:
     """One event of a stream, or what SendMessage answered."""
-    body = proto_json.with_camel_names(decode(data, _ANY))
+    body = with_camel_names(decode(data, _ANY))
     if isinstance(body, dict):
         if "kind" in body:  # the JSON-RPC form, which some agents also speak over REST
             return v03.decode_event(data, left_out)
         for member, kind in _KINDS.items():
             if member in body:
-                return v03.decode_event(encode(proto_json.read_event(body[member], kind)), left_out)
+                return v03.decode_event(encode(read_event(body[member], kind)), left_out)
     raise InvalidAgentResponseError("The agent answered with none of task, message, statusUpdate, artifactUpdate")
 
 
@@ -165,15 +451,15 @@ def decode_result(operation: Operation, data: bytes | Raw, left_out: list[str] |
         case Operation.SEND:
             return decode_event(data, left_out)
         case Operation.GET | Operation.CANCEL:
-            body = proto_json.read_task(body)
+            body = read_task(body)
         case Operation.LIST:
             body = _read_task_page(body)
         case Operation.CREATE_PUSH | Operation.GET_PUSH:
-            body = proto_json.read_push(body)
+            body = read_push(body)
         case Operation.LIST_PUSH:
             if isinstance(body, dict):
                 body = body.get("configs", [])
-            body = proto_json.each(body, proto_json.read_push)
+            body = each(body, read_push)
     return v03.decode_result(operation, encode(body), left_out)
 
 
@@ -181,7 +467,7 @@ def _read_task_page(body: Any) -> Any:
     if isinstance(body, list):  # as 0.3.0 §7 has it
         page = {"tasks": body}
     else:
-        page = proto_json.with_camel_names(body)
+        page = with_camel_names(body)
         if not isinstance(page, dict):
             return page  # to be refused by its type
-    return page | {"tasks": proto_json.each(page.get("tasks", []), proto_json.read_task)}
+    return page | {"tasks": each(page.get("tasks", []), read_task)}

@@ -14,12 +14,19 @@ from typing import Any, Final
 
 import asyncpg
 
-from apcore_a2a.storage.postgres.connecting import FAILURES, Address, Condition, Connection, close_quietly, connect
-from apcore_a2a.storage.postgres.database import Database
+from apcore_a2a.storage.contract import Command, Followed, Hint, News, Record
+from apcore_a2a.storage.postgres.connection import (
+    FAILURES,
+    Address,
+    Condition,
+    Connection,
+    Database,
+    close_quietly,
+    connect,
+)
 from apcore_a2a.storage.postgres.reads import load
 from apcore_a2a.storage.postgres.statements import to_bytes, to_text
 from apcore_a2a.storage.postgres.writer import EVERYBODY, Writer
-from apcore_a2a.storage.task_store import Command, Followed, Hint, News, Record
 
 logger = logging.getLogger(__name__)
 
@@ -247,7 +254,7 @@ class Signals:
 
 
 class PostgresReplicas:
-    """This replica among the others: `Replicas` of `storage/task_store.py`, over a database.
+    """This replica among the others: `Replicas` of `storage/contract.py`, over a database.
 
     What it does by itself, again and again, goes by `upkeep`, and waits for no client; the rest is what clients want.
     """

@@ -13,7 +13,7 @@ import asyncpg
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.cursor import KEY_SIZE
-from apcore_a2a.storage.postgres.connecting import Connection
+from apcore_a2a.storage.postgres.connection import Connection
 
 STATES: Final = tuple(TaskState)  # a state is stored as its number in the specification's own enum
 CODES: Final = {state: code for code, state in enumerate(STATES)}

@@ -11,25 +11,26 @@ from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.storage.contract import ALL, EVERYBODY, Change, Page, Query, Record, Usage
 from apcore_a2a.storage.cursor import PageTokens
-from apcore_a2a.storage.postgres import reads, usage
-from apcore_a2a.storage.postgres.connecting import (
+from apcore_a2a.storage.postgres import reads
+from apcore_a2a.storage.postgres.connection import (
     FAILURES,
+    READERS,
     Condition,
     Connection,
+    Database,
     close_quietly,
     connect_for_steps,
     connect_pool,
     parse_address,
     why_not,
 )
-from apcore_a2a.storage.postgres.database import READERS, Database
 from apcore_a2a.storage.postgres.replicas import PostgresReplicas, Signals
 from apcore_a2a.storage.postgres.schema import check_name, prepare
 from apcore_a2a.storage.postgres.statements import make_write, to_bytes
 from apcore_a2a.storage.postgres.webhooks import PostgresWebhooks
 from apcore_a2a.storage.postgres.writer import Retention, Writer
-from apcore_a2a.storage.task_store import ALL, EVERYBODY, Change, Page, Query, Record, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -191,8 +192,8 @@ class PostgresStore:
 
     async def usage(self, account: str) -> Usage:
         if account == EVERYBODY:
-            return await self.database.ask(usage.of_everybody)
-        return await self.database.ask(usage.of_account, account)
+            return await self.database.ask(reads.of_everybody)
+        return await self.database.ask(reads.of_account, account)
 
 
 class _Parts:

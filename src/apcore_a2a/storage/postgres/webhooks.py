@@ -15,13 +15,12 @@ import msgspec
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import Document, PushConfig, encode
+from apcore_a2a.storage.contract import ALL, MAX_WEBHOOKS, Backlog, Claim, Report, Webhook
 from apcore_a2a.storage.postgres import reads
-from apcore_a2a.storage.postgres.connecting import Connection
-from apcore_a2a.storage.postgres.database import Database
+from apcore_a2a.storage.postgres.connection import Connection, Database
 from apcore_a2a.storage.postgres.schema import STATES
 from apcore_a2a.storage.postgres.statements import to_bytes, to_text
 from apcore_a2a.storage.postgres.writer import Retention
-from apcore_a2a.storage.task_store import ALL, MAX_WEBHOOKS, Backlog, Claim, Report, Webhook
 
 _COLUMNS: Final = "config, a2a_version, delivered, latest, attempts, failed, reason"
 _WAITING: Final = "NOT failed AND delivered < latest"

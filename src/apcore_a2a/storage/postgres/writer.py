@@ -14,7 +14,7 @@ from typing import Any, Final
 import asyncpg
 
 from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailableError
-from apcore_a2a.storage.postgres.connecting import (
+from apcore_a2a.storage.postgres.connection import (
     FAILURES,
     Address,
     Condition,

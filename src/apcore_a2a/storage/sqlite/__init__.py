@@ -1,6 +1,6 @@
 """Tasks in one SQLite file: they survive the process; one process at a time.
 
-**One process per file** (`database_file`). Opening takes a lock on the database file itself, whatever path leads to it.
+**One process per file** (`database`). Opening takes a lock on the database file itself, whatever path leads to it.
 It is the kernel's and ends with the process, however that ends; there is nothing that could be removed to undo it. It
 is not of SQLite's kind, so readers are not kept out. After every commit the writer looks whether the path still names
 that file: once it does not, nothing more is acknowledged, as nobody would find it again.
@@ -16,10 +16,10 @@ beside it (`…-wal`), which SQLite copies into the file from time to time, and 
 began. One row by its key is read at once, in the event loop. Whatever takes longer (a listing, events, a task to be
 rebuilt) is read in one of a few threads, each with a connection of its own.
 
-**What is wrong is remembered** (`condition`): a full disk, a damaged file, one that is gone. It is logged once a
+**What is wrong is remembered** (`database`): a full disk, a damaged file, one that is gone. It is logged once a
 minute, and shown by health until it is over.
 
-**What a table holds** (`schema`; written by `tables`):
+**What a table holds** (`schema`; written by `writer`):
 
 - `task`: a small row for each task, with all that is searched, sorted or compared: owner, context, state, time of the
   status, version, epoch. Every event updates it, so it holds nothing that grows.

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Document, Task, decode_task, encode
+from apcore_a2a.storage.contract import ALL, EVERYBODY, MAX_READ_BYTES, Page, Query, Record, Usage
 from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
 from apcore_a2a.storage.sqlite.schema import CODES, STATES, event_key
-from apcore_a2a.storage.task_store import ALL, EVERYBODY, MAX_READ_BYTES, Page, Query, Record, Usage
 
 Row = tuple[Any, ...]  # Any: what SQLite answers
 

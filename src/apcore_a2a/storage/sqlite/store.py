@@ -18,14 +18,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import Document
+from apcore_a2a.storage.contract import ALL, Backlog, Change, Claim, Page, Query, Record, Report, Usage, Webhook
 from apcore_a2a.storage.cursor import PageTokens
 from apcore_a2a.storage.sqlite import reads, webhooks
-from apcore_a2a.storage.sqlite.condition import Condition
-from apcore_a2a.storage.sqlite.database_file import DatabaseFile
+from apcore_a2a.storage.sqlite.database import Condition, DatabaseFile
 from apcore_a2a.storage.sqlite.schema import connect_reader, connect_writer, read_page_key
-from apcore_a2a.storage.sqlite.tables import AgeClock, Tables, take_snapshot
-from apcore_a2a.storage.sqlite.writer import Writer
-from apcore_a2a.storage.task_store import ALL, Backlog, Change, Claim, Page, Query, Record, Report, Usage, Webhook
+from apcore_a2a.storage.sqlite.writer import AgeClock, Tables, Writer, take_snapshot
 
 WEEK: Final = 7 * 24 * 3600
 READER_THREADS: Final = 4

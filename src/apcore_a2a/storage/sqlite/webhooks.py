@@ -13,9 +13,9 @@ import msgspec
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import PushConfig
+from apcore_a2a.storage.contract import MAX_WEBHOOKS, Backlog, Claim, Report, Webhook
 from apcore_a2a.storage.sqlite.schema import STATES
-from apcore_a2a.storage.sqlite.tables import Tables
-from apcore_a2a.storage.task_store import MAX_WEBHOOKS, Backlog, Claim, Report, Webhook
+from apcore_a2a.storage.sqlite.writer import Tables
 
 _COLUMNS: Final = "config, a2a_version, delivered, latest, attempts, failed, reason"
 _WAITING: Final = "failed = 0 AND delivered < latest"

@@ -1,0 +1,159 @@
+"""One call of a module: what becomes of the message, its context, and what becomes of the outputs."""
+
+import inspect
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import apcore
+import msgspec
+from pydantic import BaseModel, TypeAdapter
+
+from apcore_a2a import errors
+from apcore_a2a.agent import Call, Caller
+from apcore_a2a.agents.apcore.approvals import TOKEN
+from apcore_a2a.agents.apcore.modules import ModuleInfo, RunToken
+from apcore_a2a.agents.content import media_type_of
+from apcore_a2a.agents.inputs import read_inputs
+from apcore_a2a.protocol.model import Part, check_finite, encode
+
+# Parts of a message into the inputs of a module, and its output into parts of an artifact.
+#
+# Rule: values cross as they are: integers exact, those that came as floats included (`integers`); nothing is shared
+# with what is stored, and what JSON cannot say is refused.
+
+_dump_any: Final = TypeAdapter(Any).dump_python
+
+
+# ---- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def to_inputs(parts: tuple[Part, ...], module: ModuleInfo) -> tuple[Any, tuple[Part, ...]]:
+    """The inputs of a module, as `read_inputs` reads those of any skill; and the parts that are left."""
+    inputs, rest = read_inputs(parts, module)
+    if isinstance(inputs, dict):
+        inputs.pop(TOKEN, None)  # a client that sends one has not been approved
+    return inputs, rest
+
+
+# ---- outputs ---------------------------------------------------------------------------------------------------------
+
+
+def copy_output(output: Any) -> Any:
+    """A copy made of JSON values and bytes, shared with nobody.
+
+    Raises:
+        InvalidAgentResponseError: JSON has no form for it.
+    """
+    try:
+        return msgspec.to_builtins(output, str_keys=True, builtin_types=(bytes,), enc_hook=_dump)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise errors.InvalidAgentResponseError("The module's output has no JSON form") from error
+
+
+def _dump(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    return _dump_any(value, mode="json")
+
+
+def output_parts(output: Any) -> list[Part]:
+    """The parts of an artifact, from what `copy_output` made: text stays text, bytes become files, the rest is data.
+
+    Raises:
+        InvalidAgentResponseError: it holds NaN or infinity.
+    """
+    if isinstance(output, str):
+        return [Part(text=output)]
+    if isinstance(output, bytes):
+        return [_file("", output)]
+    if not isinstance(output, dict):
+        return [_data(output)]
+    files: list[Part] = []
+    rest: dict[str, Any] = {}
+    for name, value in output.items():
+        if isinstance(value, bytes):
+            files.append(_file(name, value))
+        else:
+            rest[name] = value
+    if files and not rest:
+        return files
+    return [_data(rest), *files]
+
+
+def _file(name: str, content: bytes) -> Part:
+    return Part(raw=content, filename=name, media_type=media_type_of(content))
+
+
+def _data(output: Any) -> Part:
+    data = msgspec.to_builtins(output)  # bytes further inside become base64
+    try:
+        check_finite(data)
+    except ValueError as error:
+        text = "The module's output holds NaN or infinity, which JSON has not"
+        raise errors.InvalidAgentResponseError(text) from error
+    return Part(data=data, media_type="application/json")
+
+
+# ---- context --------------------------------------------------------------------------------------------------------
+# What a module learns about the message it serves: apcore's Context, with A2A's share of it in `context.data`.
+#
+# Rule: the names below are part of our interface; docs/modules.md says what each one holds.
+
+# apcore keeps "ext." free for those who extend it, and hands the data on to the modules that a module calls.
+TASK_ID: Final = "ext.a2a.task_id"
+CONTEXT_ID: Final = "ext.a2a.context_id"
+MESSAGE: Final = "ext.a2a.message"
+PARTS: Final = "ext.a2a.parts"
+HISTORY: Final = "ext.a2a.history"
+DEADLINE: Final = "ext.a2a.deadline"
+APPROVAL: Final = "ext.a2a.approval"
+
+# Until 0.21 the executor is an argument, from 0.22 on the token is; giving the other one is an error.
+_PARAMETERS: Final = inspect.signature(apcore.Context.create).parameters
+
+
+def make_context(call: Call, executor: Any, rest: Sequence[Part] = (), approval: object = None) -> Any:
+    """A new Context for one call of a module."""
+    token = RunToken.of_run(call.cancel)
+    call.cancel.on_cancel(token.cancel)
+    data = {
+        TASK_ID: call.task.id,
+        CONTEXT_ID: call.task.context_id,
+        MESSAGE: call.message,
+        PARTS: rest,
+        HISTORY: call.history,
+        DEADLINE: _to_wall_clock(call.deadline),
+        APPROVAL: approval,
+    }
+    arguments: dict[str, Any] = {  # Any: apcore is untyped
+        "identity": to_identity(call.caller),
+        "trace_parent": apcore.TraceContext.extract(dict(call.headers)),
+        "executor": executor,
+        "cancel_token": token,
+        "data": msgspec.json.decode(encode(data)),  # shared with nobody: modules may change what they find
+    }
+    for name in ("executor", "cancel_token"):
+        if name not in _PARAMETERS:
+            del arguments[name]
+    context = apcore.Context.create(**arguments)
+    context.cancel_token = token
+    return context
+
+
+def _to_wall_clock(deadline: float | None) -> float | None:
+    """A deadline in seconds since 1970, which a module can pass on to another machine."""
+    if deadline is None:
+        return None
+    return time.time() + deadline - time.monotonic()
+
+
+def to_identity(caller: Caller) -> Any:
+    """The caller as apcore knows them; None for one who has no name."""
+    if not caller.is_authenticated:
+        return None
+    kind = caller.type
+    if kind == "system":
+        # An ACL's "@system" matches the type, and the type may come out of a token: nobody outside is the system.
+        kind = "user"
+    return apcore.Identity(id=caller.id, type=kind, roles=tuple(caller.roles), attrs=dict(caller.attributes))

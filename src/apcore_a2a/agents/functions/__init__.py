@@ -1,0 +1,1 @@
+"""Python functions as skills of an agent."""

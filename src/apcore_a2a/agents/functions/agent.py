@@ -1,0 +1,310 @@
+"""An agent made of functions: of one, or of several among which the message chooses."""
+
+import inspect
+import io
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
+from functools import partial
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from apcore_a2a.agent import Admission, AgentEvent, Call, Caller, Remember
+from apcore_a2a.agents.content import agent_message, approval_required, has_text, read_answer, read_file, rejected
+from apcore_a2a.agents.functions.output import Asked, FunctionControls, FunctionOutput, find_question
+from apcore_a2a.agents.functions.signature import docstring_of, may_be_message, name_of
+from apcore_a2a.agents.functions.skill import FunctionSkill, Waiting, describe, user_messages, what_was_waited_for
+from apcore_a2a.agents.skills import first_skill_id, missing_skill, named_skill
+from apcore_a2a.agents.threads import Threads, Worker
+from apcore_a2a.errors import ContentTypeNotSupportedError, OverloadedError, SkillNotFoundError, list_names
+from apcore_a2a.ids_and_time import new_id
+from apcore_a2a.protocol.card import advise
+from apcore_a2a.protocol.model import Message, StatusUpdate, TaskState, TaskStatus
+
+# Plain functions as agents: what a client sends becomes the arguments, what the function gives the events of a task.
+#
+# Rule: a function knows nothing of tasks. Coroutines run on the loop, everything else on a thread of its own.
+
+MAX_THREADS: Final = 64  # of one agent, at once
+SPARE_THREADS: Final = 64  # as many again, for functions that go on after their runs have ended
+OUT_OF_THREADS: Final = "Every thread of the agent is held by a function that does not return; try again later"
+RETRY_AFTER: Final = 30  # seconds: such a function may return yet, but it has taken its time
+
+_END: Final = object()  # of an iterator; None may be one of its items
+
+
+def ask(question: Any) -> StatusUpdate:
+    """Return or yield this to wait for the user's answer, which comes as the next message of the same task.
+
+    Example:
+        >>> ask("Which city?").status.state
+        <TaskState.INPUT_REQUIRED: 'TASK_STATE_INPUT_REQUIRED'>
+    """
+    return StatusUpdate(status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=agent_message(question)))
+
+
+def make_threads() -> Threads:
+    """The threads of one agent, for all its functions together."""
+    return Threads(MAX_THREADS, spare=SPARE_THREADS)
+
+
+class FunctionAgent:
+    """Serves one function; docs/agents.md says what it may take and give.
+
+    Example:
+        >>> async def echo(text: str) -> str:
+        ...     return text
+        >>> FunctionAgent(echo).may_reply
+        False
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        skill_id: str = "",
+        retry_safe: bool = False,
+        threads: Threads | None = None,
+    ) -> None:
+        self.skill = describe(function, skill_id=skill_id)
+        self.may_reply = may_be_message(self.skill.signature.answer)
+        self._function = function
+        # What a card says of the agent, which is made from these two as if this were the function.
+        self.__name__ = name_of(function)
+        self.__doc__ = docstring_of(function)
+        self._blocks = not _is_async(function)
+        self._needs_text = self.skill.signature.takes_only_text
+        self._admission = Admission(retry_safe=retry_safe or self.skill.is_repeatable)
+        self._threads = threads or make_threads()
+
+    @property
+    def stuck_threads(self) -> int:
+        """Threads on which the function goes on although its run has ended."""
+        return self._threads.stuck
+
+    @property
+    def thread_capacity(self) -> int:
+        """How many calls can run at once, as things stand; with 0, messages are refused."""
+        return self._threads.capacity
+
+    async def admit(self, call: Call) -> Admission:
+        if self._blocks and not self.thread_capacity:
+            raise OverloadedError(OUT_OF_THREADS, retry_after=RETRY_AFTER)
+        if self._needs_text and not has_text(self.skill.asking_message(call)):
+            raise ContentTypeNotSupportedError(f"Skill {self.skill.id} takes text, and the message has none")
+        if self.skill.signature.inputs:
+            call.prepared = self.skill.read_arguments(call)
+        return self._admission
+
+    def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        call.skill = self.skill.id
+        if self.skill.requires_approval:
+            return self._run_if_approved(call)
+        if self.skill.signature.takes_call:
+            return self._run_with_controls(call, what_was_waited_for(call))
+        return self._run(call, FunctionOutput(self.may_reply))
+
+    async def _run_if_approved(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        """Run a function that must not run unasked: the caller is asked, and the answer decides about this call."""
+        waiting = what_was_waited_for(call)
+        approved = None
+        if waiting is None:
+            waiting = Waiting(approval_id=new_id())
+        elif waiting.approval_id:
+            approved = read_answer(call.message)
+            waiting = replace(waiting, approval_messages=waiting.approval_messages + 1)
+        if waiting.approval_id:
+            if approved is None:
+                yield Remember(waiting)
+                what = f"skill {self.skill.id}"
+                yield approval_required(what, skill_id=self.skill.id, approval_id=waiting.approval_id)
+                return
+            if not approved:
+                yield rejected(f"Skill {self.skill.id} was not run: rejected by the caller")
+                return
+        waiting = replace(waiting, approval_id="")
+        async with aclosing(self._run_with_controls(call, waiting)) as events:
+            async for event in events:
+                yield event
+
+    async def _run_with_controls(self, call: Call, waiting: Waiting | None) -> AsyncGenerator[AgentEvent, None]:
+        """Run a function that may say more than it answers, and may ask."""
+        answers: list[Message] = []
+        if waiting is None:
+            waiting = Waiting()
+        else:  # it is called again: what it was answered is known, and what it made is made anew
+            answers = user_messages(call)[1 + waiting.approval_messages :]
+        controls = FunctionControls(answers)
+        call.controls = controls
+        output = FunctionOutput(self.may_reply, waiting.artifact_ids)
+        try:
+            async with aclosing(controls.relay(self._run(call, output))) as events:
+                async for event in events:
+                    yield event
+        except (Asked, BaseExceptionGroup) as ended:
+            question = find_question(ended)
+            yield Remember(replace(waiting, artifact_ids=output.artifact_ids))
+            for event in output.add(ask(question)):
+                yield event
+
+    async def _run(self, call: Call, output: FunctionOutput) -> AsyncGenerator[AgentEvent, None]:
+        async with AsyncExitStack() as stack:
+            result = await self._call(call, stack)
+            if isinstance(result, AsyncIterable):
+                async with _closing(result):
+                    async for chunk in result:
+                        for event in output.add(await self._loaded(chunk, call)):
+                            yield event
+            else:
+                for event in output.add_whole(await self._loaded(result, call)):
+                    yield event
+        for event in output.end():
+            yield event
+
+    async def _call(self, call: Call, stack: AsyncExitStack) -> Any:
+        """Call the function, on a thread if it may block. What is needed for the whole run is put on the stack."""
+        arguments, named = call.prepared or self.skill.read_arguments(call)
+        if not self._blocks:
+            result = self._function(*arguments, **named)
+        else:
+            async with AsyncExitStack() as during_the_call:
+                thread = self._threads.worker(self.__name__, call.cancel)
+                worker = await during_the_call.enter_async_context(thread)
+                result = await worker.call(partial(self._function, *arguments, **named))
+                if isinstance(result, io.IOBase):
+                    return await worker.call(read_file, result)
+                if isinstance(result, Iterator):
+                    # The body of a generator has not run yet. It goes on where it began, so the thread is kept.
+                    await stack.enter_async_context(during_the_call.pop_all())
+                    return _iterate(result, worker)
+        if inspect.isawaitable(result):  # of a function that returns a coroutine without being one: a lambda, say
+            return await result
+        return result
+
+    async def _loaded(self, result: Any, call: Call) -> Any:
+        """What a coroutine gives, with the content of an open file in its place: reading it may block."""
+        if not isinstance(result, io.IOBase):
+            return result
+        async with self._threads.worker(self.__name__, call.cancel) as worker:
+            return await worker.call(read_file, result)
+
+
+async def _iterate(iterator: Iterator[Any], worker: Worker) -> AsyncGenerator[Any, None]:
+    """The items of an iterator that may block before each of them."""
+    try:
+        while True:
+            chunk = await worker.call(next, iterator, _END)
+            if chunk is _END:
+                break
+            if isinstance(chunk, io.IOBase):
+                chunk = await worker.call(read_file, chunk)
+            yield chunk
+    finally:
+        close = getattr(iterator, "close", None)
+        if close is not None:
+            worker.later(close)  # not waited for: the generator may be blocked, and its run is over
+
+
+def _closing(chunks: AsyncIterable[Any]) -> AbstractAsyncContextManager[object]:
+    if isinstance(chunks, AsyncGenerator):
+        return aclosing(chunks)
+    return nullcontext()
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    """Whether a call of the function cannot block."""
+    for target in (function, getattr(function, "__call__", None)):  # noqa: B004  # for objects with an async __call__
+        if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
+            return True
+    return False
+
+
+# ---- several functions ----------------------------------------------------------------------------------------------
+# Several functions as one agent: each is a skill, and a message says which one it is for.
+#
+# Rule: a task stays with the skill that it began with, whatever a reply says.
+
+MayKnow = Callable[[Caller, FunctionSkill], bool]
+
+
+class SkillAgent:
+    """Serves functions as skills.
+
+    Args:
+        agents: One for each function.
+        default_skill: Whom a message is for that names no skill; else the only skill there is, if it is the only one.
+        may_know: Whether a caller may be told that there is a skill, by an error that lists them; everybody if None.
+
+    Raises:
+        ValueError: there is no such skill.
+    """
+
+    def __init__(
+        self, agents: Sequence[FunctionAgent], *, default_skill: str = "", may_know: MayKnow | None = None
+    ) -> None:
+        self._agents = {agent.skill.id: agent for agent in agents}
+        self._any_agent = agents[0]  # they share their threads
+        self._default_skill = default_skill
+        self._may_know = may_know
+        if len(self._agents) == 1:
+            self._default_skill = next(iter(self._agents))
+        if default_skill and default_skill not in self._agents:
+            raise ValueError(f"default_skill {default_skill!r} is none of the skills: {list_names(self._agents)}")
+        self.may_reply = any(agent.may_reply for agent in agents)
+
+    def telling(self, may_know: MayKnow) -> "SkillAgent":
+        """The same agent, whose errors name only the skills that their caller may know of."""
+        return SkillAgent(list(self._agents.values()), default_skill=self._default_skill, may_know=may_know)
+
+    @property
+    def skills(self) -> tuple[FunctionSkill, ...]:
+        return tuple(agent.skill for agent in self._agents.values())
+
+    @property
+    def stuck_threads(self) -> int:
+        """Threads on which functions go on although their runs have ended."""
+        return self._any_agent.stuck_threads
+
+    @property
+    def thread_capacity(self) -> int:
+        """How many calls of functions that block can run at once, as things stand."""
+        return self._any_agent.thread_capacity
+
+    async def admit(self, call: Call) -> Admission:
+        return await self._find(call).admit(call)
+
+    def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        agent = self._find(call)
+        if self.may_reply and not agent.may_reply:
+            return self._run_with_task(agent, call)
+        return agent.run(call)
+
+    async def _run_with_task(self, agent: FunctionAgent, call: Call) -> AsyncGenerator[AgentEvent, None]:
+        """Have the task from the start, though that of another function may never be."""
+        yield StatusUpdate(status=TaskStatus(state=TaskState.WORKING))
+        async with aclosing(agent.run(call)) as events:
+            async for event in events:
+                yield event
+
+    def skill_of(self, call: Call) -> str:
+        """The id of the skill that a message is for, whether there is such a skill or not."""
+        skill_id = named_skill(call)
+        if call.resumed:
+            # What the request of the first message said besides is in the task's metadata.
+            skill_id = first_skill_id(user_messages(call)[0].metadata, call.task.metadata)
+        skill_id = skill_id or self._default_skill
+        if not skill_id:
+            raise missing_skill(self._known_to(call.caller))
+        return skill_id
+
+    def _find(self, call: Call) -> FunctionAgent:
+        skill_id = self.skill_of(call)
+        agent = self._agents.get(skill_id)
+        if agent is None:
+            raise SkillNotFoundError(skill_id, advise(self._known_to(call.caller), skill_id))
+        return agent
+
+    def _known_to(self, caller: Caller) -> list[str]:
+        if self._may_know is None:
+            return list(self._agents)
+        return [skill.id for skill in self.skills if self._may_know(caller, skill)]

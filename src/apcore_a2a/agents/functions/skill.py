@@ -1,0 +1,438 @@
+"""A function as a skill: which functions there are, what they are called, and what the card says of them."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
+
+import msgspec
+from msgspec import Struct
+
+from apcore_a2a.agent import Call
+from apcore_a2a.agents.functions.signature import (
+    Signature,
+    docstring_of,
+    gives_files,
+    input_schema,
+    name_of,
+    output_schema,
+    read_docstring,
+    read_signature,
+    to_value,
+    to_violations,
+)
+from apcore_a2a.agents.inputs import IntegerSchema, fill_in, read_inputs, refuse_inputs
+from apcore_a2a.agents.schema import Schema, file_field, inline
+from apcore_a2a.agents.skills import FILE, MAX_EXAMPLES, TEXT, Annotations, Example, describe_call, modes, to_title
+from apcore_a2a.errors import InvalidParamsError, Violation
+from apcore_a2a.protocol.card import AgentSkill
+from apcore_a2a.protocol.model import Message, Part, Role, encode
+
+# A function, described once: what it takes, what it gives, and what its card says.
+#
+# Rule: what a client sends is read and checked here, before a task exists; every field that is wrong is named.
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class FunctionSkill(Struct, frozen=True, kw_only=True):
+    """A function as others see it. A schema is empty where there is nothing to say, and never holds a `$ref`."""
+
+    id: str
+    name: str
+    description: str
+    tags: tuple[str, ...]
+    examples: tuple[Any, ...]
+    annotations: Annotations | None
+    input_schema: Schema
+    integers: IntegerSchema
+    output_schema: Schema
+    streams: bool
+    signature: Signature
+
+    @property
+    def is_repeatable(self) -> bool:
+        return self.annotations is not None and (self.annotations.idempotent or self.annotations.readonly)
+
+    @property
+    def requires_approval(self) -> bool:
+        return self.annotations is not None and self.annotations.requires_approval
+
+    def read_arguments(self, call: Call) -> Arguments:
+        """What to call the function with: positional arguments, and others by name.
+
+        Raises:
+            InvalidParamsError: a client has not sent what the function takes; it names the fields.
+            ContentTypeNotSupportedError: a file for a function that takes none.
+        """
+        asked = self.asking_message(call)
+        values: dict[str, Any] = {}
+        if self.signature.inputs:
+            values = self._read_values(asked)
+        for name, read in self.signature.given.items():
+            values[name] = read(call, asked)
+        positional = [values.pop(name, default) for name, default in self.signature.positional.items()]
+        return tuple(positional), values
+
+    def asking_message(self, call: Call) -> Message:
+        """The message with the inputs: of a task that goes on, its first one. A reply answers a question."""
+        if call.resumed and (self.signature.inputs or what_was_waited_for(call) is not None):
+            return user_messages(call)[0]
+        return call.message
+
+    def _read_values(self, asked: Message) -> dict[str, Any]:
+        inputs, rest = self._read_inputs(asked)
+        fill_in(inputs, rest, self)
+        violations: list[Violation] = []
+        values: dict[str, Any] = {}
+        for each in self.signature.inputs:
+            if each.name not in inputs:
+                if each.is_required:
+                    violations.append(Violation(each.name, "Field required", "missing"))
+                continue
+            try:
+                values[each.name] = to_value(inputs.pop(each.name), each.type, composed=each.is_composed)
+            except msgspec.ValidationError as error:
+                violations += to_violations(each.name, error)
+        violations += [Violation(name, "There is no such field", "unexpected") for name in inputs]
+        if violations:
+            raise refuse_inputs(violations)
+        return values
+
+    def _read_inputs(self, asked: Message) -> tuple[dict[str, Any], tuple[Part, ...]]:
+        try:
+            return read_inputs(asked.parts, self)
+        except InvalidParamsError as error:
+            # The text is the requirements', who think of modules; the violation says what to send instead.
+            if not error.violations:
+                raise
+            raise InvalidParamsError(error.violations[0].message, error.violations) from error
+
+
+class Waiting(Struct, frozen=True, kw_only=True, tag_field="waits", tag="function"):
+    """What is kept with a task that waits for its user. The tag tells it from what a function keeps by itself."""
+
+    approval_id: str = ""
+    """Of the approval that it waits for; empty once that was given."""
+    approval_messages: int = 0
+    """How many of the user's messages were about the approval."""
+    artifact_ids: list[str] = []
+    """What the function has made; called again, it makes it anew."""
+
+
+def what_was_waited_for(call: Call) -> Waiting | None:
+    """What the task of a call has waited for, if it was for an approval or an answer to `Call.ask`."""
+    if not isinstance(call.memo, dict) or call.memo.get("waits") != "function":
+        return None
+    return msgspec.convert(call.memo, Waiting)
+
+
+def user_messages(call: Call) -> list[Message]:
+    """What the user has said in the task, the message of this call last."""
+    said = [message for message in call.task.history if message.role is Role.USER]
+    if not any(message.message_id == call.message.message_id for message in said):
+        said.append(call.message)  # it is not in the task before its run begins
+    return said
+
+
+def describe(function: Callable[..., Any], *, skill_id: str = "") -> FunctionSkill:
+    """A function as a skill.
+
+    Raises:
+        TypeError: there is no way to call it; the text says why.
+    """
+    signature = read_signature(function)
+    mark = mark_of(function) or SkillMark()
+    docstring = docstring_of(function)
+    skill_id = skill_id or mark.id or name_of(function)
+    schema: Schema = {}
+    if signature.inputs:
+        schema = input_schema(signature.inputs, docstring)
+    name = mark.name or to_title(skill_id)
+    return FunctionSkill(
+        id=skill_id,
+        name=name,
+        description=mark.description or read_docstring(docstring).description or f"The skill {name}",
+        tags=mark.tags,
+        examples=mark.examples,
+        annotations=mark.annotations,
+        input_schema=inline(schema),
+        integers=IntegerSchema(schema),
+        output_schema=inline(output_schema(signature.answer)),
+        streams=_is_generator(function),
+        signature=signature,
+    )
+
+
+def _is_generator(function: Any) -> bool:
+    for target in (function, getattr(function, "__call__", None)):  # noqa: B004  # for objects with such a __call__
+        if inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
+            return True
+    return False
+
+
+# ---- on the card -----------------------------------------------------------------------------------------------------
+
+
+def to_card_skill(skill: FunctionSkill) -> AgentSkill:
+    texts: list[str] = []
+    for example in skill.examples[:MAX_EXAMPLES]:
+        if isinstance(example, str):
+            texts.append(example)
+        else:
+            texts.append(encode(example).decode())
+    return AgentSkill(
+        id=skill.id,
+        name=skill.name,
+        description=skill.description,
+        tags=skill.tags,
+        examples=tuple(texts),
+        input_modes=_input_modes(skill.input_schema),
+        output_modes=_output_modes(skill),
+    )
+
+
+def _input_modes(schema: Schema) -> tuple[str, ...]:
+    if file_field(schema) is None:
+        return modes(schema)
+    return (*modes(schema), FILE)
+
+
+def _output_modes(skill: FunctionSkill) -> tuple[str, ...]:
+    if gives_files(skill.signature.answer):
+        return (FILE,)
+    if skill.output_schema.get("type") == "string":  # a text that is returned is a text part
+        return (TEXT,)
+    return modes(skill.output_schema)
+
+
+def to_params(skill: FunctionSkill) -> dict[str, Any]:
+    """What the card's extension says of a function."""
+    examples = [Example(inputs=example) for example in skill.examples if not isinstance(example, str)]
+    params = describe_call(skill.input_schema, skill.output_schema, examples, skill.annotations)
+    if skill.streams:
+        params["streaming"] = True
+    return params
+
+
+# ---- skills ---------------------------------------------------------------------------------------------------------
+# Functions as skills: how one is marked, and which ones there are in a list, a dict, a module or an object.
+#
+# Rule: nothing of the user's is changed. The mark is an attribute of the function, and the function stays what it was.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MARK: Final = "__a2a_skill__"
+MAX_ID: Final = 256
+
+
+class SkillOptions(TypedDict, total=False):
+    """What `@skill` takes; what is not given is read from the function.
+
+    Example:
+        >>> options: SkillOptions = {"id": "math.add", "tags": ["math"], "annotations": {"readonly": True}}
+    """
+
+    id: str
+    name: str
+    description: str
+    tags: Iterable[str]
+    examples: Iterable[str | Mapping[str, Any]]
+    """Texts to send, or inputs by name."""
+    annotations: Mapping[str, bool]
+    """The effects: readonly, destructive, idempotent, requires_approval, open_world."""
+
+
+class SkillMark(Struct, frozen=True, kw_only=True):
+    """What is said of a function by `@skill`, checked."""
+
+    id: str = ""
+    name: str = ""
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    examples: tuple[Any, ...] = ()
+    annotations: Annotations | None = None
+
+
+@overload
+def skill(function: F, /) -> F: ...
+
+
+@overload
+def skill(**options: Unpack[SkillOptions]) -> Callable[[F], F]: ...
+
+
+def skill(function: Any = None, /, **options: Unpack[SkillOptions]) -> Any:
+    """Mark a function as a skill, and say of it what its signature and its docstring do not.
+
+    The function itself is not changed. In a module or a class that has marked functions, only those are skills.
+
+    Args:
+        function: The function, where the mark says nothing: `@skill`.
+        **options: See `SkillOptions`.
+
+    Raises:
+        TypeError: an option is of the wrong kind, or there is no such annotation.
+
+    Example:
+        >>> from apcore_a2a import skill
+        >>> @skill(id="math.add", tags=["math"], examples=[{"a": 1, "b": 2}], annotations={"readonly": True})
+        ... def add(a: int, b: int) -> int:
+        ...     '''Adds two numbers.'''
+        ...     return a + b
+        >>> add(1, 2)
+        3
+    """
+    mark = _check(options)
+
+    def put(function: Any) -> Any:
+        try:
+            setattr(function, MARK, mark)
+        except AttributeError as error:
+            text = f"{name_of(function)} cannot be marked: give it an id with serve({{'id': function}}) instead"
+            raise TypeError(text) from error
+        return function
+
+    if function is None:
+        return put
+    if not callable(function):
+        raise TypeError(f"@skill marks functions, not a {type(function).__name__}: @skill(id=…) names one")
+    return put(function)
+
+
+def mark_of(function: Any) -> SkillMark | None:
+    """What `@skill` says of a function; None if it was not marked."""
+    mark = getattr(function, MARK, None)
+    if isinstance(mark, SkillMark):
+        return mark
+    return None
+
+
+def _check(options: SkillOptions) -> SkillMark:
+    given: dict[str, Any] = {**options}
+    for name in ("tags", "examples"):
+        if isinstance(given.get(name), str):  # it would be a list of letters
+            raise TypeError(f"@skill: {name} is a list of texts")
+        given[name] = tuple(given.get(name, ()))
+    unknown = given.keys() - set(SkillMark.__struct_fields__)
+    if unknown:
+        raise TypeError(f"@skill has no option {', '.join(sorted(unknown))}")
+    annotations = given.get("annotations")
+    if annotations is not None:
+        wrong = set(annotations) - set(Annotations.__struct_fields__)
+        if wrong:
+            known = ", ".join(Annotations.__struct_fields__)
+            raise TypeError(f"@skill: there is no annotation {', '.join(sorted(wrong))}; there are {known}")
+    try:
+        mark = msgspec.convert(given, SkillMark)
+    except msgspec.ValidationError as error:
+        raise TypeError(f"@skill: {error}") from error
+    if mark.id:
+        _check_id(mark.id)
+    return mark
+
+
+def _check_id(skill_id: Any) -> None:
+    if not isinstance(skill_id, str) or not 0 < len(skill_id) <= MAX_ID or not skill_id.isprintable():
+        raise TypeError(f"a skill's id is a text of at most {MAX_ID} characters, not {skill_id!r}")
+
+
+# ---- which functions there are ---------------------------------------------------------------------------------------
+
+
+def is_collection(target: object) -> bool:
+    """Whether something is made of functions, and is none itself."""
+    if isinstance(target, list | tuple | set | frozenset | Mapping | ModuleType):
+        return True
+    return not callable(target) and next(_methods_of(target), None) is not None
+
+
+def collect(target: Any) -> dict[str, Callable[..., Any]]:
+    """The functions of a function, list, dict, module or object, by the ids of their skills.
+
+    Raises:
+        TypeError: something in it is no function.
+        ValueError: there is none, or two have the same id.
+    """
+    found: dict[str, Callable[..., Any]] = {}
+    for skill_id, function in _pairs(target):
+        _check_id(skill_id)
+        if isinstance(function, type) or not callable(function):
+            raise TypeError(f"{skill_id} is no function but a {type(function).__name__}")
+        if skill_id in found:
+            raise ValueError(f"two skills have the id {skill_id}: give one another with @skill(id=…)")
+        found[skill_id] = function
+    if not found:
+        raise ValueError(f"{_kind_of(target)} has no function to serve: its public functions become skills")
+    return found
+
+
+def _pairs(target: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(target, Mapping):
+        yield from target.items()
+    elif isinstance(target, list | tuple | set | frozenset):
+        for item in target:
+            if not callable(item) and not is_collection(item):
+                raise TypeError(f"a {type(item).__name__} is no function: {item!r}")
+            yield from _pairs(item)
+    elif callable(target):
+        yield _id_of(target), target
+    else:
+        for function in _chosen(target):
+            yield _id_of(function), function
+
+
+def _id_of(function: Any) -> str:
+    mark = mark_of(function)
+    if mark is not None and mark.id:
+        return mark.id
+    name = name_of(function)
+    if name == "<lambda>":
+        raise TypeError("a lambda has no name: give it an id with serve({'id': function})")
+    return name
+
+
+def _chosen(target: Any) -> list[Any]:
+    """The functions of a module or an object: those that are marked, if any is; else the public ones."""
+    if isinstance(target, ModuleType):
+        functions = list(_functions_of(target))
+    else:
+        functions = list(_methods_of(target))
+    marked = [function for function in functions if mark_of(function) is not None]
+    return marked or functions
+
+
+def _functions_of(module: ModuleType) -> Iterator[Any]:
+    """The public functions of a module: what `__all__` names; else what was written there, and not imported."""
+    names = getattr(module, "__all__", None)
+    for name, value in vars(module).items():
+        if not inspect.isfunction(value):
+            continue
+        if names is not None:
+            is_public = name in names
+        else:
+            is_public = not name.startswith("_") and value.__module__ == module.__name__
+        if is_public:
+            yield value
+
+
+def _methods_of(target: Any) -> Iterator[Any]:
+    """The public methods of an object, in the order in which they were written; a property is not touched."""
+    seen: set[str] = set()
+    for base in reversed(type(target).__mro__):
+        if base.__module__ == "builtins":
+            continue
+        for name, value in vars(base).items():
+            is_method = inspect.isfunction(value) or isinstance(value, staticmethod | classmethod)
+            if not is_method or name.startswith("_") or name in seen:
+                continue
+            seen.add(name)
+            method = getattr(target, name)
+            if callable(method):  # a subclass may have put something else in its place
+                yield method
+
+
+def _kind_of(target: Any) -> str:
+    if isinstance(target, ModuleType):
+        return f"module {target.__name__}"
+    return f"a {type(target).__name__}"

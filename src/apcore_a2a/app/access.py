@@ -1,0 +1,243 @@
+"""Who comes in, and what the audit log is told of it.
+
+Rule: the door knows no exceptions. What is open to all stands beside it: the routes say which, each by itself.
+"""
+
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from apcore_a2a.auth.audit import AuditLog
+from apcore_a2a.auth.authenticator import Authenticator, challenge, credential_headers, identify, security_schemes
+from apcore_a2a.engine.context import CallContext, Observer, Silent
+from apcore_a2a.errors import A2AError, AccessDeniedError, OverloadedError, UnauthenticatedError, wire
+from apcore_a2a.http.asgi import client_of, error_headers, inbound, refuse_early
+from apcore_a2a.protocol.model import Operation, SendMessage, TaskState, Value
+
+logger = logging.getLogger(__name__)
+
+# The door: what everybody must show who wants to go further.
+#
+# Rule: the door knows no exceptions. What is open to all stands beside it: the routes say which, each by itself.
+
+NOT_AVAILABLE = "Authentication is not available; try again later"
+
+
+class AuthMiddleware:
+    """Lets a request through with its caller in `scope["a2a.caller"]`, or answers 401."""
+
+    def __init__(self, app: ASGIApp, authenticator: Authenticator, *, audit: AuditLog | None = None) -> None:
+        self._app = app
+        self._audit = audit
+        self._authenticator = authenticator
+        self._schemes = security_schemes(authenticator)
+        self._credential_headers = credential_headers(self._schemes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = self._read_headers(scope)
+        if headers is None:
+            shown = {"authorization": ""}  # something was shown, and it is not good
+            await self._refuse(scope, send, shown, "two sets of credentials")
+            return
+        try:
+            caller = await identify(self._authenticator, headers)
+        except OverloadedError as error:
+            await self._refuse_for_now(scope, send, "authentication is not available", log=error.message)
+            return
+        # Foreign code. SystemExit, too: whoever calls it means a program of theirs, not this server.
+        except (Exception, SystemExit):
+            logger.exception("the authenticator failed; the request was refused")
+            await self._refuse_for_now(scope, send, "the authenticator failed")
+            return
+        if caller is None:
+            is_shown = not self._credential_headers.isdisjoint(headers)
+            await self._refuse(scope, send, headers, "bad credentials" if is_shown else "no credentials")
+            return
+        # A new scope: the one that was handed in belongs to the server.
+        await self._app({**scope, "a2a.caller": caller}, receive, send)
+
+    def _read_headers(self, scope: Scope) -> dict[str, str] | None:
+        """The headers by lower-case name; None when there are two sets of credentials."""
+        # Of two Authorization headers, a proxy in front of us may have checked the one that we would not look at.
+        headers: dict[str, str] = {}
+        for name, value in scope["headers"]:
+            name_text = name.decode("latin-1").lower()  # latin-1 decodes any byte: bad headers are no crash
+            if name_text in headers and name_text in self._credential_headers:
+                return None
+            headers[name_text] = value.decode("latin-1")
+        return headers
+
+    async def _refuse(self, scope: Scope, send: Send, shown: dict[str, str], reason: str) -> None:
+        self._note(scope, reason)
+        how_to = challenge(self._schemes, shown)
+        await refuse_early(scope, send, 401, UnauthenticatedError(), ((b"www-authenticate", how_to),), reason=reason)
+
+    async def _refuse_for_now(self, scope: Scope, send: Send, reason: str, *, log: str = "") -> None:
+        """Nobody comes in while nobody can tell who they are."""
+        self._note(scope, reason)
+        error = OverloadedError(NOT_AVAILABLE, retry_after=5)
+        await refuse_early(scope, send, 503, error, error_headers(error), reason=log or reason)
+
+    def _note(self, scope: Scope, reason: str) -> None:
+        """Tell the audit log of somebody who was not let in."""
+        if self._audit is not None:
+            peer = client_of(scope)
+            host = "" if peer is None else peer[0]
+            asked = f"{scope['method']} {scope['path']}"
+            self._audit.write("authentication", operation=asked, peer=host, outcome="denied", reason=reason)
+
+
+# ---- what the audit log is told -------------------------------------------------------------------------------------
+# What the audit log is told: by the door, the engine, routes of our own, and when a task ends.
+
+
+class AuditedOperations:
+    """An interceptor that writes a line for each operation: who asked for what, and whether they got it."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+
+    async def before(self, operation: Operation, request: Value, context: CallContext) -> None:
+        """Nothing is known yet."""
+
+    async def after(self, operation: Operation, request: Value, context: CallContext, result: Any) -> None:
+        outcome = "allowed"
+        reason = ""
+        match result:
+            case AccessDeniedError():
+                outcome = "denied"
+                reason = result.reason
+            case A2AError():
+                outcome = "refused"
+                reason = wire(result).reason
+            case Exception():
+                outcome = "failed"
+                reason = type(result).__name__
+        peer = context.peer
+        self._log.write(
+            "operation",
+            operation=operation.name.lower(),
+            caller=context.owner,
+            peer="" if peer is None else peer[0],
+            task=_task_of(request),
+            skill=_skill_of(request),
+            outcome=outcome,
+            reason=reason,
+        )
+
+
+def _task_of(request: Value) -> str:
+    """The task that a request names; a new one has no name yet."""
+    if isinstance(request, SendMessage):
+        return request.message.task_id
+    return str(getattr(request, "task_id", "") or getattr(request, "id", ""))
+
+
+def _skill_of(request: Value) -> str:
+    if not isinstance(request, SendMessage):
+        return ""
+    for metadata in (request.message.metadata, request.metadata):
+        skill = (metadata or {}).get("skillId")
+        if isinstance(skill, str):
+            return skill
+    return ""
+
+
+class AuditedRoute:
+    """Before a route that leads to no operation of A2A: writes a line for each request, as an operation has one."""
+
+    def __init__(self, app: ASGIApp, log: AuditLog) -> None:
+        self._app = app
+        self._log = log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status = 500
+
+        async def note(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        finally:
+            self._write(scope, status)
+
+    def _write(self, scope: Scope, status: int) -> None:
+        peer = client_of(scope)
+        outcome = "allowed"
+        if status >= 400:
+            outcome = "refused" if status < 500 else "failed"
+        self._log.write(
+            "operation",
+            operation=f"{scope['method']} {scope['path']}",
+            caller=inbound(scope).caller.owner,
+            peer="" if peer is None else peer[0],
+            outcome=outcome,
+            reason="" if outcome == "allowed" else HTTPStatus(status).name,
+        )
+
+
+class AuditedTasks(Silent):
+    """An observer that writes a line when a task ends: whose it was, and how it ended."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+
+    def task_ended(self, task_id: str, owner: str, state: TaskState) -> None:
+        outcome = state.removeprefix("TASK_STATE_").lower()
+        self._log.write("task_ended", task=task_id, caller=owner, outcome=outcome)
+
+
+class Observers:
+    """Several observers as one."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = tuple(observers)
+
+    def run_started(self, task_id: str) -> None:
+        for observer in self._observers:
+            observer.run_started(task_id)
+
+    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None:
+        for observer in self._observers:
+            observer.run_ended(task_id, state, seconds)
+
+    def run_abandoned(self, task_id: str) -> None:
+        for observer in self._observers:
+            observer.run_abandoned(task_id)
+
+    def task_ended(self, task_id: str, owner: str, state: TaskState) -> None:
+        for observer in self._observers:
+            observer.task_ended(task_id, owner, state)
+
+    def stream_opened(self, task_id: str) -> None:
+        for observer in self._observers:
+            observer.stream_opened(task_id)
+
+    def stream_closed(self, task_id: str) -> None:
+        for observer in self._observers:
+            observer.stream_closed(task_id)
+
+    def notification_sent(self, task_id: str) -> None:
+        for observer in self._observers:
+            observer.notification_sent(task_id)
+
+    def notification_failed(self, task_id: str) -> None:
+        for observer in self._observers:
+            observer.notification_failed(task_id)
+
+    def notification_retried(self, task_id: str) -> None:
+        for observer in self._observers:
+            observer.notification_retried(task_id)
+
+    def webhook_given_up(self, task_id: str) -> None:
+        for observer in self._observers:
+            observer.webhook_given_up(task_id)
+
+    def storage_refused(self, account: str) -> None:
+        for observer in self._observers:
+            observer.storage_refused(account)

@@ -1,0 +1,1 @@
+"""`serve`, `dev`: what is served, how it is reloaded, and by how many processes."""

@@ -1,0 +1,204 @@
+"""The flags of `apcore-a2a serve` that say whom the agent lets in.
+
+Rule: who asks for authentication never gets an open agent because a flag or a variable is missing.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from apcore_a2a.auth.api_keys import APIKeyAuthenticator
+from apcore_a2a.auth.authenticator import Authenticator
+from apcore_a2a.auth.client_certificates import ClientCertificateAuthenticator
+from apcore_a2a.auth.jwt import LEEWAY, ClaimMapping, JWTAuthenticator
+from apcore_a2a.cli.options import combine
+
+BEARER: Final = "bearer"
+API_KEY: Final = "api-key"
+OIDC: Final = "oidc"
+MTLS: Final = "mtls"
+CLAIMS: Final = ClaimMapping()  # unless a flag says otherwise
+
+auth_options: Final = combine(
+    click.option(
+        "--auth-type",
+        envvar="A2A_AUTH_TYPE",
+        type=click.Choice([BEARER, API_KEY, OIDC, MTLS]),
+        multiple=True,
+        help="Ask callers for a JWT (bearer; oidc: of an OpenID Connect issuer), for an API key, or for a certificate "
+        "(mtls). May be repeated.",
+    ),
+    click.option("--auth-key", envvar="JWT_KEY", help="JWT key: a shared secret, or @FILE with a PEM public key."),
+    click.option(
+        "--auth-key-file",
+        envvar="A2A_AUTH_KEY_FILE",
+        metavar="FILE",
+        help="File with the JWT key; for api-key, with the hashes of API keys ('apcore-a2a keys new' writes it).",
+    ),
+    click.option("--auth-issuer", envvar="JWT_ISSUER", help="Issuer of the tokens; without a key, its keys are found."),
+    click.option(
+        "--auth-audience",
+        envvar="JWT_AUDIENCE",
+        multiple=True,
+        help="Audience the token must name. May be repeated: then any one of them.",
+    ),
+    click.option(
+        "--auth-jwks-url", envvar="JWT_JWKS_URL", metavar="URL", help="Where the issuer's keys are published."
+    ),
+    click.option(
+        "--auth-id-claim",
+        envvar="JWT_ID_CLAIM",
+        default=CLAIMS.id,
+        show_default=True,
+        help="Claim that names the caller; Entra ID: oid.",
+    ),
+    click.option(
+        "--auth-roles-claim",
+        envvar="JWT_ROLES_CLAIM",
+        default=CLAIMS.roles,
+        show_default=True,
+        help="Claim with the caller's roles; Keycloak: realm_access.roles.",
+    ),
+    click.option(
+        "--auth-scopes-claim",
+        envvar="JWT_SCOPES_CLAIM",
+        multiple=True,
+        default=CLAIMS.scopes,
+        show_default=True,
+        help="Claim with the caller's scopes; Auth0: permissions. May be repeated: then all of them count.",
+    ),
+    click.option(
+        "--auth-leeway",
+        envvar="JWT_LEEWAY",
+        type=click.IntRange(min=0),
+        default=LEEWAY,
+        show_default=True,
+        help="Seconds the issuer's clock may differ from ours; 0 takes a token by its word.",
+    ),
+    click.option(
+        "--skill-scope",
+        "skill_scopes",
+        envvar="A2A_SKILL_SCOPES",
+        multiple=True,
+        metavar="PATTERN=SCOPE[,SCOPE]",
+        help="Scopes that a caller must have for the skills of that name, such as 'pay.*=pay:write'. May be repeated.",
+    ),
+    click.option(
+        "--admin-role",
+        envvar="A2A_ADMIN_ROLE",
+        help="Role whose bearers may list and cancel everybody's tasks.  [default: none]",
+    ),
+    click.option(
+        "--audit-log",
+        envvar="A2A_AUDIT_LOG",
+        metavar="FILE",
+        help="Write who asked for what, and what came of it, to this file; - is the log.  [default: nowhere]",
+    ),
+)
+
+
+def read_skill_scopes(given: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """`PATTERN=SCOPE[,SCOPE]`, as often as it was given."""
+    scopes: dict[str, tuple[str, ...]] = {}
+    for text in given:
+        pattern, _, names = text.partition("=")
+        if not pattern or not names:
+            raise click.ClickException(f"--skill-scope must look like 'pay.*=pay:write', not {text!r}")
+        scopes[pattern] = (*scopes.get(pattern, ()), *names.split(","))
+    return scopes
+
+
+def choose_authenticators(given: dict[str, Any]) -> list[Authenticator] | None:  # Any: the values of the flags
+    """Whom the flags let in; None if they let in everybody."""
+    kinds = given["auth_type"] or _guess_kind(given)
+    if not kinds:
+        return None
+    return [_MAKERS[kind](given) for kind in dict.fromkeys(kinds)]
+
+
+def _guess_kind(given: dict[str, Any]) -> tuple[str, ...]:
+    """What is meant by somebody who says with what tokens are checked, but not that they are asked for."""
+    if given["auth_key"] or given["auth_jwks_url"] or given["auth_issuer"]:
+        return (BEARER,)
+    for flag in ("auth_key_file", "auth_audience"):
+        if given[flag]:
+            name = flag.replace("_", "-")
+            raise click.ClickException(f"--{name} is given without --auth-type: say bearer, api-key or oidc")
+    return ()
+
+
+def _make_bearer(given: dict[str, Any]) -> Authenticator:
+    key = given["auth_key"]
+    if key is not None and key.startswith("@"):
+        key = _read_key(key[1:])
+    elif key is not None and os.path.isfile(key):  # a name is no secret: whoever guesses it could make tokens
+        raise click.ClickException(f"--auth-key names a file: write @{key}, or use --auth-key-file")
+    elif key is None and given["auth_key_file"] and API_KEY not in given["auth_type"]:
+        key = _read_key(given["auth_key_file"])
+    if not (key or given["auth_jwks_url"] or given["auth_issuer"]):
+        raise click.ClickException(
+            "--auth-key is required when --auth-type is bearer; or --auth-issuer, or --auth-jwks-url"
+        )
+    return _make_jwt(given, key)
+
+
+def _make_oidc(given: dict[str, Any]) -> Authenticator:
+    if not given["auth_issuer"]:
+        raise click.ClickException("--auth-issuer is required when --auth-type is oidc")
+    if given["auth_key"]:
+        raise click.ClickException("--auth-key is not for --auth-type oidc, whose keys the issuer publishes")
+    return _make_jwt(given, None)
+
+
+def _make_jwt(given: dict[str, Any], key: str | None) -> Authenticator:
+    try:
+        return JWTAuthenticator(
+            key,
+            jwks_url=given["auth_jwks_url"],
+            issuer=given["auth_issuer"],
+            audience=given["auth_audience"] or None,
+            leeway=given["auth_leeway"],
+            claim_mapping=ClaimMapping(
+                id=given["auth_id_claim"], roles=given["auth_roles_claim"], scopes=given["auth_scopes_claim"]
+            ),
+        )
+    except ValueError as error:
+        raise click.ClickException(f"JWT key not usable: {error}") from error
+
+
+def _make_api_keys(given: dict[str, Any]) -> Authenticator:
+    if not given["auth_key_file"]:
+        raise click.ClickException(
+            "--auth-key-file is required when --auth-type is api-key; 'apcore-a2a keys new' makes one"
+        )
+    try:
+        return APIKeyAuthenticator(Path(given["auth_key_file"]))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _make_mtls(given: dict[str, Any]) -> Authenticator:
+    if not given["ssl_ca_certs"] and not given["trusted_proxies"]:
+        raise click.ClickException(
+            "--auth-type mtls needs --ssl-ca-certs, the authorities whose certificates callers must show; "
+            "or --trusted-proxies, if a proxy asks for them"
+        )
+    return ClientCertificateAuthenticator()
+
+
+_MAKERS: Final[dict[str, Callable[[dict[str, Any]], Authenticator]]] = {
+    BEARER: _make_bearer,
+    OIDC: _make_oidc,
+    API_KEY: _make_api_keys,
+    MTLS: _make_mtls,
+}
+
+
+def _read_key(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"JWT key file not readable: {path}") from error

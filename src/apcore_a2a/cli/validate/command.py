@@ -1,0 +1,198 @@
+"""`validate`: an agent's card and answers held against the specification, with the clause that each rule comes from.
+
+Rule: it ends with a report, whatever the agent does. Findings are kept as they come, each call has a share of the time.
+"""
+
+import asyncio
+from collections import Counter
+from contextlib import aclosing
+from typing import Any, Final, NamedTuple
+
+import click
+import msgspec
+from msgspec.structs import replace
+
+from apcore_a2a.cli import options, output
+from apcore_a2a.cli.connection import RecordingTransport, open_recorded_client, run_to_exit_code
+from apcore_a2a.cli.failures import EXIT_FAILED, Failure, explain
+from apcore_a2a.cli.options import CommonOptions
+from apcore_a2a.cli.skills import complete_skill
+from apcore_a2a.cli.validate.card_checks import Finding, Result, Rule, check_card, check_signature
+from apcore_a2a.cli.validate.probes import Conversation, converse, probe
+from apcore_a2a.client import A2AClient
+from apcore_a2a.client.options import BINDING_NAMES, BindingName
+from apcore_a2a.errors import A2ADiscoveryError, A2AError, UnauthenticatedError
+from apcore_a2a.protocol.card import AgentCard
+
+LABELS: Final[dict[Result, str]] = {"pass": "Pass", "fail": "Fail", "warn": "Warn", "skip": "Skip"}
+TIME_LIMIT: Final = 60.0  # seconds, for some twenty calls over each binding
+# One call that hangs must leave time for the others; and a message is worked on four times, two over each binding.
+CALLS: Final = 6
+MESSAGES: Final = 4
+HAS_CARD: Final = Rule("card.found", "8.2", "The agent has a card")
+SPEAKS: Final = Rule("card.speaks", "5.2", "The agent can be tried")
+ANSWERS: Final = Rule("agent.answers", "3.1", "The agent answers each call in time")
+
+
+@click.command("validate", epilog=options.example("apcore-a2a validate http://localhost:8000 --message hello"))
+@click.option("--message", metavar="TEXT", help="Also send this message, plainly and as a stream: the agent will work.")
+@click.option("--skill", shell_complete=complete_skill, help="The skill that the message is for.")
+@options.common_options
+@click.argument("words", nargs=-1, metavar="AGENT")
+def command(message: str | None, skill: str | None, **given: Any) -> int:
+    """Check an agent against the A2A specification 1.0; exits with 1 if it breaks a rule.
+
+    Its card is read, and on each of its interfaces requests are tried that cost the agent nothing.
+    """
+    common, _ = options.read_common(given)
+    return validate_agent(common, message=message, skill=skill)
+
+
+def validate_agent(
+    common: CommonOptions, *, behaviour: bool = True, message: str | None = None, skill: str | None = None
+) -> int:
+    """Check, report, and answer the exit code.
+
+    Args:
+        common: What every command is told.
+        behaviour: Whether the agent is called, or only its card is looked at.
+        message: A message for the agent to work on, if there is to be one.
+        skill: The skill that the message is for.
+    """
+    limit = common.timeout or TIME_LIMIT
+
+    async def check_and_report() -> int:
+        report = Report()
+        try:
+            async with asyncio.timeout(limit):
+                await _check(common, Wish(behaviour, message, skill), report, limit)
+        except TimeoutError:
+            text = f"it had not answered everything after {limit:g} seconds; what is not listed was not tried"
+            report.found += ANSWERS.judge([text])
+        except click.ClickException:
+            raise  # the call is wrong, not the agent
+        except Exception as error:  # whatever an agent makes our parts raise: the caller asked for a report
+            report.fail(error, with_credentials=common.has_credentials)
+        _print_report(common, report.found)
+        return report.exit_code
+
+    # The time limit is the report's: when it is over, there is still a report to print.
+    return run_to_exit_code(replace(common, timeout=None), check_and_report, time_limit=None)
+
+
+class Wish(NamedTuple):
+    """What is to be tried, beside the card."""
+
+    behaviour: bool
+    message: str | None
+    skill: str | None
+
+
+class Report:
+    """What was found so far: whatever an agent does, there is something to print."""
+
+    def __init__(self) -> None:
+        self.found: list[Finding] = []
+        self._failure: Failure | None = None
+
+    @property
+    def exit_code(self) -> int:
+        if self._failure is not None:
+            return self._failure.exit_code
+        if any(finding.result == "fail" for finding in self.found):
+            return EXIT_FAILED
+        return 0
+
+    def fail(self, error: Exception, *, with_credentials: bool) -> None:
+        """The agent, or its card, cannot be had, or not any more; the exit code then says why."""
+        self._failure = explain(error, with_credentials=with_credentials)
+        text = self._failure.message
+        if self._failure.hint:
+            text = f"{text}. {self._failure.hint}"
+        rule = ANSWERS if self.found else HAS_CARD
+        self.found += rule.judge([text])
+
+
+async def _check(common: CommonOptions, wish: Wish, report: Report, limit: float) -> None:
+    bindings = await _check_card(common, report, limit / CALLS)
+    if not wish.behaviour:
+        return
+    for binding in bindings:
+        # The rules are those of 1.0: an agent that also speaks 0.3 must not be tried in it, whatever its card prefers.
+        of_1_0 = replace(common, version="1.0")
+        async with open_recorded_client(of_1_0, binding, timeout=limit / CALLS) as (client, recorder):
+            await _check_behaviour(client, recorder, wish, report, limit / MESSAGES)
+
+
+async def _check_card(common: CommonOptions, report: Report, timeout: float) -> list[BindingName]:
+    """Look at the card; answers the bindings over which the agent can be tried."""
+    async with open_recorded_client(common, timeout=timeout) as (client, recorder):
+        card: AgentCard | None = None
+        refused = ""
+        try:
+            card = await client.agent_card
+        except A2ADiscoveryError as error:
+            if error.status is not None or not recorder.last_response.body:
+                raise  # there is none
+            # There is one that our client cannot use: which of the rules it breaks is what the caller wants to know.
+            refused = error.message
+        body = recorder.last_json()
+        report.found += check_card(body, recorder.last_response.headers)
+        report.found.append(check_signature(body, with_keys=common.keys_file is not None, refused=refused))
+    if card is None:
+        return []
+    bindings = _bindings_to_try(common, card)
+    if bindings is None:
+        report.found.append(SPEAKS.skip("the card offers no JSONRPC or HTTP+JSON interface of A2A 1.0"))
+        return []
+    return bindings
+
+
+def _bindings_to_try(common: CommonOptions, card: AgentCard) -> list[BindingName] | None:
+    """The bindings of A2A 1.0 that the card offers and the caller wants; None if the card offers none of ours."""
+    offered = set()
+    for interface in card.supported_interfaces:
+        if interface.protocol_version.startswith("1."):
+            offered.add(interface.protocol_binding)
+    if offered.isdisjoint(BINDING_NAMES):
+        return None
+    wanted = common.bindings or BINDING_NAMES
+    return [binding for binding in BINDING_NAMES if binding in offered and binding in wanted]
+
+
+async def _check_behaviour(
+    client: A2AClient, recorder: RecordingTransport, wish: Wish, report: Report, patience: float
+) -> None:
+    binding = ""
+    try:
+        binding = (await client.interface).protocol_binding.lower()
+        checks = [probe(client, recorder)]
+        if wish.message is not None:
+            checks.append(converse(client, recorder, Conversation(wish.message, wish.skill, patience)))
+        for check in checks:
+            async with aclosing(check) as findings:
+                async for finding in findings:
+                    # An agent may keep a rule over one binding and break it over the other.
+                    report.found.append(replace(finding, id=f"{binding}:{finding.id}"))
+    except UnauthenticatedError:
+        raise  # over no binding, and the caller is told what to pass
+    except A2AError as error:  # it cannot be called over this binding at all; there may be another
+        report.found += ANSWERS.judge([f"{binding} {type(error).__name__}: {error}".strip()])
+
+
+def _print_report(common: CommonOptions, found: list[Finding]) -> None:
+    counts = Counter(finding.result for finding in found)
+    report = {
+        "agent": common.agent,
+        "a2aVersion": "1.0",
+        "valid": not counts["fail"],
+        "summary": {name: counts[name] for name in LABELS},  # all four, also those that are 0
+        "checks": found,
+    }
+    lines = []
+    for finding in found:
+        text = f"{finding.id} (A2A {finding.clause}) {finding.message}"
+        lines.append(output.field(LABELS[finding.result], text))
+    total = f"{counts['fail']} broken, {counts['warn']} warnings, {counts['pass']} kept, {counts['skip']} not tried"
+    lines.append(output.field("Result", total))
+    output.print_result(common, msgspec.json.encode(report), lines)

@@ -1,0 +1,191 @@
+"""What an engine is given: with each request, who asks; once, who watches it, and its limits and habits."""
+
+from collections.abc import Mapping
+from ipaddress import IPv6Address
+from typing import Any, Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from apcore_a2a.agent import ANONYMOUS, Call, Caller, CancelToken
+from apcore_a2a.protocol.model import Operation, Rules, SendMessage, Task, TaskState, Value
+
+# What comes with a request besides the request, and who may have a say before and after it.
+
+_NAMELESS: Final = f"{ANONYMOUS}\n"  # how their allowances begin, and no other's: a name has no line break
+
+
+class CallContext(Struct, frozen=True, kw_only=True):
+    """Who asks, by which version's rules, and the headers that matter to the engine."""
+
+    caller: Caller = Caller()
+    rules: Rules = Rules()
+    peer: tuple[str, int] | None = None
+    """The address and the port that the request came from, where there are any."""
+    headers: Mapping[str, str] = {}
+    raw_headers: Mapping[bytes, bytes] = {}
+    """All headers as they came; only for the agent to look at."""
+    extensions: frozenset[str] = frozenset()
+    idempotency_key: str = ""
+    last_event_id: int | None = None
+    on_behalf_of: str = ""
+    """The owner for whom an administrator acts; empty for everybody else, who act for themselves."""
+
+    @property
+    def owner(self) -> str:
+        """Whose tasks this call may see; part of every question to the store."""
+        return self.on_behalf_of or self.caller.owner
+
+    @property
+    def allowance(self) -> str:
+        """Whose share of what is limited this call takes: not the tenant's, for a client may make up any of those."""
+        return allowance_of(self.caller, self.peer)
+
+
+def allowance_of(caller: Caller, peer: tuple[str, int] | None) -> str:
+    """Whose share of what is limited a caller takes; those without a name are told apart by their addresses."""
+    # All who have no name share their tasks, but not one allowance.
+    if caller.type == ANONYMOUS:
+        return _NAMELESS + (network_of(peer[0]) if peer else "")
+    if caller.tenant:
+        caller = replace(caller, tenant="")
+    return caller.owner
+
+
+def share_of(allowance: str, limit: int, anonymous_part: int) -> int:
+    """How much of a limit that each caller has this one has: those without a name may have only a part."""
+    if anonymous_part == 1 or not allowance.startswith(_NAMELESS):
+        return limit
+    return max(1, limit // anonymous_part)
+
+
+def network_of(host: str) -> str:
+    """What is counted as one address: of IPv6 the network of 64 bits, for whoever has one address has all of it."""
+    if ":" not in host:
+        return host
+    try:
+        address = IPv6Address(host)
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return f"{int(address) >> 64:x}::/64"
+
+
+def new_call(request: SendMessage, task: Task, context: CallContext) -> Call:
+    """A call of the agent on behalf of whoever asks."""
+    return Call(
+        request=request,
+        task=task,
+        caller=context.caller,
+        headers=context.headers,
+        raw_headers=context.raw_headers,
+        extensions=context.extensions,
+        cancel=CancelToken(),
+    )
+
+
+class Interceptor(Protocol):
+    """Sees every operation before and after. An A2AError raised in either is the answer instead."""
+
+    async def before(self, operation: Operation, request: Value, context: CallContext) -> None: ...
+
+    async def after(self, operation: Operation, request: Value, context: CallContext, result: Any) -> None:
+        """`result` is what the operation answers with, or the exception that it ended with."""
+
+
+# ---- who watches ----------------------------------------------------------------------------------------------------
+# What the engine tells whoever watches it: metrics, tracing, tests. Rule: an observer is told, never asked.
+
+
+class Observer(Protocol):
+    """Hooks called on the event loop; they must be quick and must not raise."""
+
+    def run_started(self, task_id: str) -> None: ...
+
+    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None: ...
+
+    def run_abandoned(self, task_id: str) -> None:
+        """An agent ignored its cancellation, or what it began goes on all the same; its task has ended without it."""
+
+    def task_ended(self, task_id: str, owner: str, state: TaskState) -> None:
+        """A task has come to its end, and it is stored: by a run, by a cancel, or because its process died."""
+
+    def stream_opened(self, task_id: str) -> None: ...
+
+    def stream_closed(self, task_id: str) -> None: ...
+
+    def notification_sent(self, task_id: str) -> None:
+        """A webhook has got an event."""
+
+    def notification_failed(self, task_id: str) -> None:
+        """An attempt to post an event to a webhook was in vain."""
+
+    def notification_retried(self, task_id: str) -> None:
+        """An event will be posted again."""
+
+    def webhook_given_up(self, task_id: str) -> None:
+        """What it waits for are dead letters now."""
+
+    def storage_refused(self, account: str) -> None:
+        """A message was refused because too much is stored: of that account, or of EVERYBODY."""
+
+
+class Silent:
+    """The default observer: sees nothing."""
+
+    def run_started(self, task_id: str) -> None: ...
+
+    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None: ...
+
+    def run_abandoned(self, task_id: str) -> None: ...
+
+    def task_ended(self, task_id: str, owner: str, state: TaskState) -> None: ...
+
+    def stream_opened(self, task_id: str) -> None: ...
+
+    def stream_closed(self, task_id: str) -> None: ...
+
+    def notification_sent(self, task_id: str) -> None: ...
+
+    def notification_failed(self, task_id: str) -> None: ...
+
+    def notification_retried(self, task_id: str) -> None: ...
+
+    def webhook_given_up(self, task_id: str) -> None: ...
+
+    def storage_refused(self, account: str) -> None: ...
+
+
+# ---- limits and habits ----------------------------------------------------------------------------------------------
+# The limits and habits of an engine, and their defaults.
+
+
+class EngineOptions(Struct, frozen=True, kw_only=True):
+    """The engine's share of the settings."""
+
+    execution_timeout: float | None = 300
+    shutdown_timeout: float = 30
+    max_active_tasks: int = 10_000
+    max_active_tasks_per_caller: int = 5_000
+    max_streams: int = 10_000
+    max_streams_per_caller: int = 1_000
+    anonymous_part: int = 1
+    """Callers without a name have this part of what one may run and watch: with 10 a tenth, one at least."""
+    max_stored_tasks_per_caller: int | None = None
+    max_stored_bytes_per_caller: int | None = None
+    max_stored_bytes: int | None = None
+    max_event_bytes: int = 64 * 1024 * 1024
+    max_output_bytes: int = 256 * 1024 * 1024
+    context_messages: int = 100
+    keep_alive_interval: float = 15
+    cancel_on_disconnect: bool = True
+    same_message_same_task: bool = False
+    state_history: bool = False
+    admin_role: str | None = None
+    """The role whose bearers may list and cancel everybody's tasks; None: nobody may."""
+    streaming: bool = True
+    required_extensions: frozenset[str] = frozenset()
+
+
+DEFAULTS: Final = EngineOptions()

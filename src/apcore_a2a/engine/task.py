@@ -1,0 +1,616 @@
+"""A task that is worked on or watched: whose turn it is, what comes next, and what is stored for others to go on with.
+
+Rule: a task is written here and nowhere else, by whoever has its turn.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from apcore_a2a.agent import AgentEvent, Remember
+from apcore_a2a.engine.agent_output import (
+    CheckedEvent,
+    address_message,
+    bare_status,
+    check_event,
+    complete_status,
+    detach,
+    detach_task,
+    repeats_state,
+    status_with_text,
+    with_unanswered,
+)
+from apcore_a2a.engine.context import Observer
+from apcore_a2a.engine.event_log import EventLog, Folded, LogEntry, Snapshot, StoredEvents, fold_records, snapshot_entry
+from apcore_a2a.engine.stored_run import QueuedMessage, RunKeeper
+from apcore_a2a.errors import A2AError, InvalidAgentResponseError, OverloadedError, TaskNotFoundError
+from apcore_a2a.ids_and_time import utc_now
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy, fold, keep_transitions, skips_working
+from apcore_a2a.protocol.model import (
+    ArtifactUpdate,
+    Document,
+    Message,
+    StatusUpdate,
+    Task,
+    TaskState,
+    TaskStatus,
+    encode,
+)
+from apcore_a2a.storage.contract import Change, Record, Store, as_shared
+
+# ---- turns ----------------------------------------------------------------------------------------------------------
+# Whose turn it is: one at a time, in the order of asking.
+
+Place = asyncio.Future[None] | None
+"""A place in a queue: None when the turn has come already. The one shape here for "done now, or wait for this"."""
+
+
+class Turn:
+    """Taken by one at a time, in the order of asking. It goes from hand to hand: who comes later cannot slip in."""
+
+    __slots__ = ("_queue", "is_taken")
+
+    def __init__(self, *, is_taken: bool = False) -> None:
+        self.is_taken = is_taken
+        self._queue: dict[asyncio.Future[None], None] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for it."""
+        return len(self._queue)
+
+    def join(self) -> Place:
+        """A place in the queue, taken at once, to be waited for with `wait`."""
+        if not self.is_taken:
+            self.is_taken = True
+            return None
+        place = asyncio.get_running_loop().create_future()
+        self._queue[place] = None
+        return place
+
+    async def wait(self, place: Place) -> None:
+        if place is None:
+            return
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.cancelled():
+                self._queue.pop(place, None)
+            else:  # the turn had come already, so it goes on to the next
+                self.give()
+            raise
+
+    async def take(self) -> None:
+        await self.wait(self.join())
+
+    def give(self) -> None:
+        """Let the next one have it."""
+        while self._queue:
+            place = next(iter(self._queue))
+            del self._queue[place]
+            if not place.done():
+                place.set_result(None)
+                return
+        self.is_taken = False
+
+    async def __aenter__(self) -> None:
+        await self.take()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.give()
+
+
+# ---- the task -------------------------------------------------------------------------------------------------------
+# One task that somebody runs or watches: the only writer of that task.
+#
+# Rule: fold, save, publish, in this order. No reader sees what a restart would forget.
+
+MAX_QUEUED: Final = 32  # messages that may wait for one running task
+MAX_UNSAVED: Final = 64  # writes an agent may be ahead of a durable store
+
+Saving = asyncio.Future[None] | None
+"""A write: None when it is saved already. Never await it where one may be cancelled: that would cancel the write."""
+Tasks = dict[str, "LiveTask"]
+"""The live tasks by id; each enters and leaves by itself."""
+
+
+class LiveTask:
+    """A task in memory, with its log, its holders and its turn. It owns four things; only its methods change them.
+
+    The task, as of its last folded event: `task`, and `version`, the number of that event. To fold is to change the
+    task in memory, at once.
+
+    The log, which readers follow. An event gets there when the store has it: `log.version` is what is saved and
+    published. With a durable store the agent goes on while it commits, so up to MAX_UNSAVED writes lie between the two.
+    A save that fails leaves the task *out of step*: what is folded may or may not be in the store. `resync` reads the
+    store and goes on from there; until then nothing more is written.
+
+    The holders: runs, streams, requests, queued messages. While there is one, the task stands in the registry, and
+    nobody makes a second LiveTask of it, which would be a second writer. When the last one lets go it leaves.
+
+    The turn: one run at a time. Messages wait for it in the order in which they came; a cancel waits, too. A message
+    whose sender does not wait is stored until its turn comes (`queue`), and refused in the task itself if none comes.
+    """
+
+    def __init__(
+        self, task: Task, registry: Tasks, *, owner: str, store: Store, observer: Observer, record: Record | None = None
+    ) -> None:
+        self.task = task
+        self.owner = owner
+        self.version = record.version if record else 0
+        self.log = EventLog(self.version)
+        self.turn = Turn(is_taken=record is None)  # a new task's is its first run's
+        self.memo = record.memo if record else b""  # what the agent asked to be remembered, as JSON
+        self.kept = RunKeeper(durable=store.durable)  # what another process would need to go on
+        self.is_stored = record is not None  # else there is no task yet, or the store has not said so
+        self.rested = False  # whether the run that has the turn has brought the task to rest, if only for a moment
+        self.runner: str | None = None  # which other replica has it, as of the last look; "" is any, None is nobody
+        self.unsaved: deque[asyncio.Future[None]] = deque()  # writes on their way, in order
+        self._epoch = record.epoch if record else 1  # of the lease; a durable store refuses writes with an older one
+        self._store = store
+        self._observer = observer
+        self._registry = registry
+        self._holders = 0
+        self._cancels = 0
+        self._unwatched_timer: asyncio.TimerHandle | None = None
+        self._out_of_step = False
+        self.save_error: BaseException | None = None  # the first since the last `resync`: those after it are stale
+        self._document: Document | None = None  # the task as of `version`, once somebody needed it
+        self._snapshot_entry: LogEntry | None = None  # the same as an event, for streams
+        registry[task.id] = self
+
+    # ---- what it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> TaskState:
+        return self.task.status.state
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other replicas may write the task, too."""
+        return as_shared(self._store) is not None
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether what is folded is what is stored and told."""
+        return not self._out_of_step and self.version == self.log.version
+
+    def has_ended(self) -> bool:
+        """Whether the task is over, as a restart would find it, too."""
+        return self.version == self.log.version and self.task.status.state in TERMINAL
+
+    def snapshot(self) -> Document:
+        """The task as of now, encoded once until it changes: a hundred may ask for it, and it may be large."""
+        if self._document is None:
+            self._document = Document(encode(self.task), copy(self.task))
+        return self._document
+
+    async def latest(self) -> Snapshot:
+        """The task as a restart would find it, with its version."""
+        if self.version == self.log.version:
+            return Snapshot(self.snapshot(), self.version)
+        record = await self._store.load(self.task.id, self.owner)
+        if record is None:
+            raise TaskNotFoundError(self.task.id)
+        return Snapshot(record.document, record.version)
+
+    async def latest_entry(self) -> LogEntry:
+        """The task itself as an event, with the sequence number of the last event in it; one for all who ask."""
+        snapshot = await self.latest()
+        shared = self._snapshot_entry
+        if shared is None or shared.seq != snapshot.version:
+            shared = snapshot_entry(snapshot)
+            self._snapshot_entry = shared
+        return shared
+
+    def stored_events(self) -> StoredEvents:
+        """A reader of the events that the store has kept, if any; it holds nothing of the task, which may be large."""
+        return partial(self._store.events, self.task.id, self.owner)
+
+    # ---- who holds it ---------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        self._holders += 1
+        self._set_unwatched_timer(None)
+
+    def release(self) -> None:
+        self._holders -= 1
+        if self._holders == 0:
+            self._set_unwatched_timer(None)
+            if self._registry.get(self.task.id) is self:
+                del self._registry[self.task.id]
+
+    def end_run(self) -> None:
+        """A run has ended: the next message's turn comes."""
+        self.turn.give()
+        self.release()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self.hold()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def when_unwatched(self, seconds: float, stop: Callable[[], object]) -> None:
+        """Call `stop` after a while, unless somebody takes an interest in the task again."""
+        if self._holders == 1 and not self.kept.has_webhook:  # the run itself
+            self._set_unwatched_timer(asyncio.get_running_loop().call_later(seconds, stop))
+
+    def _set_unwatched_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        if self._unwatched_timer is not None:
+            self._unwatched_timer.cancel()
+        self._unwatched_timer = timer
+
+    # ---- whose turn it is -----------------------------------------------------------------------------------------
+
+    def join_queue(self, *, acknowledged: bool = False) -> Place:
+        """A place for a message, to be waited for with `turn.wait`; one that was acknowledged is not refused."""
+        if self.turn.waiting >= MAX_QUEUED and not acknowledged:
+            raise OverloadedError("Too many messages wait for this task; try again later")
+        return self.turn.join()
+
+    @contextmanager
+    def canceling(self) -> Iterator[None]:
+        """Meanwhile messages are refused when their turn comes, so the turn of the cancel comes soon."""
+        self._cancels += 1
+        try:
+            yield
+        finally:
+            self._cancels -= 1
+
+    def takes_messages(self) -> bool:
+        return self.state not in TERMINAL and self._cancels == 0
+
+    # ---- what another process would need -------------------------------------------------------------------------
+
+    def lose(self) -> None:
+        """Another process writes the task now: whoever watches it reads the store again."""
+        self._out_of_step = True
+        if not self.is_shared:  # else it is followed from now on
+            self.log.close()
+
+    async def save_run(self, *, hand_on: bool = False) -> None:
+        """Store what is run and what waits, with no event."""
+        change = self._change([])
+        change.hand_on = hand_on
+        saving = self._store.append(change)
+        if saving is not None:
+            await asyncio.wait({saving})  # `wait`, because cancelling it does not cancel the write
+            saving.result()
+
+    # ---- how a run begins -----------------------------------------------------------------------------------------
+
+    def adopt(self, task: Task) -> None:
+        """Take an agent's own idea of its new task, before it is stored."""
+        if task.id != self.task.id or task.context_id != self.task.context_id:
+            raise InvalidAgentResponseError("The agent published a task that is not its own")
+        timestamp = task.status.timestamp or utc_now()
+        self.task = keep_transitions(self.task, copy(replace(task, status=replace(task.status, timestamp=timestamp))))
+
+    async def create(self, *, key: str = "", working: bool = False, hand_on: bool = False) -> str | None:
+        """Store a new task, and that it is worked on if it is; the id of the earlier one if `key` was used before."""
+        self.task, body = detach_task(self.task)
+        self.version = 1
+        entries = [LogEntry(1, self.task.status.state, body)]
+        records = [body]
+        if working:
+            # Folded before the first save: two writes for what always comes together would cost twice as much.
+            event, body = bare_status(TaskState.WORKING, self.task)
+            fold(self.task, event)
+            self.version = 2
+            entries.append(LogEntry(2, TaskState.WORKING, body))
+            records.append(body)
+        change = self._change(records)
+        change.hand_on = hand_on
+        change.webhook = self.kept.webhook
+        self._out_of_step = True  # until the store says that it has it
+        earlier = await self._store.create(change, key=key)
+        self._out_of_step = False
+        if earlier is None:
+            self.is_stored = True
+            self._publish(entries, change)
+        return earlier
+
+    # ---- what another replica writes --------------------------------------------------------------------------------
+
+    def follow(self, record: Record) -> None:
+        """Go on from what the store has, which another replica may have written, or this one under an older claim."""
+        if record.version < self.version and not self._out_of_step:
+            return  # an older look
+        self.memo = record.memo
+        self._epoch = record.epoch
+        self.save_error = None
+        self._out_of_step = False
+        if record.version == self.version == self.log.version:
+            return
+        self.task = copy(record.document.task())
+        self.version = record.version
+        self.is_stored = True
+        self._document = None
+        self._snapshot_entry = None
+        self.log.restart(record.version)
+        if self.state in TERMINAL:
+            self.log.close()
+
+    def follow_events(self, records: Sequence[bytes], *, epoch: int, memo: bytes) -> None:
+        """Fold events that another replica has saved, the next after `version`, and publish them."""
+        self.memo = memo
+        self._epoch = epoch
+        entries = fold_records(self.task, records, after=self.version)
+        self.version += len(entries)
+        if entries:
+            self._document = None
+            self._snapshot_entry = None
+            self.log.append(entries, sum(map(len, records)))
+            if self.state in TERMINAL:
+                self.log.close()
+
+    # ---- fold, save, publish --------------------------------------------------------------------------------------
+
+    async def write(self, event: AgentEvent) -> None:
+        """Fold one event, have it saved and published; done when all that was folded is saved.
+
+        Raises:
+            A2AError: it may not follow, or the store could not take it.
+        """
+        self.begin_save([check_event(event, self.task)])
+        await self.flush()
+
+    def begin_save(self, events: list[CheckedEvent], *, said: Message | None = None) -> Saving:
+        """Fold events and hand them to the store, together: one save costs what many would.
+
+        Raises:
+            A2AError: an event may not follow; those before it are on their way all the same.
+        """
+        folded = Folded([], [])
+        failure = None
+        try:
+            for event, body in events:
+                self._fold(event, body, folded, said)
+                said = None  # it caused the first event
+        except A2AError as error:
+            failure = error
+        saving = None
+        if folded.entries:  # a memo alone is saved with the next event
+            saving = self._hand_over(folded.entries, folded.records)
+        if failure is not None:
+            raise failure
+        return saving
+
+    def _fold(self, event: AgentEvent, body: bytes, folded: Folded, said: Message | None = None) -> None:
+        """Fold one event: with the step to WORKING that agents leave out, and not at all if it says nothing new.
+
+        `said` is the user's message that caused it.
+        """
+        task = self.task
+        if isinstance(event, Remember):
+            self.memo = event.memo
+            return
+        if not isinstance(event, ArtifactUpdate):
+            state = task.status.state
+            if isinstance(event, Message):  # within a task, a message is what the agent says while it works
+                update = StatusUpdate(status=TaskStatus(state=state, message=event))
+                event, body = detach(complete_status(update, task))
+            if state is TaskState.WORKING:
+                if said is None and repeats_state(event, state):
+                    return
+            elif skips_working(state, event.status.state):
+                self._fold(*bare_status(TaskState.WORKING, task), folded)
+            if self.kept.queue and event.status.state in TERMINAL:
+                event, body = self._refuse_queue(event, folded)
+        applied = fold(task, event)
+        if applied is not event:
+            body = v1.encode_event(applied)
+        self.version += 1
+        self._snapshot_entry = None  # or it would be held as long as the task is live
+        state = task.status.state
+        self.rested = self.rested or state in AT_REST
+        folded.entries.append(LogEntry(self.version, state, body))
+        if said is not None:
+            body = v1.encode_heard(said, body)
+            fold(task, said)
+        folded.records.append(body)
+
+    def _refuse_queue(self, end: StatusUpdate | Task, folded: Folded) -> tuple[StatusUpdate | Task, bytes]:
+        """The task ends while messages wait: they go into its history, and its last status names them."""
+        refused = [address_message(queued.request.message, self.task) for queued in self.kept.queue]
+        self.kept.set_queue(())
+        message_ids = [said.message_id for said in refused]
+        if isinstance(end, Task):  # it brings a history of its own
+            end = replace(end, history=[*end.history, *refused])
+        else:
+            for said in refused:
+                self._fold(*bare_status(TaskState.WORKING, self.task), folded, said)
+        return detach(with_unanswered(end, message_ids, self.task))
+
+    def _hand_over(self, entries: list[LogEntry], records: list[bytes]) -> Saving:
+        """Give folded events to the store; publish them when it has them."""
+        change = self._change(records)
+        try:
+            saving = self._store.append(change)
+        except Exception:
+            self._out_of_step = True
+            raise
+        if saving is None:
+            self._publish(entries, change)
+        else:
+            self.unsaved.append(saving)
+            saving.add_done_callback(partial(self._saved, entries, change))
+        return saving
+
+    def _change(self, records: list[bytes]) -> Change:
+        """All that was folded, to be stored; a task at rest goes with its document."""
+        task = self.task
+        state = task.status.state
+        document = None
+        if state in TERMINAL:
+            document = Document(encode(task), task)
+        elif state in AT_REST:
+            # It waits for its user and will change again, so its document keeps no hold of it.
+            document = Document(encode(task))
+        self._document = document
+        return Change(
+            task=task,
+            owner=self.owner,
+            version=self.version,
+            epoch=self._epoch,
+            events=records,
+            document=document,
+            memo=self.memo,
+            run=self.kept.body(state),
+        )
+
+    def _saved(self, entries: list[LogEntry], change: Change, done: "asyncio.Future[None]") -> None:
+        self.unsaved.remove(done)
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if error is None:
+            self._publish(entries, change)
+        else:
+            self._out_of_step = True
+            if self.save_error is None:
+                self.save_error = error
+
+    def _publish(self, entries: list[LogEntry], change: Change) -> None:
+        if entries[0].seq != self.log.version + 1:
+            return  # a save before this one failed, or only seemed to; `resync` finds out, and nobody sees a gap
+        self.log.append(entries, sum(map(len, change.events)))
+        if entries[-1].state in TERMINAL:
+            self.log.close()
+            self._observer.task_ended(self.task.id, self.owner, entries[-1].state)
+
+    # ---- waiting for the store ------------------------------------------------------------------------------------
+
+    def must_catch_up(self) -> bool:
+        """Whether the agent has to wait for the store: its task rests, or too many writes are on their way."""
+        return self.rested or len(self.unsaved) > MAX_UNSAVED
+
+    async def catch_up(self) -> None:
+        """Wait for the store: for all of a task at rest, else until the agent is not too far ahead."""
+        limit = 0 if self.rested else MAX_UNSAVED
+        while len(self.unsaved) > limit:
+            await asyncio.wait({self.unsaved[0]})  # `wait`, because cancelling it does not cancel the write
+
+    async def flush(self) -> None:
+        """Wait until all that was folded is saved.
+
+        Raises:
+            Exception: it could not be; the first reason.
+        """
+        while self.unsaved:
+            await asyncio.wait({self.unsaved[-1]})
+        if self.save_error is not None:
+            raise self.save_error
+
+    async def resync(self) -> None:
+        """After a failed save: go back to what the store has."""
+        if not self._out_of_step:
+            return
+        while self.unsaved:
+            await asyncio.wait(set(self.unsaved))
+        record = await self._store.load(self.task.id, self.owner)
+        if record is None:
+            raise TaskNotFoundError(self.task.id)
+        self.task = record.document.task()
+        self.version = record.version
+        self.is_stored = True
+        self._document = None
+        self.save_error = None
+        self._out_of_step = False
+        if record.version != self.log.version:
+            self.log.restart(record.version)
+        if self.state in TERMINAL:
+            self.log.close()
+
+
+# ---- what is stored while a run goes on -----------------------------------------------------------------------------
+# What is stored of a task's run and of the messages that wait for it, while it goes on: queued, taken, cleared, left.
+#
+# Rule: it is done when a restart would find it, or it has not happened.
+
+
+async def enqueue(live: LiveTask, queued: QueuedMessage) -> None:
+    """Keep a message until its turn comes.
+
+    Raises:
+        StoreUnavailableError: it could not be stored, and is not kept.
+    """
+    live.kept.set_queue((*live.kept.queue, queued))
+    try:
+        await live.save_run()
+    except A2AError:
+        dequeue(live, queued)
+        raise
+
+
+def dequeue(live: LiveTask, queued: QueuedMessage) -> None:
+    """Its turn has come: the run that it begins is stored in its place."""
+    live.kept.set_queue(tuple(other for other in live.kept.queue if other is not queued))
+
+
+def is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
+    """Whether a message that waited was refused with its task, or is in it already (the store only seemed to fail)."""
+    if queued is None:
+        return False
+    message_id = queued.request.message.message_id
+    return queued not in live.kept.queue or any(said.message_id == message_id for said in live.task.history)
+
+
+async def clear_run(live: LiveTask) -> None:
+    """Nothing is run any more, though the task has not ended."""
+    run = live.kept.run
+    live.kept.set_run(None)
+    try:
+        await live.save_run()
+    except A2AError:
+        live.kept.set_run(run)
+        raise
+
+
+def may_hand_on(live: LiveTask) -> bool:
+    """Whether another replica may run the task again from the start."""
+    run = live.kept.run
+    return live.is_shared and run is not None and run.may_run_again()
+
+
+async def hand_on(live: LiveTask) -> None:
+    """Leave the run, and what waits for it, to any replica; nothing more is written here."""
+    await live.save_run(hand_on=True)
+    live.runner = ""
+
+
+# ---- what is said next ----------------------------------------------------------------------------------------------
+# What a user says next to a task, and how its work begins anew: one write each, or it could stop half-way.
+
+
+async def add_message(live: LiveTask, said: Message) -> None:
+    """Take the user's next message, with which the task works again."""
+    live.begin_save([bare_status(TaskState.WORKING, live.task)], said=address_message(said, live.task))
+    await live.flush()
+
+
+async def refuse_message(live: LiveTask, said: Message, text: str) -> None:
+    """Keep a message that is not answered, and say why; the task waits on."""
+    working = bare_status(TaskState.WORKING, live.task)
+    waiting = check_event(status_with_text(live.state, text), live.task)
+    live.begin_save([working, waiting], said=address_message(said, live.task))
+    await live.flush()
+
+
+async def begin_work(live: LiveTask) -> None:
+    """The task has waited, and is worked on now."""
+    live.begin_save([bare_status(TaskState.WORKING, live.task)])
+    await live.flush()
+
+
+async def start_over(live: LiveTask) -> None:
+    """Forget what an earlier attempt has made."""
+    working = TaskStatus(state=TaskState.WORKING, timestamp=utc_now())
+    await live.write(replace(live.task, artifacts=[], status=working))

@@ -1,0 +1,1 @@
+"""Webhooks: the operations on them, and how an event gets to one."""

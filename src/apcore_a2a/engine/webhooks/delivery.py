@@ -1,0 +1,490 @@
+"""How events get to webhooks: claimed from the store, posted in order, tried again, given up.
+
+Rule: nobody waits for a webhook but the worker that posts to it. A run and a stream do not know that there are any.
+
+A webhook is a reader with a cursor that the store keeps (`storage/contract.py`), so there is no queue here whose loss
+would lose an event. The *dispatcher* claims webhooks that have something to deliver; a *worker* takes one of them and
+posts what it has waited for, oldest first, and writes down after each how far it has got. Killed in between, it posts
+one event twice at most: the receiver knows it by its id.
+
+Three limits keep one bad receiver from being everybody's trouble. There are so many workers (`MAX_WORKERS`), and only a
+quarter of them post to one *target*, which is a host and a port. And a target that has failed several times in a row
+is left alone for a while (its *circuit* is open); then one worker tries, and the others go on if it gets through. What
+waits meanwhile is not counted as tried, for a minute; if the target is down for longer than that, it is.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from apcore_a2a.engine.context import Observer
+from apcore_a2a.engine.event_log import EventLog
+from apcore_a2a.engine.runs import BackgroundWork
+from apcore_a2a.errors import A2AError
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.dialect import DIALECTS
+from apcore_a2a.protocol.model import ArtifactUpdate, PushConfig
+from apcore_a2a.storage.contract import Backlog, Claim, Report, WebhookStore
+
+logger = logging.getLogger(__name__)
+
+# ---- where webhooks are ---------------------------------------------------------------------------------------------
+# Where webhooks are: a host and a port, which may be down.
+#
+# Rule: whoever fails several times in a row is left alone (its *circuit* is open), longer each time; then one worker
+# tries, and the others go on if it gets through.
+
+MAX_WORKERS_PER_TARGET: Final = 16
+LATER: Final = 1.0  # seconds after which one is claimed again for which there was no place
+OPENS_AFTER: Final = 5  # failures in a row
+OPEN_FOR: Final = (1.0, 30.0)  # seconds, the first time and at most: twice as long each time
+SPARED: Final = 60.0  # seconds for which what waits for a target that is down is not counted as tried
+
+
+class Target:
+    """A host and a port: its circuit, its workers, and the claims that wait for one of them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.workers = 0
+        self.queue: deque[tuple[Claim, float]] = deque()  # with the time of the claim
+        self.is_listed = False  # among those that have something for a worker to do
+        self._failures = 0  # in a row
+        self._opened_for = 0.0
+        self._closed_until = 0.0
+        self._down_since = 0.0
+        self._is_tried = False
+        self.reason = ""
+
+    def is_idle(self) -> bool:
+        return not self.workers and not self.queue and not self._failures
+
+    def is_forgotten(self, now: float) -> bool:
+        """Whether it failed, but nobody has asked for it since it may be tried again."""
+        return not self.workers and not self.queue and now > self._closed_until
+
+    def seconds_left(self, now: float) -> float:
+        """How long nobody may post to it; the first one after that is a trial, which the others wait for."""
+        if self._failures < OPENS_AFTER:
+            return 0.0
+        if self._is_tried:
+            return max(self._closed_until - now, LATER)
+        return max(self._closed_until - now, 0.0)
+
+    def has_room(self, now: float) -> bool:
+        return self.workers < MAX_WORKERS_PER_TARGET and not self.seconds_left(now)
+
+    def is_given_up(self, now: float) -> bool:
+        return self._failures >= OPENS_AFTER and now - self._down_since > SPARED
+
+    def begin(self) -> None:
+        self.workers += 1
+        self._is_tried = self._failures >= OPENS_AFTER
+
+    def end(self) -> None:
+        self.workers -= 1
+        self._is_tried = False
+
+    def succeeded(self) -> None:
+        self._failures = 0
+        self._opened_for = 0.0
+        self._is_tried = False
+
+    def failed(self, reason: str, now: float) -> None:
+        if not self._failures:
+            self._down_since = now
+        self._failures += 1
+        self._is_tried = False
+        self.reason = reason
+        if self._failures >= OPENS_AFTER and now >= self._closed_until:
+            first, longest = OPEN_FOR
+            self._opened_for = min(max(2 * self._opened_for, first), longest)
+            self._closed_until = now + self._opened_for
+            logger.warning("webhook target left alone", extra={"target": self.name, "seconds": self._opened_for})
+
+
+# ---- delivery -------------------------------------------------------------------------------------------------------
+
+RETRY_DELAYS: Final = (1.0, 2.0, 4.0)  # seconds; FR-PSH-003
+MAX_WORKERS: Final = 64
+MAX_QUEUED_PER_TARGET: Final = 64
+MAX_CLAIMED: Final = 512  # by the workers, and in the queues before them
+LEASE: Final = 45.0  # seconds: more than a worker takes for one event, or a claim waits for its worker
+FRESH: Final = 15.0  # seconds for which a claim may wait until it is renewed
+POLL: Final = 1.0  # seconds after which the store is asked again, should nobody have said that there is something new
+PACE: Final = 0.005  # seconds between two looks at the store: a task that streams would have it looked at all the time
+AT_A_TIME: Final = 16  # events that a worker delivers before others have their turn
+MAX_BYTES: Final = 256 * 1024 * 1024  # of notifications that are being posted, unless a single one is larger
+LARGE: Final = 64 * 1024  # bytes of an event that is not read on the loop
+MAX_TARGETS: Final = 1_000  # that are remembered, unless more of them are in use
+
+
+class Notification(Struct, frozen=True, kw_only=True):
+    """One event, as it is posted to a webhook."""
+
+    config: PushConfig
+    event_id: str
+    """The same each time the event is posted: by it a receiver knows what it has got already."""
+    body: bytes
+    media_type: str
+
+
+class Sender(Protocol):
+    """Who posts."""
+
+    def check(self, config: PushConfig) -> None:
+        """Refuse what would never be posted to.
+
+        Raises:
+            InvalidParamsError: the text says why.
+        """
+
+    async def send(self, notification: Notification) -> str:
+        """Post it, in bounded time; why it did not arrive, in a few words without secrets, or nothing if it did."""
+
+    async def close(self) -> None: ...
+
+
+class _ByteBudget:
+    """So many bytes at once; whoever has more waits until there is room, or nobody else has any."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._freed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def held(self, size: int) -> AsyncIterator[None]:
+        async with self._freed:
+            await self._freed.wait_for(lambda: not self._used or self._used + size <= self._limit)
+            self._used += size
+        try:
+            yield
+        finally:
+            self._used -= size
+            async with self._freed:
+                self._freed.notify_all()
+
+
+class Delivery:
+    """Delivers what webhooks wait for, from `start` to `drain`."""
+
+    def __init__(
+        self,
+        store: WebhookStore,
+        sender: Sender,
+        *,
+        observer: Observer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._sender = sender
+        self._observer = observer
+        self._clock = clock
+        self._targets: dict[str, Target] = {}
+        self._ready: deque[Target] = deque()  # those that have room and a claim that waits
+        self._workers = 0
+        self._claimed = 0
+        self._left: list[Claim] = []  # those whose workers had to stop, because the server ends
+        self._bytes = _ByteBudget(MAX_BYTES)
+        self._news = asyncio.Event()
+        self._work = BackgroundWork()
+        self._draining = False
+
+    def start(self) -> None:
+        self._work.start(self._dispatch(), name="webhooks")
+
+    def wake(self) -> None:
+        """There may be something to deliver."""
+        self._news.set()
+
+    def follow(self, log: EventLog) -> None:
+        """Be woken by the events of a task that has webhooks; a reader of its log like any other."""
+        if log.closed:
+            self.wake()
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter.add_done_callback(lambda _: self._told(log))
+        log.wait(waiter)
+
+    def _told(self, log: EventLog) -> None:
+        self.wake()
+        if not log.closed and not self._draining:
+            self.follow(log)
+
+    async def backlog(self) -> Backlog:
+        return await self._store.backlog()
+
+    async def drain(self, seconds: float) -> None:
+        """Deliver what can be delivered in a little time; the rest stays in the store, if that outlives the process."""
+        self._draining = True
+        self.wake()
+        await self._work.join(seconds)
+        self._ready.clear()  # nobody else begins
+        for target in self._targets.values():
+            self._left += [claim for claim, _ in target.queue]
+            target.queue.clear()
+        await self._work.cancel_all(1)
+        await self._give_back()
+        await self._sender.close()
+
+    async def _give_back(self) -> None:
+        """Let another replica go on at once; it would have to wait for the end of the lease."""
+        try:
+            async with asyncio.timeout(1):
+                for claim in self._left:
+                    await self._release(claim)
+        except Exception as error:  # a store of somebody's, or it takes too long: then the lease must end
+            logger.warning("webhooks not given back", extra={"reason": type(error).__name__})
+
+    async def _release(self, claim: Claim) -> None:
+        config = claim.webhook.config
+        # As the store has it: a worker may have been stopped in the middle of writing down how far it had got.
+        for webhook in await self._store.of_task(config.task_id, claim.owner) or ():
+            if webhook.config.id == config.id:
+                report = Report(
+                    delivered=webhook.delivered,
+                    attempts=webhook.attempts,
+                    failed=webhook.failed,
+                    reason=webhook.reason,
+                )
+                await self._store.settle(claim, report)
+
+    # ---- the dispatcher -------------------------------------------------------------------------------------------
+
+    async def _dispatch(self) -> None:
+        """Claim what is due and hand it out, until there is no more; while draining, until nothing is left."""
+        while True:
+            self._news.clear()
+            room = MAX_CLAIMED - self._claimed
+            claims = await self._claim(room)
+            for claim in claims:
+                self._take(claim)
+            self._hand_out()
+            if claims and len(claims) == room:
+                continue
+            if self._draining and not claims and not self._claimed:
+                return
+            await self._wait()
+
+    async def _claim(self, room: int) -> Sequence[Claim]:
+        if room == 0:
+            return ()
+        try:
+            return await self._store.claim(room, LEASE)
+        except A2AError as error:
+            logger.warning("webhooks not claimed", extra={"reason": error.message})
+        except Exception:  # a store of somebody's: deliveries go on when it does
+            logger.exception("webhooks not claimed")
+        return ()
+
+    async def _wait(self) -> None:
+        if PACE:
+            await asyncio.sleep(PACE)
+        try:
+            async with asyncio.timeout(POLL):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def _wake_after(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self.wake)
+
+    def _take(self, claim: Claim) -> None:
+        """Put a claim in its target's queue; one for which there is no place is claimed again later."""
+        now = self._clock()
+        target = self._target(claim)
+        seconds_left = target.seconds_left(now)
+        if seconds_left and target.is_given_up(now):
+            self._start(self._record_failure(claim, claim.webhook.delivered, claim.webhook.attempts, target.reason))
+        elif seconds_left or len(target.queue) >= MAX_QUEUED_PER_TARGET:
+            self._start(self._postpone(claim, seconds_left or LATER))
+        else:
+            target.queue.append((claim, now))
+            self._claimed += 1
+            self._list(target)
+
+    def _start(self, settling: Coroutine[Any, Any, None]) -> None:
+        self._claimed += 1
+
+        async def settle() -> None:
+            try:
+                await settling
+            except A2AError as error:
+                logger.warning("webhook not settled", extra={"reason": error.message})
+            finally:
+                self._claimed -= 1
+
+        self._work.start(settle(), name="webhook settled")
+
+    async def _postpone(self, claim: Claim, seconds: float) -> None:
+        webhook = claim.webhook
+        report = Report(delivered=webhook.delivered, attempts=webhook.attempts, reason=webhook.reason, pause=seconds)
+        await self._store.settle(claim, report)
+        self._wake_after(seconds)
+
+    def _target(self, claim: Claim) -> Target:
+        name = urlsplit(claim.webhook.config.url).netloc.lower()
+        target = self._targets.get(name)
+        if target is None:
+            if len(self._targets) >= MAX_TARGETS:
+                self._forget_targets()
+            target = Target(name)
+            self._targets[name] = target
+        return target
+
+    def _forget_targets(self) -> None:
+        """Whoever failed long ago is tried like a stranger."""
+        now = self._clock()
+        for name, target in list(self._targets.items()):
+            if target.is_idle() or target.is_forgotten(now):
+                del self._targets[name]
+
+    def _list(self, target: Target) -> None:
+        if target.queue and not target.is_listed and target.has_room(self._clock()):
+            target.is_listed = True
+            self._ready.append(target)
+
+    def _hand_out(self) -> None:
+        """Give claims to workers, the targets in turn."""
+        while self._ready and self._workers < MAX_WORKERS:
+            target = self._ready.popleft()
+            target.is_listed = False
+            if not target.queue or not target.has_room(self._clock()):
+                continue
+            claim, since = target.queue.popleft()
+            self._workers += 1
+            target.begin()
+            self._work.start(self._run_worker(target, claim, since), name=f"webhook {target.name}")
+            self._list(target)
+
+    # ---- a worker -------------------------------------------------------------------------------------------------
+
+    async def _run_worker(self, target: Target, claim: Claim, since: float) -> None:
+        """Deliver what one webhook waits for. Never raises: what it could not settle is claimed again in time."""
+        try:
+            if await self._renew(claim, since):
+                await self._deliver(target, claim)
+        except asyncio.CancelledError:
+            self._left.append(claim)
+            raise
+        except A2AError as error:
+            logger.warning("webhook not settled", extra={"target": target.name, "reason": error.message})
+        except Exception:  # a store's or a sender's: the other webhooks go on
+            logger.exception("webhook failed", extra={"target": target.name})
+        finally:
+            self._workers -= 1
+            self._claimed -= 1
+            target.end()
+            self._give_back_queue(target)
+            self._list(target)
+            if target.is_idle():
+                self._targets.pop(target.name, None)
+            self._hand_out()
+            self.wake()
+
+    async def _renew(self, claim: Claim, since: float) -> bool:
+        """Whether the claim, which may have waited for a worker, still holds."""
+        if self._clock() - since < FRESH:
+            return True
+        webhook = claim.webhook
+        report = Report(delivered=webhook.delivered, attempts=webhook.attempts, reason=webhook.reason, pause=LEASE)
+        return await self._store.settle(claim, report)
+
+    def _give_back_queue(self, target: Target) -> None:
+        """A target that was just left alone has no use for claims."""
+        if target.seconds_left(self._clock()):
+            waiting = list(target.queue)
+            target.queue.clear()
+            self._claimed -= len(waiting)
+            for claim, _ in waiting:
+                self._take(claim)
+
+    async def _deliver(self, target: Target, claim: Claim) -> None:
+        """The next events of one webhook. If there are more, it is claimed again: others wait for the worker, too."""
+        webhook = claim.webhook
+        delivered = webhook.delivered
+        attempts = webhook.attempts
+        last = min(webhook.latest, delivered + AT_A_TIME)
+        while delivered < last:
+            # One by one: each may be as large as an event may be.
+            records = await self._store.events(webhook.config.task_id, claim.owner, delivered, 1)
+            if not records:  # the task is gone, or its events are
+                await self._store.settle(claim, Report(delivered=webhook.latest))
+                return
+            notification = await self._write(claim, records[0], delivered + 1)
+            if notification is not None:
+                reason = await self._send(target, notification)
+                if reason:
+                    await self._record_failure(claim, delivered, attempts, reason)
+                    return
+                attempts = 0
+            delivered += 1
+            if notification is None and delivered < last:
+                continue
+            pause = LEASE if delivered < last else 0.0
+            if not await self._store.settle(claim, Report(delivered=delivered, attempts=attempts, pause=pause)):
+                return
+
+    async def _write(self, claim: Claim, record: bytes, number: int) -> Notification | None:
+        """What is posted for an event; None if nothing is: 0.3 sends whole tasks, one for each status."""
+        webhook = claim.webhook
+        config = webhook.config
+        event_id = f"{config.task_id}/{number}"
+        if webhook.a2a_version == v1.VERSION:
+            body = await _in_thread_if_large(record, v1.event_of)
+            return Notification(config=config, event_id=event_id, body=body, media_type="application/a2a+json")
+        if _is_chunk(record):
+            return None
+        document = await self._store.task_at(config.task_id, claim.owner, number)
+        if document is None:
+            return None
+        dialect = DIALECTS[webhook.a2a_version]
+        body = await _in_thread_if_large(document.body, lambda _: dialect.encode_push(document.task(), document.task()))
+        return Notification(config=config, event_id=event_id, body=body, media_type="application/json")
+
+    async def _send(self, target: Target, notification: Notification) -> str:
+        async with self._bytes.held(len(notification.body)):
+            reason = await self._sender.send(notification)
+        if reason:
+            target.failed(reason, self._clock())
+            self._observer.notification_failed(notification.config.task_id)
+        else:
+            target.succeeded()
+            self._observer.notification_sent(notification.config.task_id)
+        return reason
+
+    async def _record_failure(self, claim: Claim, delivered: int, attempts: int, reason: str) -> None:
+        """Try again after a pause, or give up."""
+        config = claim.webhook.config
+        details = {"task_id": config.task_id, "config_id": config.id, "reason": reason, "attempts": attempts + 1}
+        if attempts < len(RETRY_DELAYS):
+            pause = RETRY_DELAYS[attempts]
+            report = Report(delivered=delivered, attempts=attempts + 1, reason=reason, pause=pause)
+            if await self._store.settle(claim, report):
+                logger.warning("webhook will be tried again", extra=details)
+                self._observer.notification_retried(config.task_id)
+                self._wake_after(pause)
+        else:
+            report = Report(delivered=delivered, attempts=attempts + 1, reason=reason, failed=True)
+            if await self._store.settle(claim, report):
+                logger.warning("webhook given up", extra=details)
+                self._observer.webhook_given_up(config.task_id)
+
+
+def _is_chunk(record: bytes) -> bool:
+    event, _ = v1.decode_record(record)
+    return isinstance(event, ArtifactUpdate)
+
+
+async def _in_thread_if_large(data: bytes, write: Callable[[bytes], bytes]) -> bytes:
+    if len(data) > LARGE:
+        return await asyncio.to_thread(write, data)
+    return write(data)

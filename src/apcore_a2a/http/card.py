@@ -1,0 +1,294 @@
+"""Where the card is found: as JSON, signed, at its well-known places, and as a page for a browser at `/`."""
+
+import base64
+import hashlib
+import time
+from email.utils import formatdate
+from html import escape
+from typing import Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from apcore_a2a.engine.engine import Engine
+from apcore_a2a.errors import A2AError, ExtendedAgentCardNotConfiguredError, UnsupportedOperationError, wire
+from apcore_a2a.http.asgi import Headers, Inbound, error_headers, inbound, internal, refuse_early, respond
+from apcore_a2a.http.traffic import TrustedProxies
+from apcore_a2a.protocol import v1
+from apcore_a2a.protocol.card import AgentCard, AgentInterface, CardMode
+from apcore_a2a.protocol.model import GetExtendedCard, Operation
+from apcore_a2a.protocol.v03 import jsonrpc as v03
+from apcore_a2a.web import SAFE
+
+# The agent card in every form clients ask for.
+#
+# Rule: a card is encoded when it changes, never when it is asked for.
+
+CARD_PATH: Final = "/.well-known/agent-card.json"
+OLD_CARD_PATH: Final = "/.well-known/agent.json"
+JWKS_PATH: Final = "/.well-known/jwks.json"
+EXTENDED_CARD_PATH: Final = "/agent/authenticatedExtendedCard"
+MAX_AGE: Final = 300
+_ENCODERS: Final = (("1.0", v1.encode_card), ("0.3", v03.encode_card), ("hybrid", v03.encode_hybrid_card))
+MAX_ADDRESSES: Final = 32  # a server has few; what somebody makes up is not remembered for ever
+
+
+class _Form(Struct, frozen=True):
+    body: bytes
+    headers: Headers
+    etag: bytes
+    modified: bytes
+
+    def is_known(self, request: Inbound) -> bool:
+        """Whether the client has this form already; what it knows by tag counts over what it knows by date."""
+        tags = request.headers.get(b"if-none-match")
+        if tags is not None:
+            return tags.strip() == b"*" or self.etag in tags
+        return request.headers.get(b"if-modified-since") == self.modified
+
+
+def _form(body: bytes, modified: float) -> _Form:
+    etag = b'"' + hashlib.sha256(body).hexdigest()[:32].encode() + b'"'
+    date = formatdate(modified, usegmt=True).encode()
+    headers = (
+        (b"cache-control", b"max-age=%d" % MAX_AGE),
+        (b"etag", etag),
+        (b"last-modified", date),
+        (b"vary", b"A2A-Version"),
+    )
+    return _Form(body, headers, etag, date)
+
+
+async def _hand_out(form: _Form, request: Inbound, send: Send) -> None:
+    if form.is_known(request):
+        await send({"type": "http.response.start", "status": 304, "headers": [*form.headers, *SAFE]})
+        await send({"type": "http.response.body", "body": b""})
+    else:
+        await respond(send, 200, form.body, cache=form.headers)  # the server leaves the body out for HEAD
+
+
+def interfaces(base: str) -> tuple[AgentInterface, ...]:
+    """Where this server speaks what: every binding and version at one address; the first is preferred."""
+    rest = base.rstrip("/")  # clients put paths behind it, some without looking whether it ends in a slash
+    return (
+        AgentInterface(url=base, protocol_binding="JSONRPC", protocol_version="1.0"),
+        AgentInterface(url=rest, protocol_binding="HTTP+JSON", protocol_version="1.0"),
+        AgentInterface(url=base, protocol_binding="JSONRPC", protocol_version="0.3"),
+        AgentInterface(url=rest, protocol_binding="HTTP+JSON", protocol_version="0.3"),
+    )
+
+
+class CardSigner(Protocol):
+    """Signs cards; loaded by those who have a key."""
+
+    @property
+    def jwks(self) -> bytes: ...
+    def sign(self, card: AgentCard, form: str, base: str) -> AgentCard:
+        """The card with signatures, as it is told in that form (1.0, 0.3, hybrid) and at that address."""
+
+
+class CardEndpoint:
+    """Holds the public card and hands it out.
+
+    `mode` "auto" serves what fits the request: the pure 1.0 card for `A2A-Version: 1.0`, the pure 0.3 card at the old
+    path, otherwise a card that both generations of clients can read. Any other mode serves that form alone.
+
+    Without `url`, a card says the address its request came in at: the socket's, or what a trusted proxy forwarded;
+    never the Host header, which anybody can write.
+
+    A `signer` puts signatures on every card that is told here.
+    """
+
+    def __init__(
+        self,
+        card: AgentCard,
+        *,
+        url: str | None = None,
+        mode: CardMode = "auto",
+        proxies: tuple[str, ...] = (),
+        signer: CardSigner | None = None,
+    ) -> None:
+        self.card = card
+        self.signer = signer
+        self._url = url
+        self._mode = mode
+        self._proxies = TrustedProxies(proxies)
+        self._modified = time.time()
+        self._forms: dict[str, dict[str, _Form]] = {}  # by address, then by the name of the form
+
+    def replace(self, card: AgentCard) -> None:
+        """Serve another card from now on."""
+        self.card = card
+        self._modified = time.time()
+        self._forms = {}
+
+    def at(self, card: AgentCard, scope: Scope, form: str) -> AgentCard:
+        """A card that says where it is served, signed if cards are signed here."""
+        address = self._address(scope)
+        if not card.supported_interfaces:
+            card = replace(card, supported_interfaces=interfaces(address))
+        if self.signer is None:
+            return card
+        return self.signer.sign(card, form, address)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = inbound(scope)
+        forms = self._encoded(scope)
+        form = forms[self._choose(scope["path"], request.version())]
+        await _hand_out(form, request, send)
+
+    def _encoded(self, scope: Scope) -> dict[str, _Form]:
+        """The card in every form, for the address at which it was asked for."""
+        address = ""
+        if not self.card.supported_interfaces or self.signer is not None:
+            address = self._address(scope)
+        if address not in self._forms:
+            if len(self._forms) >= MAX_ADDRESSES:
+                self._forms.clear()
+            self._forms[address] = {
+                form: _form(encode(self.at(self.card, scope, form)), self._modified) for form, encode in _ENCODERS
+            }
+        return self._forms[address]
+
+    def _address(self, scope: Scope) -> str:
+        """Where this server was asked, as far as that can be trusted."""
+        if self._url is not None:
+            return self._url
+        host, port = scope.get("server") or ("localhost", None)
+        scheme = scope.get("scheme", "http")
+        prefix = scope.get("root_path", "").rstrip("/")
+        address = f"[{host}]" if ":" in host else host  # an IPv6 address stands in brackets
+        usual_port = 443 if scheme == "https" else 80
+        if port is not None and port != usual_port:
+            address = f"{address}:{port}"
+        peer = scope.get("client")
+        if peer is not None and peer[0] in self._proxies:
+            headers = inbound(scope)
+            scheme = _last(headers.text(b"x-forwarded-proto")).lower() or scheme
+            address = _last(headers.text(b"x-forwarded-host")) or address
+            prefix = _last(headers.text(b"x-forwarded-prefix")).rstrip("/") + prefix
+        return f"{scheme}://{address}{prefix}/"
+
+    def _choose(self, path: str, version: str) -> str:
+        if self._mode != "auto":
+            return self._mode
+        if path.endswith(OLD_CARD_PATH):
+            return "0.3"
+        if version.startswith("1."):
+            return "1.0"
+        return "hybrid"
+
+
+def _last(said: str) -> str:
+    """What the proxy itself has said: some put it behind what they were told, which anybody may have made up."""
+    return said.rpartition(",")[2].strip()
+
+
+class ExtendedCardEndpoint:
+    """GET /agent/authenticatedExtendedCard: the requirements' path to what GetExtendedAgentCard answers."""
+
+    def __init__(self, engine: Engine, cards: CardEndpoint) -> None:
+        self._engine = engine
+        self._cards = cards
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = inbound(scope)
+        try:
+            dialect = request.dialect()
+            context = request.context(dialect, "")
+            card = await self._engine.handle(Operation.EXTENDED_CARD, GetExtendedCard(), context)
+            body = dialect.encode_card(self._cards.at(card, scope, dialect.VERSION))
+        except (UnsupportedOperationError, ExtendedAgentCardNotConfiguredError) as error:  # there is no such card
+            await refuse_early(scope, send, 404, error)
+        except Exception as error:  # the outermost handler
+            known = error if isinstance(error, A2AError) else internal(error)
+            await refuse_early(scope, send, wire(known).http, known, error_headers(known))
+        else:
+            await respond(send, 200, body)
+
+
+class KeysEndpoint:
+    """GET /.well-known/jwks.json: the public keys that the card is signed with."""
+
+    def __init__(self, keys: bytes) -> None:
+        self._form = _form(keys, time.time())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _hand_out(self._form, inbound(scope), send)
+
+
+# ---- the card as a page ---------------------------------------------------------------------------------------------
+# `/` in a browser: it leads to the Explorer, or says what this is. Whoever asks for no HTML is answered as before.
+
+HTML: Final = b"text/html"
+MAX_SKILLS: Final = 50
+STYLE: Final = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:3rem auto;padding:0 1rem}"
+    "code,pre{font:14px/1.5 ui-monospace,monospace}pre{overflow:auto}:root{color-scheme:light dark}"
+)
+_STYLE_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+# Nothing runs on this page and nothing is loaded, whatever a card says; the style is the one above.
+POLICY: Final = (
+    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{name}</title><style>{style}</style></head><body>
+<h1>{name}</h1>
+<p>{description}</p>
+<p>This is an <a href="https://a2a-protocol.org">A2A</a> agent: programs talk to it, not browsers.
+Its card is at <a href="{card}">{card}</a>.</p>
+<ul>{skills}</ul>
+<p>From a terminal:</p>
+<pre>apcore-a2a chat {url}
+apcore-a2a send {url} "hello"</pre>
+</body></html>
+"""
+
+
+class FrontPage:
+    """Answers browsers at `/`; anybody else gets what `otherwise` answers.
+
+    Args:
+        cards: The public card, which is all that the page tells.
+        explorer: The path of the Explorer; empty if it is off.
+        otherwise: Whom a request goes to that does not ask for HTML.
+    """
+
+    def __init__(self, cards: CardEndpoint, *, explorer: str, otherwise: ASGIApp) -> None:
+        self._cards = cards
+        self._explorer = explorer
+        self._otherwise = otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not inbound(scope).accepts(HTML):
+            await self._otherwise(scope, receive, send)
+            return
+        vary = (b"vary", b"Accept")
+        # From here, whatever stands before the path: a mount, or a proxy that takes a prefix away.
+        root = "."
+        if not scope["path"].endswith("/"):
+            root = f"./{scope['path'].rpartition('/')[2]}"
+        if self._explorer:
+            location = f"{root}{self._explorer}/".encode()
+            await respond(send, 307, b"", headers=((b"location", location), vary))
+            return
+        headers = ((b"content-security-policy", POLICY.encode()), vary)
+        await respond(send, 200, self._render(scope, root), media=b"text/html; charset=utf-8", headers=headers)
+
+    def _render(self, scope: Scope, root: str) -> bytes:
+        card = self._cards.at(self._cards.card, scope, "1.0")
+        skills = [
+            f"<li><code>{escape(skill.id)}</code> {escape(skill.description)}</li>"
+            for skill in card.skills[:MAX_SKILLS]
+        ]
+        if len(card.skills) > MAX_SKILLS:
+            skills.append("<li>…</li>")
+        return PAGE.format(
+            name=escape(card.name),
+            description=escape(card.description),
+            style=STYLE,
+            card=escape(f"{root}{CARD_PATH}"),
+            skills="".join(skills),
+            url=escape(card.supported_interfaces[0].url),
+        ).encode()

@@ -1,0 +1,1 @@
+"""The uvicorn side of serving: the server, its connections, TLS."""

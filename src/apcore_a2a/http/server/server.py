@@ -1,0 +1,303 @@
+"""The server as a process: it starts, or says in one line why not; it ends, whatever an agent does.
+
+Rules: once every task is at rest in the store, nothing that ignores its cancellation keeps the process alive. Only a
+signal ends the server: a `sys.exit` in a task that an agent has started ends that task.
+"""
+
+import asyncio
+import errno
+import gc
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.lifespan.on import LifespanOn
+
+from apcore_a2a.http.server.tls import RenewedContext, TLSListener
+from apcore_a2a.http.traffic import KEY, Traffic
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+LAST_GRACE: Final = 2.0  # seconds for what is left after a clean shutdown
+FORCED_GRACE: Final = 0.5  # after a second signal
+OTHER_PORT: Final = "choose another one with --port (in Python: port=), or 0 for any that is free"
+OTHER_HOST: Final = "choose another one with --host (in Python: host=)"
+
+Handler = Callable[[int, FrameType | None], None]
+
+logger = logging.getLogger("uvicorn.error")  # what runs a server sees at its terminal
+
+
+class NotStarted(Exception):
+    """The server could not start; the text says why, and what to do."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn that says why it does not start, ends with code 0 on a signal, and at once on the second.
+
+    `drain_delay` is how many seconds it goes on listening after a signal, so that those who balance load notice first.
+    `tls` is what to serve https with, if that is wanted.
+    `on_started` is called with the address once the application is open and the socket listens.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        drain_delay: float = 0,
+        tls: RenewedContext | None = None,
+        on_started: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(config)
+        self._tls = tls
+        self._listener: TLSListener | None = None
+        self._drain_delay = drain_delay
+        self._on_started = on_started
+        self._timer: threading.Timer | None = None
+
+    def run_to_end(self, sockets: list[socket.socket] | None = None) -> str:
+        """Serve until a signal, at sockets that are bound already, if any; why it could not start, or nothing."""
+        with _signals_end_the_server_only(self.handle_hang_up):
+            try:
+                self.run(sockets)
+            except NotStarted as error:
+                return str(error)
+            finally:
+                self._leave(None)
+        return ""
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        with asyncio.Runner(loop_factory=_loop_factory(self.config)) as runner:
+            loop = runner.get_loop()
+            serving = loop.create_task(self.serve(sockets))
+            while not serving.done():
+                try:
+                    loop.run_until_complete(serving)
+                except SystemExit:
+                    if serving.done():
+                        raise
+                    # asyncio lets it through from any task, and the loop can go on where it was.
+                    logger.error("A task of the agent called sys.exit(); the task has ended, the server goes on")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            self.force_exit = True
+            self._leave(FORCED_GRACE)
+        super().handle_exit(sig, frame)
+
+    def handle_hang_up(self, sig: int, frame: FrameType | None) -> None:
+        """The terminal was closed: as SIGTERM, but never as the second signal. Its shell may say so, too."""
+        if not self.should_exit:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if sockets is None:
+            sockets = bind(self.config.host, self.config.port)
+        host, port = sockets[0].getsockname()[:2]
+        try:
+            await self._listen(sockets)
+        except SystemExit:  # uvicorn's way to say that the application did not open; older ones just return
+            raise NotStarted(self._why_not_open()) from None
+        except OSError as error:  # somebody else was quicker between our bind() and listen()
+            await self.lifespan.shutdown()
+            raise NotStarted(_why_not_bound(error, self.config.host, port)) from error
+        if self.lifespan.should_exit:
+            raise NotStarted(self._why_not_open())
+        gc.collect()
+        gc.freeze()  # what is there now stays: no collection looks at it again (45,000 objects, 30 ms of an answer)
+        if ":" in host:
+            host = f"[{host}]"
+        scheme = "http" if self._tls is None else "https"
+        address = f"{scheme}://{host}:{port}"
+        if self._on_started is not None:
+            self._on_started(address)
+        logger.info("Uvicorn running on %s (Press CTRL+C to quit)", address)
+
+    async def _listen(self, sockets: list[socket.socket]) -> None:
+        """Open the application, then let others in."""
+        if self._tls is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])  # uvicorn's own way to TLS waits a minute for each handshake, and never for fewer
+        if self.lifespan.should_exit:
+            return
+        traffic = self.lifespan.state.get(KEY) or Traffic()
+        self._listener = TLSListener(self._make_protocol, self._tls, traffic)
+        self._listener.listen(sockets, self.config.backlog)
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+    def _why_not_open(self) -> str:
+        return getattr(self.lifespan, "reason", "") or "The application did not open"
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        if not self.config.loaded:
+            self.config.load()
+        self.config.lifespan_class = Lifespan
+        await super().serve(sockets)
+        self._leave(LAST_GRACE)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._drain_delay and not self.force_exit:
+            logger.info("Draining: new work is refused, and in %g s the port is closed", self._drain_delay)
+            await asyncio.sleep(self._drain_delay)  # a second signal ends the process before
+        if self._listener is not None:
+            await self._listener.close()
+        await super().shutdown(sockets)
+
+    def _leave(self, seconds: float | None) -> None:
+        """End the process in so many seconds, whatever still runs; None if it may end by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None:
+            self._timer = threading.Timer(seconds, os._exit, [0 if not self.force_exit else 1])
+            self._timer.daemon = True
+            self._timer.start()
+
+
+class Lifespan(LifespanOn):
+    """uvicorn's, but the reason of a start that failed is kept for `Server` instead of logged beside other lines."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.reason = ""
+
+    async def startup(self) -> None:
+        told = self.logger
+        self.logger = _SILENT
+        try:
+            await super().startup()
+        finally:
+            self.logger = told
+
+    async def send(self, message: Any) -> None:  # Any: a dictionary of uvicorn's own type
+        if message["type"] == "lifespan.startup.failed":
+            self.reason = message.get("message", "")
+        await super().send(message)
+
+
+_SILENT: Final = logging.getLogger(f"{__name__}.silent")
+_SILENT.setLevel(logging.CRITICAL + 1)
+
+
+# ---- sockets ------------------------------------------------------------------------------------------------------
+
+
+def bind(host: str | None, port: int) -> list[socket.socket]:
+    """The sockets of an address, bound, but not listening: nobody is let in before the application is open.
+
+    Raises:
+        NotStarted: one of them cannot be had.
+    """
+    bound: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in found:
+            if bound:  # with port 0, all of them get the port that the first one found
+                address = (address[0], bound[0].getsockname()[1], *address[2:])
+            bound.append(_bind_one(family, kind, protocol, address))
+    except OSError as error:
+        for opened in bound:
+            opened.close()
+        raise NotStarted(_why_not_bound(error, host, port)) from error
+    return bound
+
+
+def _bind_one(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+    opened = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":  # elsewhere it would let two processes share the port
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        opened.bind(address)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def _why_not_bound(error: OSError, host: str | None, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"Cannot listen on {host}:{port}: another process has this port (address already in use); {OTHER_PORT}"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"Cannot listen on {host}:{port}: this user may not open the port (permission denied); {OTHER_PORT}"
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return f"Cannot listen on {host}:{port}: this machine has no such address ({error.strerror}); {OTHER_HOST}"
+    return f"Cannot listen on {host}:{port}: {error.strerror or error}"
+
+
+# ---- the loop and its signals -------------------------------------------------------------------------------------
+
+
+def _loop_factory(config: uvicorn.Config) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the loop that uvicorn would use: uvloop's, where it is installed."""
+    factory = getattr(config, "get_loop_factory", None)
+    if factory is not None:
+        found: Callable[[], asyncio.AbstractEventLoop] | None = factory()
+        return found
+    config.setup_event_loop()  # uvicorn before 0.36 sets a policy instead
+    return None
+
+
+@contextmanager
+def _signals_end_the_server_only(hang_up: Handler) -> Iterator[None]:
+    """At its end uvicorn raises once more the signals that ended it; here they have done their work."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[signal.Signals, Any] = {number: signal.signal(number, _handled) for number in SIGNALS}
+    # Windows has no SIGHUP. Whoever has chosen what it does, be it `nohup`, which has it ignored, has chosen.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hang_up)
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _handled(number: int, frame: FrameType | None) -> None:
+    """Nothing more to do."""
+
+
+# ---- signals --------------------------------------------------------------------------------------------------------
+# SIGINT and SIGTERM reach the engine when they arrive.
+#
+# A server waits for open connections before it tells the application to shut down, and an event stream is a connection
+# that stays open: without this, uvicorn would wait for the stream, and the stream for the shutdown.
+
+
+@contextmanager
+def on_exit_signal(begin: Callable[[], None]) -> Iterator[None]:
+    """Call `begin` on the loop at the first exit signal, then whoever would have handled it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(begin)
+        earlier = before[signal.Signals(number)]
+        if callable(earlier):
+            earlier(number, frame)
+
+    for number, earlier in before.items():
+        if callable(earlier):  # nobody handles it: the process dies at once, and so be it
+            signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            if signal.getsignal(number) is handle:
+                signal.signal(number, earlier)

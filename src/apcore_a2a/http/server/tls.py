@@ -1,0 +1,262 @@
+"""TLS: what is read from files and settings, and how connections are accepted."""
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from apcore_a2a.http.traffic import Traffic
+
+logger = logging.getLogger(__name__)
+
+# TLS for the server: the context from its files, or one line that says what is wrong with them.
+#
+# Rule: nothing is asked at a terminal. A key that needs a passphrase gets it from the settings, or is refused.
+
+LOOK_INTERVAL: Final = 5.0  # seconds between two looks at the files
+
+ClientCertificates = Literal["required", "optional"]
+"""Whether a caller without a certificate gets through to the application at all."""
+
+_MODES: Final = {"required": ssl.CERT_REQUIRED, "optional": ssl.CERT_OPTIONAL}
+
+
+class TLSFiles(Struct, frozen=True, kw_only=True):
+    """Where the certificate is, its key, and the authorities whose certificates callers may show."""
+
+    certfile: str
+    keyfile: str | None = None
+    keyfile_password: str | None = None
+    ca_certs: str | None = None
+    client_certs: ClientCertificates = "required"
+
+
+class BadTLSFiles(Exception):
+    """They cannot be used; the text says which, why, and what to do."""
+
+
+def server_context(files: TLSFiles) -> ssl.SSLContext:
+    """A context for a server with these files: TLS 1.2 at least.
+
+    Raises:
+        BadTLSFiles: one of them is missing, is none, or does not belong to the other.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    keyfile = files.keyfile or files.certfile
+    _check_readable(files.certfile, "certificate", "--ssl-certfile")
+    _check_readable(keyfile, "key", "--ssl-keyfile")
+    try:
+        # A function, always: without one OpenSSL asks for the passphrase at the terminal, and waits.
+        context.load_cert_chain(files.certfile, keyfile, password=lambda: files.keyfile_password or "")
+    except ssl.SSLError as error:
+        raise BadTLSFiles(_why_not(error, files, keyfile)) from error
+    if files.ca_certs is not None:
+        _trust(context, files.ca_certs)
+        context.verify_mode = _MODES[files.client_certs]
+    return context
+
+
+class RenewedContext:
+    """The context of a server's files as they are now: who renews a certificate need not restart the server.
+
+    Files that cannot be used, as one half of a renewal cannot, change nothing but the log.
+    """
+
+    def __init__(self, files: TLSFiles) -> None:
+        self._files = files
+        self._seen = _stamps(files)
+        self.current = server_context(files)
+
+    async def watch(self) -> None:
+        """Look at the files from time to time, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL)
+            await asyncio.to_thread(self.look)
+
+    def look(self) -> None:
+        """Make the context anew, if the files have changed; connections that are open keep theirs."""
+        stamps = _stamps(self._files)
+        if stamps == self._seen:
+            return
+        self._seen = stamps
+        try:
+            self.current = server_context(self._files)
+        except (BadTLSFiles, OSError) as error:
+            logger.warning("the new TLS files cannot be used; the old ones stay", extra={"reason": str(error)})
+        else:
+            logger.info("TLS certificate renewed", extra={"certificate": self._files.certfile})
+
+
+def _stamps(files: TLSFiles) -> list[tuple[int, ...]]:
+    """What changes when a file is written, replaced, or a link leads elsewhere."""
+    stamps: list[tuple[int, ...]] = []
+    for path in (files.certfile, files.keyfile, files.ca_certs):
+        if path is None:
+            continue
+        try:
+            found = os.stat(path)
+        except OSError:  # it is being replaced
+            stamps.append(())
+        else:
+            stamps.append((found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev))
+    return stamps
+
+
+def _check_readable(path: str, what: str, flag: str) -> None:
+    try:
+        with Path(path).open("rb"):
+            return
+    except OSError as error:
+        raise BadTLSFiles(f"The TLS {what} {path} cannot be read ({error.strerror}); check {flag}") from error
+
+
+def _why_not(error: ssl.SSLError, files: TLSFiles, keyfile: str) -> str:
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return f"The TLS key in {keyfile} is not the key of the certificate in {files.certfile}; check --ssl-keyfile"
+    if _is_encrypted(keyfile):
+        if files.keyfile_password:
+            return f"The passphrase for the TLS key in {keyfile} is wrong; check A2A_SSL_KEYFILE_PASSWORD"
+        return f"The TLS key in {keyfile} is encrypted; set its passphrase in A2A_SSL_KEYFILE_PASSWORD"
+    if b"PRIVATE KEY-----" not in Path(keyfile).read_bytes():
+        return f"There is no private key in {keyfile}; name its file with --ssl-keyfile"
+    return f"There is no usable TLS certificate in {files.certfile}; it must be PEM, the server's own certificate first"
+
+
+def _is_encrypted(keyfile: str) -> bool:
+    content = Path(keyfile).read_bytes()
+    return b"BEGIN ENCRYPTED PRIVATE KEY" in content or b"Proc-Type: 4,ENCRYPTED" in content
+
+
+def _trust(context: ssl.SSLContext, ca_certs: str) -> None:
+    _check_readable(ca_certs, "authorities' file", "--ssl-ca-certs")
+    try:
+        context.load_verify_locations(ca_certs)
+    except ssl.SSLError as error:
+        raise BadTLSFiles(f"There are no certificates in {ca_certs}; --ssl-ca-certs must name a PEM file") from error
+
+
+# ---- tls listener ---------------------------------------------------------------------------------------------------
+# Connections that begin with TLS: accepted, and handed on when their handshake is done.
+#
+# Rule: whoever does not speak TLS holds little, and not for long. A handshake has ten seconds, and there are so many at
+# once; one more takes the place of the one that has waited longest. An honest client needs a few round trips, so it is
+# done long before that, however many others connect and say nothing.
+#
+# asyncio's own servers wait a minute for each handshake, do not say how many there are, and keep one context for good.
+
+MAX_HANDSHAKES: Final = 512  # half of the files that a process may open in many a system
+HANDSHAKE_TIME: Final = 10.0  # seconds
+NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+PAUSE: Final = 0.1  # seconds until the next attempt when there are no files left
+LOG_INTERVAL: Final = 60.0
+
+
+class TLSListener:
+    """Accepts connections at sockets that are bound, for a server with TLS."""
+
+    def __init__(
+        self, make_protocol: Callable[[], asyncio.Protocol], context: RenewedContext, traffic: Traffic
+    ) -> None:
+        self._make_protocol = make_protocol
+        self._context = context
+        self._traffic = traffic
+        self._sockets: Sequence[socket.socket] = ()
+        self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: dict[asyncio.Task[None], None] = {}  # the one that began first stands first
+        self._logged_at = float("-inf")
+
+    def listen(self, sockets: Sequence[socket.socket], backlog: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._sockets = sockets
+        for listener in sockets:
+            listener.setblocking(False)
+            listener.listen(backlog)
+        for listener in sockets:
+            self._accepting.append(loop.create_task(self._accept(listener), name="accept TLS"))
+        self._accepting.append(loop.create_task(self._context.watch(), name="watch the certificate"))
+
+    async def close(self) -> None:
+        """Accept nothing more, and leave those alone who have not finished their handshake."""
+        ending = [*self._accepting, *self._handshakes]
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending, timeout=1)
+        for listener in self._sockets:
+            listener.close()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(listener)
+            except OSError as error:
+                if listener.fileno() < 0:
+                    return
+                pause = 0.0  # whoever connected has left
+                if error.errno in NO_FILES:
+                    self._make_room()
+                    self._log("no files are left for connections", error)
+                    pause = PAUSE
+                await asyncio.sleep(pause)
+                continue
+            self._begin(connection, address)
+            await asyncio.sleep(0)  # `sock_accept` does not, while there are others to accept
+
+    def _begin(self, connection: socket.socket, address: Any) -> None:  # Any: as sockets have it
+        if len(self._handshakes) >= MAX_HANDSHAKES:
+            self._make_room()
+        handshake = asyncio.get_running_loop().create_task(self._shake_hands(connection, address), name="TLS handshake")
+        self._handshakes[handshake] = None
+        handshake.add_done_callback(partial(self._ended, connection))
+        self._traffic.handshakes = len(self._handshakes)
+
+    def _make_room(self) -> None:
+        """End the handshake that has waited longest."""
+        for oldest in self._handshakes:
+            self._handshakes.pop(oldest)
+            oldest.cancel()
+            return
+
+    async def _shake_hands(self, connection: socket.socket, address: Any) -> None:  # Any: as above
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._make_protocol,
+                connection,
+                ssl=self._context.current,
+                ssl_handshake_timeout=HANDSHAKE_TIME,
+            )
+        except ssl.SSLError as error:  # most clients are not told why: the log is where somebody finds out
+            connection.close()
+            reason = getattr(error, "verify_message", "") or error.reason
+            peer = address[0] if address else ""
+            self._traffic.refusals.refuse_peer(peer, f"TLS: {reason}")
+        except OSError as error:
+            connection.close()
+            logger.debug("TLS handshake failed", extra={"reason": type(error).__name__})
+
+    def _ended(self, connection: socket.socket, handshake: "asyncio.Task[None]") -> None:
+        self._handshakes.pop(handshake, None)
+        self._traffic.handshakes = len(self._handshakes)
+        if handshake.cancelled():  # perhaps before it began
+            connection.close()
+        elif handshake.exception() is not None:
+            connection.close()
+            self._log("a TLS connection could not be taken", handshake.exception())
+
+    def _log(self, text: str, error: BaseException | None) -> None:
+        """Once a minute: there may be thousands."""
+        now = time.monotonic()
+        if now - self._logged_at >= LOG_INTERVAL:
+            self._logged_at = now
+            logger.warning(text, extra={"reason": str(error)})

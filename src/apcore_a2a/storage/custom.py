@@ -1,0 +1,558 @@
+"""Any `TaskStore`, made to serve the engine: its tasks, its webhooks, and what is put beside each task."""
+
+import asyncio
+import logging
+import secrets
+import time
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar, TypeVarTuple
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from apcore_a2a.errors import A2AError, StaleWriteError, StoreUnavailableError
+from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
+from apcore_a2a.protocol.model import Document, PushConfig, Task, TaskState, encode
+from apcore_a2a.storage.contract import (
+    ALL,
+    EVERYBODY,
+    Backlog,
+    Change,
+    Claim,
+    Page,
+    Query,
+    Record,
+    Report,
+    SavedPushConfig,
+    TaskStore,
+    Usage,
+    Webhook,
+    account_of,
+    missing_methods,
+)
+from apcore_a2a.storage.cursor import KEY_SIZE, Cursor, PageRoom, PageTokens, Place, newest
+from apcore_a2a.storage.dict_store import DictTaskStore, takes_dicts
+from apcore_a2a.storage.webhook_table import WebhookTable
+
+logger = logging.getLogger(__name__)
+
+# ---- saved task -----------------------------------------------------------------------------------------------------
+# A task as a `TaskStore` of yours keeps it, and what the engine needs to know of it beside.
+#
+# Rule: that travels in the task's metadata under one reserved name, and is taken out on every read.
+
+RESERVED: Final = "apcore-a2a"
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+
+class Bookkeeping(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What travels in the metadata."""
+
+    owner: str
+    created: int
+    """Nanoseconds since 1970, made to differ: the order of creation."""
+    version: int
+    epoch: int
+    key: str = ""
+    memo: str = ""
+    run: str = ""
+
+
+class SavedTask(Struct, frozen=True):
+    """A task as the engine knows it, and what travels with it."""
+
+    task: Task
+    bookkeeping: Bookkeeping
+
+    @property
+    def state(self) -> TaskState:
+        return self.task.status.state
+
+    def matches(self, query: Query) -> bool:
+        status = self.task.status
+        return (
+            query.owner in (self.bookkeeping.owner, EVERYBODY)
+            and query.context_id in ("", self.task.context_id)
+            and query.state in (None, status.state)
+            and status.timestamp >= query.changed_since
+        )
+
+    def place(self, query: Query) -> Place:
+        if query.by_creation:
+            return "", self.bookkeeping.created
+        return self.task.status.timestamp, self.bookkeeping.created
+
+    def pack(self) -> Task:
+        """The task as your store keeps it."""
+        metadata = {**(self.task.metadata or {}), RESERVED: msgspec.to_builtins(self.bookkeeping)}
+        return replace(self.task, metadata=metadata)
+
+    def to_record(self) -> Record:
+        return Record(
+            document=Document(encode(self.task)),
+            owner=self.bookkeeping.owner,
+            state=self.state,
+            version=self.bookkeeping.version,
+            epoch=self.bookkeeping.epoch,
+            memo=b64decode(self.bookkeeping.memo),
+            run=b64decode(self.bookkeeping.run),
+        )
+
+
+def unpack(task: Task | None) -> SavedTask | None:
+    """A task and what travelled with it; None for one that the engine did not save, and that so has no owner.
+
+    Raises:
+        StoreUnavailableError: your store has answered with something else.
+    """
+    if task is not None and not isinstance(task, Task):
+        raise StoreUnavailableError from TypeError(f"a TaskStore gave a {type(task).__name__} for a Task")
+    if task is None or not task.metadata or RESERVED not in task.metadata:
+        return None
+    metadata = dict(task.metadata)  # the task is yours: nothing is taken out of the original
+    try:
+        bookkeeping = msgspec.convert(metadata.pop(RESERVED), Bookkeeping)
+    except msgspec.ValidationError:
+        return None
+    return SavedTask(replace(task, metadata=metadata or None), bookkeeping)
+
+
+async def ask(method: Callable[[*Arguments], Awaitable[T]], *arguments: *Arguments) -> T:
+    """Call a method of a store of yours: whatever goes wrong in it, the engine sees a store that is not available."""
+    try:
+        return await method(*arguments)
+    except Exception as error:  # foreign code
+        raise StoreUnavailableError from error
+
+
+# ---- simple webhooks ------------------------------------------------------------------------------------------------
+# The webhooks of a `TaskStore` of yours: it keeps the first of each task, for that is all it has room for.
+#
+# Rule: a webhook is added between two saves of its task, so that it misses no event and gets none twice.
+
+MAX_SETTLED: Final = 10_000  # tasks whose webhooks have got everything, and are still remembered
+
+
+class PendingWebhook(Struct):
+    """A webhook that waits for the saves before it: it gets what comes after them."""
+
+    webhook: Webhook
+    owner: str
+    future: "asyncio.Future[Webhook | None]"
+
+
+class SimpleWebhooks:
+    """A `WebhookStore`. `enqueue` has a webhook handed to `add` when the saves that wait are made."""
+
+    def __init__(
+        self,
+        tasks: TaskStore,
+        table: WebhookTable,
+        *,
+        durable: bool,
+        enqueue: Callable[[str, PendingWebhook], None],
+    ) -> None:
+        self._tasks = tasks
+        self._table = table
+        self._durable = durable
+        self._enqueue = enqueue
+
+    async def save(self, webhook: Webhook, owner: str) -> Webhook | None:
+        pending = PendingWebhook(webhook, owner, asyncio.get_running_loop().create_future())
+        self._enqueue(webhook.config.task_id, pending)
+        if len(self._table.tasks) >= MAX_SETTLED:
+            self._table.drop_settled()
+        saved = await pending.future
+        if saved is not None:
+            await self.keep_first(webhook.config.task_id)
+        return saved
+
+    def add(self, pending: PendingWebhook, saved: SavedTask | None) -> None:
+        """To the task as it was last saved: what is saved next is for the webhook."""
+        if pending.future.done():
+            return
+        if saved is None or saved.bookkeeping.owner != pending.owner:
+            pending.future.set_result(None)
+            return
+        try:
+            added = self._table.save(
+                pending.webhook,
+                pending.owner,
+                document=encode(saved.task),
+                state=saved.state,
+                version=saved.bookkeeping.version,
+            )
+        except A2AError as error:
+            pending.future.set_exception(error)
+        else:
+            pending.future.set_result(added)
+
+    async def keep_first(self, task_id: str) -> None:
+        for webhook in self._table.listed(task_id)[:1]:
+            fields = {name: getattr(webhook.config, name) for name in PushConfig.__struct_fields__}
+            saved = SavedPushConfig(**fields, a2a_version=webhook.a2a_version)
+            await ask(self._tasks.save_push_config, task_id, saved)
+
+    async def adopt(self, saved: SavedTask) -> None:
+        """Take up what an earlier process has kept: the events that come now are for it."""
+        task_id = saved.task.id
+        found = await ask(self._tasks.get_push_config, task_id)
+        if found is None or task_id in self._table.tasks:
+            return
+        config = PushConfig(**{name: getattr(found, name) for name in PushConfig.__struct_fields__})
+        webhook = Webhook(config=config, a2a_version=getattr(found, "a2a_version", "1.0"))
+        self.add(PendingWebhook(webhook, saved.bookkeeping.owner, asyncio.get_running_loop().create_future()), saved)
+
+    async def of_task(self, task_id: str, owner: str) -> Sequence[Webhook] | None:
+        saved = unpack(await ask(self._tasks.get, task_id))
+        if saved is None or saved.bookkeeping.owner != owner:
+            return None
+        if self._durable and saved.state not in TERMINAL:
+            await self.adopt(saved)
+        return self._table.listed(task_id)
+
+    async def remove(self, task_id: str, owner: str, config_id: str) -> bool:
+        if await self.of_task(task_id, owner) is None or not self._table.remove(task_id, config_id):
+            return False
+        await ask(self._tasks.delete_push_config, task_id)
+        await self.keep_first(task_id)
+        return True
+
+    async def failed(self, owner: str, limit: int) -> Sequence[Webhook]:
+        return self._table.failed(owner, limit)
+
+    async def claim(self, limit: int, lease: float) -> Sequence[Claim]:
+        return self._table.claim(limit, lease)
+
+    async def settle(self, claim: Claim, report: Report) -> bool:
+        return self._table.settle(claim, report)
+
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+        kept = self._table.tasks.get(task_id)
+        if kept is None or kept.owner != owner:
+            return None
+        return kept.read(after, limit)
+
+    async def task_at(self, task_id: str, owner: str, version: int) -> Document | None:
+        kept = self._table.tasks.get(task_id)
+        if kept is None or kept.owner != owner:
+            return None
+        return kept.task_at(version)
+
+    async def backlog(self) -> Backlog:
+        return self._table.backlog()
+
+
+# ---- simple ---------------------------------------------------------------------------------------------------------
+# A store of yours with only the seven methods of `TaskStore`, made to serve the engine, in one process.
+#
+# Rule: what the engine needs beside the task (owner, version, epoch, …) travels in the task's metadata under one
+# reserved name, and is taken out on every read. Saves of one task are made in order; those that wait become one.
+#
+# `TaskStore` has no compare-and-set, so that of `Store` is made here. There is one worker for each task that is being
+# saved. It checks each waiting change against the last state that was saved, as a database would, and then saves what
+# they lead to: two saves of one task never overtake each other. That holds in one process, which is all it promises.
+
+LAST_SAVES: Final = 10.0  # seconds for a store of yours to save what is left when the agent ends
+PAGE: Final = 200  # tasks asked for at a time
+MAX_KEYS: Final = 10_000  # idempotency keys remembered: `TaskStore` cannot be asked for one
+RUNNING: Final = (TaskState.SUBMITTED, TaskState.WORKING)
+
+
+class _PendingSave(Struct):
+    """A change that waits to be saved, with the task as it was when it came."""
+
+    task: Task
+    change: Change
+    key: str | None
+    """The idempotency key of a new task, perhaps empty; None for a change to a task that exists."""
+    future: "asyncio.Future[None]"
+
+    def follows(self, saved: SavedTask | None) -> bool:
+        """Whether the change may be made to the task as it was last saved; a new task follows none at all."""
+        is_new = self.key is not None
+        if saved is None:
+            return is_new
+        change = self.change
+        return (
+            not is_new
+            and saved.bookkeeping.owner == change.owner
+            and saved.bookkeeping.version == change.expected
+            and saved.bookkeeping.epoch <= change.epoch
+            and saved.state not in TERMINAL
+        )
+
+    def resolve(self, error: A2AError | None) -> None:
+        """Tell whoever waits, unless they have been told, or have left."""
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
+
+
+class SimpleStore:
+    """Serves the engine from any `TaskStore`, or from one whose tasks are dictionaries.
+
+    A listing reads every task of its context, or every task there is.
+
+    `durable` is what your class says of itself: an attribute of that name.
+
+    The first webhook of a task is kept in your store, the others and what was delivered in memory.
+
+    Example:
+        >>> from apcore_a2a.storage.memory import InMemoryTaskStore
+        >>> SimpleStore(InMemoryTaskStore()).durable
+        False
+    """
+
+    def __init__(self, tasks: Any) -> None:  # Any: a TaskStore, or one whose tasks are dictionaries
+        missing = missing_methods(tasks)
+        if missing:
+            raise TypeError(f"{type(tasks).__name__} lacks methods of TaskStore: {', '.join(missing)}")
+        self.durable = getattr(tasks, "durable", False) is True
+        self._tasks: TaskStore = DictTaskStore(tasks) if takes_dicts(tasks) else tasks
+        self._last_saved: dict[str, SavedTask] = {}  # of tasks that run here, so that a save need not read first
+        self._waiting: dict[str, list[_PendingSave | PendingWebhook]] = {}  # by task, in the order in which they came
+        self._saving: dict[str, asyncio.Task[None]] = {}  # the worker of each task that is being saved
+        self._keys: dict[tuple[str, str], str] = {}  # (owner, idempotency key) → task id, the oldest first
+        self._key_lock = asyncio.Lock()
+        self._last_created = 0
+        self._tokens = PageTokens(secrets.token_bytes(KEY_SIZE))  # those of an earlier process are not known here
+        self._last_save_failed = False
+        self._webhooks = WebhookTable()
+        self.webhooks = SimpleWebhooks(self._tasks, self._webhooks, durable=self.durable, enqueue=self._enqueue)
+
+    async def open(self) -> None:
+        """The store is yours to open."""
+
+    async def close(self) -> None:
+        """Return when all is saved, or has not been for long; the store is yours to close."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + LAST_SAVES
+        while self._saving and loop.time() < end:
+            await asyncio.wait(self._saving.values(), timeout=end - loop.time())
+        if self._saving:
+            logger.error("tasks not saved: the store does not answer", extra={"tasks": len(self._saving)})
+
+    async def check(self) -> None:
+        """As near as the seven methods come: ask for a task that is not there."""
+        await ask(self._tasks.get, "")
+
+    def trouble(self) -> str:
+        if self._last_save_failed:
+            return "the task store fails to save tasks"
+        return ""
+
+    async def create(self, change: Change, *, key: str = "") -> str | None:
+        if not key:
+            await self._create(change, key)
+            return None
+        async with self._key_lock:  # of two creations with one key, the second waits to see what becomes of the first
+            earlier = await self.find_key(key, change.owner)
+            if earlier is not None:
+                return earlier
+            await self._create(change, key)
+            self._remember(change.owner, key, change.task.id)
+        return None
+
+    async def _create(self, change: Change, key: str) -> None:
+        await self._submit(change, key)
+        if change.webhook is not None:
+            await self.webhooks.keep_first(change.task.id)
+
+    async def find_key(self, key: str, owner: str) -> str | None:
+        earlier = self._keys.get((owner, key))
+        if earlier is None or await self.load(earlier, owner) is None:
+            return None
+        return earlier
+
+    def append(self, change: Change) -> "asyncio.Future[None]":
+        return self._submit(change, None)
+
+    async def load(self, task_id: str, owner: str) -> Record | None:
+        saved = unpack(await ask(self._tasks.get, task_id))
+        if saved is None or owner not in (saved.bookkeeping.owner, EVERYBODY):
+            return None
+        return saved.to_record()
+
+    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
+        return await self.webhooks.events(task_id, owner, after, limit)
+
+    async def page(self, query: Query) -> Page:
+        start = self._tokens.parse(query)
+        matching = [saved async for saved in self._list(query.context_id) if saved.matches(query)]
+        found = newest(matching, lambda saved: saved.place(query), query, start)
+        shown: list[Record] = []
+        room = PageRoom(query)
+        for saved in found:
+            record = saved.to_record()
+            if not room.takes(len(record.document.body)):
+                break
+            shown.append(record)
+        last = None
+        if len(shown) < len(found):
+            last = Cursor(query.by_creation, *found[len(shown) - 1].place(query))
+        return Page(shown, self._tokens.seal(last, query.owner), len(matching))
+
+    async def usage(self, account: str) -> Usage:
+        """The seven methods know no owner, so every task is read, as for a listing."""
+        tasks = 0
+        size = 0
+        async for saved in self._list(""):
+            if account in (account_of(saved.bookkeeping.owner), EVERYBODY):
+                record = saved.to_record()
+                tasks += 1
+                size += len(record.document.body) + len(record.memo)
+        return Usage(tasks, size)
+
+    async def orphans(self) -> list[Record]:
+        if not self.durable:
+            return []
+        orphans: list[SavedTask] = []
+        async for saved in self._list(""):
+            bookkeeping = saved.bookkeeping
+            if bookkeeping.key:  # the one time that every task is read: keys of earlier processes count as well
+                self._remember(bookkeeping.owner, bookkeeping.key, saved.task.id)
+            # A run may go on while its task waits for authorization, and a message may wait for its turn.
+            is_waiting_run = saved.state not in TERMINAL and bookkeeping.run != ""
+            if saved.state in RUNNING or is_waiting_run:
+                claimed = SavedTask(saved.task, replace(bookkeeping, epoch=bookkeeping.epoch + 1))
+                orphans.append(claimed)
+        # After the listing, not within it: a store need not like to be written to while it lists.
+        for claimed in orphans:
+            await ask(self._tasks.save, claimed.pack())
+            await self.webhooks.adopt(claimed)
+        return [claimed.to_record() for claimed in orphans]
+
+    async def remove(self, task_id: str, owner: str) -> bool:
+        saving = self._saving.get(task_id)
+        if saving is not None:
+            await asyncio.wait({saving})  # else the save under way would put the task back
+        record = await self.load(task_id, owner)
+        if record is None or record.owner != owner:
+            return False
+        self._last_saved.pop(task_id, None)
+        if self._webhooks.tasks.pop(task_id, None) is not None:
+            await ask(self._tasks.delete_push_config, task_id)
+        return await ask(self._tasks.delete, task_id)
+
+    def _remember(self, owner: str, key: str, task_id: str) -> None:
+        self._keys.pop((owner, key), None)  # to stand at the end again: the one that was used longest ago goes first
+        self._keys[owner, key] = task_id
+        if len(self._keys) > MAX_KEYS:
+            del self._keys[next(iter(self._keys))]
+
+    async def _list(self, context_id: str) -> AsyncIterator[SavedTask]:
+        cursor: str | None = None
+        while True:
+            result = await ask(self._tasks.list, context_id or None, cursor, PAGE)
+            for task in result.tasks:
+                saved = unpack(task)
+                if saved is not None:
+                    yield saved
+            if not result.next_cursor or result.next_cursor == cursor:  # one that does not move would never end
+                return
+            cursor = result.next_cursor
+
+    # ---- saves, in order for each task -------------------------------------------------------------------------------
+
+    def _submit(self, change: Change, key: str | None) -> "asyncio.Future[None]":
+        loop = asyncio.get_running_loop()
+        task_id = change.task.id
+        # A copy: the task moves on while its save waits.
+        save = _PendingSave(copy(change.task), change, key, loop.create_future())
+        self._enqueue(task_id, save)
+        return save.future
+
+    def _enqueue(self, task_id: str, pending: _PendingSave | PendingWebhook) -> None:
+        self._waiting.setdefault(task_id, []).append(pending)
+        if task_id not in self._saving:  # `close` awaits them all
+            self._saving[task_id] = asyncio.get_running_loop().create_task(self._save_waiting(task_id))
+
+    async def _save_waiting(self, task_id: str) -> None:
+        try:
+            while task_id in self._waiting:
+                batch = self._waiting.pop(task_id)
+                saves = [pending for pending in batch if isinstance(pending, _PendingSave)]
+                webhooks = [pending for pending in batch if isinstance(pending, PendingWebhook)]
+                try:
+                    latest = await self._save(task_id, saves)
+                except StoreUnavailableError as error:
+                    for webhook in webhooks:
+                        if not webhook.future.done():
+                            webhook.future.set_exception(error)
+                    continue
+                for webhook in webhooks:
+                    self.webhooks.add(webhook, latest)
+        finally:
+            del self._saving[task_id]
+
+    async def _save(self, task_id: str, batch: list[_PendingSave]) -> SavedTask | None:
+        """Refuse the changes that follow nothing, and save what the others lead to; the task as it is saved then."""
+        taken: list[_PendingSave] = []
+        try:
+            # Taken out, and put back only after a save that went well: after one that failed, the store is asked anew.
+            before = self._last_saved.pop(task_id, None)
+            if before is None:
+                before = unpack(await ask(self._tasks.get, task_id))
+            latest = before
+            for save in batch:
+                if save.follows(latest):
+                    latest = self._apply(save, latest)
+                    taken.append(save)
+                else:
+                    save.resolve(StaleWriteError())
+            if latest is not None and latest is not before:
+                await ask(self._tasks.save, latest.pack())
+                self._last_save_failed = False
+        except StoreUnavailableError as error:
+            self._last_save_failed = True
+            for save in batch:
+                save.resolve(error)
+            raise
+        if latest is not None and latest.state not in AT_REST:
+            self._last_saved[task_id] = latest
+        for save in taken:
+            self._tell_webhooks(save)
+        for save in batch:
+            save.resolve(None)
+        return latest
+
+    def _tell_webhooks(self, saved: _PendingSave) -> None:
+        """There are events to be delivered, if the task has webhooks."""
+        change = saved.change
+        task_id = saved.task.id
+        if change.webhook is not None and saved.key is not None:
+            self._webhooks.begin(task_id, change.owner, change.webhook)
+        kept = self._webhooks.tasks.get(task_id)
+        if kept is not None:
+            self._webhooks.add_events(task_id, change.events, saved.task.status.state)
+
+    def _apply(self, save: _PendingSave, latest: SavedTask | None) -> SavedTask:
+        """The task with a change made to it, or a new task."""
+        change = save.change
+        if latest is None:
+            # Time itself, so that the order outlives the process; but no two tasks share a number.
+            self._last_created = max(time.time_ns(), self._last_created + 1)
+            created = self._last_created
+            key = save.key or ""
+        else:
+            created = latest.bookkeeping.created
+            key = latest.bookkeeping.key
+        bookkeeping = Bookkeeping(
+            owner=change.owner,
+            created=created,
+            version=change.version,
+            epoch=change.epoch,
+            key=key,
+            # Bytes as text: your store may keep a task's metadata as JSON.
+            memo=b64encode(change.memo).decode(),
+            run=b64encode(change.run).decode(),
+        )
+        return SavedTask(save.task, bookkeeping)

@@ -1,0 +1,334 @@
+"""The database file: its lock, its connections, and what is wrong with it."""
+
+import logging
+import os
+import sqlite3
+import sys
+import threading
+import time
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from apcore_a2a.errors import StoreUnavailableError
+
+logger = logging.getLogger(__name__)
+
+# The database file as the operating system sees it: locked for this process, and still where its path leads.
+#
+# Rule: one process per file, whatever its path is called; and nothing is acknowledged that lies in a file without a
+# name.
+#
+# **The lock is on the file itself** (`_FileLock`): `flock` on an open descriptor of the database. It is the kernel's,
+# so it ends with the process, however that ends, and there is nothing beside the database that somebody could remove.
+# Every path that leads to the file, by a symbolic or a hard link, finds the same lock. SQLite's own locks are of
+# another kind (`fcntl`), and on Linux the two kinds know nothing of each other: other programs can read the database
+# meanwhile.
+#
+# Two things about it are not obvious:
+#
+# - Closing *any* descriptor of a file takes away all `fcntl` locks that the process has on it, SQLite's among them. So
+#   the descriptor is opened before SQLite's connections and closed after them; and a second store in this process must
+#   be refused before it opens the file, which is why the process remembers which files it has.
+# - A forked child shares the descriptor, and would keep the lock after its parent is gone; so the child closes it.
+#
+# **Elsewhere the lock is on a file beside it** (`_SideLock`): on BSD and macOS the two kinds of locks exclude each
+# other, and Windows has no `flock`. There, removing `….lock` would undo the lock, so that file is watched like the
+# database.
+
+if sys.platform != "win32":  # which has no such module; there `_SideLock` is used
+    import fcntl
+
+LOCKS_ARE_APART: Final = sys.platform == "linux"  # flock(2) from SQLite's fcntl(2) locks
+LOOK_BESIDE_INTERVAL: Final = 1.0  # seconds
+
+Identity = tuple[int, int]  # device and inode: which file it is, whatever it is called
+
+
+class DatabaseFile:
+    """The file that a path leads to, ours alone until `close`."""
+
+    def __init__(self, path: Path) -> None:
+        # Absolute, so that a change of the working directory changes nothing; not resolved, so that we notice when a
+        # symbolic link is pointed elsewhere.
+        self._named = os.path.abspath(path)
+        self.path = Path(os.path.realpath(path))
+        """Where the file really is: SQLite keeps its log there, too."""
+        if not self.path.parent.is_dir():
+            raise StoreUnavailableError(f"The task store cannot be opened: there is no directory {self.path.parent}")
+        self._lock = _lock(self.path)
+        self._identity: Identity | None = None
+        self._beside: dict[str, Identity | None] = {}  # what lies beside it, and must stay there
+        self._next_look_beside = 0.0
+
+    def watch(self) -> None:
+        """Remember which files the paths name; called when SQLite has opened them.
+
+        Raises:
+            StoreUnavailableError: the file was replaced while it was being opened.
+        """
+        self._identity = _identify(self._named)
+        self._beside = {name: _identify(name) for name in (f"{self.path}-wal", self._lock.name)}
+        if self._beside[self._lock.name] != self._lock.identity:
+            raise StoreUnavailableError(f"The task store {self._named} was replaced while it was opened; start again")
+
+    def look_beside_next_time(self) -> None:
+        self._next_look_beside = 0.0
+
+    def find_missing(self) -> str:
+        """The path that no longer names the file we have open, as it was removed, moved or replaced; else empty.
+
+        The database itself is looked at each time: after every commit that costs 3 µs. What lies beside it is looked at
+        now and then, or when asked to: SQLite's log, in which the last commits are, and the lock where it is a file.
+        """
+        if _identify(self._named) != self._identity:
+            return self._named
+        now = time.monotonic()
+        if now >= self._next_look_beside:
+            self._next_look_beside = now + LOOK_BESIDE_INTERVAL
+            for name, identity in self._beside.items():
+                if _identify(name) != identity:
+                    return name
+        return ""
+
+    def close(self) -> None:
+        """Let go of the lock; after SQLite's connections are closed."""
+        self._lock.close()
+
+
+def _identify(name: str) -> Identity | None:
+    """Which file a path names; None if there is none, or none that can be reached: who looks next would not find it."""
+    try:
+        found = os.stat(name)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# ---- the lock --------------------------------------------------------------------------------------------------------
+
+# The files that this process has, by what they are, each with its descriptor. Of the module, because `fcntl` locks
+# belong to the process: see above what a second descriptor would do to them.
+_held: Final[dict[Identity, int]] = {}
+_guard: Final = threading.Lock()  # stores are opened in threads
+
+
+def _close_in_child() -> None:
+    for descriptor in _held.values():
+        with suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
+class _FileLock:
+    """A lock on the database itself."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        with _guard:
+            if _identify(self.name) in _held:
+                raise _in_use(path)
+            try:
+                # To write, so that an overlay file system gives us the file that will be written. A new file is its
+                # owner's alone: it holds what was said, and secrets of webhooks.
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            except OSError as error:
+                raise _cannot_open(path, error) from error
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(descriptor)
+                raise _in_use(path) from error
+            except OSError as error:
+                os.close(descriptor)
+                raise _cannot_open(path, error) from error
+            found = os.fstat(descriptor)
+            self.identity = (found.st_dev, found.st_ino)
+            _held[self.identity] = descriptor
+
+    def close(self) -> None:
+        with _guard:
+            descriptor = _held.pop(self.identity, None)
+            if descriptor is not None:  # else we are a forked child, which has nothing to close
+                os.close(descriptor)
+
+
+class _SideLock:
+    """SQLite's own lock, on an empty file beside the database: for systems where `_FileLock` would keep SQLite out."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = f"{path}.lock"
+        try:
+            path.touch(mode=0o600)
+        except OSError as error:
+            raise _cannot_open(path, error) from error
+        try:
+            self._connection = sqlite3.connect(self.name, timeout=0, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise StoreUnavailableError(f"The task store {path} cannot be opened: {error}") from error
+        try:
+            self._connection.execute("PRAGMA journal_mode=MEMORY")  # nothing is ever written: no journal beside it
+            self._connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise _in_use(path) from error
+        self.identity = _identify(self.name)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _lock(path: Path) -> _FileLock | _SideLock:
+    if LOCKS_ARE_APART:
+        return _FileLock(path)
+    return _SideLock(path)
+
+
+def _in_use(path: Path) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"The task store {path} is in use by another process; stop that one, or give each its own file"
+    )
+
+
+def _cannot_open(path: Path, error: OSError) -> StoreUnavailableError:
+    return StoreUnavailableError(f"The task store {path} cannot be opened: {error.strerror}")
+
+
+# ---- condition ------------------------------------------------------------------------------------------------------
+# What is wrong with the file, if anything: for health, and for the log. Rule: nothing goes wrong in silence.
+#
+# Kinds of trouble differ in how they end, and each ends in one way only, so that health does not swing to and fro:
+#
+# - GONE and DAMAGED end with the process: a file does not come back or heal by itself, and the operator must look.
+# - LOCKED ends with the next transaction that begins.
+# - FULL and FAILING end when a probe succeeds. A write that succeeds proves little: on a nearly full disk some small
+#   ones do. The probe writes a megabyte, in the writer thread, every few seconds, and only while there is such trouble.
+
+LOG_INTERVAL: Final = 60.0  # seconds for which one kind of trouble is logged once
+PROBE_INTERVAL: Final = 5.0  # seconds between probes
+
+
+class Trouble(Enum):
+    """What can be wrong, in words that anybody may read: they name no path, and none of SQLite's texts."""
+
+    GONE = "the file of the task store was removed, moved or replaced: restart the agent"
+    DAMAGED = "the file of the task store is damaged"
+    FULL = "the disk of the task store is full"
+    FAILING = "the disk of the task store cannot be read or written"
+    LOCKED = "another program keeps the task store locked"
+
+
+# By SQLite's primary result code. What is not here (a value too large, a bug of ours) is not the file's trouble.
+BY_CODE: Final = {
+    sqlite3.SQLITE_FULL: Trouble.FULL,
+    sqlite3.SQLITE_CORRUPT: Trouble.DAMAGED,
+    sqlite3.SQLITE_NOTADB: Trouble.DAMAGED,
+    sqlite3.SQLITE_IOERR: Trouble.FAILING,
+    sqlite3.SQLITE_READONLY: Trouble.FAILING,
+    sqlite3.SQLITE_CANTOPEN: Trouble.FAILING,
+    sqlite3.SQLITE_PERM: Trouble.FAILING,
+    sqlite3.SQLITE_BUSY: Trouble.LOCKED,
+    sqlite3.SQLITE_LOCKED: Trouble.LOCKED,
+}
+_PROBED: Final = (Trouble.FULL, Trouble.FAILING)
+
+
+class Condition:
+    """What the last reads and writes have shown of the file. The writer thread and all readers report here."""
+
+    def __init__(self) -> None:
+        self.is_gone = False
+        self._writing: Trouble | None = None  # why the last write failed
+        self._is_damaged = False  # whether any read has found damage: writes may go on elsewhere in the file
+        self._next_probe = 0.0
+        self._logged: dict[Trouble, float] = {}  # when each kind was logged last
+        self._log_guard = threading.Lock()
+
+    def tell(self) -> str:
+        """What is wrong, for everybody to see; empty when all is well."""
+        if self._writing is not None:
+            return self._writing.value
+        if self._is_damaged:
+            return Trouble.DAMAGED.value
+        return ""
+
+    def check(self) -> None:
+        """Raise if a write would fail now, as far as the last ones tell."""
+        if self._writing is not None:
+            raise StoreUnavailableError
+
+    # ---- reports -----------------------------------------------------------------------------------------------------
+
+    def file_is_gone(self, name: str) -> None:
+        self.is_gone = True
+        self._writing = Trouble.GONE
+        self._log(Trouble.GONE, name)
+
+    def write_failed(self, error: sqlite3.Error) -> StoreUnavailableError:
+        """Remember why; the error for whoever asked."""
+        trouble = self._classify(error)
+        # What does not end is not forgotten for what does.
+        if trouble is not None and self._writing not in (Trouble.GONE, Trouble.DAMAGED):
+            self._writing = trouble
+        return _unavailable(error)
+
+    def read_failed(self, error: sqlite3.Error) -> StoreUnavailableError:
+        if self._classify(error) is Trouble.DAMAGED:
+            self._is_damaged = True
+        return _unavailable(error)
+
+    def transaction_began(self) -> None:
+        if self._writing is Trouble.LOCKED:
+            self._recover()
+
+    # ---- the probe ---------------------------------------------------------------------------------------------------
+
+    @property
+    def needs_probe(self) -> bool:
+        return self._writing in _PROBED
+
+    def take_probe(self) -> bool:
+        """Whether a probe is due now; the next one is then due later."""
+        now = time.monotonic()
+        if not self.needs_probe or now < self._next_probe:
+            return False
+        self._next_probe = now + PROBE_INTERVAL
+        return True
+
+    def probe_succeeded(self) -> None:
+        self._recover()
+
+    def _recover(self) -> None:
+        logger.info("task store works again")
+        self._writing = None
+
+    # ---- the log -----------------------------------------------------------------------------------------------------
+
+    def _classify(self, error: sqlite3.Error) -> Trouble | None:
+        code = getattr(error, "sqlite_errorcode", 0)  # an error of Python's own module has none
+        trouble = BY_CODE.get(code & 0xFF)  # the low byte is the primary code
+        if trouble is None:
+            logger.error("task store refused a statement", exc_info=error)
+        else:
+            self._log(trouble, str(error))
+        return trouble
+
+    def _log(self, trouble: Trouble, detail: str) -> None:
+        now = time.monotonic()
+        with self._log_guard:
+            if now < self._logged.get(trouble, -LOG_INTERVAL) + LOG_INTERVAL:
+                return
+            self._logged[trouble] = now
+        # In the message itself: it is one of five, and many a logging setup shows nothing of what is in `extra`.
+        logger.error("task store in trouble: %s", trouble.value, extra={"detail": detail})
+
+
+def _unavailable(error: sqlite3.Error) -> StoreUnavailableError:
+    unavailable = StoreUnavailableError()
+    unavailable.__cause__ = error
+    return unavailable

@@ -1,0 +1,353 @@
+"""Several engines on one PostgreSQL database: any of them answers any request, and one that dies is not missed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from apcore_a2a.engine import streams
+from apcore_a2a.engine.context import EngineOptions
+from apcore_a2a.engine.engine import Engine
+from apcore_a2a.engine.replica import followers
+from apcore_a2a.engine.replica import lease as lease_module
+from apcore_a2a.errors import TaskNotCancelableError, TaskNotFoundError, UnsupportedOperationError
+from apcore_a2a.protocol.model import Task, TaskState
+from apcore_a2a.storage.postgres.store import PostgresStore
+from tests.engine.driving import ALICE, BOB, V03, User, chunks_of, metadata_of, soon, text_of, words
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, pause
+from tests.postgres_server import shared_server
+
+S = TaskState
+QUICK = 1.0  # seconds of a lease, where a test waits for its end
+
+
+@pytest.fixture
+def url() -> str:
+    return shared_server().url()
+
+
+@asynccontextmanager
+async def replica(agent: ScriptedAgent, url: str, lease: float = 15, **options: Any) -> AsyncIterator[Engine]:
+    """An open engine. Others are open beside it, so it cannot be told whose tasks are left at the end."""
+    engine = Engine(agent, PostgresStore(url, lease=lease), options=EngineOptions(shutdown_timeout=0.01, **options))
+    await soon(engine.open())
+    await soon(engine.recover())
+    try:
+        yield engine
+    finally:
+        await soon(engine.close())
+    assert (engine.active_tasks, engine.live_tasks) == (0, 0)
+
+
+@asynccontextmanager
+async def replicas(agent: ScriptedAgent, url: str, count: int = 2) -> AsyncIterator[list[User]]:
+    """Alice, as a caller of each of several replicas."""
+    async with AsyncExitStack() as stack:
+        yield [User(await stack.enter_async_context(replica(agent, url))) for _ in range(count)]
+
+
+async def until_shown(user: User, task: Task, state: TaskState) -> Task:
+    """The task, when this replica shows it in that state."""
+    async with asyncio.timeout(5):
+        while True:
+            shown = await user.get(task)
+            if shown.status.state is state:
+                return shown
+            await asyncio.sleep(0.01)
+
+
+# ---- any replica, any request --------------------------------------------------------------------------------------
+
+
+async def test_a_task_is_read_listed_and_followed_where_it_does_not_run(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (chunk("a"), pause(), gate, chunk("b", append=True), COMPLETED)})
+    async with replicas(agent, url) as (here, there):
+        task = await here.start("slow", context_id="talk")
+        await gate.reached()
+        assert (await there.get(task)).status.state is S.WORKING
+        page = await there.list(context_id="talk")
+        assert [shown.id for shown in page.tasks] == [task.id]
+        watcher = await there.subscribe(task)
+        local = await here.subscribe(task)
+        await watcher.read()
+        await local.read()
+        gate.open()
+        await watcher.rest()
+        await local.rest()
+        assert watcher.states[-1] is S.COMPLETED
+        assert watcher.seqs[1:] == list(range(watcher.seqs[0] + 1, watcher.seqs[-1] + 1))
+        assert [entry.body for entry in watcher.entries[-2:]] == [entry.body for entry in local.entries[-2:]]
+        done = await there.get(task)
+        assert (done, chunks_of(done)) == (await here.get(task), ["a", "b"])
+
+
+async def test_what_a_client_of_0_3_missed_is_played_back_where_its_task_does_not_run(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "READ_AT_ONCE", 2)
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (chunk("a"), pause(), chunk("b", append=True), pause(), gate, COMPLETED)})
+    async with replicas(agent, url) as (here, there):
+        task = await here.start("slow")
+        await gate.reached()
+        local = await User(here.engine, ALICE, V03).subscribe(task, last=1)
+        back = await User(there.engine, ALICE, V03).subscribe(task, last=1)
+        gate.open()
+        await local.rest()
+        await back.rest()
+        assert back.seqs == [2, 3, 4, 5]
+        assert [entry.body for entry in back.entries] == [entry.body for entry in local.entries]
+
+
+async def test_nobody_reads_the_task_of_another_at_any_replica(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, COMPLETED)})
+    async with replicas(agent, url) as (here, there):
+        task = await here.start("slow")
+        await gate.reached()
+        bob = User(there.engine, BOB)
+        for ask in (bob.get, bob.subscribe, bob.cancel):
+            with pytest.raises(TaskNotFoundError):
+                await ask(task)
+        with pytest.raises(TaskNotFoundError):
+            await bob.start("more", task_id=task.id)
+        assert (await bob.list()).total_size == 0
+        gate.open()
+        assert (await until_shown(there, task, S.COMPLETED)).id == task.id
+
+
+async def test_a_conversation_goes_on_at_another_replica(url: str) -> None:
+    agent = ScriptedAgent({"ask": (ASKS,)}, default=(chunk("b"), COMPLETED))
+    async with replicas(agent, url, 3) as (first, second, third):
+        asked = await first.send("ask", context_id="talk")
+        watcher = await third.subscribe(asked)
+        done = await second.send("answer", task_id=asked.id)
+        assert (done.status.state, words(done)) == (S.COMPLETED, ["ask", "What next?", "answer"])
+        assert (await watcher.rest()).states[-1] is S.COMPLETED
+        assert (await first.get(asked)) == done
+        with pytest.raises(UnsupportedOperationError):
+            await first.send("too late", task_id=asked.id)
+
+
+async def test_a_task_is_canceled_from_where_it_does_not_run(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, COMPLETED), "ask": (ASKS,)})
+    async with replicas(agent, url) as (here, there):
+        running = await here.start("slow")
+        await gate.reached()
+        watcher = await here.subscribe(running)
+        assert text_of(await there.cancel(running)) == "Canceled by client"
+        assert (await watcher.rest()).states[-1] is S.CANCELED
+        assert here.engine.active_tasks == 0
+        parked = await here.send("ask")
+        assert (await there.cancel(parked)).status.state is S.CANCELED
+        for alice in (here, there):
+            with pytest.raises(TaskNotCancelableError):
+                await alice.cancel(parked)
+
+
+async def test_a_message_waits_for_a_run_at_another_replica(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, ASKS)}, default=(chunk("done"), COMPLETED))
+    async with replicas(agent, url) as (here, there):
+        task = await here.start("slow")
+        await gate.reached()
+        sending = asyncio.create_task(there.send("next", task_id=task.id))
+        gate.open()
+        done = await soon(sending)
+        assert (done.status.state, words(done)) == (S.COMPLETED, ["slow", "What next?", "next"])
+
+
+async def test_a_message_that_is_not_waited_for_is_queued_where_its_task_runs(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, ASKS)}, default=(chunk("done"), COMPLETED))
+    async with replicas(agent, url) as (here, there):
+        task = await here.start("slow")
+        await gate.reached()
+        told = await there.start("next", task_id=task.id)
+        assert told.status.state is S.WORKING
+        gate.open()
+        done = await until_shown(there, task, S.COMPLETED)
+        assert words(done) == ["slow", "What next?", "next"]
+
+
+async def test_two_replicas_that_are_told_at_once_run_one_message_after_the_other(url: str) -> None:
+    agent = ScriptedAgent({"ask": (ASKS,)}, default=(chunk("x"), ASKS))
+    async with replicas(agent, url, 3) as users:
+        asked = await users[0].send("ask")
+        async with asyncio.TaskGroup() as group:
+            for number in range(9):
+                group.create_task(users[number % 3].send(f"m{number}", task_id=asked.id))
+        told = await users[1].get(asked)
+        said = [text for text in words(told) if text.startswith("m")]
+        assert sorted(said) == [f"m{number}" for number in range(9)]
+
+
+async def test_a_send_with_the_same_key_is_the_same_at_every_replica(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, COMPLETED)})
+    async with replicas(agent, url) as (here, there):
+        task = await here.start("slow", key="k")
+        await gate.reached()
+        again = asyncio.create_task(there.send("slow", key="k"))
+        gate.open()
+        done = await soon(again)
+        assert (done.id, done.status.state) == (task.id, S.COMPLETED)
+    assert len(agent.calls) == 1
+
+
+async def test_a_stream_with_the_same_key_is_told_of_the_task_at_every_replica(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (chunk("a"), pause(), gate, COMPLETED)})
+    async with replicas(agent, url) as (here, there):
+        task = await here.start("slow", key="k")
+        await gate.reached()
+        again = await there.stream("slow", key="k")
+        await again.read()
+        assert again.states[-1] is S.WORKING
+        gate.open()
+        assert (await again.rest()).states[-1] is S.COMPLETED
+        ended = await (await there.stream("slow", key="k")).rest()
+        assert (ended.task.id, ended.states) == (task.id, [S.COMPLETED])
+    assert len(agent.calls) == 1
+
+
+async def test_a_client_of_0_3_that_comes_back_to_another_replica_keeps_its_task(url: str, no_grace: None) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (chunk("a"), gate, COMPLETED)})
+    async with replicas(agent, url) as (here, there):
+        stream = await User(here.engine, ALICE, V03).stream("slow")
+        await gate.reached()
+        await stream.until_seq(1)
+        back = await User(there.engine, ALICE, V03).subscribe(stream.task)
+        stream.stream.close()
+        await back.read()
+        gate.open()
+        assert (await back.rest()).states[-1] is S.COMPLETED
+
+
+# ---- load ----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_one_replica_has_no_room_for_another_one_runs(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, COMPLETED)}, default=(chunk("x"), COMPLETED))
+    async with replica(agent, url, max_active_tasks=1) as full, replica(agent, url, max_active_tasks=1) as free:
+        alice = User(full)
+        slow = await alice.start("slow")
+        await gate.reached()
+        done = await alice.send("quick")
+        assert (done.status.state, chunks_of(done)) == (S.COMPLETED, ["x"])
+        stream = await (await alice.stream("quick")).rest()
+        assert stream.states == [S.SUBMITTED, S.WORKING, S.WORKING, S.COMPLETED]
+        assert free.active_tasks == 0
+        gate.open()
+        await until_shown(User(free), slow, S.COMPLETED)
+
+
+async def test_what_nobody_has_room_for_waits(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, COMPLETED)}, default=(chunk("x"), COMPLETED))
+    async with replica(agent, url, max_active_tasks=1) as only:
+        alice, bob = User(only), User(only, BOB)
+        await alice.start("slow")
+        await gate.reached()
+        waiting = [await alice.start(f"a{number}") for number in range(3)]
+        theirs = await bob.start("b0")
+        assert {(await alice.get(task)).status.state for task in waiting} == {S.SUBMITTED}
+        canceled = await alice.cancel(waiting.pop())
+        assert canceled.status.state is S.CANCELED
+        gate.open()
+        for user, task in ((bob, theirs), *((alice, task) for task in waiting)):
+            await until_shown(user, task, S.COMPLETED)
+    assert len(agent.calls) == 4  # not the one that was canceled before its turn
+
+
+# ---- death ---------------------------------------------------------------------------------------------------------
+
+
+async def kill(engine: Engine) -> None:
+    """From now on the replica says nothing that is heard, as if its process had been killed."""
+    store = engine.store
+    assert isinstance(store, PostgresStore)
+    connection = await asyncpg.connect(shared_server().dsn)
+    await connection.execute(
+        f"UPDATE {store.address.schema}.replica SET until = now() - interval '1 hour', is_dead = TRUE WHERE name = $1",
+        store.replicas.name,
+    )
+    await connection.close()
+
+
+async def test_what_may_be_repeated_is_run_again_by_another_replica_and_the_dead_one_says_nothing_more(
+    url: str,
+) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (chunk("half"), gate, chunk("whole"), COMPLETED)}, retry_safe=True)
+    async with replica(agent, url, QUICK) as dying:
+        task = await User(dying).start("slow")
+        await gate.reached()
+        async with replica(agent, url, QUICK) as living:
+            alice = User(living)
+            watcher = await alice.subscribe(task)
+            await watcher.read()
+            at_the_dead_one = await User(dying).subscribe(task)
+            await kill(dying)
+            gate.open()  # the dead one goes on
+            await watcher.rest()
+            assert watcher.states[-1] is S.COMPLETED
+            assert watcher.seqs == sorted(set(watcher.seqs))
+            done = await alice.get(task)
+            assert chunks_of(done) == ["whole"]
+            assert await User(dying).get(task) == done  # it came back under a new name
+            assert (await at_the_dead_one.rest()).states[-1] is S.COMPLETED
+
+
+async def test_what_may_not_be_repeated_has_lost_its_worker(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, COMPLETED)})
+    async with replica(agent, url, QUICK) as dying:
+        task = await User(dying).start("slow")
+        await gate.reached()
+        async with replica(agent, url, QUICK) as living:
+            await kill(dying)
+            lost = await until_shown(User(living), task, S.FAILED)
+            assert text_of(lost).startswith("Worker lost")
+            assert metadata_of(lost) == {"type": "WorkerLostError", "code": -32603}
+    assert len(agent.calls) == 1
+
+
+async def test_a_task_of_a_replica_that_does_not_answer_is_canceled_without_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "CANCEL_GRACE", 1.0)
+    monkeypatch.setattr(followers, "HEARD_FOR", 0.5)
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, COMPLETED)})
+    async with replica(agent, url) as deaf:
+        task = await User(deaf).start("slow")
+        await gate.reached()
+        assert deaf._cluster is not None
+        await deaf._cluster.close()  # it neither beats nor listens
+        async with replica(agent, url) as living:
+            canceled = await User(living).cancel(task)
+            assert canceled.status.state is S.CANCELED
+            assert await User(deaf).get(task) == canceled  # though it does not know yet
+            gate.open()
+            assert (await User(living).get(task)) == canceled
+
+
+async def test_a_replica_that_is_closed_hands_on_what_may_be_repeated(url: str) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, chunk("whole"), COMPLETED)}, retry_safe=True)
+    async with replica(agent, url, QUICK) as living:
+        async with replica(agent, url, QUICK) as leaving:
+            task = await User(leaving).start("slow")
+            await gate.reached()
+            watcher = await User(living).subscribe(task)
+        gate.open()
+        assert (await watcher.rest()).states[-1] is S.COMPLETED
+    assert len(agent.calls) == 2

@@ -1,0 +1,240 @@
+"""Tasks that another replica runs, as they are seen here: never ahead of the store, and never behind it for long."""
+
+import asyncio
+
+import pytest
+
+from apcore_a2a.agent import Remember
+from apcore_a2a.engine.engine import Engine
+from apcore_a2a.engine.replica import followers
+from apcore_a2a.engine.replica.followers import Followers
+from apcore_a2a.errors import TaskNotFoundError
+from apcore_a2a.protocol.model import TaskState
+from tests.engine.driving import User, chunks_of, serving, settle, soon, until, words
+from tests.engine.shared_disk import ANYTHING, OWNER, SharedDisk, lose_the_answer
+from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
+
+S = TaskState
+
+
+@pytest.fixture
+def disk() -> SharedDisk:
+    return SharedDisk()
+
+
+def followers_of(engine: Engine) -> Followers:
+    assert engine._followers is not None
+    return engine._followers
+
+
+# ---- looking -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_look_does_not_give_a_run_the_claim_of_the_replica_that_took_its_task_over(disk: SharedDisk) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, chunk("too late"), COMPLETED)})
+    async with serving(agent, disk) as engine:
+        alice = User(engine)
+        task = await alice.start("slow")
+        await gate.reached()
+        disk.claim(task.id, "other")
+        followers_of(engine).renewed(float("-inf"))  # so nobody here can know who has it
+        watcher = await alice.subscribe(task)
+        gate.open()
+        await until(lambda: engine.active_tasks == 0)
+        assert (disk.rows[task.id].state, disk.runners[task.id]) == (S.WORKING, "other")
+        await disk.replicas.hears(disk.write(task, COMPLETED))
+        await disk.replicas.hears()
+        await watcher.rest()
+        assert chunks_of(await alice.get(task)) == []
+
+
+async def test_a_task_that_is_this_replicas_own_is_canceled_here_though_nobody_runs_it(disk: SharedDisk) -> None:
+    async with serving(ScriptedAgent(), disk) as engine:
+        task = disk.put("mine", disk.replicas.name)
+        assert (await User(engine).cancel(task)).status.state is S.CANCELED
+        assert disk.rows[task.id].epoch == 1  # it asked nobody, and claimed nothing
+
+
+async def test_of_many_that_are_followed_all_are_looked_at_however_few_the_store_tells_of_at_once(
+    disk: SharedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followers, "ASKED_AT_ONCE", 2)
+    disk.replicas.news_at_once = 1
+    async with serving(ScriptedAgent(), disk) as engine:
+        tasks = [disk.put(f"t{number}", "other") for number in range(5)]
+        watchers = [await User(engine).subscribe(task) for task in tasks]
+        for task in tasks:
+            disk.write(task, COMPLETED)
+        await disk.replicas.hears()
+        for watcher in watchers:
+            assert (await watcher.rest()).states[-1] is S.COMPLETED
+
+
+async def test_news_that_are_older_than_a_look_change_nothing(disk: SharedDisk) -> None:
+    async with serving(ScriptedAgent(), disk) as engine:
+        task = disk.put("theirs", "other")
+        watcher = await User(engine).subscribe(task)
+        live = engine._runs.get(task.id)
+        assert live is not None
+
+        async def somebody_looks() -> None:
+            disk.write(task, ASKS)
+            await followers_of(engine).look(task.id, OWNER, follow=True)
+
+        disk.replicas.meanwhile["news"] = somebody_looks
+        await disk.replicas.hears()
+        assert live.state is S.INPUT_REQUIRED
+        assert live.runner is None
+        watcher.stream.close()
+
+
+# ---- waiting -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_message_is_run_here_when_the_other_replica_is_done_with_its_task(disk: SharedDisk) -> None:
+    agent = ScriptedAgent()
+    async with serving(agent, disk) as engine:
+        task = disk.put("theirs", "other")
+        sending = asyncio.create_task(User(engine).send("next", task_id=task.id))
+        await settle()
+        await disk.replicas.hears(disk.write(task, chunk("x")))
+        await settle()
+        assert (agent.calls, disk.writes) == ([], 0)
+        await disk.replicas.hears(disk.write(task, ASKS))
+        done = await soon(sending)
+        assert (done.status.state, words(done)) == (S.COMPLETED, ["slow", "What next?", "next"])
+
+
+@pytest.mark.parametrize("runner", ["other", ""])
+async def test_whoever_waits_for_a_task_that_is_removed_meanwhile_is_told_so(disk: SharedDisk, runner: str) -> None:
+    async with serving(ScriptedAgent(), disk) as engine:
+        task = disk.put("theirs", runner)
+        sending = asyncio.create_task(User(engine).send("next", task_id=task.id))
+        await settle()
+        del disk.rows[task.id]  # it ended, and made room for others before anybody here had looked
+        del disk.runners[task.id]
+        await disk.replicas.hears()
+        with pytest.raises(TaskNotFoundError):
+            await soon(sending)
+
+
+async def test_who_gives_up_waiting_for_a_change_does_not_keep_it_from_others(disk: SharedDisk) -> None:
+    async with serving(ScriptedAgent(), disk) as engine:
+        told = followers_of(engine)
+        patient = asyncio.create_task(told.until_told(60))
+        await settle()
+        await soon(told.until_told(0))
+        assert not patient.done()
+        told.tell()
+        await soon(patient)
+
+
+# ---- following -----------------------------------------------------------------------------------------------------
+
+
+async def test_more_than_one_look_can_read_is_followed_without_another_wake_up(disk: SharedDisk) -> None:
+    async with serving(ScriptedAgent(), disk) as engine:
+        task = disk.put("theirs", "other")
+        watcher = await User(engine).subscribe(task)
+        disk.replicas.read_at_once = 2
+        pieces = [chunk(text, append=text != "a") for text in "abcde"]
+        await disk.replicas.hears(disk.write(task, *pieces, COMPLETED))
+        await watcher.rest()
+        assert watcher.seqs == [1, 2, 3, 4, 5, 6, 7]
+        assert watcher.states[-1] is S.COMPLETED
+
+
+async def test_a_task_is_not_read_again_for_a_wake_up_that_names_another(disk: SharedDisk) -> None:
+    async with serving(ScriptedAgent(), disk) as engine:
+        task, other = disk.put("theirs", "other"), disk.put("more", "other")
+        watcher = await User(engine).subscribe(task)
+        await disk.replicas.hears(disk.write(other, chunk("x")))  # its number is not known yet, so it is read
+        disk.replicas.meanwhile["news"] = lose_the_answer
+        await disk.replicas.hears(disk.write(other, chunk("y")))
+        assert disk.replicas.meanwhile  # nobody asked
+        disk.replicas.meanwhile.clear()
+        await disk.replicas.hears(disk.write(task, COMPLETED))
+        assert (await watcher.rest()).states[-1] is S.COMPLETED
+
+
+async def test_the_stream_of_a_task_that_another_replica_removes_ends(disk: SharedDisk) -> None:
+    async with serving(ScriptedAgent(), disk) as engine:
+        task = disk.put("theirs", "other")
+        watcher = await User(engine).subscribe(task)
+        await watcher.read()
+        assert len(followers_of(engine)) == 1
+        del disk.rows[task.id]
+        await disk.replicas.hears()
+        assert len(followers_of(engine)) == 0
+        assert (await watcher.rest()).seqs == [1]
+
+
+async def test_news_that_come_when_a_run_has_begun_here_change_nothing(disk: SharedDisk) -> None:
+    standing, gate = Gate(), Gate()
+    agent = ScriptedAgent({"more": (Remember("mine"), chunk("a"), gate, ASKS)})
+    async with serving(agent, disk) as engine:
+        alice = User(engine)
+        task = disk.put("theirs", "other")
+        watcher = await alice.subscribe(task)
+        disk.replicas.meanwhile["news"] = standing.stand
+        hearing = asyncio.create_task(disk.replicas.hears(disk.write(task, ASKS)))
+        await standing.reached()
+        await alice.start("more", task_id=task.id)
+        await gate.reached()
+        await until(lambda: disk.rows[task.id].memo == b'"mine"')
+        standing.open()
+        await soon(hearing)
+        disk.replicas.meanwhile["news"] = lose_the_answer
+        await disk.replicas.hears()
+        assert disk.replicas.meanwhile  # nobody asked for more of them
+        gate.open()
+        await until(lambda: disk.rows[task.id].state is S.INPUT_REQUIRED)
+        await alice.send("last", task_id=task.id)
+        assert agent.calls[-1].memo == "mine"
+        await watcher.rest()
+        assert watcher.seqs == sorted(set(watcher.seqs))
+
+
+async def lose_a_run(alice: User, disk: SharedDisk, gate: Gate, task_id: str) -> None:
+    """Another replica claims a task that runs here; the next that is written here is refused."""
+    disk.claim(task_id, "other")
+    gate.open()
+    await until(lambda: alice.engine.active_tasks == 0)
+
+
+async def test_what_a_run_said_after_it_was_lost_is_not_seen_and_its_readers_go_on_with_the_store(
+    disk: SharedDisk,
+) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"more": (gate, chunk("lost"), COMPLETED)})
+    async with serving(agent, disk) as engine:
+        alice = User(engine)
+        task = disk.put("asked", None, S.INPUT_REQUIRED)
+        watcher = await alice.subscribe(task)  # from now on it is followed
+        await disk.replicas.hears()
+        await alice.start("more", task_id=task.id)
+        await gate.reached()
+        await lose_a_run(alice, disk, gate, task.id)
+        await disk.replicas.hears(disk.write(task, chunk("kept"), COMPLETED))
+        await watcher.rest()
+        assert watcher.states[-1] is S.COMPLETED
+        last = watcher.entries[-1].event
+        assert last == await alice.get(task)
+        assert chunks_of(await alice.get(task)) == ["kept"]
+
+
+async def test_the_stream_of_a_task_that_was_lost_and_removed_ends(disk: SharedDisk) -> None:
+    gate = Gate()
+    agent = ScriptedAgent({"slow": (gate, chunk("lost"), COMPLETED)})
+    async with serving(agent, disk) as engine:
+        alice = User(engine)
+        watcher = await alice.stream("slow")
+        await gate.reached()
+        await watcher.read()
+        task = watcher.task
+        await lose_a_run(alice, disk, gate, task.id)
+        del disk.rows[task.id]
+        await disk.replicas.hears(ANYTHING)
+        await watcher.rest()
+        assert watcher.states[-1] is S.WORKING

@@ -1,0 +1,236 @@
+"""Delivery when something else goes wrong: the store, the sender, the limits, the time a claim has waited."""
+
+import asyncio
+
+import pytest
+
+from apcore_a2a.engine.event_log import EventLog
+from apcore_a2a.engine.webhooks import delivery
+from apcore_a2a.engine.webhooks.delivery import Notification
+from apcore_a2a.errors import StoreUnavailableError
+from apcore_a2a.storage.contract import Claim, Report
+from tests.engine.webhooks.test_delivery import Postman, Yard, numbers, yard
+from tests.fakes import Gate
+from tests.storage.contract import ALICE
+
+pytestmark = pytest.mark.usefixtures("at_once")
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "PACE", 0.0)
+
+
+class Fails:
+    """Something of the store that fails as often as it is told, then works."""
+
+    def __init__(self, works: object, *errors: BaseException) -> None:
+        self.works, self.errors = works, list(errors)
+
+    async def __call__(self, *arguments: object) -> object:
+        if self.errors:
+            raise self.errors.pop(0)
+        return await self.works(*arguments)  # type: ignore[operator]  # a method of the store
+
+
+async def test_what_nobody_has_spoken_of_is_found_by_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "POLL", 0.001)
+    async with yard() as place:
+        await place.later(0)
+        monkeypatch.setattr(place.delivery, "wake", lambda: None)
+        await place.task("t")
+        assert (await place.postman.next()).event_id == "t/1"
+
+
+async def test_the_log_of_a_task_that_is_over_wakes_at_once() -> None:
+    async with yard() as place:
+        await place.later(0)
+        wake = place.delivery.wake
+        place.delivery.wake = lambda: None  # type: ignore[method-assign]  # nobody says a word
+        await place.task("t")
+        place.delivery.wake = wake  # type: ignore[method-assign]
+        log = EventLog(1)
+        log.close()
+        place.delivery.follow(log)
+        assert (await place.postman.next()).event_id == "t/1"
+
+
+async def test_no_more_are_claimed_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "MAX_CLAIMED", 2)
+    gate = Gate()
+    async with yard(slow=[gate]) as place:
+        for number in range(5):
+            await place.task(f"t{number}", "slow")
+        await gate.reached()
+        await place.later(0)
+        assert place.postman.posts.qsize() == 2
+        gate.open()
+        got = [await place.postman.next() for _ in range(5)]
+        assert sorted(numbers(got)) == [f"t{number}/1" for number in range(5)]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a store of somebody's"), StoreUnavailableError()])
+async def test_a_look_that_fails_is_repeated(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    async with yard() as place:
+        monkeypatch.setattr(place.store.webhooks, "claim", Fails(place.store.webhooks.claim, error))
+        await place.task("t")
+        await place.later(1)
+        assert (await place.postman.next()).event_id == "t/1"
+
+
+async def test_what_could_not_be_noted_is_posted_again_when_its_lease_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with yard() as place:
+        away = StoreUnavailableError()
+        monkeypatch.setattr(place.store.webhooks, "settle", Fails(place.store.webhooks.settle, away))
+        await place.task("t")
+        await place.postman.next()
+        await place.later(delivery.LEASE)
+        assert (await place.postman.next()).event_id == "t/1"
+        await place.until(lambda webhook: webhook.delivered == 1, "t")
+
+
+async def test_a_sender_that_breaks_breaks_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Postman):
+        async def send(self, notification: Notification) -> str:
+            if notification.config.task_id == "bad":
+                raise RuntimeError("a bug")
+            return await super().send(notification)
+
+    place = Yard(Broken())
+    place.delivery.start()
+    await place.task("bad")
+    await place.task("good")
+    assert (await place.postman.next()).event_id == "good/1"
+    assert "webhook failed" in caplog.messages
+    await place.delivery.drain(0)
+
+
+async def test_what_cannot_be_given_back_at_the_end_is_left_to_its_lease(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+    place = Yard(Postman(slow=[gate]))
+    await place.task("t", "slow")
+    place.delivery.start()
+    await gate.reached()
+    monkeypatch.setattr(place.store.webhooks, "of_task", Fails(place.store.webhooks.of_task, StoreUnavailableError()))
+    await place.delivery.drain(0)
+    assert "webhooks not given back" in caplog.messages
+    assert not await place.store.webhooks.claim(1, delivery.LEASE)
+    place.clock.now += delivery.LEASE
+    assert await place.store.webhooks.claim(1, delivery.LEASE)
+
+
+async def test_what_is_put_off_while_the_store_is_away_comes_back_with_its_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delivery, "MAX_QUEUED_PER_TARGET", 0)
+    async with yard() as place:
+        away = StoreUnavailableError()
+        monkeypatch.setattr(place.store.webhooks, "settle", Fails(place.store.webhooks.settle, away))
+        await place.task("t")
+        await place.later(0)
+        monkeypatch.setattr(delivery, "MAX_QUEUED_PER_TARGET", 64)
+        await place.later(delivery.LEASE)
+        assert (await place.postman.next()).event_id == "t/1"
+
+
+async def test_targets_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "MAX_TARGETS", 2)
+    gate = Gate()
+    async with yard(bad=["no"], slow=[gate]) as place:
+        await place.task("bad", "bad")
+        await place.task("slow", "slow")
+        await gate.reached()
+        await place.until(lambda webhook: webhook.attempts == 1, "bad")
+        for number in range(5):
+            await place.task(f"t{number}", f"host{number}")
+            await place.until(lambda webhook: webhook.delivered == 1, f"t{number}")
+        gate.open()
+        await place.until(lambda webhook: webhook.delivered == 1, "slow")
+
+
+async def test_a_target_that_goes_down_gives_back_what_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "MAX_WORKERS", 1)
+    async with yard(bad=["no"] * 5 + [""]) as place:
+        for number in range(8):
+            await place.task(f"t{number}", "bad")
+        tried = [await place.postman.next() for _ in range(5)]
+        await place.later(0)
+        assert place.postman.posts.empty()
+        await place.later(1.0)
+        rest = [await place.postman.next() for _ in range(8)]
+        assert sorted(numbers(rest)) == [f"t{number}/1" for number in range(8)]
+        assert set(numbers(tried)) < set(numbers(rest))
+
+
+@pytest.mark.parametrize("saved_anew", [True, False])
+async def test_a_claim_that_waited_long_is_renewed_or_void(monkeypatch: pytest.MonkeyPatch, saved_anew: bool) -> None:
+    monkeypatch.setattr(delivery, "MAX_WORKERS", 1)
+    gate = Gate()
+    async with yard(slow=[gate, ""]) as place:
+        await place.task("first", "slow")
+        await gate.reached()
+        await place.task("second")
+        await place.later(0)  # it is claimed, and waits for the worker
+        await place.later(delivery.FRESH)
+        if saved_anew:
+            (webhook,) = await place.store.webhooks.of_task("second", ALICE) or ()
+            await place.store.webhooks.save(webhook, ALICE)
+            await place.later(0)  # it is claimed again
+        gate.open()
+        await place.until(lambda webhook: webhook.delivered == 1, "first")
+        await place.until(lambda webhook: webhook.delivered == 1, "second")
+        await place.later(0)
+        assert place.postman.posts.qsize() == 2
+
+
+async def test_events_that_are_gone_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with yard() as place:
+        monkeypatch.setattr(place.store.webhooks, "events", nothing)
+        await place.task("t")
+        await place.until(lambda webhook: webhook.delivered == 1, "t")
+        assert place.postman.posts.empty()
+
+
+async def test_a_task_that_is_gone_is_not_told_in_0_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with yard() as place:
+        monkeypatch.setattr(place.store.webhooks, "task_at", nothing)
+        await place.task("t", version="0.3")
+        await place.until(lambda webhook: webhook.delivered == 1, "t")
+        assert place.postman.posts.empty()
+
+
+async def nothing(*_: object) -> None:
+    return None
+
+
+@pytest.mark.parametrize("pauses", [(), (1.0,)])
+async def test_one_that_was_removed_meanwhile_is_neither_tried_again_nor_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pauses: tuple[float, ...]
+) -> None:
+    monkeypatch.setattr(delivery, "RETRY_DELAYS", pauses)
+    settled: asyncio.Queue[bool] = asyncio.Queue()
+    async with yard(bad=["no"]) as place:
+        settle = place.store.webhooks.settle
+
+        async def remove_first(claim: Claim, report: Report) -> bool:
+            await place.store.webhooks.remove("t", ALICE, "w")
+            settled.put_nowait(await settle(claim, report))
+            return False
+
+        monkeypatch.setattr(place.store.webhooks, "settle", remove_first)
+        await place.task("t", "bad")
+        assert not await settled.get()
+        await place.later(10)
+    assert place.postman.posts.qsize() == 1
+    assert not caplog.messages
+
+
+async def test_a_large_event_is_read_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "LARGE", 10)
+    async with yard() as place:
+        author = await place.task("t")
+        assert (await place.postman.next()).body == author.records[0]
+        await place.task("old", version="0.3")
+        assert b'"kind":"task"' in (await place.postman.next()).body

@@ -1,0 +1,279 @@
+"""A user's own store under the engine: what it is given to keep, how often, and what happens when it fails."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from apcore_a2a.errors import StaleWriteError, StoreUnavailableError
+from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
+from apcore_a2a.storage import custom
+from apcore_a2a.storage.contract import Query, TaskListResult, trouble_of
+from apcore_a2a.storage.custom import RESERVED, SimpleStore
+from tests.fakes import PATIENCE
+from tests.requirements import requirement
+from tests.storage.contract import ALICE, Author, DictStore, append, assert_holds, ids, tell, timestamp
+
+
+class GatedStore(DictStore):
+    """Counts its saves; holds them up while the gate is shut, and fails them while it is broken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saves = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.broken = False
+
+    async def save(self, task: Task) -> None:
+        self.saves += 1
+        await self.gate.wait()
+        if self.broken:
+            raise OSError("the secret reason")
+        await super().save(task)
+
+
+class DurableStore(DictStore):
+    durable = True
+
+
+@requirement("FR-STR-003")
+async def test_a_store_is_given_tasks_as_clients_see_them_but_for_one_name_in_the_metadata() -> None:
+    tasks = DictStore()
+    store = SimpleStore(tasks)
+    author = Author("t")
+    author.task.metadata = {"mine": 1}
+    await tell(store, author, TaskState.WORKING)
+    kept = tasks.tasks["t"]
+    assert (kept.id, kept.context_id, kept.status, kept.history) == (
+        "t",
+        "talk",
+        author.task.status,
+        author.task.history,
+    )
+    assert kept.metadata is not None
+    assert kept.metadata.keys() == {"mine", RESERVED}
+    record = await store.load("t", ALICE)
+    assert record is not None
+    assert record.document.task().metadata == {"mine": 1}
+
+
+async def test_saves_that_wait_for_one_another_become_one() -> None:
+    tasks = GatedStore()
+    store = SimpleStore(tasks)
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    saves = tasks.saves
+    tasks.gate.clear()
+    futures = [store.append(author.chunk("first"))]
+    await asyncio.sleep(0)
+    futures += [store.append(author.chunk(str(n))) for n in range(50)]
+    await asyncio.sleep(0)
+    assert not any(future.done() for future in futures)
+    tasks.gate.set()
+    await asyncio.wait_for(asyncio.gather(*futures), 5)
+    assert tasks.saves == saves + 2
+    await assert_holds(store, author)
+
+
+async def test_a_slow_save_of_one_task_holds_up_no_other() -> None:
+    tasks = GatedStore()
+    store = SimpleStore(tasks)
+    slow, other = await tell(store, Author("slow")), await tell(store, Author("other"))
+    opened, shut = tasks.gate, asyncio.Event()
+    tasks.gate = shut
+    future = store.append(slow.work())
+    await asyncio.sleep(0)  # it has come to the gate
+    tasks.gate = opened
+    await append(store, other.work())
+    assert not future.done()
+    shut.set()
+    await asyncio.wait_for(future, 5)
+
+
+async def test_a_save_under_way_does_not_bring_a_removed_task_back() -> None:
+    tasks = GatedStore()
+    store = SimpleStore(tasks)
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    tasks.gate.clear()
+    future = store.append(author.chunk("x"))
+    removing = asyncio.ensure_future(store.remove("t", ALICE))
+    await asyncio.sleep(0)
+    tasks.gate.set()
+    assert await asyncio.wait_for(removing, 5) is True
+    assert future.done()
+    assert tasks.tasks == {}
+
+
+async def test_close_waits_for_the_saves_under_way() -> None:
+    tasks = GatedStore()
+    store = SimpleStore(tasks)
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    tasks.gate.clear()
+    future = store.append(author.chunk("last"))
+    closing = asyncio.ensure_future(store.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    tasks.gate.set()
+    await asyncio.wait_for(closing, 5)
+    assert future.done()
+    assert tasks.tasks["t"].artifacts == author.task.artifacts
+
+
+async def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(custom, "LAST_SAVES", 0.01)
+    tasks = GatedStore()
+    store = SimpleStore(tasks)
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    tasks.gate.clear()
+    future = store.append(author.chunk("last"))
+    async with asyncio.timeout(PATIENCE):
+        await store.close()
+        assert "tasks not saved: the store does not answer" in caplog.messages
+        tasks.gate.set()
+        await future
+
+
+async def test_the_task_is_saved_as_it_was_at_the_call_though_it_moves_on() -> None:
+    tasks = DictStore()
+    store = SimpleStore(tasks)
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    future = store.append(author.chunk("written"))
+    author.chunk("never written")
+    await future
+    assert len(tasks.tasks["t"].artifacts[0].parts) == 1
+
+
+async def test_a_store_that_fails_is_not_available_and_says_no_more() -> None:
+    tasks = GatedStore()
+    store = SimpleStore(tasks)
+    author = await tell(store, Author("t"), TaskState.WORKING)
+    rival = author.rival()
+    tasks.broken = True
+    for attempt in (append(store, rival.chunk("lost")), store.create(Author("t2").create())):
+        with pytest.raises(StoreUnavailableError) as caught:
+            await attempt
+        assert "secret" not in caught.value.message
+    assert trouble_of(store) == "the task store fails to save tasks"
+    tasks.broken = False
+    await assert_holds(store, author)
+    await append(store, author.chunk("kept"))
+    await assert_holds(store, author)
+    assert trouble_of(store) == ""
+
+
+async def test_a_creation_that_failed_leaves_its_key_free() -> None:
+    tasks = GatedStore()
+    store = SimpleStore(tasks)
+    tasks.broken = True
+    with pytest.raises(StoreUnavailableError):
+        await store.create(Author("t1").create(), key="k")
+    tasks.broken = False
+    assert await store.create(Author("t2").create(), key="k") is None
+
+
+async def test_only_so_many_keys_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(custom, "MAX_KEYS", 2)
+    store = SimpleStore(DictStore())
+    for n in range(3):
+        assert await store.create(Author(f"t{n}").create(), key=f"k{n}") is None
+    assert await store.create(Author("again").create(), key="k2") == "t2"
+    assert await store.create(Author("again").create(), key="k1") == "t1"
+    assert await store.create(Author("again").create(), key="k0") is None
+
+
+async def test_a_store_that_cannot_be_read_is_not_available() -> None:
+    class Unreadable(DictStore):
+        async def get(self, task_id: str) -> Task | None:
+            raise ConnectionError
+
+        async def list(self, context_id: str | None, cursor: str | None, limit: int) -> TaskListResult:
+            raise ConnectionError
+
+    store = SimpleStore(Unreadable())
+    for attempt in (store.check(), store.load("t", ALICE), store.page(Query(owner=ALICE, limit=1))):
+        with pytest.raises(StoreUnavailableError):
+            await attempt
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {RESERVED: "mine"}, {RESERVED: {"owner": ALICE}}])
+async def test_a_task_that_somebody_else_put_there_belongs_to_nobody(metadata: dict[str, object] | None) -> None:
+    tasks = DictStore()
+    store = SimpleStore(tasks)
+    status = TaskStatus(state=TaskState.WORKING, timestamp=timestamp())
+    await tasks.save(Task(id="t", context_id="talk", status=status, metadata=metadata))
+    assert await store.load("t", ALICE) is None
+    assert await ids(store, Query(owner=ALICE, limit=10)) == []
+    assert await store.remove("t", ALICE) is False
+
+
+async def test_listings_read_every_page_of_the_store() -> None:
+    tasks = DictStore()
+    store = SimpleStore(tasks)
+    for n in range(450):
+        await tell(store, Author(f"t{n}"))
+    assert len(await ids(store, Query(owner=ALICE, limit=100))) == 450
+
+
+async def test_a_cursor_that_goes_nowhere_ends_the_listing() -> None:
+    class Stuck(DictStore):
+        async def list(self, context_id: str | None, cursor: str | None, limit: int) -> TaskListResult:
+            return TaskListResult([], "again")
+
+    page = await SimpleStore(Stuck()).page(Query(owner=ALICE, limit=1))
+    assert (page.total, page.next_cursor) == (0, "")
+
+
+# ---- after a restart -------------------------------------------------------------------------------------------------
+
+
+def test_a_store_is_durable_if_it_says_so() -> None:
+    assert SimpleStore(DurableStore()).durable is True
+    assert SimpleStore(DictStore()).durable is False
+
+
+async def test_a_durable_store_hands_over_what_was_running() -> None:
+    tasks = DurableStore()
+    before = SimpleStore(tasks)
+    author = Author("running")
+    await before.create(author.create(), key="k")
+    await append(before, author.work())
+    await tell(before, Author("ended"), TaskState.WORKING, TaskState.COMPLETED)
+    await tell(before, Author("waiting"), TaskState.WORKING, TaskState.INPUT_REQUIRED)
+    await before.close()
+
+    after = SimpleStore(tasks)
+    [orphan] = await after.orphans()
+    assert (orphan.document.task().id, orphan.epoch, orphan.run) == ("running", 2, author.run)
+    assert await after.create(Author("again").create(), key="k") == "running"
+    with pytest.raises(StaleWriteError):
+        await append(after, author.rival().chunk("from beyond"))
+    author.epoch = 2
+    await append(after, author.complete())
+    await assert_holds(after, author)
+
+
+async def test_a_store_that_is_not_durable_has_no_orphans() -> None:
+    store = SimpleStore(DictStore())
+    await tell(store, Author("t"), TaskState.WORKING)
+    assert await store.orphans() == []
+
+
+class WrongAnswers(DictStore):
+    async def get(self, task_id: str) -> Any:
+        return {"id": task_id}
+
+
+class NoCoroutines(DictStore):
+    def get(self, task_id: str) -> Any:
+        raise OSError("the secret reason")
+
+
+@pytest.mark.parametrize("tasks", [WrongAnswers(), NoCoroutines()], ids=["no task", "no coroutine"])
+async def test_whatever_a_store_does_instead_nobody_waits_for_ever(tasks: DictStore) -> None:
+    store = SimpleStore(tasks)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(StoreUnavailableError):
+            await tell(store, Author("t"), TaskState.WORKING)
+        with pytest.raises(StoreUnavailableError):
+            await store.load("t", ALICE)
+        await store.close()

@@ -13,7 +13,8 @@ MUTANTS = (*mutants.MUTANTS, *http_mutants.MUTANTS)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.guard for mutant in MUTANTS])
 def test_every_guard_is_where_it_was(mutant: Mutant) -> None:
     for file, old, _ in ((mutant.file, mutant.old, mutant.new), *mutant.also):
-        assert old in (ROOT / "src/apcore_a2a/auth" / file).read_text(encoding="utf-8")
+        source = (ROOT / "src/apcore_a2a/auth" / file).read_text(encoding="utf-8")
+        assert source.count(old) == 1, f"{file}: the text of a guard must occur exactly once"
     assert all((ROOT / path).exists() for path in mutant.tests.split())
 
 

@@ -15,7 +15,7 @@ from apcore_a2a.agents.apcore.agent import ModuleAgent
 from apcore_a2a.agents.apcore.executor import open_modules
 from apcore_a2a.agents.as_agent import as_agent
 from apcore_a2a.app.serve import build
-from apcore_a2a.cli.chat import Command, TurnPrinter, parse_line
+from apcore_a2a.cli.chat import ChatCommand, TurnPrinter, parse_line
 from apcore_a2a.protocol.card import AgentCapabilities
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part
 from tests.cli.conftest import Terminal, hosted, scripted
@@ -43,7 +43,7 @@ def paying() -> Iterator[str]:
     [
         ("  ", []),
         ("hello", [Part(text="hello")]),
-        ("/skill text.stats ", Command("skill", "text.stats")),
+        ("/skill text.stats ", ChatCommand("skill", "text.stats")),
         ("//etc/hosts", [Part(text="/etc/hosts")]),
         ('{"a": 12345678901234567890}', [Part(data={"a": 12345678901234567890}, media_type="application/json")]),
         ("{curly", [Part(text="{curly")]),

@@ -9,7 +9,7 @@ from apcore_a2a.errors import InvalidParamsError, OverloadedError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import copy
 from apcore_a2a.protocol.model import PushConfig, StatusUpdate, Task, TaskState, encode
-from apcore_a2a.storage.contract import MAX_WEBHOOKS, Claim, Report, Webhook, WebhookStore
+from apcore_a2a.storage.contract import MAX_WEBHOOKS, Claim, DeliveryReport, Webhook, WebhookStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.storage.conftest import MakeStore
 from tests.storage.contract import ALICE, BOB, STORES, TTL, Author, Clock, append, tell
@@ -58,7 +58,7 @@ async def deliver_all(store: Store) -> list[tuple[str, int]]:
         events = await store.webhooks.events(task_id, claim.owner, webhook.delivered)
         assert len(events) == webhook.latest - webhook.delivered
         got += [(webhook.config.id, webhook.delivered + 1 + index) for index in range(len(events))]
-        assert await store.webhooks.settle(claim, Report(delivered=webhook.latest))
+        assert await store.webhooks.settle(claim, DeliveryReport(delivered=webhook.latest))
     return got
 
 
@@ -150,8 +150,8 @@ async def test_a_claim_is_one_worker_s_until_its_lease_is_over(name: str, make_s
     assert await store.webhooks.claim(10, LEASE) == []
     clock.now += 1
     second = await claim_one(store)
-    assert not await store.webhooks.settle(first, Report(delivered=1))
-    assert await store.webhooks.settle(second, Report(delivered=1))
+    assert not await store.webhooks.settle(first, DeliveryReport(delivered=1))
+    assert await store.webhooks.settle(second, DeliveryReport(delivered=1))
 
 
 @pytest.mark.parametrize("name", TIMED)
@@ -161,17 +161,19 @@ async def test_a_worker_that_goes_on_keeps_its_claim(name: str, make_store: Make
     await append(store, author.work())
     claim = await claim_one(store)
     clock.now += LEASE - 1
-    assert await store.webhooks.settle(claim, Report(delivered=1, pause=LEASE))
+    assert await store.webhooks.settle(claim, DeliveryReport(delivered=1, pause=LEASE))
     clock.now += LEASE - 1
     assert await store.webhooks.claim(10, LEASE) == []
-    assert await store.webhooks.settle(claim, Report(delivered=2))
+    assert await store.webhooks.settle(claim, DeliveryReport(delivered=2))
 
 
 @pytest.mark.parametrize("name", TIMED)
 async def test_after_a_pause_it_is_tried_again(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name)
     await create(store, Author("t"), hook())
-    await store.webhooks.settle(await claim_one(store), Report(delivered=0, attempts=1, reason="HTTP 500", pause=2))
+    await store.webhooks.settle(
+        await claim_one(store), DeliveryReport(delivered=0, attempts=1, reason="HTTP 500", pause=2)
+    )
     clock.now += 1.5
     assert await store.webhooks.claim(10, LEASE) == []
     clock.now += 0.5
@@ -186,7 +188,7 @@ async def test_the_longest_due_come_first(name: str, make_store: MakeStore, cloc
         await create(store, Author(f"t{number}"), hook(f"t{number}"))
         clock.now += 1
     for claim in await store.webhooks.claim(2, LEASE):
-        await store.webhooks.settle(claim, Report(delivered=0, attempts=1, pause=1))
+        await store.webhooks.settle(claim, DeliveryReport(delivered=0, attempts=1, pause=1))
     clock.now += 2
     later = await store.webhooks.claim(10, LEASE)
     assert [claim.webhook.config.task_id for claim in later[3:]] == ["t0", "t1"]
@@ -194,7 +196,7 @@ async def test_the_longest_due_come_first(name: str, make_store: MakeStore, cloc
 
 async def test_one_that_was_given_up_is_not_claimed_until_it_is_saved_again(store: Store) -> None:
     author = await create(store, Author("t"), hook())
-    given_up = Report(delivered=0, attempts=4, failed=True, reason="timeout")
+    given_up = DeliveryReport(delivered=0, attempts=4, failed=True, reason="timeout")
     assert await store.webhooks.settle(await claim_one(store), given_up)
     await append(store, author.work())
     assert await store.webhooks.claim(10, LEASE) == []
@@ -211,10 +213,10 @@ async def test_a_claim_on_one_that_was_saved_anew_or_removed_is_void(store: Stor
     await create(store, Author("t"), hook())
     claim = await claim_one(store)
     await store.webhooks.save(hook(), ALICE)
-    assert not await store.webhooks.settle(claim, Report(delivered=1))
+    assert not await store.webhooks.settle(claim, DeliveryReport(delivered=1))
     claim = await claim_one(store)
     assert await store.webhooks.remove("t", ALICE, "w")
-    assert not await store.webhooks.settle(claim, Report(delivered=1))
+    assert not await store.webhooks.settle(claim, DeliveryReport(delivered=1))
     assert await store.webhooks.claim(10, LEASE) == []
     assert not await store.webhooks.remove("t", ALICE, "w")
 
@@ -261,7 +263,7 @@ async def test_the_backlog_is_counted(store: Store, clock: Clock) -> None:
     await create(store, Author("u"), hook("u"))
     for claim in await store.webhooks.claim(10, LEASE):
         failed = claim.webhook.config.task_id == "u"
-        await store.webhooks.settle(claim, Report(delivered=0 if failed else 1, failed=failed))
+        await store.webhooks.settle(claim, DeliveryReport(delivered=0 if failed else 1, failed=failed))
     assert (await store.webhooks.backlog()).webhooks == 0
     await append(store, author.chunk("a", "b", "c"))
     clock.now += 7
@@ -302,7 +304,7 @@ async def test_one_that_was_given_up_keeps_no_task(name: str, make_store: MakeSt
     author = await create(store, Author("t"), hook())
     await append(store, author.work())
     await append(store, author.complete())
-    await store.webhooks.settle(await claim_one(store), Report(delivered=0, failed=True))
+    await store.webhooks.settle(await claim_one(store), DeliveryReport(delivered=0, failed=True))
     await tell(store, Author("next"))
     assert await store.load("t", ALICE) is None
     assert await store.webhooks.failed(ALICE, 10) == []
@@ -325,7 +327,7 @@ async def test_sqlite_finds_what_was_not_delivered_after_a_restart(tmp_path: Pat
     await before.open()
     author = await create(before, Author("t"), hook())
     await append(before, author.work())
-    assert await before.webhooks.settle(await claim_one(before), Report(delivered=1, attempts=2, pause=LEASE))
+    assert await before.webhooks.settle(await claim_one(before), DeliveryReport(delivered=1, attempts=2, pause=LEASE))
     await before.close()
     after: Store = SQLiteStore(tmp_path / "tasks.db", clock=clock, monotonic=lambda: 5.0)  # a computer that restarted
     await after.open()

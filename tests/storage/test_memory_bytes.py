@@ -6,7 +6,7 @@ import pytest
 
 from apcore_a2a.errors import LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.model import PushConfig, Task, TaskState, TaskStatus
-from apcore_a2a.storage.contract import Query, Report, Usage, Webhook
+from apcore_a2a.storage.contract import DeliveryReport, Query, Usage, Webhook
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from tests.storage.contract import ALICE, BOB, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
 
@@ -270,7 +270,7 @@ async def test_what_was_kept_for_webhooks_is_free_again_when_they_have_got_it() 
         await append(store, author.chunk("x" * 2_000))
         await append(store, author.complete())
         (claim,) = await store.webhooks.claim(10, 30)
-        assert await store.webhooks.settle(claim, Report(delivered=4))
+        assert await store.webhooks.settle(claim, DeliveryReport(delivered=4))
     remaining = (await store.page(Query(owner=ALICE, limit=100))).total
     assert 5 <= remaining <= 10
 

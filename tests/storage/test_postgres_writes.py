@@ -194,16 +194,16 @@ async def test_a_write_that_was_made_though_its_answer_was_lost_is_not_made_twic
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     author = await tell(store, Author("t"), TaskState.WORKING)
-    answer = writer.Writer._answer
+    answer = writer.PostgresWriter._answer
     lost: list[object] = []
 
-    async def lose(self: writer.Writer, *arguments: object, **options: object) -> None:
+    async def lose(self: writer.PostgresWriter, *arguments: object, **options: object) -> None:
         if not lost:
             lost.append(arguments)
             raise ConnectionResetError
         await answer(self, *arguments, **options)  # type: ignore[arg-type]  # as they came
 
-    monkeypatch.setattr(writer.Writer, "_answer", lose)
+    monkeypatch.setattr(writer.PostgresWriter, "_answer", lose)
     new = Author("new")
     await asyncio.gather(store.create(new.create()), store.append(author.chunk("x")))
     assert lost
@@ -359,7 +359,7 @@ async def test_a_server_that_is_not_there_is_asked_once_for_each_request(error: 
             tried += 1
             raise error
 
-    condition = connection_module.Condition(connection_module.parse_address("postgresql://host/database", {}))
+    condition = connection_module.ServerCondition(connection_module.parse_address("postgresql://host/database", {}))
     asked: Any = Pool()  # Any: it has what is used of a pool
     with pytest.raises(StoreUnavailableError):
         await connection_module.Database(asked, condition).ask(asyncio.sleep)

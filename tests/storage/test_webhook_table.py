@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apcore_a2a.protocol.model import PushConfig, TaskState, encode
-from apcore_a2a.storage.contract import Report, Webhook
+from apcore_a2a.storage.contract import DeliveryReport, Webhook
 from apcore_a2a.storage.webhook_table import STALE_ENTRIES, TaskWebhooks, WebhookTable
 from tests.storage.contract import ALICE, Author, Clock
 
@@ -24,17 +24,17 @@ def table_with(*names: str) -> tuple[WebhookTable, Clock]:
 def test_claims_that_come_and_go_leave_no_trace() -> None:
     table, clock = table_with("put off", "t")
     (first,) = table.claim(1, 30)
-    assert table.settle(first, Report(delivered=0, pause=1e6))
+    assert table.settle(first, DeliveryReport(delivered=0, pause=1e6))
     tracemalloc.start()
     for _ in range(100 * STALE_ENTRIES):  # each makes an entry for the end of its lease, of some hundred bytes
         (claim,) = table.claim(1, 1e9)
-        assert table.settle(claim, Report(delivered=0, attempts=1, pause=1))
+        assert table.settle(claim, DeliveryReport(delivered=0, attempts=1, pause=1))
         clock.now += 1
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert grown < 10 * STALE_ENTRIES * 100
     (claim,) = table.claim(10, 30)
-    assert table.settle(claim, Report(delivered=1))
+    assert table.settle(claim, DeliveryReport(delivered=1))
     assert table.claim(10, 30) == []
     clock.now += 1e6
     (put_off,) = table.claim(10, 30)
@@ -48,7 +48,7 @@ def test_what_only_a_removed_webhook_waited_for_is_let_go() -> None:
     table.add_events("t", [b"{}"], TaskState.COMPLETED)
     for claim in table.claim(10, 30):
         if claim.webhook.config.id == "w":
-            table.settle(claim, Report(delivered=2))
+            table.settle(claim, DeliveryReport(delivered=2))
     assert table.read("t", 0) is not None
     assert table.remove("t", "slow")
     assert table.read("t", 0) is None  # nobody needs the events, so nobody has them
@@ -83,7 +83,7 @@ def test_what_is_kept_is_counted_right_on_the_way(steps: list[tuple[str, str]]) 
                 table.add_events("t", [b"x" * version], state)
             case "deliver":
                 for claim in table.claim(1, 0):
-                    table.settle(claim, Report(delivered=claim.webhook.latest))
+                    table.settle(claim, DeliveryReport(delivered=claim.webhook.latest))
             case "remove":
                 table.remove("t", name)
         clock.now += 1
@@ -98,9 +98,9 @@ def test_only_what_is_over_and_delivered_is_forgotten() -> None:
     for claim in table.claim(10, 30):
         name = claim.webhook.config.task_id
         if name in ("delivered", "runs"):
-            table.settle(claim, Report(delivered=claim.webhook.latest))
+            table.settle(claim, DeliveryReport(delivered=claim.webhook.latest))
         if name == "failed":
-            table.settle(claim, Report(delivered=0, failed=True))
+            table.settle(claim, DeliveryReport(delivered=0, failed=True))
     table.drop_settled()
     assert table.tasks.keys() == {"waiting", "failed", "runs"}
     assert table.tasks["runs"].events  # a 0.3 webhook needs them for the task as it was

@@ -54,7 +54,7 @@ class SigningKey(Struct, frozen=True):
         return {**self.key.as_dict(private=False), "kid": self.kid, "alg": self.algorithm, "use": "sig"}
 
 
-class CardSigner:
+class JWSCardSigner:
     """Signs cards with every key it has: while keys change, readers of either find theirs."""
 
     def __init__(self, keys: list[SigningKey]) -> None:
@@ -119,7 +119,7 @@ def _payloads(card: AgentCard, form: str) -> list[bytes]:
 # ---- keys ---------------------------------------------------------------------------------------------------------
 
 
-def make_signer(source: SigningKeySource) -> CardSigner:
+def make_signer(source: SigningKeySource) -> JWSCardSigner:
     """A signer with the keys of a source.
 
     Raises:
@@ -136,13 +136,13 @@ def make_signer(source: SigningKeySource) -> CardSigner:
         except msgspec.DecodeError as error:
             raise ValueError(f"card_signing_key is no JSON; {_HINT}") from error
     if isinstance(material, str):
-        return CardSigner([_from_pem(material)])
+        return JWSCardSigner([_from_pem(material)])
     if not isinstance(material, Mapping):
         raise ValueError(f"card_signing_key is a {type(material).__name__}; {_HINT}")
     entries = material.get("keys", [material])
     if not isinstance(entries, list) or not 0 < len(entries) <= MAX_KEYS:
         raise ValueError(f"card_signing_key must hold between 1 and {MAX_KEYS} keys")
-    return CardSigner([_from_jwk(entry) for entry in entries])
+    return JWSCardSigner([_from_jwk(entry) for entry in entries])
 
 
 def _is_path(text: str) -> bool:

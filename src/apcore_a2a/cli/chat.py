@@ -45,7 +45,7 @@ MAX_HISTORY: Final = 1000  # lines
 _FILE: Final = re.compile(r'(?<!\S)@(?:"([^"]+)"|([^\s@]\S*))')
 
 
-class Command(Struct, frozen=True):
+class ChatCommand(Struct, frozen=True):
     """A line that is for us, not for the agent: `/name rest`."""
 
     name: str
@@ -66,7 +66,7 @@ def read_line(prompt: str) -> str:
     return line.rstrip("\n")
 
 
-def parse_line(line: str) -> Command | list[Part]:
+def parse_line(line: str) -> ChatCommand | list[Part]:
     """What a line means: a command, or the parts of a message; no parts if it is empty.
 
     Raises:
@@ -79,7 +79,7 @@ def parse_line(line: str) -> Command | list[Part]:
         line = line[1:]
     elif line.startswith("/"):
         name, _, rest = line[1:].partition(" ")
-        return Command(name, rest.strip())
+        return ChatCommand(name, rest.strip())
     if line.startswith("{"):
         with suppress(*NOT_JSON):  # then it is a text that begins so
             return [Part(data=msgspec.json.decode(line), media_type="application/json")]
@@ -340,12 +340,12 @@ def command(skill: str | None, context_id: str | None, save: str | None, **given
 
     def run() -> int:
         with asyncio.Runner() as runner:
-            return Conversation(common, runner, skill=skill, context_id=context_id, save_to=save).run()
+            return ChatSession(common, runner, skill=skill, context_id=context_id, save_to=save).run()
 
     return report_failures(common, run)
 
 
-class Conversation:
+class ChatSession:
     """What is said, by whom it is to be answered, and the task that waits for an answer, if one does."""
 
     def __init__(
@@ -412,14 +412,14 @@ class Conversation:
                 click.echo(f"Error: {error.format_message()}", err=True)
                 continue
             self._was_interrupted = False
-            if isinstance(meant, Command):
+            if isinstance(meant, ChatCommand):
                 if meant.name in ("exit", "quit"):
                     return
                 self._runner.run(self._guarded(self._obey(meant)))
             elif meant:
                 self._runner.run(self._guarded(self._say(meant)))
 
-    def _read(self) -> Command | list[Part]:
+    def _read(self) -> ChatCommand | list[Part]:
         """What the person says next, or answers to what the agent asks."""
         if self._approval is not None:
             return self._ask_approval(self._approval)
@@ -514,7 +514,7 @@ class Conversation:
 
     # ---- commands ---------------------------------------------------------------------------------------------------
 
-    async def _obey(self, meant: Command) -> None:
+    async def _obey(self, meant: ChatCommand) -> None:
         match meant.name:
             case "help":
                 for name, text in COMMANDS.items():

@@ -322,7 +322,7 @@ async def open_recorded_client(
             yield client, recorder
 
 
-class Route(NamedTuple):
+class Destination(NamedTuple):
     """Where an agent is called, and through what."""
 
     url: str
@@ -331,16 +331,16 @@ class Route(NamedTuple):
 
 
 @asynccontextmanager
-async def _open_route(common: CommonOptions) -> AsyncIterator[Route]:
+async def _open_route(common: CommonOptions) -> AsyncIterator[Destination]:
     async with open_network(common) as transport:
         address = agent_address(common.agent)
         if "://" in address:
-            yield Route(address, common.allowed_origins, transport)
+            yield Destination(address, common.allowed_origins, transport)
             return
         card = _read_card(address)
         # Whoever hands over a card trusts the addresses in it.
         origins = (*common.allowed_origins, *card.origins)
-        yield Route(card.url, origins, FileCardTransport(transport, card))
+        yield Destination(card.url, origins, FileCardTransport(transport, card))
 
 
 @asynccontextmanager
@@ -367,7 +367,7 @@ def _with_options(common: CommonOptions, transport: Transport) -> Transport:
 
 
 def _make_client(
-    common: CommonOptions, route: Route, binding: BindingName | None, timeout: float | None = None
+    common: CommonOptions, route: Destination, binding: BindingName | None, timeout: float | None = None
 ) -> A2AClient:
     return A2AClient(
         route.url,

@@ -139,7 +139,7 @@ def print_task_goes_on(common: CommonOptions, task_id: str, reason: BaseExceptio
 # ---- progress -------------------------------------------------------------------------------------------------------
 
 
-class Progress:
+class Spinner:
     """Shows a person that something is going on; shows nothing where nobody is looking."""
 
     def __init__(self, spinner: "Status | None") -> None:
@@ -156,16 +156,16 @@ class Progress:
 
 
 @contextmanager
-def show_progress() -> Iterator[Progress]:
+def show_progress() -> Iterator[Spinner]:
     """A sign of life on standard error, if that is a terminal; it is gone when the result is printed."""
     if not sys.stderr.isatty():
-        yield Progress(None)
+        yield Spinner(None)
         return
     from rich.console import Console  # only for people: scripts need not wait until it is loaded
 
     console = Console(stderr=True)
     with console.status("connecting …") as spinner:
-        yield Progress(spinner)
+        yield Spinner(spinner)
 
 
 # ---- streams --------------------------------------------------------------------------------------------------------

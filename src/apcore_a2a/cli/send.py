@@ -230,7 +230,7 @@ def _send_and_wait(request: SendRequest) -> int:
     return run_with_client(request.common, work, time_limit=None)
 
 
-async def _send_until_rest(client: A2AClient, request: SendRequest, progress: output.Progress) -> Task | Message:
+async def _send_until_rest(client: A2AClient, request: SendRequest, progress: output.Spinner) -> Task | Message:
     # Over a stream if the agent has one, because a stream tells how it goes.
     if (await client.agent_card).capabilities.streaming:
         answer = await _send_over_stream(client, request, progress)
@@ -243,7 +243,7 @@ async def _send_until_rest(client: A2AClient, request: SendRequest, progress: ou
     return answer
 
 
-async def _send_over_stream(client: A2AClient, request: SendRequest, progress: output.Progress) -> Task | Message:
+async def _send_over_stream(client: A2AClient, request: SendRequest, progress: output.Spinner) -> Task | Message:
     """Send, watch the stream to its end, and then ask for the task as a whole."""
     task_id = ""
     try:
@@ -270,7 +270,7 @@ async def _send_over_stream(client: A2AClient, request: SendRequest, progress: o
     return await client.send_message(request.parts, wait=False, **request.options)
 
 
-async def _wait_for_rest(client: A2AClient, common: CommonOptions, task: Task, progress: output.Progress) -> Task:
+async def _wait_for_rest(client: A2AClient, common: CommonOptions, task: Task, progress: output.Spinner) -> Task:
     try:
         return await client.wait(task)
     except output.LEAVING as reason:

@@ -35,7 +35,7 @@ from apcore_a2a.engine.streams import (
     event_stream,
 )
 from apcore_a2a.engine.task import LiveTask
-from apcore_a2a.engine.webhooks.delivery import Delivery, Sender
+from apcore_a2a.engine.webhooks.delivery import Sender, WebhookDelivery
 from apcore_a2a.engine.webhooks.operations import Webhooks
 from apcore_a2a.errors import InvalidParamsError, UnsupportedOperationError, Violation
 from apcore_a2a.protocol import model
@@ -105,7 +105,7 @@ class Engine:
             TypeError: the store keeps no webhooks.
         """
         kept = webhooks_of(self.store)
-        webhooks = Webhooks(kept, sender, Delivery(kept, sender, observer=self._observer), self._runs)
+        webhooks = Webhooks(kept, sender, WebhookDelivery(kept, sender, observer=self._observer), self._runs)
         self.webhooks = webhooks
         self._intake.offer_webhooks(webhooks)
         self._recovery.offer_webhooks(webhooks)

@@ -39,7 +39,7 @@ class Events(Protocol):
     def close(self) -> None: ...
 
 
-class Followed(Protocol):
+class StreamSource(Protocol):
     """What a stream reads: a log, and the task itself for one that has fallen behind."""
 
     @property
@@ -59,7 +59,7 @@ class Stream:
     def __init__(
         self,
         ready: list[LogEntry],
-        source: Followed | None = None,
+        source: StreamSource | None = None,
         *,
         after: int = 0,
         until: frozenset[TaskState] = UNTIL_ENDED,
@@ -124,7 +124,7 @@ class Stream:
         self._source.log.wait(self._waiter)
         await self._waiter
 
-    async def _start_again(self, source: Followed) -> None:
+    async def _start_again(self, source: StreamSource) -> None:
         """A reader that fell out of the log's window goes on with what is stored, or from the task as it is now."""
         records = None
         behind = source.log.version - self._after

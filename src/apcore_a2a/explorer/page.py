@@ -29,7 +29,7 @@ _ELEMENT: Final = "<{tag}>(.*?)</{tag}>"
 Headers = list[tuple[bytes, bytes]]
 
 
-class Page:
+class BuiltPage:
     """The built page as bytes, and its headers.
 
     Args:
@@ -73,7 +73,7 @@ class ExplorerPage:
 
     def __init__(self, prefix: str, *, options: tuple[str, ...] = ()) -> None:
         # Up as many levels as the prefix has: /tools/explorer/ is two below the agent.
-        self._page = Page(root="../" * prefix.count("/"), options=options)
+        self._page = BuiltPage(root="../" * prefix.count("/"), options=options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]

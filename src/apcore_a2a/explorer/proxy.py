@@ -24,7 +24,7 @@ from apcore_a2a.client.auth import Auth, AuthContext
 from apcore_a2a.client.discovery import MAX_CARD
 from apcore_a2a.client.transport import HttpRequest, HttpResponse, Transport
 from apcore_a2a.errors import A2AConnectionError, A2AError
-from apcore_a2a.explorer.page import Headers, Page, answer
+from apcore_a2a.explorer.page import BuiltPage, Headers, answer
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from apcore_a2a.web import is_loopback
@@ -78,7 +78,7 @@ class ExplorerProxy:
         self._card: AgentCard | None = None
         self._key_headers: frozenset[str] = frozenset()
         self.secret = secrets.token_urlsafe(24)
-        self._page = Page(root="../", agent=f"{self._base}/")
+        self._page = BuiltPage(root="../", agent=f"{self._base}/")
 
     @property
     def path(self) -> str:

@@ -134,7 +134,7 @@ class Claim(Struct, frozen=True):
     """Which claim on this webhook it is: an older one can settle nothing."""
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class DeliveryReport(Struct, frozen=True, kw_only=True):
     """What came of a claim. The webhook takes all of it over, and may be claimed again after `pause` seconds.
 
     A worker that goes on with the next event reports `pause=lease`: nobody else may claim it meanwhile.
@@ -254,7 +254,7 @@ class WebhookStore(Protocol):
         dead may be claimed at once.
         """
 
-    async def settle(self, claim: Claim, report: Report) -> bool:
+    async def settle(self, claim: Claim, report: DeliveryReport) -> bool:
         """Write down what came of a claim; false, and nothing is written, if the claim is void."""
 
     async def task_at(self, task_id: str, owner: str, version: int) -> Document | None:

@@ -21,10 +21,10 @@ from apcore_a2a.storage.contract import (
     Backlog,
     Change,
     Claim,
+    DeliveryReport,
     Page,
     Query,
     Record,
-    Report,
     SavedPushConfig,
     TaskStore,
     Usage,
@@ -228,7 +228,7 @@ class SimpleWebhooks:
     async def claim(self, limit: int, lease: float) -> Sequence[Claim]:
         return self._table.claim(limit, lease)
 
-    async def settle(self, claim: Claim, report: Report) -> bool:
+    async def settle(self, claim: Claim, report: DeliveryReport) -> bool:
         return self._table.settle(claim, report)
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:

@@ -27,10 +27,10 @@ from apcore_a2a.storage.contract import (
     Backlog,
     Change,
     Claim,
+    DeliveryReport,
     Page,
     Query,
     Record,
-    Report,
     TaskListResult,
     Usage,
     Webhook,
@@ -588,7 +588,7 @@ class MemoryWebhooks:
     async def claim(self, limit: int, lease: float) -> Sequence[Claim]:
         return self._table.claim(limit, lease)
 
-    async def settle(self, claim: Claim, report: Report) -> bool:
+    async def settle(self, claim: Claim, report: DeliveryReport) -> bool:
         stored = self._find(claim.webhook.config.task_id, claim.owner)
         if stored is None or not self._table.settle(claim, report):
             return False

@@ -20,7 +20,7 @@ from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Document, Task, TaskState, decode_task, encode
-from apcore_a2a.storage.contract import ALL, MAX_WEBHOOKS, Backlog, Claim, Report, Webhook
+from apcore_a2a.storage.contract import ALL, MAX_WEBHOOKS, Backlog, Claim, DeliveryReport, Webhook
 
 STALE_ENTRIES: Final = 64  # in the heap, for each task
 TOO_MANY: Final = f"A task has {MAX_WEBHOOKS} webhooks at most; delete one first"
@@ -199,7 +199,7 @@ class WebhookTable:
             claimed.append(Claim(row.webhook, kept.owner, row.claim))
         return claimed
 
-    def settle(self, claim: Claim, report: Report) -> bool:
+    def settle(self, claim: Claim, report: DeliveryReport) -> bool:
         config = claim.webhook.config
         kept = self.tasks.get(config.task_id)
         row = kept.rows.get(config.id) if kept is not None else None

@@ -10,7 +10,7 @@ import pytest
 
 from apcore_a2a.engine.context import Silent
 from apcore_a2a.engine.webhooks import delivery
-from apcore_a2a.engine.webhooks.delivery import Delivery, Notification
+from apcore_a2a.engine.webhooks.delivery import Notification, WebhookDelivery
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import PushConfig, TaskState
 from apcore_a2a.storage.contract import Webhook
@@ -73,7 +73,7 @@ class Yard:
         self.clock = Clock()
         self.store = InMemoryTaskStore(clock=self.clock)
         self.postman = postman
-        self.delivery = Delivery(self.store.webhooks, postman, observer=Silent(), clock=self.clock)
+        self.delivery = WebhookDelivery(self.store.webhooks, postman, observer=Silent(), clock=self.clock)
 
     async def task(self, name: str, to: str = "good", *, version: str = "1.0", events: int = 1) -> Author:
         author = Author(name)

@@ -8,7 +8,7 @@ from apcore_a2a.engine.event_log import EventLog
 from apcore_a2a.engine.webhooks import delivery
 from apcore_a2a.engine.webhooks.delivery import Notification
 from apcore_a2a.errors import StoreUnavailableError
-from apcore_a2a.storage.contract import Claim, Report
+from apcore_a2a.storage.contract import Claim, DeliveryReport
 from tests.engine.webhooks.test_delivery import Postman, Yard, numbers, yard
 from tests.fakes import Gate
 from tests.storage.contract import ALICE
@@ -214,7 +214,7 @@ async def test_one_that_was_removed_meanwhile_is_neither_tried_again_nor_given_u
     async with yard(bad=["no"]) as place:
         settle = place.store.webhooks.settle
 
-        async def remove_first(claim: Claim, report: Report) -> bool:
+        async def remove_first(claim: Claim, report: DeliveryReport) -> bool:
             await place.store.webhooks.remove("t", ALICE, "w")
             settled.put_nowait(await settle(claim, report))
             return False

@@ -65,7 +65,7 @@ def error_text(error: Any) -> str:
     return str(getattr(said, "message", None) or "Internal error")
 
 
-class _EventQueue(_EVENTS.EventQueue):  # type: ignore[misc]  # of a class that mypy does not see
+class _EventQueue03(_EVENTS.EventQueue):  # type: ignore[misc]  # of a class that mypy does not see
     """Where the executor publishes; whatever else a queue of 0.3 can do is the server's business."""
 
     def __init__(self, queue: executors.EventQueue) -> None:
@@ -77,4 +77,4 @@ class _EventQueue(_EVENTS.EventQueue):  # type: ignore[misc]  # of a class that 
 
 
 def make_queue(queue: executors.EventQueue) -> Any:
-    return _EventQueue(queue)
+    return _EventQueue03(queue)

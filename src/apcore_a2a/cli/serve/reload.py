@@ -34,7 +34,7 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _ENDED_BY_SIGNAL: Final = (-signal.SIGINT, -signal.SIGTERM, -1)
 
 
-class News(Enum):
+class SupervisorEvent(Enum):
     """What a supervisor waits for."""
 
     CHANGED = "a Python file has changed"
@@ -53,7 +53,7 @@ class Supervisor:
         descriptors = ",".join(map(str, self._inherited))
         self._command = [sys.executable, "-m", "apcore_a2a", *arguments, "--supervised", descriptors]
         self._directory = directory
-        self._news: asyncio.Queue[News] = asyncio.Queue()
+        self._news: asyncio.Queue[SupervisorEvent] = asyncio.Queue()
         self._stopped_by = signal.SIGTERM  # of those that News.STOP is about, the last
         self._stop_watching = asyncio.Event()
 
@@ -63,7 +63,7 @@ class Supervisor:
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             self._stopped_by = signal.Signals(number)
-            loop.call_soon_threadsafe(self._news.put_nowait, News.STOP)
+            loop.call_soon_threadsafe(self._news.put_nowait, SupervisorEvent.STOP)
 
         before = {number: signal.signal(number, on_signal) for number in _signals()}
         try:
@@ -79,19 +79,19 @@ class Supervisor:
 
     async def _watch(self) -> None:
         async for _ in awatch(self._directory, watch_filter=PythonFilter(), stop_event=self._stop_watching):
-            self._news.put_nowait(News.CHANGED)
+            self._news.put_nowait(SupervisorEvent.CHANGED)
 
     async def _keep_running(self, group: asyncio.TaskGroup) -> int:
         while True:
             child = await self._start()
             ending = group.create_task(self._tell_end(child))
             news = await self._news.get()
-            if news is News.ENDED and child.returncode in (0, NOT_STARTED):
+            if news is SupervisorEvent.ENDED and child.returncode in (0, NOT_STARTED):
                 return child.returncode
-            if news is News.ENDED:
+            if news is SupervisorEvent.ENDED:
                 click.echo(f"Waiting for a change in {self._directory} (Ctrl-C ends)", err=True)
                 news = await self._news.get()
-            if news is News.STOP:
+            if news is SupervisorEvent.STOP:
                 self._close_sockets()  # nobody comes after this one
                 return await self._end(child, ending, LAST_GRACE, self._stopped_by)
             click.echo("Python files have changed: starting anew", err=True)
@@ -103,7 +103,7 @@ class Supervisor:
         """What has come meanwhile is about the process that is gone. Whether there was a signal among it."""
         was_stopped = False
         while not self._news.empty():
-            if self._news.get_nowait() is News.STOP:
+            if self._news.get_nowait() is SupervisorEvent.STOP:
                 was_stopped = True
         return was_stopped
 
@@ -114,7 +114,7 @@ class Supervisor:
 
     async def _tell_end(self, child: asyncio.subprocess.Process) -> None:
         await child.wait()
-        self._news.put_nowait(News.ENDED)
+        self._news.put_nowait(SupervisorEvent.ENDED)
 
     async def _end(
         self, child: asyncio.subprocess.Process, ending: "asyncio.Task[None]", grace: float, number: signal.Signals

@@ -18,7 +18,7 @@ from apcore_a2a.cli.failures import EXIT_FAILED, Failure, explain
 from apcore_a2a.cli.options import CommonOptions
 from apcore_a2a.cli.skills import complete_skill
 from apcore_a2a.cli.validate.card_checks import Finding, Result, Rule, check_card, check_signature
-from apcore_a2a.cli.validate.probes import Conversation, converse, probe
+from apcore_a2a.cli.validate.probes import ProbeMessage, converse, probe
 from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import BINDING_NAMES, BindingName
 from apcore_a2a.errors import A2ADiscoveryError, A2AError, UnauthenticatedError
@@ -62,7 +62,7 @@ def validate_agent(
     limit = common.timeout or TIME_LIMIT
 
     async def check_and_report() -> int:
-        report = Report()
+        report = ValidationReport()
         try:
             async with asyncio.timeout(limit):
                 await _check(common, Wish(behaviour, message, skill), report, limit)
@@ -88,7 +88,7 @@ class Wish(NamedTuple):
     skill: str | None
 
 
-class Report:
+class ValidationReport:
     """What was found so far: whatever an agent does, there is something to print."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Report:
         self.found += rule.judge([text])
 
 
-async def _check(common: CommonOptions, wish: Wish, report: Report, limit: float) -> None:
+async def _check(common: CommonOptions, wish: Wish, report: ValidationReport, limit: float) -> None:
     bindings = await _check_card(common, report, limit / CALLS)
     if not wish.behaviour:
         return
@@ -124,7 +124,7 @@ async def _check(common: CommonOptions, wish: Wish, report: Report, limit: float
             await _check_behaviour(client, recorder, wish, report, limit / MESSAGES)
 
 
-async def _check_card(common: CommonOptions, report: Report, timeout: float) -> list[BindingName]:
+async def _check_card(common: CommonOptions, report: ValidationReport, timeout: float) -> list[BindingName]:
     """Look at the card; answers the bindings over which the agent can be tried."""
     async with open_recorded_client(common, timeout=timeout) as (client, recorder):
         card: AgentCard | None = None
@@ -161,14 +161,14 @@ def _bindings_to_try(common: CommonOptions, card: AgentCard) -> list[BindingName
 
 
 async def _check_behaviour(
-    client: A2AClient, recorder: RecordingTransport, wish: Wish, report: Report, patience: float
+    client: A2AClient, recorder: RecordingTransport, wish: Wish, report: ValidationReport, patience: float
 ) -> None:
     binding = ""
     try:
         binding = (await client.interface).protocol_binding.lower()
         checks = [probe(client, recorder)]
         if wish.message is not None:
-            checks.append(converse(client, recorder, Conversation(wish.message, wish.skill, patience)))
+            checks.append(converse(client, recorder, ProbeMessage(wish.message, wish.skill, patience)))
         for check in checks:
             async with aclosing(check) as findings:
                 async for finding in findings:

@@ -260,7 +260,7 @@ SSE: Final = Rule("stream.media-type", "9.4.2", "A stream is text/event-stream")
 SUBSCRIBE: Final = Rule("subscribe.ended-task", "3.1.6", "A task that has ended answers UnsupportedOperationError")
 
 
-class Conversation(NamedTuple):
+class ProbeMessage(NamedTuple):
     """What to send, and how long to wait for what comes back."""
 
     text: str
@@ -268,7 +268,7 @@ class Conversation(NamedTuple):
     patience: float
 
 
-async def converse(client: A2AClient, recorder: RecordingTransport, given: Conversation) -> AsyncGenerator[Finding]:
+async def converse(client: A2AClient, recorder: RecordingTransport, given: ProbeMessage) -> AsyncGenerator[Finding]:
     """Send the caller's message, plainly and over a stream, and look at what comes back."""
     try:
         answer = await client.send_message(given.text, wait=False, skill=given.skill, timeout=given.patience)
@@ -337,7 +337,7 @@ class Streamed(Struct):
         self.count += 1
 
 
-async def _check_stream(client: A2AClient, recorder: RecordingTransport, given: Conversation) -> list[Finding]:
+async def _check_stream(client: A2AClient, recorder: RecordingTransport, given: ProbeMessage) -> list[Finding]:
     seen = Streamed()
     problems = []
     try:
@@ -358,7 +358,7 @@ async def _check_stream(client: A2AClient, recorder: RecordingTransport, given: 
     return findings
 
 
-async def _read_stream(client: A2AClient, given: Conversation, seen: Streamed) -> None:
+async def _read_stream(client: A2AClient, given: ProbeMessage, seen: Streamed) -> None:
     async with aclosing(client.stream_message(given.text, skill=given.skill)) as stream:
         async for event in stream:
             seen.add(event)

@@ -31,7 +31,7 @@ from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.dialect import DIALECTS
 from apcore_a2a.protocol.model import ArtifactUpdate, PushConfig
-from apcore_a2a.storage.contract import Backlog, Claim, Report, WebhookStore
+from apcore_a2a.storage.contract import Backlog, Claim, DeliveryReport, WebhookStore
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class _ByteBudget:
                 self._freed.notify_all()
 
 
-class Delivery:
+class WebhookDelivery:
     """Delivers what webhooks wait for, from `start` to `drain`."""
 
     def __init__(
@@ -249,7 +249,7 @@ class Delivery:
         # As the store has it: a worker may have been stopped in the middle of writing down how far it had got.
         for webhook in await self._store.of_task(config.task_id, claim.owner) or ():
             if webhook.config.id == config.id:
-                report = Report(
+                report = DeliveryReport(
                     delivered=webhook.delivered,
                     attempts=webhook.attempts,
                     failed=webhook.failed,
@@ -326,7 +326,9 @@ class Delivery:
 
     async def _postpone(self, claim: Claim, seconds: float) -> None:
         webhook = claim.webhook
-        report = Report(delivered=webhook.delivered, attempts=webhook.attempts, reason=webhook.reason, pause=seconds)
+        report = DeliveryReport(
+            delivered=webhook.delivered, attempts=webhook.attempts, reason=webhook.reason, pause=seconds
+        )
         await self._store.settle(claim, report)
         self._wake_after(seconds)
 
@@ -395,7 +397,9 @@ class Delivery:
         if self._clock() - since < FRESH:
             return True
         webhook = claim.webhook
-        report = Report(delivered=webhook.delivered, attempts=webhook.attempts, reason=webhook.reason, pause=LEASE)
+        report = DeliveryReport(
+            delivered=webhook.delivered, attempts=webhook.attempts, reason=webhook.reason, pause=LEASE
+        )
         return await self._store.settle(claim, report)
 
     def _give_back_queue(self, target: Target) -> None:
@@ -417,7 +421,7 @@ class Delivery:
             # One by one: each may be as large as an event may be.
             records = await self._store.events(webhook.config.task_id, claim.owner, delivered, 1)
             if not records:  # the task is gone, or its events are
-                await self._store.settle(claim, Report(delivered=webhook.latest))
+                await self._store.settle(claim, DeliveryReport(delivered=webhook.latest))
                 return
             notification = await self._write(claim, records[0], delivered + 1)
             if notification is not None:
@@ -430,7 +434,7 @@ class Delivery:
             if notification is None and delivered < last:
                 continue
             pause = LEASE if delivered < last else 0.0
-            if not await self._store.settle(claim, Report(delivered=delivered, attempts=attempts, pause=pause)):
+            if not await self._store.settle(claim, DeliveryReport(delivered=delivered, attempts=attempts, pause=pause)):
                 return
 
     async def _write(self, claim: Claim, record: bytes, number: int) -> Notification | None:
@@ -467,13 +471,13 @@ class Delivery:
         details = {"task_id": config.task_id, "config_id": config.id, "reason": reason, "attempts": attempts + 1}
         if attempts < len(RETRY_DELAYS):
             pause = RETRY_DELAYS[attempts]
-            report = Report(delivered=delivered, attempts=attempts + 1, reason=reason, pause=pause)
+            report = DeliveryReport(delivered=delivered, attempts=attempts + 1, reason=reason, pause=pause)
             if await self._store.settle(claim, report):
                 logger.warning("webhook will be tried again", extra=details)
                 self._observer.notification_retried(config.task_id)
                 self._wake_after(pause)
         else:
-            report = Report(delivered=delivered, attempts=attempts + 1, reason=reason, failed=True)
+            report = DeliveryReport(delivered=delivered, attempts=attempts + 1, reason=reason, failed=True)
             if await self._store.settle(claim, report):
                 logger.warning("webhook given up", extra=details)
                 self._observer.webhook_given_up(config.task_id)

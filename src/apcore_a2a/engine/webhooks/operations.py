@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from apcore_a2a.engine.context import CallContext
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.task import LiveTask
-from apcore_a2a.engine.webhooks.delivery import Delivery, Sender
+from apcore_a2a.engine.webhooks.delivery import Sender, WebhookDelivery
 from apcore_a2a.errors import InvalidParamsError, PushNotificationNotSupportedError, TaskNotFoundError, Violation
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.model import ListPushConfigs, PushConfig, PushConfigPage, PushConfigRef
@@ -31,7 +31,7 @@ def check_inline(webhooks: "Webhooks | None", config: PushConfig, context: CallC
 class Webhooks:
     """The webhooks of an engine's tasks."""
 
-    def __init__(self, store: WebhookStore, sender: Sender, delivery: Delivery, runs: Runs) -> None:
+    def __init__(self, store: WebhookStore, sender: Sender, delivery: WebhookDelivery, runs: Runs) -> None:
         self._store = store
         self._sender = sender
         self._runs = runs

@@ -347,7 +347,7 @@ _REQUEST_READERS: Final[dict[Operation, Callable[[Any], Any]]] = {  # the others
 }
 
 
-class _EventWriter(NamedTuple):
+class _EventForm(NamedTuple):
     """How an event is written: from the model's JSON, which is 1.0, to that of 0.3, and from there to ProtoJSON."""
 
     member: str
@@ -360,10 +360,10 @@ class _EventWriter(NamedTuple):
 
 
 _WRITERS: Final = {
-    Task: _EventWriter("task", values.task, write_task),
-    Message: _EventWriter("message", values.message, write_message),
-    StatusUpdate: _EventWriter("statusUpdate", values.status_update, write_status_update),
-    ArtifactUpdate: _EventWriter("artifactUpdate", values.artifact_update, write_artifact_update),
+    Task: _EventForm("task", values.task, write_task),
+    Message: _EventForm("message", values.message, write_message),
+    StatusUpdate: _EventForm("statusUpdate", values.status_update, write_status_update),
+    ArtifactUpdate: _EventForm("artifactUpdate", values.artifact_update, write_artifact_update),
 }
 
 

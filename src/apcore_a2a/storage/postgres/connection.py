@@ -155,7 +155,7 @@ def why_not(error: BaseException, address: Address) -> StoreUnavailableError:
     return StoreUnavailableError(text)
 
 
-class Condition:
+class ServerCondition:
     """Whether the database answers: for health, and for the log. It is said once a minute, and once when it is over."""
 
     def __init__(self, address: Address) -> None:
@@ -224,7 +224,7 @@ T = TypeVar("T")
 class Database:
     """A few connections that take turns."""
 
-    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", condition: Condition) -> None:
+    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", condition: ServerCondition) -> None:
         self._pool = pool
         self._condition = condition
 

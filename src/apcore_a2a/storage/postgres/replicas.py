@@ -18,15 +18,15 @@ from apcore_a2a.storage.contract import Command, Followed, Hint, News, Record
 from apcore_a2a.storage.postgres.connection import (
     FAILURES,
     Address,
-    Condition,
     Connection,
     Database,
+    ServerCondition,
     close_quietly,
     connect,
 )
 from apcore_a2a.storage.postgres.reads import load
 from apcore_a2a.storage.postgres.statements import to_bytes, to_text
-from apcore_a2a.storage.postgres.writer import EVERYBODY, Writer
+from apcore_a2a.storage.postgres.writer import EVERYBODY, PostgresWriter
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class Signals:
     waits does not wait long.
     """
 
-    def __init__(self, address: Address, condition: Condition) -> None:
+    def __init__(self, address: Address, condition: ServerCondition) -> None:
         self._address = address
         self._condition = condition
         self._channel = ""
@@ -259,7 +259,9 @@ class PostgresReplicas:
     What it does by itself, again and again, goes by `upkeep`, and waits for no client; the rest is what clients want.
     """
 
-    def __init__(self, database: Database, signals: Signals, writer: Writer, *, upkeep: Database, lease: float) -> None:
+    def __init__(
+        self, database: Database, signals: Signals, writer: PostgresWriter, *, upkeep: Database, lease: float
+    ) -> None:
         self.lease = lease
         self._database = database
         self._upkeep = upkeep

@@ -17,9 +17,9 @@ from apcore_a2a.storage.postgres import reads
 from apcore_a2a.storage.postgres.connection import (
     FAILURES,
     READERS,
-    Condition,
     Connection,
     Database,
+    ServerCondition,
     close_quietly,
     connect_for_steps,
     connect_pool,
@@ -30,7 +30,7 @@ from apcore_a2a.storage.postgres.replicas import PostgresReplicas, Signals
 from apcore_a2a.storage.postgres.schema import check_name, prepare
 from apcore_a2a.storage.postgres.statements import make_write, to_bytes
 from apcore_a2a.storage.postgres.webhooks import PostgresWebhooks
-from apcore_a2a.storage.postgres.writer import Retention, Writer
+from apcore_a2a.storage.postgres.writer import PostgresWriter, RetentionRule
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class PostgresStore:
         self.address = parse_address(url, _OPTIONS)
         check_name(self.address.schema)
         self.lease = lease
-        self.retention = Retention(ttl=ttl, max_tasks=max_tasks, clock=clock)
+        self.retention = RetentionRule(ttl=ttl, max_tasks=max_tasks, clock=clock)
         self._opened: _Parts | None = None
         self.webhooks = PostgresWebhooks(self)
 
@@ -101,7 +101,7 @@ class PostgresStore:
         Raises:
             StoreUnavailableError: it cannot be used; the text says why, and what to do.
         """
-        condition = Condition(self.address)
+        condition = ServerCondition(self.address)
         try:
             tokens = await self._prepare()
             readers = Database(await connect_pool(self.address, READERS), condition)
@@ -200,14 +200,14 @@ class _Parts:
     """What a store is made of while it is open."""
 
     def __init__(
-        self, database: Database, upkeep: Database, tokens: PageTokens, condition: Condition, store: PostgresStore
+        self, database: Database, upkeep: Database, tokens: PageTokens, condition: ServerCondition, store: PostgresStore
     ) -> None:
         self.database = database
         self._upkeep = upkeep
         self.tokens = tokens
         self.condition = condition
         self.signals = Signals(store.address, condition)
-        self.writer = Writer(store.address, condition, store.retention, wake=self.signals.wake_watchers)
+        self.writer = PostgresWriter(store.address, condition, store.retention, wake=self.signals.wake_watchers)
         self.replicas = PostgresReplicas(database, self.signals, self.writer, upkeep=upkeep, lease=store.lease)
 
     async def open(self) -> None:

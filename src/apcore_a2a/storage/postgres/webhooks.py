@@ -15,12 +15,12 @@ import msgspec
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import Document, PushConfig, encode
-from apcore_a2a.storage.contract import ALL, MAX_WEBHOOKS, Backlog, Claim, Report, Webhook
+from apcore_a2a.storage.contract import ALL, MAX_WEBHOOKS, Backlog, Claim, DeliveryReport, Webhook
 from apcore_a2a.storage.postgres import reads
 from apcore_a2a.storage.postgres.connection import Connection, Database
 from apcore_a2a.storage.postgres.schema import STATES
 from apcore_a2a.storage.postgres.statements import to_bytes, to_text
-from apcore_a2a.storage.postgres.writer import Retention
+from apcore_a2a.storage.postgres.writer import RetentionRule
 
 _COLUMNS: Final = "config, a2a_version, delivered, latest, attempts, failed, reason"
 _WAITING: Final = "NOT failed AND delivered < latest"
@@ -79,7 +79,7 @@ _BACKLOG: Final = f"""
 class OpenStore(Protocol):
     """What is asked of the store whose webhooks they are."""
 
-    retention: Retention
+    retention: RetentionRule
 
     @property
     def database(self) -> Database: ...
@@ -116,7 +116,7 @@ class PostgresWebhooks:
         rows.sort(key=itemgetter("was_due"))
         return [Claim(_to_webhook(row), to_text(row["owner"]), row["claim"]) for row in rows]
 
-    async def settle(self, claim: Claim, report: Report) -> bool:
+    async def settle(self, claim: Claim, report: DeliveryReport) -> bool:
         config = claim.webhook.config
         what = (report.delivered, report.attempts, report.failed, report.reason, report.pause)
         which = (to_bytes(config.task_id), to_bytes(claim.owner), to_bytes(config.id), claim.number)

@@ -17,8 +17,8 @@ from apcore_a2a.errors import OverloadedError, StaleWriteError, StoreUnavailable
 from apcore_a2a.storage.postgres.connection import (
     FAILURES,
     Address,
-    Condition,
     Connection,
+    ServerCondition,
     close_quietly,
     connect,
     is_lost,
@@ -63,7 +63,7 @@ Wake = Callable[[dict[str, list[int]]], None]
 """Called after a commit: which tasks were written, by their numbers, for each replica that watches them."""
 
 
-class Retention:
+class RetentionRule:
     """How long ended tasks are kept, and how many tasks there may be. `clock` is for tests: None is the server's."""
 
     def __init__(self, *, ttl: float, max_tasks: int | None, clock: Callable[[], float] | None) -> None:
@@ -78,10 +78,10 @@ class Retention:
         return self.clock()
 
 
-class Writer:
+class PostgresWriter:
     """Writes what is submitted, in its order."""
 
-    def __init__(self, address: Address, condition: Condition, retention: Retention, *, wake: Wake) -> None:
+    def __init__(self, address: Address, condition: ServerCondition, retention: RetentionRule, *, wake: Wake) -> None:
         self.replica = ""  # the name under which tasks are run here
         self._address = address
         self._condition = condition

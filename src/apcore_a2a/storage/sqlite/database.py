@@ -238,7 +238,7 @@ BY_CODE: Final = {
 _PROBED: Final = (Trouble.FULL, Trouble.FAILING)
 
 
-class Condition:
+class FileCondition:
     """What the last reads and writes have shown of the file. The writer thread and all readers report here."""
 
     def __init__(self) -> None:

@@ -18,12 +18,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import Document
-from apcore_a2a.storage.contract import ALL, Backlog, Change, Claim, Page, Query, Record, Report, Usage, Webhook
+from apcore_a2a.storage.contract import ALL, Backlog, Change, Claim, DeliveryReport, Page, Query, Record, Usage, Webhook
 from apcore_a2a.storage.cursor import PageTokens
 from apcore_a2a.storage.sqlite import reads, webhooks
-from apcore_a2a.storage.sqlite.database import Condition, DatabaseFile
+from apcore_a2a.storage.sqlite.database import DatabaseFile, FileCondition
 from apcore_a2a.storage.sqlite.schema import connect_reader, connect_writer, read_page_key
-from apcore_a2a.storage.sqlite.writer import AgeClock, Tables, Writer, take_snapshot
+from apcore_a2a.storage.sqlite.writer import AgeClock, SQLiteWriter, Tables, take_snapshot
 
 WEEK: Final = 7 * 24 * 3600
 READER_THREADS: Final = 4
@@ -207,7 +207,7 @@ class SQLiteWebhooks:
             return []
         return await self._database.submit(webhooks.claim, limit, lease)
 
-    async def settle(self, claim: Claim, report: Report) -> bool:
+    async def settle(self, claim: Claim, report: DeliveryReport) -> bool:
         return await self._database.submit(webhooks.settle, claim, report)
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
@@ -247,8 +247,8 @@ class _OpenDatabase:
     def __init__(self, connections: _Connections, tables: Tables) -> None:
         self.connections = connections
         self.tables = tables
-        self.condition = Condition()
-        self.writer = Writer(tables, connections.file, self.condition)
+        self.condition = FileCondition()
+        self.writer = SQLiteWriter(tables, connections.file, self.condition)
         self._loop = asyncio.get_running_loop()
 
     def submit(self, apply: Callable[[Tables, *Arguments], T], *args: *Arguments) -> "asyncio.Future[T]":

@@ -13,7 +13,7 @@ import msgspec
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import PushConfig
-from apcore_a2a.storage.contract import MAX_WEBHOOKS, Backlog, Claim, Report, Webhook
+from apcore_a2a.storage.contract import MAX_WEBHOOKS, Backlog, Claim, DeliveryReport, Webhook
 from apcore_a2a.storage.sqlite.schema import STATES
 from apcore_a2a.storage.sqlite.writer import Tables
 
@@ -82,7 +82,7 @@ def claim(tables: Tables, limit: int, lease: float) -> list[Claim]:
     return claims
 
 
-def settle(tables: Tables, claim: Claim, report: Report) -> bool:
+def settle(tables: Tables, claim: Claim, report: DeliveryReport) -> bool:
     config = claim.webhook.config
     due = tables.clock.monotonic() + report.pause
     what = (report.delivered, report.attempts, report.failed, report.reason, due)

@@ -16,7 +16,7 @@ from apcore_a2a.errors import A2AError, OverloadedError, StaleWriteError, StoreU
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import TaskState, encode
 from apcore_a2a.storage.contract import Change, Webhook
-from apcore_a2a.storage.sqlite.database import PROBE_INTERVAL, Condition, DatabaseFile
+from apcore_a2a.storage.sqlite.database import PROBE_INTERVAL, DatabaseFile, FileCondition
 from apcore_a2a.storage.sqlite.schema import CODES, event_key, roll_back
 
 logger = logging.getLogger(__name__)
@@ -388,10 +388,10 @@ class _PendingWrite(Struct, gc=False):
     future: "asyncio.Future[Any]"  # Any: of what `apply` returns
 
 
-class Writer:
+class SQLiteWriter:
     """Calls methods of `Tables` in a thread of its own."""
 
-    def __init__(self, tables: Tables, file: DatabaseFile, condition: Condition) -> None:
+    def __init__(self, tables: Tables, file: DatabaseFile, condition: FileCondition) -> None:
         self._tables = tables
         self._file = file
         self._condition = condition

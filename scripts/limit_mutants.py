@@ -17,7 +17,7 @@ CONTEXT: Final = "../engine/context.py"
 MOMENTS: Final = "../http/rate_limit.py"
 STORED: Final = "../engine/stored_limits.py"
 ROUTES: Final = "../app/routes.py"
-_ROOM: Final = "        if self._has_all(allowance):\n            raise"
+_ROOM: Final = "        if self._has_all(quota_key):\n            raise"
 _LIST: Final = '                named += value.decode("latin-1").split(",")'
 
 LIMITS: Final = (
@@ -75,14 +75,14 @@ LIMITS: Final = (
     Mutant(
         "the nameless run and watch less",
         CONTEXT,
-        "if anonymous_part == 1 or not allowance.startswith(_NAMELESS):",
+        "if anonymous_part == 1 or not quota_key.startswith(_NAMELESS):",
         "if True:",
         f"{RATES} {STREAMS} {RUNS}",
     ),
     Mutant(
         "who has a name has a whole share",
         CONTEXT,
-        "if anonymous_part == 1 or not allowance.startswith(_NAMELESS):",
+        "if anonymous_part == 1 or not quota_key.startswith(_NAMELESS):",
         "if anonymous_part == 1:",
         f"{RATES} {STREAMS} {RUNS}",
     ),
@@ -109,7 +109,7 @@ LIMITS: Final = (
     Mutant(
         "a message to an old task needs a place",
         "../engine/intake.py",
-        "        self._runs.keep_place(live, context.allowance)\n",
+        "        self._runs.keep_place(live, context.quota_key)\n",
         "",
         RUNS,
     ),
@@ -137,7 +137,7 @@ LIMITS: Final = (
     Mutant(
         "the share of runs is looked at twice",
         "../engine/runs.py",
-        "        self.check_room(allowance)\n        return LiveTask(",
+        "        self.check_room(quota_key)\n        return LiveTask(",
         "        return LiveTask(",
         RUNS,
     ),
@@ -154,7 +154,7 @@ LIMITS: Final = (
     Mutant(
         "one caller has a share of streams",
         "../engine/streams.py",
-        "if self._open[allowance] >= share_of(allowance, self._limit_per_caller, self._anonymous_part):",
+        "if self._open[quota_key] >= limit_of(quota_key, self._limit_per_caller, self._anonymous_part):",
         "if False:",
         STREAMS,
     ),
@@ -178,7 +178,7 @@ LIMITS: Final = (
     Mutant(
         "what is stored is looked at twice",
         STORED,
-        "if not self._of_caller.takes(self._count_of(account).total, is_new=is_new):",
+        "if not self._of_caller.takes(self._count_of(quota_key).total, is_new=is_new):",
         "if False:",
         QUOTAS,
     ),
@@ -227,11 +227,11 @@ LIMITS: Final = (
     Mutant("a slow store is asked seldom", STORED, "max(interval, PAUSE * count.took)", "interval", QUOTAS),
     Mutant("many cause one count of the store", STORED, "async with count.lock:", "if True:", QUOTAS),
     Mutant("counts of the store are few", STORED, "if len(self._counts) > MAX_KNOWN:", "if False:", QUOTAS),
-    Mutant("a store's share of many is nobody's own", STORED, "if account == ANONYMOUS:", "if False:", QUOTAS),
+    Mutant("a store's share of many is nobody's own", STORED, "if quota_key == ANONYMOUS:", "if False:", QUOTAS),
     Mutant(
         "a full share of the memory store takes no new task",
         "../storage/memory.py",
-        "        if is_share_full and share.account != ANONYMOUS:",
+        "        if is_share_full and share.quota_key != ANONYMOUS:",
         "        if False:",
         QUOTAS,
     ),

@@ -41,8 +41,8 @@ class Refusals(Ledger):
         super().__init__()
         self.refused: list[str] = []
 
-    def storage_refused(self, account: str) -> None:
-        self.refused.append(account)
+    def storage_refused(self, quota_key: str) -> None:
+        self.refused.append(quota_key)
 
 
 @pytest.mark.usefixtures("counted_always")
@@ -213,9 +213,9 @@ class Books:
         self.gate.open()
         self.error: Exception | None = None
 
-    async def usage(self, account: str) -> Usage:
-        self.asked.append(account)
-        answer = self.kept.get(account, Usage(0, 0))
+    async def usage(self, quota_key: str) -> Usage:
+        self.asked.append(quota_key)
+        answer = self.kept.get(quota_key, Usage(0, 0))
         await self.gate.stand()
         self.clock.now += self.seconds
         if self.error is not None:
@@ -342,8 +342,8 @@ async def test_a_message_to_an_old_task_counts_at_once(tmp_path: Path) -> None:
 async def test_few_accounts_are_remembered(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_limits, "MAX_KNOWN", 3)
     limited = limits(books, max_stored_tasks_per_caller=1)
-    for account in ("ada", "bob", "cy", "ada", "dee", "ada"):
-        await limited.check(account, is_new=True)
+    for quota_key in ("ada", "bob", "cy", "ada", "dee", "ada"):
+        await limited.check(quota_key, is_new=True)
     assert books.asked == ["ada", "bob", "cy", "dee"]  # bob was forgotten, who had not asked for longest
     await limited.check("bob", is_new=True)
     assert books.asked[4:] == ["bob"]

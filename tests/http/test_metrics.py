@@ -68,12 +68,12 @@ async def test_a_large_figure_is_told_to_its_last_digit() -> None:
 
 
 class Broken(InMemoryTaskStore):
-    async def usage(self, account: str) -> Usage:
+    async def usage(self, quota_key: str) -> Usage:
         raise RuntimeError("the secret reason")
 
 
 class Stuck(InMemoryTaskStore):
-    async def usage(self, account: str) -> Usage:
+    async def usage(self, quota_key: str) -> Usage:
         await asyncio.Event().wait()
         raise AssertionError
 

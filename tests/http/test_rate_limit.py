@@ -7,7 +7,7 @@ import pytest
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.app.serve import ServeOptions, build
-from apcore_a2a.engine.context import allowance_of
+from apcore_a2a.engine.context import live_quota_key
 from apcore_a2a.http.rate_limit import PLACES, SharedMoments, TokenBuckets
 from tests.fakes import COMPLETED, Gate, ScriptedAgent
 from tests.interaction.serving import CARD
@@ -145,18 +145,18 @@ async def test_processes_that_were_forked_count_together() -> None:
     ],
 )
 def test_callers_without_a_name_are_told_apart_by_network(one: str, other: str, same: bool) -> None:
-    first = allowance_of(Caller(), (one, 1))
-    second = allowance_of(Caller(tenant="made up"), (other, 2))
+    first = live_quota_key(Caller(), (one, 1))
+    second = live_quota_key(Caller(tenant="made up"), (other, 2))
     assert (first == second) is same
 
 
 def test_a_caller_with_a_name_has_one_allowance_wherever_they_are() -> None:
     ada = Caller(id="ada", type="user", issuer="idp")
-    assert allowance_of(ada, ("10.0.0.1", 1)) == allowance_of(Caller(id="ada", type="user", issuer="idp"), None)
-    assert allowance_of(ada, None) != allowance_of(Caller(id="ada", type="user", issuer="other"), None)
-    assert allowance_of(ada, None) == allowance_of(Caller(id="ada", type="user", issuer="idp", tenant="t"), None)
+    assert live_quota_key(ada, ("10.0.0.1", 1)) == live_quota_key(Caller(id="ada", type="user", issuer="idp"), None)
+    assert live_quota_key(ada, None) != live_quota_key(Caller(id="ada", type="user", issuer="other"), None)
+    assert live_quota_key(ada, None) == live_quota_key(Caller(id="ada", type="user", issuer="idp", tenant="t"), None)
     # Nobody can be called so that they are taken for somebody without a name.
-    assert allowance_of(Caller(id="x", type="user"), None) != allowance_of(Caller(), None)
+    assert live_quota_key(Caller(id="x", type="user"), None) != live_quota_key(Caller(), None)
 
 
 # ---- over the wire -----------------------------------------------------------------------------------------------

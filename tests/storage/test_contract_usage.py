@@ -5,15 +5,15 @@ from random import Random
 import pytest
 
 from apcore_a2a.protocol.model import TaskState, encode
-from apcore_a2a.storage.contract import EVERYBODY, Store, TellsUsage, Usage, account_of
+from apcore_a2a.storage.contract import EVERYBODY, Store, TellsUsage, Usage, stored_quota_key
 from apcore_a2a.storage.postgres import reads
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.storage.contract import ALICE, BOB, Author, append, tell
 
 
-async def usage_of(store: Store, account: str) -> Usage:
+async def usage_of(store: Store, quota_key: str) -> Usage:
     assert isinstance(store, TellsUsage)
-    return await store.usage(account)
+    return await store.usage(quota_key)
 
 
 async def finish(store: Store, name: str, *, owner: str = ALICE, size: int = 10) -> int:
@@ -35,7 +35,7 @@ async def test_what_an_account_keeps_is_its_tasks_as_json(store: Store) -> None:
 
 async def test_an_account_is_one_whatever_tenants_it_names(store: Store) -> None:
     owners = [ALICE, f"{ALICE}\nsales", f"{ALICE}\n", f"{ALICE}\nsales\n{BOB}", f"{ALICE}\n\u00fc\U0001f600"]
-    assert {account_of(owner) for owner in owners} == {ALICE}
+    assert {stored_quota_key(owner) for owner in owners} == {ALICE}
     size = 0
     for number, owner in enumerate(owners):
         size += await finish(store, f"t-{number}", owner=owner)

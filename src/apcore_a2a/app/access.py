@@ -238,6 +238,6 @@ class Observers:
         for observer in self._observers:
             observer.webhook_given_up(task_id)
 
-    def storage_refused(self, account: str) -> None:
+    def storage_refused(self, quota_key: str) -> None:
         for observer in self._observers:
-            observer.storage_refused(account)
+            observer.storage_refused(quota_key)

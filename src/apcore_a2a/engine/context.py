@@ -12,7 +12,7 @@ from apcore_a2a.protocol.model import Operation, Rules, SendMessage, Task, TaskS
 
 # What comes with a request besides the request, and who may have a say before and after it.
 
-_NAMELESS: Final = f"{ANONYMOUS}\n"  # how their allowances begin, and no other's: a name has no line break
+_NAMELESS: Final = f"{ANONYMOUS}\n"  # how their quota keys begin, and no other's: a name has no line break
 
 
 class CallContext(Struct, frozen=True, kw_only=True):
@@ -37,14 +37,14 @@ class CallContext(Struct, frozen=True, kw_only=True):
         return self.on_behalf_of or self.caller.owner
 
     @property
-    def allowance(self) -> str:
+    def quota_key(self) -> str:
         """Whose share of what is limited this call takes: not the tenant's, for a client may make up any of those."""
-        return allowance_of(self.caller, self.peer)
+        return live_quota_key(self.caller, self.peer)
 
 
-def allowance_of(caller: Caller, peer: tuple[str, int] | None) -> str:
+def live_quota_key(caller: Caller, peer: tuple[str, int] | None) -> str:
     """Whose share of what is limited a caller takes; those without a name are told apart by their addresses."""
-    # All who have no name share their tasks, but not one allowance.
+    # All who have no name share their tasks, but not one quota key.
     if caller.type == ANONYMOUS:
         return _NAMELESS + (network_of(peer[0]) if peer else "")
     if caller.tenant:
@@ -52,9 +52,9 @@ def allowance_of(caller: Caller, peer: tuple[str, int] | None) -> str:
     return caller.owner
 
 
-def share_of(allowance: str, limit: int, anonymous_part: int) -> int:
+def limit_of(quota_key: str, limit: int, anonymous_part: int) -> int:
     """How much of a limit that each caller has this one has: those without a name may have only a part."""
-    if anonymous_part == 1 or not allowance.startswith(_NAMELESS):
+    if anonymous_part == 1 or not quota_key.startswith(_NAMELESS):
         return limit
     return max(1, limit // anonymous_part)
 
@@ -127,8 +127,8 @@ class Observer(Protocol):
     def webhook_given_up(self, task_id: str) -> None:
         """What it waits for are dead letters now."""
 
-    def storage_refused(self, account: str) -> None:
-        """A message was refused because too much is stored: of that account, or of EVERYBODY."""
+    def storage_refused(self, quota_key: str) -> None:
+        """A message was refused because too much is stored: of that quota key, or of EVERYBODY."""
 
 
 class Silent:
@@ -154,7 +154,7 @@ class Silent:
 
     def webhook_given_up(self, task_id: str) -> None: ...
 
-    def storage_refused(self, account: str) -> None: ...
+    def storage_refused(self, quota_key: str) -> None: ...
 
 
 # ---- limits and habits ----------------------------------------------------------------------------------------------

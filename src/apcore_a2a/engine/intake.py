@@ -131,9 +131,9 @@ class Intake:
         message = request.message
         if message.role is not Role.USER:
             raise InvalidParamsError("Invalid message role", [Violation("message.role", "must be the user's")])
-        allowance = context.allowance
+        quota_key = context.quota_key
         if self._followers is None or message.task_id:  # else a new task may wait for another replica
-            self._runs.check_room(allowance)
+            self._runs.check_room(quota_key)
         task_id = await self._find_task(message, context)
         if task_id:
             async with self.live(task_id, context) as live:
@@ -142,7 +142,7 @@ class Intake:
                 return begun
             run = begun
         else:
-            new = await self._begin_task(request, context, webhook, allowance)
+            new = await self._begin_task(request, context, webhook, quota_key)
             if isinstance(new, Elsewhere):
                 if new.earlier is None:
                     return new
@@ -160,7 +160,7 @@ class Intake:
     # ---- a new task -----------------------------------------------------------------------------------------------
 
     async def _begin_task(
-        self, request: SendMessage, context: CallContext, webhook: Webhook | None, allowance: str
+        self, request: SendMessage, context: CallContext, webhook: Webhook | None, quota_key: str
     ) -> Run | Elsewhere:
         message = request.message
         call = self._new_task(request, context)
@@ -174,12 +174,12 @@ class Intake:
             live = self._runs.add_queued(call.task, context.owner)
             self._attach(webhook, live)
             return await queue_task(self._followers, live, call, key=key, retry_safe=admission.retry_safe)
-        live = self._runs.add(call.task, context.owner, allowance)
+        live = self._runs.add(call.task, context.owner, quota_key)
         self._keep_for_restart(live, call, retry_safe=admission.retry_safe)
         self._attach(webhook, live)
         if self._agent.may_reply and not key:
-            return self._runs.launch(live, call, AgentDecides(), allowance=allowance)
-        return self._runs.launch(live, call, NewTask(key), allowance=allowance)
+            return self._runs.launch(live, call, AgentDecides(), quota_key=quota_key)
+        return self._runs.launch(live, call, NewTask(key), quota_key=quota_key)
 
     def _new_task(self, request: SendMessage, context: CallContext) -> Call:
         message = request.message
@@ -270,7 +270,7 @@ class Intake:
                 record = await self.load(live.task.id, context)
                 return Snapshot(record.document, record.version)
             await self._followers.until_free(live)
-        self._runs.keep_place(live, context.allowance)
+        self._runs.keep_place(live, context.quota_key)
         place = live.join_queue()
         if wait or place is None:
             return await self._take_turn(live, place, admitted, context)
@@ -323,7 +323,7 @@ class Intake:
                 if queued is not None:
                     dequeue(live, queued)
                 self._keep_for_restart(live, admitted.call, retry_safe=admitted.retry_safe)
-                run = self._runs.launch(live, admitted.call, NextMessage(), allowance=context.allowance)
+                run = self._runs.launch(live, admitted.call, NextMessage(), quota_key=context.quota_key)
         finally:
             if run is None:
                 live.turn.give()

@@ -106,4 +106,4 @@ class Recovery:
         start: Start = Rerun()
         if stored.attempt == 0:
             start = FromQueue()
-        self._runs.launch(live, call, start, allowance=CallContext(caller=stored.caller).allowance)
+        self._runs.launch(live, call, start, quota_key=CallContext(caller=stored.caller).quota_key)

@@ -206,7 +206,7 @@ class Run:
         self.earlier: str | None = None
         self.reply: Message | None = None
         self.error: A2AError | None = None
-        self.allowance = ""  # whose share of runs it takes; set by `Runs`, which counts them
+        self.quota_key = ""  # whose share of runs it takes; set by `Runs`, which counts them
         self.driver: asyncio.Task[None]
         self.stopping: asyncio.Task[None] | None = None  # set by `Runs.stop`: a run is stopped once
         self.deadline: asyncio.TimerHandle | None = None  # set by `Runs` when the driver first waits

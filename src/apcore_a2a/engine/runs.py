@@ -12,7 +12,7 @@ from msgspec import json
 
 from apcore_a2a.agent import ANONYMOUS, Agent, AgentEvent, Call, Caller, CancelToken
 from apcore_a2a.clean_text import clean_line
-from apcore_a2a.engine.context import EngineOptions, Observer, share_of
+from apcore_a2a.engine.context import EngineOptions, Observer, limit_of
 from apcore_a2a.engine.run import CANCEL_GRACE, OVER, Run, Start, Stop, retry_pause, stopped_status, tell_when_waiting
 from apcore_a2a.engine.stored_limits import StoredLimits
 from apcore_a2a.engine.task import LiveTask
@@ -59,7 +59,7 @@ class Runs:
         # The places of tasks whose next message is about to be run, by task id: whose share each is of. One whose task
         # is nobody's turn any more is void, and goes when there would be no room otherwise.
         self._kept_places: dict[str, str] = {}
-        self._places_of: dict[str, int] = {}  # how many runs and kept places there are, by allowance
+        self._places_of: dict[str, int] = {}  # how many runs and kept places there are, by quota key
         self._background = BackgroundWork()
 
     @property
@@ -79,21 +79,21 @@ class Runs:
         if self.draining:
             raise OverloadedError(SHUTTING_DOWN, retry_after=5)
 
-    def check_room(self, allowance: str) -> None:
+    def check_room(self, quota_key: str) -> None:
         """Refuse another run when there is no room for it, or none for one more of this caller's."""
         self.check_draining()
-        if self._kept_places and (self.room <= 0 or self._has_all(allowance)):
+        if self._kept_places and (self.room <= 0 or self._has_all(quota_key)):
             self._give_up_void_places()
         if self.room <= 0:
             raise OverloadedError("The agent is at its limit of running tasks; try again later")
-        if self._has_all(allowance):
+        if self._has_all(quota_key):
             raise LimitExceededError("You are at your limit of running tasks; wait for one to end")
 
-    def _has_all(self, allowance: str) -> bool:
-        limit = share_of(allowance, self._limit_per_caller, self._options.anonymous_part)
-        return self._places_of.get(allowance, 0) >= limit
+    def _has_all(self, quota_key: str) -> bool:
+        limit = limit_of(quota_key, self._limit_per_caller, self._options.anonymous_part)
+        return self._places_of.get(quota_key, 0) >= limit
 
-    def keep_place(self, live: LiveTask, allowance: str) -> None:
+    def keep_place(self, live: LiveTask, quota_key: str) -> None:
         """A place for the run of a task's next message, if there is room; a task that runs has one, and passes it on.
 
         It is kept while it is anybody's turn, or else to the next look: to be called right before joining the queue.
@@ -101,23 +101,23 @@ class Runs:
         task_id = live.task.id
         if task_id in self._active or task_id in self._kept_places:
             return
-        self.check_room(allowance)
-        self._kept_places[task_id] = allowance
-        self._count_place(allowance, 1)
+        self.check_room(quota_key)
+        self._kept_places[task_id] = quota_key
+        self._count_place(quota_key, 1)
 
     def _give_up_void_places(self) -> None:
-        for task_id, allowance in list(self._kept_places.items()):
+        for task_id, quota_key in list(self._kept_places.items()):
             live = self._live.get(task_id)
             if live is None or not live.turn.is_taken:
                 del self._kept_places[task_id]
-                self._count_place(allowance, -1)
+                self._count_place(quota_key, -1)
 
-    def _count_place(self, allowance: str, change: int) -> None:
-        count = self._places_of.get(allowance, 0) + change
+    def _count_place(self, quota_key: str, change: int) -> None:
+        count = self._places_of.get(quota_key, 0) + change
         if count:
-            self._places_of[allowance] = count
+            self._places_of[quota_key] = count
         else:
-            del self._places_of[allowance]
+            del self._places_of[quota_key]
 
     # ---- live tasks -----------------------------------------------------------------------------------------------
 
@@ -132,9 +132,9 @@ class Runs:
         """The live task of that id, whosever it is: not for what a caller asks for."""
         return self._live.get(task_id)
 
-    def add(self, task: Task, owner: str, allowance: str) -> LiveTask:
+    def add(self, task: Task, owner: str, quota_key: str) -> LiveTask:
         """The live task of a new one, whose turn its first run has, if there is still room for that."""
-        self.check_room(allowance)
+        self.check_room(quota_key)
         return LiveTask(task, self._live, owner=owner, store=self._store, observer=self._observer)
 
     def add_queued(self, task: Task, owner: str) -> LiveTask:
@@ -157,14 +157,14 @@ class Runs:
     def running(self, task_id: str) -> Run | None:
         return self._active.get(task_id)
 
-    def launch(self, live: LiveTask, call: Call, start: Start, *, allowance: str) -> Run:
-        """Start a run of a live task, whose turn the caller has; `allowance` is whose share of runs it takes."""
+    def launch(self, live: LiveTask, call: Call, start: Start, *, quota_key: str) -> Run:
+        """Start a run of a live task, whose turn the caller has; `quota_key` is whose share of runs it takes."""
         if self._timeout is not None:
             call.deadline = time.monotonic() + self._timeout
         run = Run(live, call, start, agent=self._agent, observer=self._observer, options=self._options)
-        run.allowance = allowance
+        run.quota_key = quota_key
         self._active[live.task.id] = run
-        self._count_place(allowance, 1)
+        self._count_place(quota_key, 1)
         if self._kept_places:
             kept = self._kept_places.pop(live.task.id, None)
             if kept is not None:
@@ -198,9 +198,9 @@ class Runs:
             self._log_rest(run, time.monotonic() - run.started)
         run.live.end_run()
         if run.live.turn.is_taken:  # somebody has waited for it, who is no new one to be refused
-            self._kept_places[run.live.task.id] = run.allowance
+            self._kept_places[run.live.task.id] = run.quota_key
         else:
-            self._count_place(run.allowance, -1)
+            self._count_place(run.quota_key, -1)
 
     def _log_rest(self, run: Run, seconds: float) -> None:
         if run.reply is not None:

@@ -21,12 +21,12 @@ from apcore_a2a.agent import ANONYMOUS
 from apcore_a2a.engine.context import EngineOptions, Observer
 from apcore_a2a.errors import LimitExceededError, OverloadedError
 from apcore_a2a.protocol.model import SendMessage, encode
-from apcore_a2a.storage.contract import EVERYBODY, Store, TellsUsage, Usage, account_of
+from apcore_a2a.storage.contract import EVERYBODY, Store, TellsUsage, Usage, stored_quota_key
 
 INTERVAL: Final = 5.0  # seconds for which a count is good enough to let somebody in
 REFUSAL_INTERVAL: Final = 1.0  # and to refuse somebody
 PAUSE: Final = 19  # times as long as counting took, before it is done again
-MAX_KNOWN: Final = 10_000  # accounts whose counts are remembered
+MAX_KNOWN: Final = 10_000  # quota keys whose counts are remembered
 RETRY_AFTER: Final = 60  # seconds: room comes when tasks expire
 
 YOUR_TASKS: Final = "You are at your limit of stored tasks; try again when some have expired"
@@ -36,7 +36,7 @@ ALL_BYTES: Final = "The agent is at its limit of stored bytes; try again later"
 
 
 class _Count:
-    """What the store said of an account, and what was begun here since."""
+    """What the store said of a quota key, and what was begun here since."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()  # whoever else wants to know waits for the same answer
@@ -52,7 +52,7 @@ class _Count:
 
 
 class _Limit(Struct, frozen=True):
-    """What one account may have; None is as much as it likes."""
+    """What one quota key may have; None is as much as it likes."""
 
     tasks: int | None
     bytes: int | None
@@ -84,7 +84,7 @@ class StoredLimits:
         self._of_all = _Limit(None, options.max_stored_bytes)
         self._observer = observer
         self._clock = clock
-        self._counts: OrderedDict[str, _Count] = OrderedDict()  # by account, the latest to be asked for last
+        self._counts: OrderedDict[str, _Count] = OrderedDict()  # by quota key, the latest to be asked for last
 
     async def check(self, owner: str, *, is_new: bool) -> None:
         """Refuse a new task, or a message to an old one, that its owner has no room for.
@@ -92,9 +92,9 @@ class StoredLimits:
         Raises:
             LimitExceededError: it is the owner's own limit; OverloadedError if it is that of several.
         """
-        account = account_of(owner)
-        if self._of_caller.is_given and not await self._has_room(account, self._of_caller, is_new=is_new):
-            self._refuse(account)
+        quota_key = stored_quota_key(owner)
+        if self._of_caller.is_given and not await self._has_room(quota_key, self._of_caller, is_new=is_new):
+            self._refuse(quota_key)
         if self._of_all.is_given and not await self._has_room(EVERYBODY, self._of_all, is_new=is_new):
             self._observer.storage_refused(EVERYBODY)
             raise OverloadedError(ALL_BYTES, retry_after=RETRY_AFTER)
@@ -105,23 +105,23 @@ class StoredLimits:
         Raises:
             LimitExceededError: there is none; or OverloadedError, as in `check`.
         """
-        account = account_of(owner)
-        if not self._of_caller.takes(self._count_of(account).total, is_new=is_new):
-            self._refuse(account)
+        quota_key = stored_quota_key(owner)
+        if not self._of_caller.takes(self._count_of(quota_key).total, is_new=is_new):
+            self._refuse(quota_key)
         self.add(owner, len(encode(request)), tasks=int(is_new))
 
     def add(self, owner: str, size: int, *, tasks: int = 0) -> None:
         """So much more is stored."""
-        for account in (account_of(owner), EVERYBODY):
-            count = self._count_of(account)
+        for quota_key in (stored_quota_key(owner), EVERYBODY):
+            count = self._count_of(quota_key)
             count.tasks += tasks
             count.bytes += size
 
     def give_back(self, owner: str, request: SendMessage) -> None:
         """A new task that was counted by `take` is none."""
         size = len(encode(request))
-        for account in (account_of(owner), EVERYBODY):
-            count = self._count_of(account)
+        for quota_key in (stored_quota_key(owner), EVERYBODY):
+            count = self._count_of(quota_key)
             # The store may have counted since, and what was counted before that is forgotten.
             count.tasks = max(0, count.tasks - 1)
             count.bytes = max(0, count.bytes - size)
@@ -131,32 +131,32 @@ class StoredLimits:
         count = await self._count(EVERYBODY, INTERVAL)
         return count.total
 
-    def _refuse(self, account: str) -> None:
-        self._observer.storage_refused(account)
-        if account == ANONYMOUS:  # it is the share of many
+    def _refuse(self, quota_key: str) -> None:
+        self._observer.storage_refused(quota_key)
+        if quota_key == ANONYMOUS:  # it is the share of many
             raise OverloadedError(NAMELESS, retry_after=RETRY_AFTER)
-        total = self._count_of(account).total
+        total = self._count_of(quota_key).total
         if self._of_caller.bytes is not None and total.bytes >= self._of_caller.bytes:
             raise LimitExceededError(YOUR_BYTES, retry_after=RETRY_AFTER)
         raise LimitExceededError(YOUR_TASKS, retry_after=RETRY_AFTER)
 
-    async def _has_room(self, account: str, limit: _Limit, *, is_new: bool) -> bool:
+    async def _has_room(self, quota_key: str, limit: _Limit, *, is_new: bool) -> bool:
         for interval in (INTERVAL, REFUSAL_INTERVAL):
-            count = await self._count(account, interval)
+            count = await self._count(quota_key, interval)
             if limit.takes(count.total, is_new=is_new):
                 return True
         return False
 
-    async def _count(self, account: str, interval: float) -> _Count:
-        """What an account has, as the store said not longer ago than this."""
-        count = self._count_of(account)
+    async def _count(self, quota_key: str, interval: float) -> _Count:
+        """What a quota key has, as the store said not longer ago than this."""
+        count = self._count_of(quota_key)
         async with count.lock:
             begun = self._clock()
             if begun - count.told_at < max(interval, PAUSE * count.took):
                 return count
             tasks = count.tasks
             size = count.bytes
-            count.told = await self._store.usage(account)
+            count.told = await self._store.usage(quota_key)
             # What came while it was counting may be in it or not; it is counted on.
             count.tasks -= tasks
             count.bytes -= size
@@ -164,14 +164,14 @@ class StoredLimits:
             count.took = self._clock() - begun
         return count
 
-    def _count_of(self, account: str) -> _Count:
-        count = self._counts.get(account)
+    def _count_of(self, quota_key: str) -> _Count:
+        count = self._counts.get(quota_key)
         if count is None:
             count = _Count()
-            self._counts[account] = count
+            self._counts[quota_key] = count
             if len(self._counts) > MAX_KNOWN:
                 self._counts.popitem(last=False)
-        self._counts.move_to_end(account)
+        self._counts.move_to_end(quota_key)
         return count
 
 
@@ -185,5 +185,5 @@ def stored_limits_of(store: Store, options: EngineOptions, observer: Observer) -
     if given == (None, None, None):
         return None
     if not isinstance(store, TellsUsage):
-        raise TypeError(f"limits of what is stored need a store with usage(account); {type(store).__name__} has none")
+        raise TypeError(f"limits of what is stored need a store with usage(quota_key); {type(store).__name__} has none")
     return StoredLimits(store, options, observer=observer)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final, Protocol
 
-from apcore_a2a.engine.context import DEFAULTS, CallContext, EngineOptions, Observer, share_of
+from apcore_a2a.engine.context import DEFAULTS, CallContext, EngineOptions, Observer, limit_of
 from apcore_a2a.engine.event_log import READ_AT_ONCE, EventLog, Lagged, LogEntry, StoredEvents
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.task import LiveTask
@@ -171,7 +171,7 @@ class Streams:
         self._anonymous_part = options.anonymous_part
         self._cancel_on_disconnect = options.cancel_on_disconnect
         self._keep_alive_interval = options.keep_alive_interval
-        self._open: Counter[str] = Counter()  # by allowance
+        self._open: Counter[str] = Counter()  # by quota key
         self._total = 0
 
     def reserve(self, context: CallContext) -> ExitStack:
@@ -183,19 +183,19 @@ class Streams:
         self._runs.check_draining()
         if self._total >= self._limit:
             raise OverloadedError("The agent is at its limit of open streams; try again later")
-        allowance = context.allowance
-        if self._open[allowance] >= share_of(allowance, self._limit_per_caller, self._anonymous_part):
+        quota_key = context.quota_key
+        if self._open[quota_key] >= limit_of(quota_key, self._limit_per_caller, self._anonymous_part):
             raise LimitExceededError("You are at your limit of open streams; close one or try again later")
-        self._count(allowance, 1)
+        self._count(quota_key, 1)
         room = ExitStack()
-        room.callback(self._count, allowance, -1)
+        room.callback(self._count, quota_key, -1)
         return room
 
-    def _count(self, allowance: str, change: int) -> None:
+    def _count(self, quota_key: str, change: int) -> None:
         self._total += change
-        self._open[allowance] += change
-        if not self._open[allowance]:
-            del self._open[allowance]
+        self._open[quota_key] += change
+        if not self._open[quota_key]:
+            del self._open[quota_key]
 
     async def follow(
         self,

@@ -13,7 +13,7 @@ from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.engine.context import CallContext, allowance_of
+from apcore_a2a.engine.context import CallContext, live_quota_key
 from apcore_a2a.engine.event_log import READ_AT_ONCE, LogEntry
 from apcore_a2a.engine.run import within
 from apcore_a2a.engine.streams import Events
@@ -240,7 +240,7 @@ async def _collect(receive: Receive, limit: int, request: Inbound) -> bytes:
         if len(chunk) > limit:
             raise too_large(limit)
         return chunk
-    caller = allowance_of(request.caller, request.peer)
+    caller = live_quota_key(request.caller, request.peer)
     body = io.BytesIO()  # unlike a list of chunks to join, it holds everything once
     try:
         while True:

@@ -205,7 +205,7 @@ class Metrics:
     def webhook_given_up(self, task_id: str) -> None:
         self._counts["webhooks_given_up"] += 1
 
-    def storage_refused(self, account: str) -> None:
+    def storage_refused(self, quota_key: str) -> None:
         self._counts["refused_for_storage"] += 1
 
     def values(self) -> dict[str, float]:

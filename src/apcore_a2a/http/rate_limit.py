@@ -21,7 +21,7 @@ from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.engine.context import allowance_of
+from apcore_a2a.engine.context import live_quota_key
 from apcore_a2a.errors import LimitExceededError, OverloadedError, wire
 from apcore_a2a.http.asgi import client_of, error_headers, refuse_early
 
@@ -174,7 +174,7 @@ class RateLimit:
         caller = scope.get("a2a.caller", _ANYONE)
         buckets = self._callers if caller.is_authenticated else self._anonymous
         if buckets is not None:
-            wait = buckets.take(allowance_of(caller, client_of(scope)))
+            wait = buckets.take(live_quota_key(caller, client_of(scope)))
             if wait:
                 return LimitExceededError(TOO_MANY_OF_YOURS, retry_after=math.ceil(wait))
         if self._total is not None:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.clean_text import clean_line
-from apcore_a2a.engine.context import allowance_of, network_of
+from apcore_a2a.engine.context import live_quota_key, network_of
 from apcore_a2a.errors import A2AError, LimitExceededError, OverloadedError
 from apcore_a2a.log_throttle import OnceAMinute
 
@@ -215,7 +215,7 @@ class Refusals:
             self.requests += 1
             level = logging.WARNING
         reason = clean_line(reason or error.message)
-        if self._lines.is_due(f"{allowance_of(caller, peer)}\n{reason}"):
+        if self._lines.is_due(f"{live_quota_key(caller, peer)}\n{reason}"):
             extra = {"caller": clean_line(caller.id), "peer": peer[0] if peer else "", "reason": reason}
             logger.log(level, "request refused", extra=extra)
 

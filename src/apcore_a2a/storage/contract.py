@@ -63,7 +63,7 @@ EVERYBODY: Final = "*"
 """Given to `load` and `page` as the owner: whosever tasks. For administrators; no caller's own name is this."""
 
 
-def account_of(owner: str) -> str:
+def stored_quota_key(owner: str) -> str:
     """Who an owner is without the tenant, which a client may make up: whose share it is of what is limited."""
     return owner.partition("\n")[0]  # as `Caller.owner` writes it
 
@@ -286,8 +286,8 @@ class Usage(Struct, frozen=True):
 class TellsUsage(Protocol):
     """What a `Store` may have beside: how much it keeps of whom. One without it serves without limits of that."""
 
-    async def usage(self, account: str) -> Usage:
-        """Of an account (`account_of`) under all its tenants; of EVERYBODY, all there is, perhaps an estimate.
+    async def usage(self, quota_key: str) -> Usage:
+        """Of a quota key (`stored_quota_key`) under all its tenants; of EVERYBODY, all there is, perhaps an estimate.
 
         It costs a look at each task that is counted, so it is asked seldom.
         """

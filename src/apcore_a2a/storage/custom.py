@@ -29,8 +29,8 @@ from apcore_a2a.storage.contract import (
     TaskStore,
     Usage,
     Webhook,
-    account_of,
     missing_methods,
+    stored_quota_key,
 )
 from apcore_a2a.storage.cursor import KEY_SIZE, Cursor, PageRoom, PageTokens, Place, newest
 from apcore_a2a.storage.dict_store import DictTaskStore, takes_dicts
@@ -400,12 +400,12 @@ class SimpleStore:
             last = Cursor(query.by_creation, *found[len(shown) - 1].place(query))
         return Page(shown, self._tokens.seal(last, query.owner), len(matching))
 
-    async def usage(self, account: str) -> Usage:
+    async def usage(self, quota_key: str) -> Usage:
         """The seven methods know no owner, so every task is read, as for a listing."""
         tasks = 0
         size = 0
         async for saved in self._list(""):
-            if account in (account_of(saved.bookkeeping.owner), EVERYBODY):
+            if quota_key in (stored_quota_key(saved.bookkeeping.owner), EVERYBODY):
                 record = saved.to_record()
                 tasks += 1
                 size += len(record.document.body) + len(record.memo)

@@ -5,7 +5,7 @@ collector never scans. Events are not kept: a running task's are in its log, and
 for webhooks they are, until these have got them (`webhook_table`).
 
 Ended tasks stand in a queue in the order of their ends, which is the order in which they expire or make room, and in a
-second one with those of the same account. A task that is removed before its turn stays in the queues as a *stale*
+second one with those of the same quota key. A task that is removed before its turn stays in the queues as a *stale*
 entry, which never expires. A task that has ended comes into the queues when no webhook waits for its events any more.
 """
 
@@ -34,10 +34,10 @@ from apcore_a2a.storage.contract import (
     TaskListResult,
     Usage,
     Webhook,
-    account_of,
+    stored_quota_key,
 )
 from apcore_a2a.storage.cursor import KEY_SIZE, PageTokens
-from apcore_a2a.storage.owner_index import HeldBytes, OwnerIndex, Share, StoredTask, find_page
+from apcore_a2a.storage.owner_index import HeldBytes, Holding, OwnerIndex, StoredTask, find_page
 from apcore_a2a.storage.webhook_table import WebhookTable
 
 # ---- memory options -------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class InMemoryTaskStore:
         self._tokens = PageTokens(secrets.token_bytes(KEY_SIZE))
         self._tasks: dict[str, StoredTask] = {}
         self._indexes: dict[str, OwnerIndex] = {}  # by owner; one whose last task is gone is gone, too
-        self._shares: dict[str, Share] = {}  # by account; the same
+        self._holdings: dict[str, Holding] = {}  # by quota key; the same
         # The first to end is the first to expire: the ttl is one for all. Not a dictionary: to find its first key, it
         # passes all that were removed before it, which took 93 µs for each `load` in a full store of 100,000.
         self._ended: deque[StoredTask] = deque()
@@ -163,7 +163,7 @@ class InMemoryTaskStore:
             raise StaleWriteError
         index = self._indexes.get(owner)
         if index is None:  # not setdefault, which would make an index for each task and throw it away
-            index = OwnerIndex(self._share_of(owner))
+            index = OwnerIndex(self._holding_of(owner))
         share = index.share
         # The sizes spelled out, here and in `append`: a call for each would make a message 5 % dearer.
         size = len(change.memo)
@@ -176,7 +176,7 @@ class InMemoryTaskStore:
         if is_full or has_all:
             self._make_room(share, size)
         self._indexes[owner] = index  # also if it was there: it is taken out when its last task makes room
-        self._shares[share.account] = share
+        self._holdings[share.quota_key] = share
         share.add()
         self._created += 1
         stored = StoredTask(task.id, owner, task.context_id, key, self._created)
@@ -189,11 +189,11 @@ class InMemoryTaskStore:
         self._write(stored, change, size)
         return None
 
-    def _share_of(self, owner: str) -> Share:
-        account = account_of(owner)
-        share = self._shares.get(account)
+    def _holding_of(self, owner: str) -> Holding:
+        quota_key = stored_quota_key(owner)
+        share = self._holdings.get(quota_key)
         if share is None:
-            return Share(account)
+            return Holding(quota_key)
         return share
 
     def append(self, change: Change) -> None:
@@ -253,7 +253,7 @@ class InMemoryTaskStore:
 
     # ---- what leaves -------------------------------------------------------------------------------------------------
 
-    def _let_go(self, stored: StoredTask, share: Share) -> None:
+    def _let_go(self, stored: StoredTask, share: Holding) -> None:
         """The task has ended, and nobody waits for its events: it may expire, or make room."""
         stored.expires = self._clock() + self._ttl
         self._ended.append(stored)
@@ -293,19 +293,19 @@ class InMemoryTaskStore:
                 return
             self._drop_ended(ended.popleft())
 
-    def _make_room(self, share: Share, size: int) -> None:
-        """Let ended tasks go until one more of this size, of the account whose share it is, fits.
+    def _make_room(self, share: Holding, size: int) -> None:
+        """Let ended tasks go until one more of this size, of the quota key whose share it is, fits.
 
         Raises:
             OverloadedError: it cannot fit beside the tasks that have not ended; then none is let go.
-                LimitExceededError if that is because of the account's own.
+                LimitExceededError if that is because of the quota key's own.
         """
         held = self._held
         own = share.held
         for_all = self._max_bytes - size
         for_owner = self._max_bytes_per_owner - size
         is_share_full = own.all - own.ended > for_owner or share.unfinished >= self._max_tasks_per_owner
-        if is_share_full and share.account != ANONYMOUS:  # whose share is that of many
+        if is_share_full and share.quota_key != ANONYMOUS:  # whose share is that of many
             raise LimitExceededError(SHARE_FULL, retry_after=5)
         if is_share_full or held.all - held.ended > for_all:
             raise OverloadedError(FULL, retry_after=5)
@@ -316,7 +316,7 @@ class InMemoryTaskStore:
         while held.all > for_all:
             self._evict()
 
-    def _shrink(self, written: StoredTask, share: Share) -> None:
+    def _shrink(self, written: StoredTask, share: Holding) -> None:
         """Let ended tasks go until a task that has grown fits, but never that task itself: its reader is waiting."""
         while share.held.all > self._max_bytes_per_owner and share.first_ended() not in (None, written):
             self._evict_of(share)
@@ -330,8 +330,8 @@ class InMemoryTaskStore:
                 return
         raise OverloadedError(FULL, retry_after=5)
 
-    def _evict_of(self, share: Share) -> None:
-        """Let the task go of one account that ended first."""
+    def _evict_of(self, share: Holding) -> None:
+        """Let the task go of one quota key that ended first."""
         first = share.first_ended()
         assert first is not None  # who calls has seen that there is one
         self._drop(first)
@@ -355,10 +355,10 @@ class InMemoryTaskStore:
         if index.is_empty:
             del self._indexes[stored.owner]
         if not index.share.tasks:
-            del self._shares[index.share.account]
+            del self._holdings[index.share.quota_key]
         return True
 
-    def _release(self, stored: StoredTask, share: Share) -> None:
+    def _release(self, stored: StoredTask, share: Holding) -> None:
         """What a task has held is free again."""
         size = stored.size + self._kept.pop(stored.id, 0)
         for held in (self._held, share.held):
@@ -409,10 +409,10 @@ class InMemoryTaskStore:
         shown, last, total = find_page(self._indexes, query, start)
         return Page([stored.record() for stored in shown], self._tokens.seal(last, query.owner), total)
 
-    async def usage(self, account: str) -> Usage:
-        if account == EVERYBODY:
+    async def usage(self, quota_key: str) -> Usage:
+        if quota_key == EVERYBODY:
             return Usage(len(self._tasks), self._held.all)
-        share = self._shares.get(account)
+        share = self._holdings.get(quota_key)
         if share is None:
             return Usage(0, 0)
         return Usage(share.tasks, share.held.all)

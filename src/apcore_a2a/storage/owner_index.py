@@ -75,11 +75,11 @@ class HeldBytes(Struct):
     """Those of tasks that have ended, and may go to make room."""
 
 
-class Share:
-    """What one account has here, under all the tenants that it names. Only the store writes to it."""
+class Holding:
+    """What one quota key has here, under all the tenants that it names. Only the store writes to it."""
 
-    def __init__(self, account: str) -> None:
-        self.account = account
+    def __init__(self, quota_key: str) -> None:
+        self.quota_key = quota_key
         self.tasks = 0
         self.unfinished = 0
         """Of the tasks, those that may not go: they have not ended, or a webhook waits for their events."""
@@ -121,7 +121,7 @@ class Share:
 class OwnerIndex:
     """Which tasks an owner has: by context, and in an order from which the newest can be listed."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: Holding) -> None:
         self.share = share
         self._unfinished: dict[str, StoredTask] = {}
         self._ended: dict[str, StoredTask] = {}

@@ -235,13 +235,13 @@ _COUNT: Final = """
         ) END
     ), 0)::bigint AS bytes FROM task
 """
-# The tenants of an account lie after it in the index, and nothing else does.
+# The tenants of a quota key lie after it in the index, and nothing else does.
 _OF_ACCOUNT: Final = f"{_COUNT} WHERE owner = $1 OR (owner >= $1 || '\\x0a'::bytea AND owner < $1 || '\\x0b'::bytea)"
 _PAGES: Final = "SELECT pg_relation_size('task') / current_setting('block_size')::bigint"
 
 
-async def of_account(connection: Connection, account: str) -> Usage:
-    row = await connection.fetchrow(_OF_ACCOUNT, to_bytes(account))
+async def of_quota_key(connection: Connection, quota_key: str) -> Usage:
+    row = await connection.fetchrow(_OF_ACCOUNT, to_bytes(quota_key))
     assert row is not None  # a count is always one row
     return Usage(row["tasks"], row["bytes"])
 

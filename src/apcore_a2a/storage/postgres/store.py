@@ -190,10 +190,10 @@ class PostgresStore:
         parts = self._parts
         return await parts.database.ask(reads.page, query, parts.tokens)
 
-    async def usage(self, account: str) -> Usage:
-        if account == EVERYBODY:
+    async def usage(self, quota_key: str) -> Usage:
+        if quota_key == EVERYBODY:
             return await self.database.ask(reads.of_everybody)
-        return await self.database.ask(reads.of_account, account)
+        return await self.database.ask(reads.of_quota_key, quota_key)
 
 
 class _Parts:

@@ -100,10 +100,10 @@ def task_at(database: sqlite3.Connection, task_id: str, owner: str, version: int
         return _rebuild(database, row, version)
 
 
-def usage(database: sqlite3.Connection, account: str) -> Usage:
-    """How much an account keeps under all its tenants, whose owners lie side by side; or everybody."""
+def usage(database: sqlite3.Connection, quota_key: str) -> Usage:
+    """How much a quota key keeps under all its tenants, whose owners lie side by side; or everybody."""
     whose = "owner = :account OR (owner >= :account || char(10) AND owner < :account || char(11))"
-    if account == EVERYBODY:
+    if quota_key == EVERYBODY:
         whose = "TRUE"
     # SQLite knows the length of a BLOB without reading it.
     sizes = """
@@ -114,7 +114,7 @@ def usage(database: sqlite3.Connection, account: str) -> Usage:
         ) END
     """
     counted = f"SELECT count(*), coalesce(sum({sizes}), 0) FROM task {_TABLES} WHERE {whose}"
-    tasks, size = database.execute(counted, {"account": account}).fetchone()
+    tasks, size = database.execute(counted, {"account": quota_key}).fetchone()
     return Usage(tasks, size)
 
 

@@ -174,8 +174,8 @@ class SQLiteStore:
         database = self._database
         return await database.read(reads.page, query, database.connections.tokens)
 
-    async def usage(self, account: str) -> Usage:
-        return await self._database.read(reads.usage, account)
+    async def usage(self, quota_key: str) -> Usage:
+        return await self._database.read(reads.usage, quota_key)
 
 
 class SQLiteWebhooks:

@@ -41,7 +41,7 @@ In 1.0 the details of an error are a list: a `google.rpc.ErrorInfo` with the rea
 `a2a-protocol.org`, and a `google.rpc.BadRequest` that names each wrong field, if fields are to blame. In 0.3 `data` is
 an object with the `type` of the error and, if fields are to blame, a list `errors` of `field`, `code` and `message`; a
 client that sends `A2A-Version: 0.3` gets the list of 1.0, and over REST there are both
-([why](decisions/0043-errors-that-every-client-can-read.md)).
+([why](decisions/0043-choose-the-jsonrpc-error-format-by-header.md)).
 0.3 knows codes up to -32007; an unknown skill is -32601 there, as its requirements ask.
 
 ## In a failed task

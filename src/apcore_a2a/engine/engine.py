@@ -289,7 +289,7 @@ class Engine:
             context = await self._for_owner(request.id, context)
         async with self._intake.live(request.id, context, follow=True) as live:
             if not live.has_ended():
-                if self._cluster is not None and live.runner is not None:
+                if self._cluster is not None and not live.runner.is_none:
                     await self._cluster.cancel(live, context.caller)
                 else:
                     await asyncio.wait({self._runs.cancel(live, context.caller)}, timeout=CANCEL_GRACE + 1)

@@ -264,7 +264,7 @@ class Intake:
             self._stored.take(context.owner, request, is_new=False)
         if self._webhooks is not None:
             await self._webhooks.resume(live, webhook)
-        if self._followers is not None and live.runner is not None:
+        if self._followers is not None and not live.runner.is_none:
             if not wait:
                 await send_on(self._followers, live, request, context.caller)
                 record = await self.load(live.task.id, context)

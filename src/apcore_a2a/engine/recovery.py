@@ -15,7 +15,7 @@ from apcore_a2a.engine.intake import Intake
 from apcore_a2a.engine.run import FromQueue, Rerun, Start
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import StoredRun, decode_stored_run
-from apcore_a2a.engine.task import LiveTask, hand_on
+from apcore_a2a.engine.task import NO_RUNNER, LiveTask, hand_on
 from apcore_a2a.engine.webhooks.operations import Webhooks
 from apcore_a2a.errors import AgentError, StaleWriteError, TaskNotFoundError
 from apcore_a2a.protocol.lifecycle import AT_REST
@@ -62,7 +62,7 @@ class Recovery:
         runs_again = False
         if live.is_shared:
             live.follow(record)
-            live.runner = None
+            live.runner = NO_RUNNER
         if self._webhooks is not None:
             await self._webhooks.resume(live)
         if stored is not None:

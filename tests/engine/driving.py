@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from apcore_a2a.agent import Admission, Agent, AgentEvent, Call, Caller
-from apcore_a2a.engine.context import CallContext, EngineOptions, Silent
+from apcore_a2a.engine.context import CallContext, EngineOptions, Observer
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.event_log import LogEntry
 from apcore_a2a.engine.streams import Events
@@ -216,7 +216,7 @@ class Acts:
         return self.play(call)
 
 
-class Ledger(Silent):
+class Ledger(Observer):
     """An observer that writes down what it is told."""
 
     def __init__(self) -> None:

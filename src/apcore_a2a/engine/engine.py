@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from apcore_a2a import errors
 from apcore_a2a.agent import Agent, Caller
 from apcore_a2a.engine import runs
-from apcore_a2a.engine.context import DEFAULTS, CallContext, EngineOptions, Interceptor, Observer, Silent
+from apcore_a2a.engine.context import DEFAULTS, CallContext, EngineOptions, Interceptor, Observer
 from apcore_a2a.engine.event_log import LogEntry, Snapshot, snapshot_entry
 from apcore_a2a.engine.intake import Intake
 from apcore_a2a.engine.recovery import Recovery
@@ -67,7 +67,7 @@ class Engine:
         interceptors: tuple[Interceptor, ...] = (),
         extended_card: Callable[[Caller], AgentCard] | None = None,
     ) -> None:
-        observer = observer or Silent()
+        observer = observer or Observer()
         self.options = options
         self.store = store
         self._agent = agent

@@ -1,6 +1,6 @@
 """What an engine is given: with each request, who asks; once, who watches it, and its limits and habits."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import IPv6Address
 from typing import Any, Final, Protocol
 
@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from apcore_a2a.agent import ANONYMOUS, Call, Caller, CancelToken
+from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Operation, Rules, SendMessage, Task, TaskState, Value
 
 # What comes with a request besides the request, and who may have a say before and after it.
@@ -138,6 +139,15 @@ class Observer:
         """A message was rejected because too much is stored: for that quota key, or for EVERYBODY."""
 
 
+class Hooks(Struct, frozen=True, kw_only=True):
+    """What the program that serves an agent attaches to its engine."""
+
+    observer: Observer = Observer()
+    interceptors: tuple[Interceptor, ...] = ()
+    extended_card: Callable[[Caller], AgentCard] | None = None
+    """Returns the card for an authenticated caller; None if the agent has no extended card."""
+
+
 # ---- limits and habits ----------------------------------------------------------------------------------------------
 # The limits and habits of an engine, and their defaults.
 
@@ -170,3 +180,4 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 
 
 DEFAULTS: Final = EngineOptions()
+NO_HOOKS: Final = Hooks()

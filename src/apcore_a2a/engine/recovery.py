@@ -28,13 +28,10 @@ LOST: Final = "Worker lost: the process running this task ended"
 class Recovery:
     """Goes on with tasks that were claimed from dead processes."""
 
-    def __init__(self, store: Store, runs: Runs, intake: Intake) -> None:
+    def __init__(self, store: Store, runs: Runs, intake: Intake, webhooks: Webhooks | None) -> None:
         self._store = store
         self._runs = runs
         self._intake = intake
-        self._webhooks: Webhooks | None = None
-
-    def offer_webhooks(self, webhooks: Webhooks) -> None:
         self._webhooks = webhooks
 
     async def recover(self) -> None:

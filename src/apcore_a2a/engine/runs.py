@@ -46,7 +46,7 @@ class Runs:
         stored: StoredLimits | None = None,
     ) -> None:
         self.draining = False
-        self._stored = stored
+        self.stored = stored
         self._agent = agent
         self._store = store
         self._observer = observer
@@ -192,8 +192,8 @@ class Runs:
 
     def _finish(self, run: Run) -> None:
         del self._active[run.live.task.id]
-        if self._stored is not None:
-            self._stored.add(run.live.owner, run.output_bytes)
+        if self.stored is not None:
+            self.stored.add(run.live.owner, run.output_bytes)
         if run.started is not None and is_wanted():
             self._log_rest(run, time.monotonic() - run.started)
         run.live.end_run()

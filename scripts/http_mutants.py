@@ -88,14 +88,14 @@ MUTANTS: Final = (
     Mutant(
         "connections are counted",
         "../http/traffic.py",
-        "if self.connections > self.max_connections:",
+        "if self._connections.total > self.max_connections:",
         "if False:",
         FLOOD,
     ),
     Mutant(
         "one address has a share of connections",
         "../http/traffic.py",
-        "if count > self.max_connections_per_address:",
+        "if address and self._connections.used_by(address) > self.max_connections_per_address:",
         "if False:",
         f"{FLOOD} {TRAFFIC}",
     ),
@@ -109,14 +109,14 @@ MUTANTS: Final = (
     Mutant(
         "bodies have a budget",
         "../http/traffic.py",
-        "if self.body_bytes + size > self.max_body_bytes:",
+        "if self._body_bytes.total + size > self.max_body_bytes:",
         "if False:",
         f"{FLOOD} {TRAFFIC}",
     ),
     Mutant(
         "one caller has a share of it",
         "../http/traffic.py",
-        "if held > self.max_body_bytes_per_caller:",
+        "if self._body_bytes.used_by(caller) + size > self.max_body_bytes_per_caller:",
         "if False:",
         f"{FLOOD} {TRAFFIC}",
     ),

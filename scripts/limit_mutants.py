@@ -154,7 +154,7 @@ LIMITS: Final = (
     Mutant(
         "one caller has a share of streams",
         "../engine/streams.py",
-        "if self._open[quota_key] >= limit_of(quota_key, self._limit_per_caller, self._anonymous_part):",
+        "if self._open.used_by(quota_key) >= limit_of(quota_key, self._limit_per_caller, self._anonymous_part):",
         "if False:",
         STREAMS,
     ),
@@ -185,7 +185,7 @@ LIMITS: Final = (
     Mutant(
         "what a run has stored is counted",
         "../engine/runs.py",
-        "self._stored.add(run.live.owner, run.output_bytes)",
+        "self.stored.add(run.live.owner, run.output_bytes)",
         "pass",
         QUOTAS,
     ),

@@ -35,6 +35,7 @@ RULES: Final = {
     "clean_text": may("", ""),
     "web": may("", ""),
     "log_throttle": may("", ""),
+    "quota": may("", ""),
     "protocol": may("errors", "msgspec"),
     "agent": may("protocol errors", "msgspec"),
     # Whatever becomes an Agent.
@@ -46,9 +47,9 @@ RULES: Final = {
     "auth": may(
         "agent protocol errors clean_text ids_and_time web log_throttle", "aiohttp cryptography joserfc msgspec"
     ),
-    "engine": may("agent protocol errors ids_and_time clean_text storage.contract", "msgspec"),
+    "engine": may("agent protocol errors ids_and_time clean_text quota storage.contract", "msgspec"),
     "http": may("http.traffic engine agent protocol errors clean_text web storage.contract", "msgspec starlette"),
-    "http.traffic": may("engine agent errors clean_text log_throttle", ""),
+    "http.traffic": may("engine agent errors clean_text log_throttle quota", ""),
     "http.server.tls": may("http.traffic", "msgspec"),
     "http.server.connection": may("http.traffic web", "httptools uvicorn"),
     "http.server.server": may("http.server.tls http.traffic", "uvicorn"),

@@ -9,8 +9,9 @@ import logging
 import os
 import sys
 
-from apcore_a2a.app.application import Application
-from apcore_a2a.app.serve import build_app
+from apcore_a2a.agent import Agent
+from apcore_a2a.engine.context import EngineOptions
+from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.webhooks import delivery
 from apcore_a2a.protocol.model import PushConfig, SendConfiguration, Task
 from apcore_a2a.storage.sqlite.store import SQLiteStore
@@ -24,45 +25,45 @@ CHUNKS = 1
 AT_ONCE = 50  # tasks that begin together
 
 
-def build(agent: object, store: SQLiteStore) -> Application:
-    app = build_app(agent, task_store=store, shutdown_timeout=60)  # type: ignore[arg-type]  # an Agent
-    app.engine.offer_webhooks(WebhookSender(allow_insecure=True, timeout=TIMEOUT))
-    return app
+def build(agent: Agent, store: SQLiteStore) -> Engine:
+    sender = WebhookSender(allow_insecure=True, timeout=TIMEOUT)
+    return Engine(agent, store, options=EngineOptions(shutdown_timeout=60), webhook_sender=sender)
 
 
-async def begin(app: Application, url: str) -> str:
+async def begin(engine: Engine, url: str) -> str:
     """Send a message that brings a webhook; the id of its task."""
     asked = request("safe")
     configuration = SendConfiguration(return_immediately=True, task_push_notification_config=PushConfig(url=url))
     asked = type(asked)(message=asked.message, configuration=configuration)
-    answer = await app.engine.send_message(asked, User(app.engine).context())
+    answer = await engine.send_message(asked, User(engine).context())
     task = answer if isinstance(answer, Task) else answer.task()  # type: ignore[union-attr]  # no Message comes here
     return task.id
 
 
-async def begin_many(app: Application, url: str, tasks: int) -> None:
+async def begin_many(engine: Engine, url: str, tasks: int) -> None:
     for _ in range(0, tasks, AT_ONCE):
         async with asyncio.TaskGroup() as group:
-            begun = [group.create_task(begin(app, url)) for _ in range(min(AT_ONCE, tasks))]
+            begun = [group.create_task(begin(engine, url)) for _ in range(min(AT_ONCE, tasks))]
         os.write(1, "".join(f"{each.result()}\n" for each in begun).encode())
 
 
-async def until_delivered(app: Application) -> None:
+async def until_delivered(engine: Engine) -> None:
     while True:
-        backlog = await app.engine.backlog()
-        if not app.engine.active_tasks and not backlog.events:
+        backlog = await engine.backlog()
+        if not engine.active_tasks and not backlog.events:
             return
         await asyncio.sleep(0.02)
 
 
 async def live(path: str, url: str, tasks: int) -> None:
     agent = Patient(CHUNKS)
-    app = build(agent, SQLiteStore(path))
+    engine = build(agent, SQLiteStore(path))
     await agent.open_pool()
-    await app.open()
-    await begin_many(app, url, tasks)
-    await until_delivered(app)
-    await app.close()
+    await engine.open()
+    await engine.recover()
+    await begin_many(engine, url, tasks)
+    await until_delivered(engine)
+    await engine.close()
 
 
 if __name__ == "__main__":

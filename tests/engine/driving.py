@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from apcore_a2a.agent import Admission, Agent, AgentEvent, Call, Caller
-from apcore_a2a.engine.context import CallContext, EngineOptions, Silent
+from apcore_a2a.engine.context import CallContext, EngineOptions, Hooks, Observer
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.event_log import LogEntry
 from apcore_a2a.engine.streams import Events
@@ -67,11 +67,11 @@ async def settle(steps: int = 20) -> None:
 
 @asynccontextmanager
 async def serving(agent: Agent, store: Store | None = None, **fields: Any) -> AsyncIterator[Engine]:
-    """An open engine. Any: options by name, and what else an Engine takes."""
-    others = {name: fields.pop(name) for name in ("observer", "interceptors", "extended_card") if name in fields}
+    """An open engine. Any: options and hooks by name."""
+    hooks = {name: fields.pop(name) for name in ("observer", "interceptors", "extended_card") if name in fields}
     options = EngineOptions(**{"shutdown_timeout": 0.01, **fields})
     before = asyncio.all_tasks()
-    engine = Engine(agent, store or InMemoryTaskStore(), options=options, **others)
+    engine = Engine(agent, store or InMemoryTaskStore(), options=options, hooks=Hooks(**hooks))
     await soon(engine.open())
     await soon(engine.recover())
     try:
@@ -216,7 +216,7 @@ class Acts:
         return self.play(call)
 
 
-class Ledger(Silent):
+class Ledger(Observer):
     """An observer that writes down what it is told."""
 
     def __init__(self) -> None:

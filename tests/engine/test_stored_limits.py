@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, Call, Caller
 from apcore_a2a.engine import stored_limits
-from apcore_a2a.engine.context import EngineOptions, Silent
+from apcore_a2a.engine.context import EngineOptions, Observer
 from apcore_a2a.engine.stored_limits import INTERVAL, PAUSE, REFUSAL_INTERVAL, StoredLimits
 from apcore_a2a.errors import LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
@@ -224,7 +224,7 @@ class Books:
 
 
 def limits(books: Books, **options: Any) -> StoredLimits:
-    return StoredLimits(books, EngineOptions(**options), observer=Silent(), clock=books.clock)
+    return StoredLimits(books, EngineOptions(**options), observer=Observer(), clock=books.clock)
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ async def test_what_runs_what_ended_and_what_failed_is_counted() -> None:
 
 async def test_a_large_figure_is_told_to_its_last_digit() -> None:
     app = build_app(ScriptedAgent({}), metrics=True)
-    app.traffic.body_bytes = 123_456_789
+    app.traffic.take_body(123_456_789, "ada")
     async with browsing(app) as client:
         page = await client.get("/metrics", headers={"Accept": "text/plain"})
     assert "body_bytes_in_flight 123456789\n" in page.text

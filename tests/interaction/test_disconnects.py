@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from apcore_a2a.engine.context import Silent
+from apcore_a2a.engine.context import Observer
 from apcore_a2a.protocol.model import Task, TaskState
 from tests.fakes import COMPLETED, PATIENCE, Gate, ScriptedAgent
 from tests.interaction.conftest import Speak
@@ -19,7 +19,7 @@ HungUp = Callable[[], Awaitable[None]]
 async def hung_up(monkeypatch: pytest.MonkeyPatch) -> HungUp:
     """Waits until the server has closed a stream, and has had every occasion to do something about it."""
     closed = asyncio.Event()
-    monkeypatch.setattr(Silent, "stream_closed", lambda self, task_id: closed.set())
+    monkeypatch.setattr(Observer, "stream_closed", lambda self, task_id: closed.set())
     monkeypatch.setattr("apcore_a2a.engine.streams.DISCONNECT_GRACE", 0.0)
 
     async def wait() -> None:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import Authenticator, challenge, credential_headers, identify, security_schemes
-from apcore_a2a.engine.context import CallContext, Observer, Silent
+from apcore_a2a.engine.context import CallContext, Observer
 from apcore_a2a.errors import A2AError, AccessDeniedError, OverloadedError, UnauthenticatedError, wire
 from apcore_a2a.http.asgi import client_of, error_headers, inbound, refuse_early
 from apcore_a2a.protocol.model import Operation, SendMessage, TaskState, Value
@@ -181,7 +181,7 @@ class AuditedRoute:
         )
 
 
-class AuditedTasks(Silent):
+class AuditedTasks(Observer):
     """An observer that writes a line when a task ends: whose it was, and how it ended."""
 
     def __init__(self, log: AuditLog) -> None:
@@ -192,7 +192,7 @@ class AuditedTasks(Silent):
         self._log.write("task_ended", task=task_id, caller=owner, outcome=outcome)
 
 
-class Observers:
+class Observers(Observer):
     """Several observers as one."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:

@@ -19,7 +19,7 @@ from apcore_a2a.app.routes import ANONYMOUS_PART, Served, pipeline
 from apcore_a2a.app.stores import why_not_open
 from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import Authenticator, close_authenticator, open_authenticator
-from apcore_a2a.engine.context import EngineOptions, Interceptor, Observer
+from apcore_a2a.engine.context import EngineOptions, Hooks, Interceptor, Observer
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.webhooks.delivery import Sender
 from apcore_a2a.errors import A2AError, wire
@@ -261,23 +261,19 @@ def _make_engine(parts: Parts, settings: Settings, metrics: Metrics | None, audi
     if audit is not None:
         observers.append(AuditedTasks(audit))
         interceptors = (AuditedOperations(audit), *interceptors)
-    engine = Engine(
+    return Engine(
         parts.agent,
         store,
         options=_engine_options(parts, settings, store),
-        observer=_as_one(observers),
-        interceptors=interceptors,
-        extended_card=parts.extended_card,
+        hooks=Hooks(observer=_as_one(observers), interceptors=interceptors, extended_card=parts.extended_card),
+        webhook_sender=_webhook_sender(settings),
     )
-    if settings.push_notifications:
-        engine.offer_webhooks(_webhook_sender(settings))
-    return engine
 
 
-def _as_one(observers: list[Observer]) -> Observer | None:
-    if len(observers) > 1:
-        return Observers(observers)
-    return next(iter(observers), None)
+def _as_one(observers: list[Observer]) -> Observer:
+    if len(observers) == 1:
+        return observers[0]
+    return Observers(observers)
 
 
 def _card_endpoint(parts: Parts, settings: Settings) -> CardEndpoint:
@@ -317,7 +313,9 @@ async def _call(hook: Hook) -> None:
         await done
 
 
-def _webhook_sender(settings: Settings) -> Sender:
+def _webhook_sender(settings: Settings) -> Sender | None:
+    if not settings.push_notifications:
+        return None
     from apcore_a2a.webhooks.sender import (
         WebhookSender,  # loads aiohttp, which a server without webhooks has no use for
     )

@@ -1,6 +1,6 @@
 """What an engine is given: with each request, who asks; once, who watches it, and its limits and habits."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import IPv6Address
 from typing import Any, Final, Protocol
 
@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from apcore_a2a.agent import ANONYMOUS, Call, Caller, CancelToken
+from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Operation, Rules, SendMessage, Task, TaskState, Value
 
 # What comes with a request besides the request, and who may have a say before and after it.
@@ -94,67 +95,57 @@ class Interceptor(Protocol):
         """`result` is what the operation answers with, or the exception that it ended with."""
 
 
-# ---- who watches ----------------------------------------------------------------------------------------------------
-# What the engine tells whoever watches it: metrics, tracing, tests. Rule: an observer is told, never asked.
+# ---- observers ------------------------------------------------------------------------------------------------------
+# What the engine reports to metrics, audit, tracing and tests. Invariant: an observer has no influence on the engine.
 
 
-class Observer(Protocol):
-    """Hooks called on the event loop; they must be quick and must not raise."""
+class Observer:
+    """Hooks called on the event loop. Each does nothing: an observer overrides those it needs.
 
-    def run_started(self, task_id: str) -> None: ...
+    They must be quick and must not raise.
+    """
 
-    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None: ...
+    def run_started(self, task_id: str) -> None:
+        """The agent is called."""
+
+    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None:
+        """A run has ended. `state` is the state of its task."""
 
     def run_abandoned(self, task_id: str) -> None:
-        """An agent ignored its cancellation, or what it began goes on all the same; its task has ended without it."""
+        """An agent ignored its cancellation, or work it started goes on. Its task has ended without it."""
 
     def task_ended(self, task_id: str, owner: str, state: TaskState) -> None:
-        """A task has come to its end, and it is stored: by a run, by a cancel, or because its process died."""
+        """A task has reached a terminal state, and it is stored: by a run, a cancel, or because its process died."""
 
-    def stream_opened(self, task_id: str) -> None: ...
+    def stream_opened(self, task_id: str) -> None:
+        """A client subscribed to the task's events."""
 
-    def stream_closed(self, task_id: str) -> None: ...
+    def stream_closed(self, task_id: str) -> None:
+        """A stream of the task's events was closed."""
 
     def notification_sent(self, task_id: str) -> None:
-        """A webhook has got an event."""
+        """A webhook received an event."""
 
     def notification_failed(self, task_id: str) -> None:
-        """An attempt to post an event to a webhook was in vain."""
+        """An attempt to post an event to a webhook failed."""
 
     def notification_retried(self, task_id: str) -> None:
         """An event will be posted again."""
 
     def webhook_given_up(self, task_id: str) -> None:
-        """What it waits for are dead letters now."""
+        """A webhook was given up. The events it waits for are dead letters now."""
 
     def storage_refused(self, quota_key: str) -> None:
-        """A message was refused because too much is stored: of that quota key, or of EVERYBODY."""
+        """A message was rejected because too much is stored: for that quota key, or for EVERYBODY."""
 
 
-class Silent:
-    """The default observer: sees nothing."""
+class Hooks(Struct, frozen=True, kw_only=True):
+    """What the program that serves an agent attaches to its engine."""
 
-    def run_started(self, task_id: str) -> None: ...
-
-    def run_ended(self, task_id: str, state: TaskState, seconds: float) -> None: ...
-
-    def run_abandoned(self, task_id: str) -> None: ...
-
-    def task_ended(self, task_id: str, owner: str, state: TaskState) -> None: ...
-
-    def stream_opened(self, task_id: str) -> None: ...
-
-    def stream_closed(self, task_id: str) -> None: ...
-
-    def notification_sent(self, task_id: str) -> None: ...
-
-    def notification_failed(self, task_id: str) -> None: ...
-
-    def notification_retried(self, task_id: str) -> None: ...
-
-    def webhook_given_up(self, task_id: str) -> None: ...
-
-    def storage_refused(self, quota_key: str) -> None: ...
+    observer: Observer = Observer()
+    interceptors: tuple[Interceptor, ...] = ()
+    extended_card: Callable[[Caller], AgentCard] | None = None
+    """Returns the card for an authenticated caller; None if the agent has no extended card."""
 
 
 # ---- limits and habits ----------------------------------------------------------------------------------------------
@@ -189,3 +180,4 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 
 
 DEFAULTS: Final = EngineOptions()
+NO_HOOKS: Final = Hooks()

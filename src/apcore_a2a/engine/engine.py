@@ -14,9 +14,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from apcore_a2a import errors
-from apcore_a2a.agent import Agent, Caller
+from apcore_a2a.agent import Agent
 from apcore_a2a.engine import runs
-from apcore_a2a.engine.context import DEFAULTS, CallContext, EngineOptions, Interceptor, Observer, Silent
+from apcore_a2a.engine.context import DEFAULTS, NO_HOOKS, CallContext, EngineOptions, Hooks, Interceptor, Observer
 from apcore_a2a.engine.event_log import LogEntry, Snapshot, snapshot_entry
 from apcore_a2a.engine.intake import Intake
 from apcore_a2a.engine.recovery import Recovery
@@ -52,10 +52,7 @@ Perform = Callable[[Any, CallContext], Awaitable[Any]]
 
 
 class Engine:
-    """Serves one agent. Open it before use, then let it recover; close it at the end.
-
-    `extended_card` answers the card for a caller who has proved who they are; None when there is no such card.
-    """
+    """Serves one agent. Open it before use, then let it recover; close it at the end."""
 
     def __init__(
         self,
@@ -63,32 +60,39 @@ class Engine:
         store: Store,
         *,
         options: EngineOptions = DEFAULTS,
-        observer: Observer | None = None,
-        interceptors: tuple[Interceptor, ...] = (),
-        extended_card: Callable[[Caller], AgentCard] | None = None,
+        hooks: Hooks = NO_HOOKS,
+        webhook_sender: Sender | None = None,
     ) -> None:
-        observer = observer or Silent()
+        """Without a `webhook_sender` the engine has no webhooks.
+
+        Raises:
+            TypeError: the store does not support webhooks or limits that are asked for.
+        """
         self.options = options
         self.store = store
         self._agent = agent
-        self._interceptors = interceptors
-        self._extended_card = extended_card
-        self.stored = stored_limits_of(store, options, observer)
-        self._runs = Runs(agent, store, observer=observer, options=options, stored=self.stored)
-        self.webhooks: Webhooks | None = None
-        self._observer = observer
+        self._interceptors = hooks.interceptors
+        self._extended_card = hooks.extended_card
+        self.stored = stored_limits_of(store, options, hooks.observer)
+        self._runs = Runs(agent, store, observer=hooks.observer, options=options, stored=self.stored)
+        self.webhooks = None
+        if webhook_sender is not None:
+            self.webhooks = _make_webhooks(store, webhook_sender, self._runs, hooks.observer)
         shared = as_shared(store)
         self._followers = None
         if shared is not None:
             self._followers = Followers(shared, self._runs)
-        self._intake = Intake(agent, store, self._runs, options, self._followers, self.stored)
-        self._recovery = Recovery(store, self._runs, self._intake)
+        self._intake = Intake(agent, store, self._runs, options, self._followers, self.webhooks)
+        self._recovery = Recovery(store, self._runs, self._intake, self.webhooks)
         self._cluster = None
         if self._followers is not None:
             self._cluster = Cluster(self._followers, self._runs, self._intake, self._recovery)
-        self._streams = Streams(self._runs, observer=observer, options=options)
+        self._streams = Streams(self._runs, observer=hooks.observer, options=options)
         self._drain = BackgroundWork()
-        self._operations: dict[Operation, Perform] = {
+        self._operations = self._list_operations()
+
+    def _list_operations(self) -> dict[Operation, Perform]:
+        operations: dict[Operation, Perform] = {
             Operation.SEND: self.send_message,
             Operation.STREAM: self.stream_message,
             Operation.GET: self.get_task,
@@ -97,22 +101,12 @@ class Engine:
             Operation.SUBSCRIBE: self.subscribe,
             Operation.EXTENDED_CARD: self.get_extended_card,
         }
-
-    def offer_webhooks(self, sender: Sender) -> None:
-        """Have events posted to webhooks; without this call, made before `open`, there are none.
-
-        Raises:
-            TypeError: the store keeps no webhooks.
-        """
-        kept = webhooks_of(self.store)
-        webhooks = Webhooks(kept, sender, WebhookDelivery(kept, sender, observer=self._observer), self._runs)
-        self.webhooks = webhooks
-        self._intake.offer_webhooks(webhooks)
-        self._recovery.offer_webhooks(webhooks)
-        self._operations[Operation.CREATE_PUSH] = webhooks.create
-        self._operations[Operation.GET_PUSH] = webhooks.get
-        self._operations[Operation.LIST_PUSH] = webhooks.list
-        self._operations[Operation.DELETE_PUSH] = webhooks.delete
+        if self.webhooks is not None:
+            operations[Operation.CREATE_PUSH] = self.webhooks.create
+            operations[Operation.GET_PUSH] = self.webhooks.get
+            operations[Operation.LIST_PUSH] = self.webhooks.list
+            operations[Operation.DELETE_PUSH] = self.webhooks.delete
+        return operations
 
     @property
     def active_tasks(self) -> int:
@@ -289,7 +283,7 @@ class Engine:
             context = await self._for_owner(request.id, context)
         async with self._intake.live(request.id, context, follow=True) as live:
             if not live.has_ended():
-                if self._cluster is not None and live.runner is not None:
+                if self._cluster is not None and not live.runner.is_none:
                     await self._cluster.cancel(live, context.caller)
                 else:
                     await asyncio.wait({self._runs.cancel(live, context.caller)}, timeout=CANCEL_GRACE + 1)
@@ -328,6 +322,11 @@ class Engine:
         if self._extended_card is None:
             raise context.rules.without_extended_card
         return self._extended_card(context.caller)
+
+
+def _make_webhooks(store: Store, sender: Sender, runs: Runs, observer: Observer) -> Webhooks:
+    kept = webhooks_of(store)
+    return Webhooks(kept, sender, WebhookDelivery(kept, sender, observer=observer), runs)
 
 
 async def _no_push(request: Any, context: CallContext) -> Any:

@@ -20,7 +20,6 @@ from apcore_a2a.engine.replica.followers import Followers
 from apcore_a2a.engine.replica.requests import Elsewhere, queue_task, send_on
 from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Run, retry_pause
 from apcore_a2a.engine.runs import Runs
-from apcore_a2a.engine.stored_limits import StoredLimits
 from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun
 from apcore_a2a.engine.task import LiveTask, Place, dequeue, enqueue, is_settled, refuse_message
 from apcore_a2a.engine.webhooks.operations import Webhooks, check_inline
@@ -67,8 +66,8 @@ class Intake:
         store: Store,
         runs: Runs,
         options: EngineOptions,
-        followers: Followers | None = None,
-        stored: StoredLimits | None = None,
+        followers: Followers | None,
+        webhooks: Webhooks | None,
     ) -> None:
         self._agent = agent
         self._store = store
@@ -76,11 +75,8 @@ class Intake:
         self._options = options
         self.conversations = Conversations(store, options.context_messages)
         self._followers = followers  # where several replicas share the store
-        self._stored = stored
+        self._stored = runs.stored
         self._repeats = Repeats(store, runs, followers, by_message_id=options.same_message_same_task)
-        self._webhooks: Webhooks | None = None
-
-    def offer_webhooks(self, webhooks: Webhooks) -> None:
         self._webhooks = webhooks
 
     async def begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere:
@@ -264,7 +260,7 @@ class Intake:
             self._stored.take(context.owner, request, is_new=False)
         if self._webhooks is not None:
             await self._webhooks.resume(live, webhook)
-        if self._followers is not None and live.runner is not None:
+        if self._followers is not None and not live.runner.is_none:
             if not wait:
                 await send_on(self._followers, live, request, context.caller)
                 record = await self.load(live.task.id, context)

@@ -15,7 +15,7 @@ from apcore_a2a.engine.intake import Intake
 from apcore_a2a.engine.run import FromQueue, Rerun, Start
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import StoredRun, decode_stored_run
-from apcore_a2a.engine.task import LiveTask, hand_on
+from apcore_a2a.engine.task import NO_RUNNER, LiveTask, hand_on
 from apcore_a2a.engine.webhooks.operations import Webhooks
 from apcore_a2a.errors import AgentError, StaleWriteError, TaskNotFoundError
 from apcore_a2a.protocol.lifecycle import AT_REST
@@ -28,13 +28,10 @@ LOST: Final = "Worker lost: the process running this task ended"
 class Recovery:
     """Goes on with tasks that were claimed from dead processes."""
 
-    def __init__(self, store: Store, runs: Runs, intake: Intake) -> None:
+    def __init__(self, store: Store, runs: Runs, intake: Intake, webhooks: Webhooks | None) -> None:
         self._store = store
         self._runs = runs
         self._intake = intake
-        self._webhooks: Webhooks | None = None
-
-    def offer_webhooks(self, webhooks: Webhooks) -> None:
         self._webhooks = webhooks
 
     async def recover(self) -> None:
@@ -62,7 +59,7 @@ class Recovery:
         runs_again = False
         if live.is_shared:
             live.follow(record)
-            live.runner = None
+            live.runner = NO_RUNNER
         if self._webhooks is not None:
             await self._webhooks.resume(live)
         if stored is not None:

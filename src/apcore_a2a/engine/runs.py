@@ -19,6 +19,7 @@ from apcore_a2a.engine.task import LiveTask
 from apcore_a2a.errors import A2AError, LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import TERMINAL, copy
 from apcore_a2a.protocol.model import Message, Role, SendMessage, Task, TaskState
+from apcore_a2a.quota import QuotaCounter
 from apcore_a2a.storage.contract import Record, SharedStore, Store, as_shared
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Runs:
         stored: StoredLimits | None = None,
     ) -> None:
         self.draining = False
-        self._stored = stored
+        self.stored = stored
         self._agent = agent
         self._store = store
         self._observer = observer
@@ -59,7 +60,7 @@ class Runs:
         # The places of tasks whose next message is about to be run, by task id: whose share each is of. One whose task
         # is nobody's turn any more is void, and goes when there would be no room otherwise.
         self._kept_places: dict[str, str] = {}
-        self._places_of: dict[str, int] = {}  # how many runs and kept places there are, by quota key
+        self._places = QuotaCounter()  # of runs and kept places
         self._background = BackgroundWork()
 
     @property
@@ -73,7 +74,7 @@ class Runs:
     @property
     def room(self) -> int:
         """How many more runs there may be."""
-        return self._limit - len(self._active) - len(self._kept_places)
+        return self._limit - self._places.total
 
     def check_draining(self) -> None:
         if self.draining:
@@ -91,7 +92,7 @@ class Runs:
 
     def _has_all(self, quota_key: str) -> bool:
         limit = limit_of(quota_key, self._limit_per_caller, self._options.anonymous_part)
-        return self._places_of.get(quota_key, 0) >= limit
+        return self._places.used_by(quota_key) >= limit
 
     def keep_place(self, live: LiveTask, quota_key: str) -> None:
         """A place for the run of a task's next message, if there is room; a task that runs has one, and passes it on.
@@ -103,21 +104,14 @@ class Runs:
             return
         self.check_room(quota_key)
         self._kept_places[task_id] = quota_key
-        self._count_place(quota_key, 1)
+        self._places.add(quota_key)
 
     def _give_up_void_places(self) -> None:
         for task_id, quota_key in list(self._kept_places.items()):
             live = self._live.get(task_id)
             if live is None or not live.turn.is_taken:
                 del self._kept_places[task_id]
-                self._count_place(quota_key, -1)
-
-    def _count_place(self, quota_key: str, change: int) -> None:
-        count = self._places_of.get(quota_key, 0) + change
-        if count:
-            self._places_of[quota_key] = count
-        else:
-            del self._places_of[quota_key]
+                self._places.subtract(quota_key)
 
     # ---- live tasks -----------------------------------------------------------------------------------------------
 
@@ -164,11 +158,11 @@ class Runs:
         run = Run(live, call, start, agent=self._agent, observer=self._observer, options=self._options)
         run.quota_key = quota_key
         self._active[live.task.id] = run
-        self._count_place(quota_key, 1)
+        self._places.add(quota_key)
         if self._kept_places:
             kept = self._kept_places.pop(live.task.id, None)
             if kept is not None:
-                self._count_place(kept, -1)
+                self._places.subtract(kept)
         live.hold()  # until `end_run`
         run.driver = self._background.start(self._drive(run), name=f"run {live.task.id}")
         return run
@@ -192,15 +186,15 @@ class Runs:
 
     def _finish(self, run: Run) -> None:
         del self._active[run.live.task.id]
-        if self._stored is not None:
-            self._stored.add(run.live.owner, run.output_bytes)
+        if self.stored is not None:
+            self.stored.add(run.live.owner, run.output_bytes)
         if run.started is not None and is_wanted():
             self._log_rest(run, time.monotonic() - run.started)
         run.live.end_run()
         if run.live.turn.is_taken:  # somebody has waited for it, who is no new one to be refused
             self._kept_places[run.live.task.id] = run.quota_key
         else:
-            self._count_place(run.quota_key, -1)
+            self._places.subtract(run.quota_key)
 
     def _log_rest(self, run: Run, seconds: float) -> None:
         if run.reply is not None:

@@ -6,7 +6,6 @@ grace is over.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final, Protocol
@@ -19,6 +18,7 @@ from apcore_a2a.errors import LimitExceededError, OverloadedError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Event, StatusUpdate, Task, TaskState
+from apcore_a2a.quota import QuotaCounter
 
 DISCONNECT_GRACE: Final = 5.0
 UNTIL_ENDED: Final = TERMINAL
@@ -171,8 +171,7 @@ class Streams:
         self._anonymous_part = options.anonymous_part
         self._cancel_on_disconnect = options.cancel_on_disconnect
         self._keep_alive_interval = options.keep_alive_interval
-        self._open: Counter[str] = Counter()  # by quota key
-        self._total = 0
+        self._open = QuotaCounter()
 
     def reserve(self, context: CallContext) -> ExitStack:
         """Room for one stream, taken at once; what is put into it is given back when the stream closes.
@@ -181,21 +180,15 @@ class Streams:
             OverloadedError: there is none; LimitExceededError if that is because of this caller's own.
         """
         self._runs.check_draining()
-        if self._total >= self._limit:
+        if self._open.total >= self._limit:
             raise OverloadedError("The agent is at its limit of open streams; try again later")
         quota_key = context.quota_key
-        if self._open[quota_key] >= limit_of(quota_key, self._limit_per_caller, self._anonymous_part):
+        if self._open.used_by(quota_key) >= limit_of(quota_key, self._limit_per_caller, self._anonymous_part):
             raise LimitExceededError("You are at your limit of open streams; close one or try again later")
-        self._count(quota_key, 1)
+        self._open.add(quota_key)
         room = ExitStack()
-        room.callback(self._count, quota_key, -1)
+        room.callback(self._open.subtract, quota_key)
         return room
-
-    def _count(self, quota_key: str, change: int) -> None:
-        self._total += change
-        self._open[quota_key] += change
-        if not self._open[quota_key]:
-            del self._open[quota_key]
 
     async def follow(
         self,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from apcore_a2a.agent import AgentEvent, Remember
@@ -120,6 +121,32 @@ Tasks = dict[str, "LiveTask"]
 """The live tasks by id; each enters and leaves by itself."""
 
 
+class Runner(Struct, frozen=True):
+    """Which other replica runs a task. One of three cases: `NO_RUNNER`, `ANY_RUNNER`, or a replica by its name."""
+
+    stored: str | None
+    """The value of the store's `runner` field: None, an empty string, or the replica's name."""
+
+    @property
+    def is_none(self) -> bool:
+        """Whether no other replica runs the task: this replica does, or the task is idle."""
+        return self.stored is None
+
+    @property
+    def is_any(self) -> bool:
+        """Whether the task waits for any replica with room."""
+        return self.stored == ""
+
+    @property
+    def name(self) -> str:
+        """The name of the replica that runs the task; empty in the other two cases."""
+        return self.stored or ""
+
+
+NO_RUNNER: Final = Runner(None)
+ANY_RUNNER: Final = Runner("")
+
+
 class LiveTask:
     """A task in memory, with its log, its holders and its turn. It owns four things; only its methods change them.
 
@@ -150,7 +177,7 @@ class LiveTask:
         self.kept = RunKeeper(durable=store.durable)  # what another process would need to go on
         self.is_stored = record is not None  # else there is no task yet, or the store has not said so
         self.rested = False  # whether the run that has the turn has brought the task to rest, if only for a moment
-        self.runner: str | None = None  # which other replica has it, as of the last look; "" is any, None is nobody
+        self.runner = NO_RUNNER  # as of the last look at the store
         self.unsaved: deque[asyncio.Future[None]] = deque()  # writes on their way, in order
         self._epoch = record.epoch if record else 1  # of the lease; a durable store refuses writes with an older one
         self._store = store
@@ -583,7 +610,7 @@ def may_hand_on(live: LiveTask) -> bool:
 async def hand_on(live: LiveTask) -> None:
     """Leave the run, and what waits for it, to any replica; nothing more is written here."""
     await live.save_run(hand_on=True)
-    live.runner = ""
+    live.runner = ANY_RUNNER
 
 
 # ---- what is said next ----------------------------------------------------------------------------------------------

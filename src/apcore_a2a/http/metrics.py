@@ -11,6 +11,7 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
+from apcore_a2a.engine.context import Observer
 from apcore_a2a.http.asgi import inbound, respond
 from apcore_a2a.http.traffic import Traffic
 from apcore_a2a.protocol.model import TaskState, encode
@@ -117,7 +118,7 @@ def forget_gauges(board: MetricsBoard, worker: int) -> None:
     board.write(worker, kept)
 
 
-class Metrics:
+class Metrics(Observer):
     """An observer that counts."""
 
     def __init__(
@@ -183,9 +184,6 @@ class Metrics:
 
     def run_abandoned(self, task_id: str) -> None:
         self._counts["abandoned_runs"] += 1
-
-    def task_ended(self, task_id: str, owner: str, state: TaskState) -> None:
-        """Counted when its run ends."""
 
     def stream_opened(self, task_id: str) -> None:
         self._counts["open_streams"] += 1

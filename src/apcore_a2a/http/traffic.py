@@ -17,6 +17,7 @@ from apcore_a2a.clean_text import clean_line
 from apcore_a2a.engine.context import live_quota_key, network_of
 from apcore_a2a.errors import A2AError, LimitExceededError, OverloadedError
 from apcore_a2a.log_throttle import OnceAMinute
+from apcore_a2a.quota import QuotaCounter
 
 logger = logging.getLogger(__name__)
 
@@ -89,17 +90,20 @@ class Traffic:
         self.max_body_bytes_per_caller = max(half(max_body_bytes), max_body)  # else a body alone could be too much
         self.max_answer_bytes = max_answer_bytes
         self.refusals = Refusals()
-        self.connections = 0
         self._proxies = TrustedProxies(proxies)
-        self._connections_from: dict[str, int] = {}  # by address, as `address_of` has it
+        self._connections = QuotaCounter()  # by address, as `address_of` has it
         self.handshakes = 0  # of TLS, before there is a connection: bounded by whoever accepts them
-        self.body_bytes = 0
-        self._body_bytes_of: dict[str, int] = {}  # by caller
+        self._body_bytes = QuotaCounter()  # by caller
         self.answer_bytes = 0
         # What each has yet to read, as far as we have looked; first stands who has taken nothing for longest.
         self._unread: dict[Reader, int] = {}
 
     # ---- connections ----------------------------------------------------------------------------------------------
+
+    @property
+    def connections(self) -> int:
+        """The connections that are open now."""
+        return self._connections.total
 
     def address_of(self, host: str) -> str:
         """Whose share of connections one from there takes; empty if nobody's: a trusted proxy's, a Unix socket's."""
@@ -109,38 +113,34 @@ class Traffic:
 
     def connection_opened(self, address: str) -> Room:
         """Count a connection, for which there is room or not."""
-        self.connections += 1
-        count = 0
-        if address:
-            count = self._connections_from.get(address, 0) + 1
-            self._connections_from[address] = count
-        if self.connections > self.max_connections:
+        self._connections.add(address)
+        if self._connections.total > self.max_connections:
             return Room.ALL_TAKEN
-        if count > self.max_connections_per_address:
+        if address and self._connections.used_by(address) > self.max_connections_per_address:
             return Room.SHARE_TAKEN
         return Room.FREE
 
     def connection_closed(self, address: str) -> None:
-        self.connections -= 1
-        if address:
-            _take_off(self._connections_from, address, 1)
+        self._connections.subtract(address)
 
     # ---- bodies ---------------------------------------------------------------------------------------------------
 
+    @property
+    def body_bytes(self) -> int:
+        """The bytes held of bodies that are not complete."""
+        return self._body_bytes.total
+
     def take_body(self, size: int, caller: str) -> OverloadedError | None:
         """Hold so many bytes more of a caller's body that is not complete; if there is no room, why nothing is held."""
-        held = self._body_bytes_of.get(caller, 0) + size
-        if held > self.max_body_bytes_per_caller:
+        if self._body_bytes.used_by(caller) + size > self.max_body_bytes_per_caller:
             return LimitExceededError(TOO_MANY_OF_YOURS)
-        if self.body_bytes + size > self.max_body_bytes:
+        if self._body_bytes.total + size > self.max_body_bytes:
             return OverloadedError(TOO_MANY_BODIES)
-        self.body_bytes += size
-        self._body_bytes_of[caller] = held
+        self._body_bytes.add(caller, size)
         return None
 
     def release_body(self, size: int, caller: str) -> None:
-        self.body_bytes -= size
-        _take_off(self._body_bytes_of, caller, size)
+        self._body_bytes.subtract(caller, size)
 
     # ---- answers --------------------------------------------------------------------------------------------------
 
@@ -180,14 +180,6 @@ class Traffic:
 def half(number: int) -> int:
     """The share of one, where nothing else is said: two of them can have all."""
     return (number + 1) // 2
-
-
-def _take_off(counts: dict[str, int], name: str, number: int) -> None:
-    left = counts.get(name, 0) - number
-    if left > 0:
-        counts[name] = left
-    else:
-        counts.pop(name, None)
 
 
 # ---- who was refused ------------------------------------------------------------------------------------------------

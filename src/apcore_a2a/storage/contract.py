@@ -56,7 +56,7 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     memo: bytes = b""
     run: bytes = b""
     runner: str | None = None
-    """Which replica goes on with it, where several share a store; "" is any of them, None is nobody."""
+    """Which replica runs it, where several share a store: its name, "" for any replica, or None for no replica."""
 
 
 EVERYBODY: Final = "*"

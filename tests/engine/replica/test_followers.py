@@ -85,7 +85,7 @@ async def test_news_that_are_older_than_a_look_change_nothing(disk: SharedDisk) 
         disk.replicas.meanwhile["news"] = somebody_looks
         await disk.replicas.hears()
         assert live.state is S.INPUT_REQUIRED
-        assert live.runner is None
+        assert live.runner.is_none
         watcher.stream.close()
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from apcore_a2a.engine.context import Silent
+from apcore_a2a.engine.context import Observer
 from apcore_a2a.engine.event_log import Lagged
 from apcore_a2a.engine.task import LiveTask
 from apcore_a2a.errors import StoreUnavailableError
@@ -36,7 +36,7 @@ def record(version: int, state: TaskState, *, memo: bytes = b"") -> Record:
 def live_at(version: int, store: Store | None = None) -> LiveTask:
     known = record(version, S.WORKING)
     return LiveTask(
-        known.document.task(), {}, owner="alice", store=store or SharedDisk(), observer=Silent(), record=known
+        known.document.task(), {}, owner="alice", store=store or SharedDisk(), observer=Observer(), record=known
     )
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from apcore_a2a.engine.context import Silent
+from apcore_a2a.engine.context import Observer
 from apcore_a2a.engine.webhooks import delivery
 from apcore_a2a.engine.webhooks.delivery import Notification, WebhookDelivery
 from apcore_a2a.errors import StoreUnavailableError
@@ -73,7 +73,7 @@ class Yard:
         self.clock = Clock()
         self.store = InMemoryTaskStore(clock=self.clock)
         self.postman = postman
-        self.delivery = WebhookDelivery(self.store.webhooks, postman, observer=Silent(), clock=self.clock)
+        self.delivery = WebhookDelivery(self.store.webhooks, postman, observer=Observer(), clock=self.clock)
 
     async def task(self, name: str, to: str = "good", *, version: str = "1.0", events: int = 1) -> Author:
         author = Author(name)

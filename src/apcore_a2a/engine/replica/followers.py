@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from apcore_a2a.engine.runs import Runs
-from apcore_a2a.engine.task import LiveTask
+from apcore_a2a.engine.task import NO_RUNNER, LiveTask, Runner
 from apcore_a2a.errors import TaskNotFoundError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.storage.contract import Followed, Hint, News, Record, Replicas, SharedStore
@@ -108,11 +108,11 @@ class Followers:
         """Whether somebody here is about to write it, and will see for himself whether he may."""
         return self._runs.running(live.task.id) is not None or live.turn.is_taken
 
-    def _other(self, runner: str | None) -> str | None:
-        """Who else has the task; None when nobody has, or this replica."""
-        if runner == self.replicas.name:
-            return None
-        return runner
+    def _other(self, stored: str | None) -> Runner:
+        """The other replica that runs the task, by the store's field; NO_RUNNER if it names this replica."""
+        if stored is None or stored == self.replicas.name:
+            return NO_RUNNER
+        return Runner(stored)
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class Followers:
 
 
 def _is_free(live: LiveTask) -> bool:
-    return live.runner is None
+    return live.runner.is_none
 
 
 def is_at_rest(live: LiveTask) -> bool:

@@ -28,7 +28,7 @@ from apcore_a2a.engine.replica.followers import POLL, Followers
 from apcore_a2a.engine.replica.requests import ANSWER_TIME, NOT_UNDERSTOOD, ask_to_cancel, decode_errand, encode_refusal
 from apcore_a2a.engine.run import CANCEL_GRACE, Stop, retry_pause
 from apcore_a2a.engine.runs import BackgroundWork, Runs
-from apcore_a2a.engine.task import LiveTask
+from apcore_a2a.engine.task import NO_RUNNER, LiveTask
 from apcore_a2a.errors import (
     A2AError,
     InternalError,
@@ -342,7 +342,7 @@ class Cluster:
             TaskNotFoundError: it was removed meanwhile.
         """
         with live.held():
-            if live.runner:  # where nobody runs it yet ("") there is nobody to ask
+            if live.runner.name:  # else no replica runs it yet that could be asked
                 await ask_to_cancel(self._followers, live, caller, seconds=CANCEL_GRACE)
             if live.has_ended():
                 return
@@ -351,5 +351,5 @@ class Cluster:
             if record is None:
                 raise TaskNotFoundError(live.task.id)
             live.follow(record)
-            live.runner = None
+            live.runner = NO_RUNNER
             await asyncio.wait({self._runs.cancel(live, caller)}, timeout=CANCEL_GRACE)

@@ -11,7 +11,7 @@ from msgspec import Struct, json
 from apcore_a2a.agent import Call, Caller
 from apcore_a2a.engine.replica.followers import Followers
 from apcore_a2a.engine.stored_run import StoredRun
-from apcore_a2a.engine.task import LiveTask
+from apcore_a2a.engine.task import ANY_RUNNER, LiveTask
 from apcore_a2a.errors import (
     A2AError,
     ContentTypeNotSupportedError,
@@ -107,9 +107,9 @@ async def send_on(followers: Followers, live: LiveTask, request: SendMessage, ca
     await followers.look(live.task.id, live.owner, follow=True)
     if not await followers.until(live, _has_a_runner, ANSWER_TIME):
         raise OverloadedError("The task waits for a replica with room; try again later")
-    if live.runner is None:
+    if live.runner.is_none:
         raise StaleWriteError
-    number = await replicas.post(live.task.id, live.owner, live.runner, encode(Errand(caller, request, new_id())))
+    number = await replicas.post(live.task.id, live.owner, live.runner.name, encode(Errand(caller, request, new_id())))
     if number is None:
         raise StaleWriteError
     for _ in range(int(ANSWER_TIME / LOOK_AGAIN)):
@@ -126,18 +126,18 @@ async def send_on(followers: Followers, live: LiveTask, request: SendMessage, ca
 
 async def ask_to_cancel(followers: Followers, live: LiveTask, caller: Caller, *, seconds: float) -> None:
     """Have a task canceled where it runs; done when it has ended, or nobody runs it, or after that time."""
-    assert live.runner  # somebody runs it
-    await followers.replicas.post(live.task.id, live.owner, live.runner, encode(Errand(caller, id=new_id())))
+    assert live.runner.name  # a replica runs it
+    await followers.replicas.post(live.task.id, live.owner, live.runner.name, encode(Errand(caller, id=new_id())))
     await followers.until(live, _is_over_or_free, seconds)
 
 
 def _has_a_runner(live: LiveTask) -> bool:
     """Whether it does not wait for one."""
-    return live.runner != ""
+    return not live.runner.is_any
 
 
 def _is_over_or_free(live: LiveTask) -> bool:
-    return live.has_ended() or live.runner is None
+    return live.has_ended() or live.runner.is_none
 
 
 # ---- new tasks ------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ async def queue_task(followers: Followers, live: LiveTask, call: Call, *, key: s
             raise OverloadedError("The agents are at their limit of waiting tasks; try again later", retry_after=5)
         live.kept.set_run(StoredRun(request=call.request, caller=call.caller, retry_safe=retry_safe, attempt=0))
         earlier = await live.create(key=key, hand_on=True)
-        live.runner = ""
+        live.runner = ANY_RUNNER
         if earlier is None:
             followers.watch(live)  # the store has noted the interest with the task
     except BaseException:

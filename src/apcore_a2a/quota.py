@@ -1,0 +1,39 @@
+"""A counter of what is in use, in total and by quota key. Its users compare the counts with their limits."""
+
+
+class QuotaCounter:
+    """Counts what is in use: in total, and by quota key. A key that uses nothing takes no memory.
+
+    Example:
+        >>> connections = QuotaCounter()
+        >>> connections.add("192.0.2.1")
+        >>> connections.add("192.0.2.7", 2)
+        >>> connections.total, connections.used_by("192.0.2.7"), connections.used_by("198.51.100.1")
+        (3, 2, 0)
+    """
+
+    __slots__ = ("_by_key", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._by_key: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """Return the number of keys that use something."""
+        return len(self._by_key)
+
+    def used_by(self, key: str) -> int:
+        return self._by_key.get(key, 0)
+
+    def add(self, key: str, amount: int = 1) -> None:
+        self.total += amount
+        self._by_key[key] = self._by_key.get(key, 0) + amount
+
+    def subtract(self, key: str, amount: int = 1) -> None:
+        """Count down what was counted with `add`."""
+        self.total -= amount
+        left = self._by_key.get(key, 0) - amount
+        if left > 0:
+            self._by_key[key] = left
+        else:
+            self._by_key.pop(key, None)

@@ -232,8 +232,8 @@ MUTANTS: Final = (
     Mutant(
         "another's tasks are not listed",
         "../engine/engine.py",
-        "owner=EVERYBODY if self._is_admin(context) else context.owner",
-        "owner=EVERYBODY",
+        "owner=ALL_OWNERS if self._is_admin(context) else context.owner",
+        "owner=ALL_OWNERS",
         ISOLATION,
     ),
     Mutant("who has no id is nobody", "authenticator.py", "if not caller.id:", "if False:", "tests/auth"),

@@ -8,7 +8,7 @@ import pytest
 import apcore_a2a
 from apcore_a2a.agents.executors import EventQueue, RequestContext, RequestContextBuilder, TaskUpdater
 from apcore_a2a.app.application import Application
-from apcore_a2a.storage.contract import Store, TellsTrouble, TellsUsage
+from apcore_a2a.storage.contract import ReportsTrouble, ReportsUsage, Store
 from tests.requirements import requirement
 
 EXPORTED = [getattr(apcore_a2a, name) for name in apcore_a2a.__all__]
@@ -16,7 +16,7 @@ FURTHER = (Application, EventQueue, RequestContext, RequestContextBuilder, TaskU
 CLASSES = [*filter(inspect.isclass, EXPORTED), *FURTHER]
 INTERNAL = {"Application.open_or_say_why"}  # the server's
 # What the engine asks of a store: told once, in that contract, and nobody else calls it.
-OF_STORES = {name for contract in (Store, TellsTrouble, TellsUsage) for name in vars(contract)}
+OF_STORES = {name for contract in (Store, ReportsTrouble, ReportsUsage) for name in vars(contract)}
 
 
 def methods() -> list[str]:

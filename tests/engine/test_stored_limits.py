@@ -13,7 +13,7 @@ from apcore_a2a.engine.context import EngineOptions, Observer
 from apcore_a2a.engine.stored_limits import INTERVAL, PAUSE, REFUSAL_INTERVAL, StoredLimits
 from apcore_a2a.errors import LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
-from apcore_a2a.storage.contract import EVERYBODY, Store, Usage
+from apcore_a2a.storage.contract import ALL_OWNERS, Store, Usage
 from tests.engine.driving import ALICE, BOB, V03, Ledger, User, request, serving, settle, soon
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
@@ -112,7 +112,7 @@ async def test_what_all_together_may_store_is_nobody_s_own_limit(store: Store) -
         with pytest.raises(OverloadedError, match="The agent is at its limit of stored bytes") as caught:
             await User(engine, BOB).send("go")
         assert not isinstance(caught.value, LimitExceededError)
-        assert watching.refused == [EVERYBODY]
+        assert watching.refused == [ALL_OWNERS]
         assert engine.stored is not None
         assert (await engine.stored.usage()).tasks == 1
 
@@ -358,4 +358,4 @@ async def test_what_was_counted_and_never_stored_is_forgotten_when_the_store_cou
         await limited.check("ada", is_new=True)
     books.clock.now += REFUSAL_INTERVAL
     await limited.check("ada", is_new=True)
-    assert books.asked == [EVERYBODY, EVERYBODY]
+    assert books.asked == [ALL_OWNERS, ALL_OWNERS]

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.model import TaskState, encode
-from apcore_a2a.storage.contract import EVERYBODY, MAX_READ_BYTES, Query, Store, trouble_of
+from apcore_a2a.storage.contract import ALL_OWNERS, MAX_READ_BYTES, Query, Store, trouble_of
 from apcore_a2a.storage.cursor import MAX_PAGE_BYTES
 from tests.storage.conftest import MakeStore
 from tests.storage.contract import ALICE, BOB, STORES, Author, append, assert_holds, ids, pages, tell, timestamp
@@ -31,10 +31,10 @@ async def test_an_administrator_reads_and_lists_whosever_tasks(store: Store, by_
     for n in range(3):
         await tell(store, Author(f"a{n}"), TaskState.WORKING, TaskState.COMPLETED)
         await tell(store, Author(f"b{n}", owner=BOB, context_id=f"c{n}"), TaskState.WORKING)
-    record = await store.load("b1", EVERYBODY)
+    record = await store.load("b1", ALL_OWNERS)
     assert record is not None and record.owner == BOB
-    assert await store.load("unknown", EVERYBODY) is None
-    query = Query(owner=EVERYBODY, limit=2, by_creation=by_creation)
+    assert await store.load("unknown", ALL_OWNERS) is None
+    query = Query(owner=ALL_OWNERS, limit=2, by_creation=by_creation)
     shown: list[str] = []
     for _ in range(3):
         page = await store.page(query)
@@ -44,11 +44,11 @@ async def test_an_administrator_reads_and_lists_whosever_tasks(store: Store, by_
     assert page.next_cursor == ""
     assert shown == ["b2", "a2", "b1", "a1", "b0", "a0"]
     for filters, found in [({"context_id": "c1"}, ["b1"]), ({"state": TaskState.COMPLETED}, ["a2", "a1", "a0"])]:
-        page = await store.page(Query(owner=EVERYBODY, limit=10, by_creation=by_creation, **filters))  # type: ignore[arg-type]  # as named
+        page = await store.page(Query(owner=ALL_OWNERS, limit=10, by_creation=by_creation, **filters))  # type: ignore[arg-type]  # as named
         assert [record.document.task().id for record in page.records] == found
         assert page.total == len(found)
-    assert await store.remove("b1", EVERYBODY) is False
-    assert await store.events("b1", EVERYBODY, 0) is None
+    assert await store.remove("b1", ALL_OWNERS) is False
+    assert await store.events("b1", ALL_OWNERS, 0) is None
 
 
 async def test_a_removed_task_is_gone(store: Store) -> None:

@@ -5,14 +5,14 @@ from random import Random
 import pytest
 
 from apcore_a2a.protocol.model import TaskState, encode
-from apcore_a2a.storage.contract import EVERYBODY, Store, TellsUsage, Usage, stored_quota_key
+from apcore_a2a.storage.contract import ALL_OWNERS, ReportsUsage, Store, Usage, stored_quota_key
 from apcore_a2a.storage.postgres import reads
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.storage.contract import ALICE, BOB, Author, append, tell
 
 
 async def usage_of(store: Store, quota_key: str) -> Usage:
-    assert isinstance(store, TellsUsage)
+    assert isinstance(store, ReportsUsage)
     return await store.usage(quota_key)
 
 
@@ -30,7 +30,7 @@ async def test_what_an_account_keeps_is_its_tasks_as_json(store: Store) -> None:
     of_bob = await finish(store, "c", owner=BOB)
     assert await usage_of(store, ALICE) == Usage(2, size)
     assert await usage_of(store, BOB) == Usage(1, of_bob)
-    assert await usage_of(store, EVERYBODY) == Usage(3, size + of_bob)
+    assert await usage_of(store, ALL_OWNERS) == Usage(3, size + of_bob)
 
 
 async def test_an_account_is_one_whatever_tenants_it_names(store: Store) -> None:
@@ -70,16 +70,16 @@ async def test_what_is_removed_does_not_count(store: Store) -> None:
     assert await store.remove("a", ALICE)
     assert await usage_of(store, ALICE) == Usage(1, size)
     assert await store.remove("b", ALICE)
-    assert await usage_of(store, ALICE) == await usage_of(store, EVERYBODY) == Usage(0, 0)
+    assert await usage_of(store, ALICE) == await usage_of(store, ALL_OWNERS) == Usage(0, 0)
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 async def test_many_tasks_are_counted_by_a_sample(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(40):  # a page has room for two or three
         await finish(store, f"t-{number}", size=500)
-    exact = await store.usage(EVERYBODY)
+    exact = await store.usage(ALL_OWNERS)
     monkeypatch.setattr(reads, "SAMPLE", 6)
-    looks = [await store.usage(EVERYBODY) for _ in range(200)]
+    looks = [await store.usage(ALL_OWNERS) for _ in range(200)]
     assert len(set(looks)) > 1  # it is one
     for what in ("tasks", "bytes"):
         mean = sum(getattr(look, what) for look in looks) / len(looks)

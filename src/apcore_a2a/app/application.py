@@ -31,7 +31,7 @@ from apcore_a2a.http.server.server import on_exit_signal
 from apcore_a2a.http.traffic import KEY, Traffic, within_files
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
-from apcore_a2a.storage.contract import EVERYBODY, Store, Usage
+from apcore_a2a.storage.contract import ALL_OWNERS, Store, Usage
 from apcore_a2a.storage.memory import InMemoryTaskStore
 
 logger = logging.getLogger(__name__)
@@ -250,7 +250,7 @@ async def _usage_of(engine: Engine) -> Usage:
     if engine.stored is not None:
         return await engine.stored.usage()
     if isinstance(engine.store, InMemoryTaskStore):
-        return await engine.store.usage(EVERYBODY)
+        return await engine.store.usage(ALL_OWNERS)
     return Usage(0, 0)
 
 

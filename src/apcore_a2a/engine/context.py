@@ -136,7 +136,7 @@ class Observer:
         """A webhook was given up. The events it waits for are dead letters now."""
 
     def storage_refused(self, quota_key: str) -> None:
-        """A message was rejected because too much is stored: for that quota key, or for EVERYBODY."""
+        """A message was rejected because too much is stored: for that quota key, or for ALL_OWNERS."""
 
 
 class Hooks(Struct, frozen=True, kw_only=True):

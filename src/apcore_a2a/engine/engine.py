@@ -41,7 +41,7 @@ from apcore_a2a.errors import InvalidParamsError, UnsupportedOperationError, Vio
 from apcore_a2a.protocol import model
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import SHAPES, Document, Message, Operation, SendMessage, Task, TaskState, Value
-from apcore_a2a.storage.contract import EVERYBODY, Backlog, Query, Record, Store, as_shared, trouble_of, webhooks_of
+from apcore_a2a.storage.contract import ALL_OWNERS, Backlog, Query, Record, Store, as_shared, trouble_of, webhooks_of
 
 logger = logging.getLogger(__name__)
 
@@ -260,7 +260,7 @@ class Engine:
 
     async def list_tasks(self, request: model.ListTasks, context: CallContext) -> model.TaskPage:
         query = Query(
-            owner=EVERYBODY if self._is_admin(context) else context.owner,
+            owner=ALL_OWNERS if self._is_admin(context) else context.owner,
             limit=request.page_size,
             cursor=request.page_token,
             context_id=request.context_id,
@@ -301,7 +301,7 @@ class Engine:
 
     async def _for_owner(self, task_id: str, context: CallContext) -> CallContext:
         """The call of an administrator, made for whoever else owns the task; as it is, if nobody does."""
-        record = await self.store.load(task_id, EVERYBODY)
+        record = await self.store.load(task_id, ALL_OWNERS)
         if record is None or record.owner == context.owner:
             return context
         return replace(context, on_behalf_of=record.owner)

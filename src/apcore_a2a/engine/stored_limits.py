@@ -21,7 +21,7 @@ from apcore_a2a.agent import ANONYMOUS
 from apcore_a2a.engine.context import EngineOptions, Observer
 from apcore_a2a.errors import LimitExceededError, OverloadedError
 from apcore_a2a.protocol.model import SendMessage, encode
-from apcore_a2a.storage.contract import EVERYBODY, Store, TellsUsage, Usage, stored_quota_key
+from apcore_a2a.storage.contract import ALL_OWNERS, ReportsUsage, Store, Usage, stored_quota_key
 
 INTERVAL: Final = 5.0  # seconds for which a count is good enough to let somebody in
 REFUSAL_INTERVAL: Final = 1.0  # and to refuse somebody
@@ -73,7 +73,7 @@ class StoredLimits:
 
     def __init__(
         self,
-        store: TellsUsage,
+        store: ReportsUsage,
         options: EngineOptions,
         *,
         observer: Observer,
@@ -95,8 +95,8 @@ class StoredLimits:
         quota_key = stored_quota_key(owner)
         if self._of_caller.is_given and not await self._has_room(quota_key, self._of_caller, is_new=is_new):
             self._refuse(quota_key)
-        if self._of_all.is_given and not await self._has_room(EVERYBODY, self._of_all, is_new=is_new):
-            self._observer.storage_refused(EVERYBODY)
+        if self._of_all.is_given and not await self._has_room(ALL_OWNERS, self._of_all, is_new=is_new):
+            self._observer.storage_refused(ALL_OWNERS)
             raise OverloadedError(ALL_BYTES, retry_after=RETRY_AFTER)
 
     def take(self, owner: str, request: SendMessage, *, is_new: bool) -> None:
@@ -112,7 +112,7 @@ class StoredLimits:
 
     def add(self, owner: str, size: int, *, tasks: int = 0) -> None:
         """So much more is stored."""
-        for quota_key in (stored_quota_key(owner), EVERYBODY):
+        for quota_key in (stored_quota_key(owner), ALL_OWNERS):
             count = self._count_of(quota_key)
             count.tasks += tasks
             count.bytes += size
@@ -120,7 +120,7 @@ class StoredLimits:
     def give_back(self, owner: str, request: SendMessage) -> None:
         """A new task that was counted by `take` is none."""
         size = len(encode(request))
-        for quota_key in (stored_quota_key(owner), EVERYBODY):
+        for quota_key in (stored_quota_key(owner), ALL_OWNERS):
             count = self._count_of(quota_key)
             # The store may have counted since, and what was counted before that is forgotten.
             count.tasks = max(0, count.tasks - 1)
@@ -128,7 +128,7 @@ class StoredLimits:
 
     async def usage(self) -> Usage:
         """What is stored of everybody, as far as it is known."""
-        count = await self._count(EVERYBODY, INTERVAL)
+        count = await self._count(ALL_OWNERS, INTERVAL)
         return count.total
 
     def _refuse(self, quota_key: str) -> None:
@@ -184,6 +184,6 @@ def stored_limits_of(store: Store, options: EngineOptions, observer: Observer) -
     given = (options.max_stored_tasks_per_caller, options.max_stored_bytes_per_caller, options.max_stored_bytes)
     if given == (None, None, None):
         return None
-    if not isinstance(store, TellsUsage):
+    if not isinstance(store, ReportsUsage):
         raise TypeError(f"limits of what is stored need a store with usage(quota_key); {type(store).__name__} has none")
     return StoredLimits(store, options, observer=observer)

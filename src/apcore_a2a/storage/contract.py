@@ -59,8 +59,8 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     """Which replica runs it, where several share a store: its name, "" for any replica, or None for no replica."""
 
 
-EVERYBODY: Final = "*"
-"""Given to `load` and `page` as the owner: whosever tasks. For administrators; no caller's own name is this."""
+ALL_OWNERS: Final = "*"
+"""The owner that selects the tasks of all owners in `load` and `page`, for administrators. No caller has this name."""
 
 
 def stored_quota_key(owner: str) -> str:
@@ -283,18 +283,18 @@ class Usage(Struct, frozen=True):
 
 
 @runtime_checkable
-class TellsUsage(Protocol):
+class ReportsUsage(Protocol):
     """What a `Store` may have beside: how much it keeps of whom. One without it serves without limits of that."""
 
     async def usage(self, quota_key: str) -> Usage:
-        """Of a quota key (`stored_quota_key`) under all its tenants; of EVERYBODY, all there is, perhaps an estimate.
+        """Of a quota key (`stored_quota_key`) under all its tenants; of ALL_OWNERS, all there is, perhaps an estimate.
 
         It costs a look at each task that is counted, so it is asked seldom.
         """
 
 
 @runtime_checkable
-class TellsTrouble(Protocol):
+class ReportsTrouble(Protocol):
     """What a `Store` may have beside: a word on what is wrong with it. One without it works as well."""
 
     def trouble(self) -> str:
@@ -303,7 +303,7 @@ class TellsTrouble(Protocol):
 
 def trouble_of(store: object) -> str:
     """What a store says is wrong with it; empty when all is well, or when it does not say."""
-    if isinstance(store, TellsTrouble):
+    if isinstance(store, ReportsTrouble):
         return store.trouble()
     return ""
 

@@ -17,7 +17,7 @@ from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, PushConfig, Task, TaskState, encode
 from apcore_a2a.storage.contract import (
     ALL,
-    EVERYBODY,
+    ALL_OWNERS,
     Backlog,
     Change,
     Claim,
@@ -75,7 +75,7 @@ class SavedTask(Struct, frozen=True):
     def matches(self, query: Query) -> bool:
         status = self.task.status
         return (
-            query.owner in (self.bookkeeping.owner, EVERYBODY)
+            query.owner in (self.bookkeeping.owner, ALL_OWNERS)
             and query.context_id in ("", self.task.context_id)
             and query.state in (None, status.state)
             and status.timestamp >= query.changed_since
@@ -377,7 +377,7 @@ class SimpleStore:
 
     async def load(self, task_id: str, owner: str) -> Record | None:
         saved = unpack(await ask(self._tasks.get, task_id))
-        if saved is None or owner not in (saved.bookkeeping.owner, EVERYBODY):
+        if saved is None or owner not in (saved.bookkeeping.owner, ALL_OWNERS):
             return None
         return saved.to_record()
 
@@ -405,7 +405,7 @@ class SimpleStore:
         tasks = 0
         size = 0
         async for saved in self._list(""):
-            if quota_key in (stored_quota_key(saved.bookkeeping.owner), EVERYBODY):
+            if quota_key in (stored_quota_key(saved.bookkeeping.owner), ALL_OWNERS):
                 record = saved.to_record()
                 tasks += 1
                 size += len(record.document.body) + len(record.memo)

@@ -23,7 +23,7 @@ from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, copy
 from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
 from apcore_a2a.storage.contract import (
     ALL,
-    EVERYBODY,
+    ALL_OWNERS,
     Backlog,
     Change,
     Claim,
@@ -397,7 +397,7 @@ class InMemoryTaskStore:
         return None if stored is None else stored.id
 
     async def load(self, task_id: str, owner: str) -> Record | None:
-        stored = self._find(task_id) if owner == EVERYBODY else self._find_own(task_id, owner)
+        stored = self._find(task_id) if owner == ALL_OWNERS else self._find_own(task_id, owner)
         return None if stored is None else stored.record()
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
@@ -410,7 +410,7 @@ class InMemoryTaskStore:
         return Page([stored.record() for stored in shown], self._tokens.seal(last, query.owner), total)
 
     async def usage(self, quota_key: str) -> Usage:
-        if quota_key == EVERYBODY:
+        if quota_key == ALL_OWNERS:
             return Usage(len(self._tasks), self._held.all)
         share = self._holdings.get(quota_key)
         if share is None:

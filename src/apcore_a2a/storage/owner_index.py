@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Document, Task, TaskState, encode
-from apcore_a2a.storage.contract import EVERYBODY, Query, Record
+from apcore_a2a.storage.contract import ALL_OWNERS, Query, Record
 from apcore_a2a.storage.cursor import Cursor, PageRoom, Place, newest
 
 
@@ -252,7 +252,7 @@ def find_page(
     indexes: Mapping[str, OwnerIndex], query: Query, start: Cursor | None
 ) -> tuple[list[StoredTask], Cursor | None, int]:
     """What a page shows, where it ends if there is a next one, and how many tasks match in all."""
-    if query.owner != EVERYBODY:
+    if query.owner != ALL_OWNERS:
         index = indexes.get(query.owner)
         if index is None:
             return [], None, 0

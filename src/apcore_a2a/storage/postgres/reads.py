@@ -12,7 +12,7 @@ import asyncpg
 
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Document, Task, decode_task, encode
-from apcore_a2a.storage.contract import EVERYBODY, MAX_READ_BYTES, Page, Query, Record, Usage
+from apcore_a2a.storage.contract import ALL_OWNERS, MAX_READ_BYTES, Page, Query, Record, Usage
 from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
 from apcore_a2a.storage.postgres.connection import Connection
 from apcore_a2a.storage.postgres.schema import CODES, STATES
@@ -28,7 +28,7 @@ _EVENTS_SINCE: Final = """
     ) END AS events
 """
 LOAD: Final = f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE id = $1 AND owner = $2"
-_LOAD_ANYBODYS: Final = f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE id = $1"
+_LOAD_ANY_OWNER: Final = f"SELECT {_COLUMNS}, {_EVENTS_SINCE} FROM task WHERE id = $1"
 _TASK_AT: Final = """
     SELECT version, document, document_version, document_version <= $3 AS is_older, (
         SELECT array_agg(body ORDER BY sequence) FROM event
@@ -101,8 +101,8 @@ async def find_key(connection: Connection, key: str, owner: str) -> str | None:
 
 
 async def load(connection: Connection, task_id: str, owner: str) -> Record | None:
-    if owner == EVERYBODY:
-        row = await connection.fetchrow(_LOAD_ANYBODYS, to_bytes(task_id))
+    if owner == ALL_OWNERS:
+        row = await connection.fetchrow(_LOAD_ANY_OWNER, to_bytes(task_id))
     else:
         row = await connection.fetchrow(LOAD, to_bytes(task_id), to_bytes(owner))
     if row is None:
@@ -186,7 +186,7 @@ async def _read_page(connection: Connection, rows: list[Any], query: Query) -> t
 
 def _owned(query: Query) -> str:
     """Whose tasks, as SQL over the first parameter, which is the owner."""
-    if query.owner == EVERYBODY:
+    if query.owner == ALL_OWNERS:
         return "$1::bytea IS NOT NULL"
     return "owner = $1"
 

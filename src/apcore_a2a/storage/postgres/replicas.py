@@ -26,7 +26,7 @@ from apcore_a2a.storage.postgres.connection import (
 )
 from apcore_a2a.storage.postgres.reads import load
 from apcore_a2a.storage.postgres.statements import to_bytes, to_text
-from apcore_a2a.storage.postgres.writer import EVERYBODY, PostgresWriter
+from apcore_a2a.storage.postgres.writer import ALL_OWNERS, PostgresWriter
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class Signals:
 
     def wake_watchers(self, watched: Mapping[str, Iterable[int]]) -> None:
         for replica, numbers in watched.items():
-            words = {QUEUED} if replica == EVERYBODY else set(map(str, numbers))
+            words = {QUEUED} if replica == ALL_OWNERS else set(map(str, numbers))
             self._outbox.setdefault(replica, set()).update(words)
         self._to_send.set()
 
@@ -224,7 +224,7 @@ class Signals:
         self._connection = connection
         connection.add_termination_listener(self._lost)
         await connection.add_listener(self._channel, self._hear)
-        await connection.add_listener(self._channel_of(EVERYBODY), self._hear)
+        await connection.add_listener(self._channel_of(ALL_OWNERS), self._hear)
         self.wake_here()
         return connection
 

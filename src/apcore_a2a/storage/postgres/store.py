@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
-from apcore_a2a.storage.contract import ALL, EVERYBODY, Change, Page, Query, Record, Usage
+from apcore_a2a.storage.contract import ALL, ALL_OWNERS, Change, Page, Query, Record, Usage
 from apcore_a2a.storage.cursor import PageTokens
 from apcore_a2a.storage.postgres import reads
 from apcore_a2a.storage.postgres.connection import (
@@ -191,7 +191,7 @@ class PostgresStore:
         return await parts.database.ask(reads.page, query, parts.tokens)
 
     async def usage(self, quota_key: str) -> Usage:
-        if quota_key == EVERYBODY:
+        if quota_key == ALL_OWNERS:
             return await self.database.ask(reads.of_everybody)
         return await self.database.ask(reads.of_quota_key, quota_key)
 

@@ -57,7 +57,7 @@ PLANNING: Final = {
     "enable_nestloop": "off",
 }
 
-EVERYBODY: Final = ""  # as the name of a replica: all of them
+ALL_OWNERS: Final = ""  # as the name of a replica: all of them
 
 Wake = Callable[[dict[str, list[int]]], None]
 """Called after a commit: which tasks were written, by their numbers, for each replica that watches them."""
@@ -232,7 +232,7 @@ class PostgresWriter:
                 continue
             self._remember(write)
             if write.runner(self.replica) == "":
-                watched[EVERYBODY] = []
+                watched[ALL_OWNERS] = []
             for watcher in row["watchers"]:
                 if watcher != self.replica:
                     watched.setdefault(watcher, []).append(row["number"])

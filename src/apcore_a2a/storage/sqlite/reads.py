@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Document, Task, decode_task, encode
-from apcore_a2a.storage.contract import ALL, EVERYBODY, MAX_READ_BYTES, Page, Query, Record, Usage
+from apcore_a2a.storage.contract import ALL, ALL_OWNERS, MAX_READ_BYTES, Page, Query, Record, Usage
 from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
 from apcore_a2a.storage.sqlite.schema import CODES, STATES, event_key
 
@@ -20,7 +20,7 @@ Row = tuple[Any, ...]  # Any: what SQLite answers
 _COLUMNS: Final = "number, owner, state, status_time, task.version, epoch, document.version, body, memo, run"
 _TABLES: Final = "LEFT JOIN document ON document.task = number LEFT JOIN private ON private.task = number"
 _LOAD: Final = f"SELECT {_COLUMNS} FROM task {_TABLES} WHERE id = ? AND owner = ?"
-_LOAD_ANYBODYS: Final = f"SELECT {_COLUMNS} FROM task {_TABLES} WHERE id = ?"
+_LOAD_ANY_OWNER: Final = f"SELECT {_COLUMNS} FROM task {_TABLES} WHERE id = ?"
 
 
 class TaskRow(NamedTuple):
@@ -47,8 +47,8 @@ class TaskRow(NamedTuple):
 
 def find(database: sqlite3.Connection, task_id: str, owner: str) -> TaskRow | None:
     """One task as it lies in the file: a single look-up by key."""
-    if owner == EVERYBODY:
-        found = database.execute(_LOAD_ANYBODYS, (task_id,))
+    if owner == ALL_OWNERS:
+        found = database.execute(_LOAD_ANY_OWNER, (task_id,))
     else:
         found = database.execute(_LOAD, (task_id, owner))
     row: Row | None = found.fetchone()
@@ -103,7 +103,7 @@ def task_at(database: sqlite3.Connection, task_id: str, owner: str, version: int
 def usage(database: sqlite3.Connection, quota_key: str) -> Usage:
     """How much a quota key keeps under all its tenants, whose owners lie side by side; or everybody."""
     whose = "owner = :account OR (owner >= :account || char(10) AND owner < :account || char(11))"
-    if quota_key == EVERYBODY:
+    if quota_key == ALL_OWNERS:
         whose = "TRUE"
     # SQLite knows the length of a BLOB without reading it.
     sizes = """
@@ -130,7 +130,7 @@ def page(database: sqlite3.Connection, query: Query, tokens: PageTokens) -> Page
     # Named, because without statistics SQLite cannot know that few tasks share a context.
     index = "task_context" if query.context_id else "task_status"
     source = f"FROM task INDEXED BY {index}"
-    if query.owner == EVERYBODY:
+    if query.owner == ALL_OWNERS:
         source = "FROM task"  # both indexes begin with the owner
     # The page is chosen by numbers alone, so that no document is read for a task that is not shown.
     chosen = f"SELECT number {source} WHERE {matching} AND {below} ORDER BY {order} LIMIT ?"
@@ -240,7 +240,7 @@ def _conditions(query: Query) -> tuple[str, list[object]]:
     """What a task must be to match, as SQL, and its parameters. No text of a client is ever part of the SQL."""
     conditions = ["owner = ?"]
     parameters: list[object] = [query.owner]
-    if query.owner == EVERYBODY:
+    if query.owner == ALL_OWNERS:
         conditions = ["? IS NOT NULL"]
     if query.context_id:
         conditions.append("context_id = ?")

@@ -12,7 +12,7 @@ import asyncpg
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import ArtifactUpdate, Task, decode_task, encode
-from apcore_a2a.storage.postgres.schema import STATES
+from apcore_a2a.storage.sql import STATES
 from tests.cluster.replicas import ENDED, Client
 
 Events = dict[str, list[tuple[int, bytes]]]

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from apcore_a2a.protocol.model import Document, TaskState
+from apcore_a2a.storage import sql
 from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.postgres import reads
 from apcore_a2a.storage.postgres.store import PostgresStore
@@ -24,14 +25,14 @@ async def store() -> AsyncIterator[PostgresStore]:
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     """In which threads tasks were rebuilt."""
-    rebuild = reads._rebuild
+    rebuild = sql.rebuild_document
     seen: list[threading.Thread] = []
 
     def note_thread(body: bytes | None, events: list[bytes]) -> Document:
         seen.append(threading.current_thread())
         return rebuild(body, events)
 
-    monkeypatch.setattr(reads, "_rebuild", note_thread)
+    monkeypatch.setattr(sql, "rebuild_document", note_thread)
     return seen
 
 

@@ -11,7 +11,8 @@ import pytest
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.contract import Query
-from apcore_a2a.storage.sqlite.schema import APPLICATION_ID, CODES, MIGRATIONS, connect_writer, migrate
+from apcore_a2a.storage.sql import CODES
+from apcore_a2a.storage.sqlite.schema import APPLICATION_ID, MIGRATIONS, connect_writer, migrate
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.storage.contract import ALICE, BOB, Author, tell
 

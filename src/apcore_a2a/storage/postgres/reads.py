@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import asyncpg
 
-from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.model import Document, Task, decode_task, encode
+from apcore_a2a.protocol.model import Document
+from apcore_a2a.storage import sql
 from apcore_a2a.storage.contract import ALL_OWNERS, MAX_READ_BYTES, Page, Query, Record, Usage
 from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
 from apcore_a2a.storage.postgres.connection import Connection
-from apcore_a2a.storage.postgres.schema import CODES, STATES
 from apcore_a2a.storage.postgres.statements import FIND_KEY, to_bytes, to_text
+from apcore_a2a.storage.sql import CODES, STATES
 
 LARGE: Final = 256 * 1024  # bytes of events that are not read on the loop
 _COLUMNS: Final = "number, owner, state, status_time, version, epoch, runner, memo, run, document, document_version"
@@ -77,20 +77,7 @@ def _to_record(row: asyncpg.Record) -> Record:
 def _document(row: asyncpg.Record) -> Document:
     if row["document_version"] == row["version"]:
         return Document(row["document"])
-    return _rebuild(row["document"], row["events"] or [])
-
-
-def _rebuild(body: bytes | None, events: list[bytes]) -> Document:
-    """A task made of an older document, or of its first event, and the events since."""
-    if body is None:
-        first, _ = v1.decode_record(events[0])
-        assert isinstance(first, Task)  # the first event of each task is the task itself
-        task = first
-        events = events[1:]
-    else:
-        task = decode_task(body)
-    v1.replay(task, events)
-    return Document(encode(task), task)
+    return sql.rebuild_document(row["document"], row["events"] or [])
 
 
 async def find_key(connection: Connection, key: str, owner: str) -> str | None:
@@ -129,8 +116,8 @@ async def task_at(connection: Connection, task_id: str, owner: str, version: int
     body = row["document"] if row["is_older"] else None  # not one of a later time
     events = row["events"] or []
     if sum(map(len, events)) > LARGE:
-        return await asyncio.to_thread(_rebuild, body, events)
-    return _rebuild(body, events)
+        return await asyncio.to_thread(sql.rebuild_document, body, events)
+    return sql.rebuild_document(body, events)
 
 
 async def page(connection: Connection, query: Query, tokens: PageTokens) -> Page:

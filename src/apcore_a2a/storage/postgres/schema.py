@@ -11,12 +11,9 @@ from typing import Final
 import asyncpg
 
 from apcore_a2a.errors import StoreUnavailableError
-from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.cursor import KEY_SIZE
 from apcore_a2a.storage.postgres.connection import Connection
 
-STATES: Final = tuple(TaskState)  # a state is stored as its number in the specification's own enum
-CODES: Final = {state: code for code, state in enumerate(STATES)}
 LOCK: Final = 0x41324154  # "A2AT": whoever takes a step holds this advisory lock
 
 # Two shapes follow from how PostgreSQL stores a row. An UPDATE writes the row anew, but not what is so large that it

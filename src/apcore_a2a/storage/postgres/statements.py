@@ -13,7 +13,7 @@ from msgspec import Struct
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import TaskState, encode
 from apcore_a2a.storage.contract import Change, Webhook
-from apcore_a2a.storage.postgres.schema import CODES
+from apcore_a2a.storage.sql import CODES
 
 MAX_DOCUMENT: Final = 64 * 1024  # a larger document is not written again: readers rebuild it from the events
 _RUNNING: Final = frozenset({TaskState.SUBMITTED, TaskState.WORKING})

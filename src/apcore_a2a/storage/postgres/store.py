@@ -7,7 +7,7 @@ processes need, `connecting` the connections and their errors; the package tells
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
@@ -31,15 +31,15 @@ from apcore_a2a.storage.postgres.schema import check_name, prepare
 from apcore_a2a.storage.postgres.statements import make_write, to_bytes
 from apcore_a2a.storage.postgres.webhooks import PostgresWebhooks
 from apcore_a2a.storage.postgres.writer import PostgresWriter, RetentionRule
+from apcore_a2a.storage.sql import DEFAULT_TTL, ReadOption, read_options
 
 logger = logging.getLogger(__name__)
 
-WEEK: Final = 7 * 24 * 3600
 ORPHANS_AT_ONCE: Final = 100  # the others are for the other replicas, or for the next look
 AWAY: Final = 1.0  # seconds without the database after which new tasks are refused at once
 
 # How each option of a store URL is read from its text.
-_OPTIONS: Final[dict[str, Callable[[str], Any]]] = {"ttl": float, "max_tasks": int, "lease": float}
+_OPTIONS: Final[dict[str, ReadOption]] = {"ttl": float, "max_tasks": int, "lease": float}
 
 
 class PostgresStore:
@@ -61,7 +61,7 @@ class PostgresStore:
         self,
         url: str,
         *,
-        ttl: float = WEEK,
+        ttl: float = DEFAULT_TTL,
         max_tasks: int | None = None,
         lease: float = 15.0,
         clock: Callable[[], float] | None = None,
@@ -85,15 +85,8 @@ class PostgresStore:
             >>> PostgresStore.from_url("postgresql://agent@db.internal/agents?ttl=86400&sslmode=require").durable
             True
         """
-        given: dict[str, Any] = {}  # Any: as the constructor takes them
-        for name, text in parse_qsl(urlsplit(url).query, keep_blank_values=True):
-            if name not in _OPTIONS:
-                continue
-            try:
-                given[name] = _OPTIONS[name](text)
-            except ValueError:
-                raise ValueError(f"{name} in a store URL must be a number, not {text!r}") from None
-        return cls(url, **given)
+        given = parse_qsl(urlsplit(url).query, keep_blank_values=True)
+        return cls(url, **read_options(given, _OPTIONS))
 
     async def open(self) -> None:
         """Connect, and make the tables or bring them up to date.

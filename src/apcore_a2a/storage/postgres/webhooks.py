@@ -10,22 +10,20 @@ from operator import itemgetter
 from typing import Any, Final, Protocol
 
 import asyncpg
-import msgspec
 
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.lifecycle import AT_REST
-from apcore_a2a.protocol.model import Document, PushConfig, encode
+from apcore_a2a.protocol.model import Document, encode
 from apcore_a2a.storage.contract import ALL, MAX_WEBHOOKS, Backlog, Claim, DeliveryReport, Webhook
 from apcore_a2a.storage.postgres import reads
 from apcore_a2a.storage.postgres.connection import Connection, Database
-from apcore_a2a.storage.postgres.schema import STATES
 from apcore_a2a.storage.postgres.statements import to_bytes, to_text
 from apcore_a2a.storage.postgres.writer import RetentionRule
+from apcore_a2a.storage.sql import STATES, decode_push_config
 
 _COLUMNS: Final = "config, a2a_version, delivered, latest, attempts, failed, reason"
 _WAITING: Final = "NOT failed AND delivered < latest"
 _NOW: Final = "coalesce($1, extract(epoch FROM clock_timestamp()))"
-_decode_config: Final = msgspec.json.Decoder(PushConfig).decode
 
 # Locked, so that no event comes between what is read here and what is written.
 _FIND_TASK: Final = "SELECT number, state, version FROM task WHERE id = $1 AND owner = $2 FOR UPDATE"
@@ -165,7 +163,7 @@ async def _save(connection: Connection, webhook: Webhook, owner: str, now: float
 
 def _to_webhook(row: Any) -> Webhook:  # Any: a row of `_COLUMNS`
     return Webhook(
-        config=_decode_config(row["config"]),
+        config=decode_push_config(row["config"]),
         a2a_version=row["a2a_version"],
         delivered=row["delivered"],
         latest=row["latest"],

@@ -8,11 +8,11 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.model import Document, Task, decode_task, encode
+from apcore_a2a.protocol.model import Document
 from apcore_a2a.storage.contract import ALL, ALL_OWNERS, MAX_READ_BYTES, Page, Query, Record, Usage
 from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
-from apcore_a2a.storage.sqlite.schema import CODES, STATES, event_key
+from apcore_a2a.storage.sql import CODES, STATES, rebuild_document
+from apcore_a2a.storage.sqlite.schema import event_key
 
 Row = tuple[Any, ...]  # Any: what SQLite answers
 
@@ -200,14 +200,7 @@ def _rebuild(database: sqlite3.Connection, row: TaskRow, version: int | None = N
     after = row.document_version or 0
     limit = ALL if version is None else version - after
     events = list(_read_events(database, row.number, after, limit))
-    if row.body is None:
-        first, _ = v1.decode_record(events.pop(0))
-        assert isinstance(first, Task)  # the first event of each task is the task itself
-        task = first
-    else:
-        task = decode_task(row.body)
-    v1.replay(task, events)
-    return Document(encode(task), task)
+    return rebuild_document(row.body, events)
 
 
 def _read_events(database: sqlite3.Connection, number: int, after: int, limit: int) -> Iterator[bytes]:

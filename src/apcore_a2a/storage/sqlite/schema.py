@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from apcore_a2a.errors import StoreUnavailableError
-from apcore_a2a.protocol.model import TaskState
 
 APPLICATION_ID: Final = 0x41324154  # "A2AT", in the file's header: tells our files from other SQLite databases
-STATES: Final = tuple(TaskState)  # a state is stored as its number in the specification's own enum
-CODES: Final = {state: code for code, state in enumerate(STATES)}
 
 # Two shapes follow from how SQLite stores a row. An UPDATE rewrites the whole row, so what grows (document, private) is
 # kept apart from the head that every event updates. And an event's key is (task number << 32 | sequence number) as one

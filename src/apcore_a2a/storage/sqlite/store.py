@@ -13,23 +13,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar, TypeVarTuple
+from typing import Final, TypeVar, TypeVarTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import Document
 from apcore_a2a.storage.contract import ALL, Backlog, Change, Claim, DeliveryReport, Page, Query, Record, Usage, Webhook
 from apcore_a2a.storage.cursor import PageTokens
+from apcore_a2a.storage.sql import DEFAULT_TTL, ReadOption, read_options
 from apcore_a2a.storage.sqlite import reads, webhooks
 from apcore_a2a.storage.sqlite.database import DatabaseFile, FileCondition
 from apcore_a2a.storage.sqlite.schema import connect_reader, connect_writer, read_page_key
 from apcore_a2a.storage.sqlite.writer import AgeClock, SQLiteWriter, Tables, take_snapshot
 
-WEEK: Final = 7 * 24 * 3600
 READER_THREADS: Final = 4
 
 # How each option of a store URL is read from its text.
-_OPTIONS: Final[dict[str, Callable[[str], Any]]] = {"synchronous": str.upper, "ttl": float, "max_tasks": int}
+_OPTIONS: Final[dict[str, ReadOption]] = {"synchronous": str.upper, "ttl": float, "max_tasks": int}
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -54,7 +54,7 @@ class SQLiteStore:
         path: str | Path,
         *,
         synchronous: str = "NORMAL",
-        ttl: float = WEEK,
+        ttl: float = DEFAULT_TTL,
         max_tasks: int = 1_000_000,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -88,12 +88,7 @@ class SQLiteStore:
         unknown = sorted(given.keys() - _OPTIONS.keys())
         if unknown:
             raise ValueError(f"unknown option in a store URL: {', '.join(unknown)} (known: {', '.join(_OPTIONS)})")
-        options: dict[str, Any] = {}  # Any: as the constructor takes them
-        for name, text in given.items():
-            try:
-                options[name] = _OPTIONS[name](text)
-            except ValueError:
-                raise ValueError(f"{name} in a store URL must be a number, not {text!r}") from None
+        options = read_options(given.items(), _OPTIONS)
         # One slash ends the (empty) host, as in SQLAlchemy's URLs: what follows is the path, absolute with a fourth.
         return cls(unquote(parts.path[1:]), **options)
 

@@ -8,19 +8,16 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
-
 from apcore_a2a.errors import InvalidParamsError
 from apcore_a2a.protocol.lifecycle import AT_REST
-from apcore_a2a.protocol.model import PushConfig
+from apcore_a2a.protocol.model import encode
 from apcore_a2a.storage.contract import MAX_WEBHOOKS, Backlog, Claim, DeliveryReport, Webhook
-from apcore_a2a.storage.sqlite.schema import STATES
+from apcore_a2a.storage.sql import STATES, decode_push_config
 from apcore_a2a.storage.sqlite.writer import Tables
 
 _COLUMNS: Final = "config, a2a_version, delivered, latest, attempts, failed, reason"
 _WAITING: Final = "failed = 0 AND delivered < latest"
 _TASK: Final = "(SELECT number FROM task WHERE id = ? AND owner = ?)"
-_decode_config: Final = msgspec.json.Decoder(PushConfig).decode
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------
@@ -43,7 +40,7 @@ def save(tables: Tables, webhook: Webhook, owner: str) -> Webhook | None:
     taken = "UPDATE webhook SET config = ?, a2a_version = ?, due = 0, claim = claim + 1"
     updated = database.execute(
         f"{taken}, attempts = 0, failed = 0, reason = '' WHERE task = ? AND id = ?",
-        (msgspec.json.encode(config), webhook.a2a_version, number, config.id),
+        (encode(config), webhook.a2a_version, number, config.id),
     )
     if updated.rowcount == 0:
         (others,) = database.execute("SELECT count(*) FROM webhook WHERE task = ?", (number,)).fetchone()
@@ -134,7 +131,7 @@ def backlog(database: sqlite3.Connection, now: float) -> Backlog:
 def _to_webhook(columns: Sequence[Any]) -> Webhook:  # Any: what SQLite answers
     config, a2a_version, delivered, latest, attempts, failed, reason = columns
     return Webhook(
-        config=_decode_config(config),
+        config=decode_push_config(config),
         a2a_version=a2a_version,
         delivered=delivered,
         latest=latest,

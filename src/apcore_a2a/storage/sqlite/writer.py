@@ -16,8 +16,9 @@ from apcore_a2a.errors import A2AError, OverloadedError, StaleWriteError, StoreU
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import TaskState, encode
 from apcore_a2a.storage.contract import Change, Webhook
+from apcore_a2a.storage.sql import CODES
 from apcore_a2a.storage.sqlite.database import PROBE_INTERVAL, DatabaseFile, FileCondition
-from apcore_a2a.storage.sqlite.schema import CODES, event_key, roll_back
+from apcore_a2a.storage.sqlite.schema import event_key, roll_back
 
 logger = logging.getLogger(__name__)
 

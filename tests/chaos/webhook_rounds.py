@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from apcore_a2a.engine.webhooks.delivery import MAX_WORKERS_PER_TARGET
+from apcore_a2a.engine.webhooks.delivery import DEFAULT_LIMITS
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.storage.sqlite.store import SQLiteStore
@@ -142,5 +142,5 @@ def run_round(path: Path, dice: random.Random, *, tasks: int, kills: int) -> Out
         begun += live(path, receiver, tasks=0, kill_after=None)
     stored = asyncio.run(stored_events(path, begun))
     repeated = sum(check(receiver.accepted[task], digests) for task, digests in stored.items())
-    assert repeated <= kills * MAX_WORKERS_PER_TARGET
+    assert repeated <= kills * DEFAULT_LIMITS.max_workers_per_target
     return Outcome(len(begun), sum(map(len, stored.values())), kills, repeated)

@@ -12,22 +12,24 @@ import sys
 from apcore_a2a.agent import Agent
 from apcore_a2a.engine.context import EngineOptions
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.engine.webhooks import delivery
+from apcore_a2a.engine.webhooks.delivery import DeliveryLimits, Posting
 from apcore_a2a.protocol.model import PushConfig, SendConfiguration, Task
 from apcore_a2a.storage.sqlite.store import SQLiteStore
+from apcore_a2a.webhooks.formats import FORMATS
 from apcore_a2a.webhooks.sender import WebhookSender
 from tests.chaos.worker import Patient
 from tests.engine.driving import User, request
 
 TIMEOUT = 4.0  # seconds for a post: a late answer is no timeout, however loaded the machine is
-SHORT_PAUSES = (0.02, 0.04, 0.08)
+SHORT_PAUSES = DeliveryLimits(retry_delays=(0.02, 0.04, 0.08))  # the real ones take seconds
 CHUNKS = 1
 AT_ONCE = 50  # tasks that begin together
 
 
 def build(agent: Agent, store: SQLiteStore) -> Engine:
     sender = WebhookSender(allow_insecure=True, timeout=TIMEOUT)
-    return Engine(agent, store, options=EngineOptions(shutdown_timeout=60), webhook_sender=sender)
+    posting = Posting(sender=sender, formats=FORMATS, limits=SHORT_PAUSES)
+    return Engine(agent, store, options=EngineOptions(shutdown_timeout=60), posting=posting)
 
 
 async def begin(engine: Engine, url: str) -> str:
@@ -68,5 +70,4 @@ async def live(path: str, url: str, tasks: int) -> None:
 
 if __name__ == "__main__":
     logging.disable()  # what goes wrong here, goes wrong on purpose
-    delivery.RETRY_DELAYS = SHORT_PAUSES  # type: ignore[misc]  # the real ones take seconds
     asyncio.run(live(sys.argv[1], sys.argv[2], int(sys.argv[3])))

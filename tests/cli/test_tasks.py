@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from apcore_a2a.engine.webhooks import delivery
+from apcore_a2a.engine.webhooks.delivery import DeliveryLimits
 from apcore_a2a.testing.webhook import WebhookReceiver
 from tests.cli.conftest import Terminal, elsewhere, hosted, scripted
 from tests.client.scripted import CARD, card, respond, status, stream
@@ -194,7 +195,7 @@ def test_the_extended_card_is_shown_to_those_who_ask(terminal: Terminal, peer: C
 
 
 def test_what_was_given_up_is_listed_and_tried_again(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "RETRY_DELAYS", ())
+    monkeypatch.setattr(delivery, "DEFAULT_LIMITS", DeliveryLimits(retry_delays=()))
     agent = ScriptedAgent({"hello": (COMPLETED,)})
     with elsewhere(WebhookReceiver((500, 500, 200))) as hook:
         with hosted(agent, push_notifications=True, allow_insecure_webhooks=True) as url:

@@ -4,7 +4,7 @@ import re
 
 from apcore_a2a.engine import conversation, event_log, recovery, run, runs, stored_run, streams, task
 from apcore_a2a.engine.context import DEFAULTS
-from apcore_a2a.engine.webhooks import delivery
+from apcore_a2a.engine.webhooks.delivery import DEFAULT_LIMITS as DELIVERY
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL, TRANSITIONS
 from apcore_a2a.protocol.model import TaskState
@@ -59,10 +59,10 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
         (waits["a cancel"], f"{run.CANCEL_GRACE + 1:g} s, then"),
         (waits["a stopped agent's task"], grace),
         (waits["a canceled task that waits for its user"], f"{runs.CANCEL_HOOK_TIME:g} s"),
-        (waits["a webhook's next event"], f"{', '.join(f'{pause:g}' for pause in delivery.RETRY_DELAYS)} s between"),
-        (bounds["workers that post to webhooks"], f"{delivery.MAX_WORKERS}, of one host and port"),
-        (bounds["workers that post to webhooks"], f"port {delivery.MAX_WORKERS_PER_TARGET}; "),
-        (bounds["workers that post to webhooks"], f"{delivery.MAX_BYTES >> 20} MiB"),
+        (waits["a webhook's next event"], f"{', '.join(f'{pause:g}' for pause in DELIVERY.retry_delays)} s between"),
+        (bounds["workers that post to webhooks"], f"{DELIVERY.max_workers}, of one host and port"),
+        (bounds["workers that post to webhooks"], f"port {DELIVERY.max_workers_per_target}; "),
+        (bounds["workers that post to webhooks"], f"{DELIVERY.max_bytes >> 20} MiB"),
         (bounds["webhooks of one task"], str(MAX_WEBHOOKS)),
         (waits["a reader"], f"every {DEFAULTS.keep_alive_interval:g} s"),
         (waits["the agent"], f"{task.MAX_UNSAVED} writes"),

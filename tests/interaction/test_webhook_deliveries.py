@@ -11,6 +11,7 @@ import pytest
 
 from apcore_a2a.agent import ANONYMOUS, Agent
 from apcore_a2a.engine.webhooks import delivery
+from apcore_a2a.engine.webhooks.delivery import DeliveryLimits
 from apcore_a2a.protocol.model import PushConfig, TaskState
 from apcore_a2a.storage.contract import Webhook
 from apcore_a2a.storage.sqlite.store import SQLiteStore
@@ -35,7 +36,7 @@ async def hook() -> AsyncIterator[WebhookReceiver]:
 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "RETRY_DELAYS", (0.01, 0.02, 0.04))
+    monkeypatch.setattr(delivery, "DEFAULT_LIMITS", DeliveryLimits(retry_delays=(0.01, 0.02, 0.04)))
 
 
 @requirement("FR-PSH-003")

@@ -21,7 +21,7 @@ from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import Authenticator, close_authenticator, open_authenticator
 from apcore_a2a.engine.context import EngineOptions, Hooks, Interceptor, Observer
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.engine.webhooks.delivery import Sender
+from apcore_a2a.engine.webhooks.delivery import Posting
 from apcore_a2a.errors import A2AError, wire
 from apcore_a2a.http.asgi import error_headers, refuse_early
 from apcore_a2a.http.card import CardEndpoint, CardSigner
@@ -266,7 +266,7 @@ def _make_engine(parts: Parts, settings: Settings, metrics: Metrics | None, audi
         store,
         options=_engine_options(parts, settings, store),
         hooks=Hooks(observer=_as_one(observers), interceptors=interceptors, extended_card=parts.extended_card),
-        webhook_sender=_webhook_sender(settings),
+        posting=_webhook_posting(settings),
     )
 
 
@@ -313,14 +313,14 @@ async def _call(hook: Hook) -> None:
         await done
 
 
-def _webhook_sender(settings: Settings) -> Sender | None:
+def _webhook_posting(settings: Settings) -> Posting | None:
     if not settings.push_notifications:
         return None
-    from apcore_a2a.webhooks.sender import (
-        WebhookSender,  # loads aiohttp, which a server without webhooks has no use for
-    )
+    from apcore_a2a.webhooks.formats import FORMATS
+    from apcore_a2a.webhooks.sender import WebhookSender  # loads aiohttp, which a server without webhooks does not need
 
     if settings.allow_insecure_webhooks:
         logger.warning("webhooks may be plain HTTP and point into this network: for development only")
     secrets = (settings.webhook_secret or "").split()
-    return WebhookSender(allow_insecure=settings.allow_insecure_webhooks, secrets=secrets)
+    sender = WebhookSender(allow_insecure=settings.allow_insecure_webhooks, secrets=secrets)
+    return Posting(sender=sender, formats=FORMATS)

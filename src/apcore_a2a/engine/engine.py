@@ -35,7 +35,7 @@ from apcore_a2a.engine.streams import (
     event_stream,
 )
 from apcore_a2a.engine.task import LiveTask
-from apcore_a2a.engine.webhooks.delivery import Sender, WebhookDelivery
+from apcore_a2a.engine.webhooks.delivery import Posting, WebhookDelivery
 from apcore_a2a.engine.webhooks.operations import Webhooks
 from apcore_a2a.errors import InvalidParamsError, UnsupportedOperationError, Violation
 from apcore_a2a.protocol import model
@@ -61,9 +61,9 @@ class Engine:
         *,
         options: EngineOptions = DEFAULTS,
         hooks: Hooks = NO_HOOKS,
-        webhook_sender: Sender | None = None,
+        posting: Posting | None = None,
     ) -> None:
-        """Without a `webhook_sender` the engine has no webhooks.
+        """Without `posting` the engine has no webhooks.
 
         Raises:
             TypeError: the store does not support webhooks or limits that are asked for.
@@ -76,8 +76,8 @@ class Engine:
         self.stored = stored_limits_of(store, options, hooks.observer)
         self._runs = Runs(agent, store, observer=hooks.observer, options=options, stored=self.stored)
         self.webhooks = None
-        if webhook_sender is not None:
-            self.webhooks = _make_webhooks(store, webhook_sender, self._runs, hooks.observer)
+        if posting is not None:
+            self.webhooks = _make_webhooks(store, posting, self._runs, hooks.observer)
         shared = as_shared(store)
         self._followers = None
         if shared is not None:
@@ -324,9 +324,9 @@ class Engine:
         return self._extended_card(context.caller)
 
 
-def _make_webhooks(store: Store, sender: Sender, runs: Runs, observer: Observer) -> Webhooks:
+def _make_webhooks(store: Store, posting: Posting, runs: Runs, observer: Observer) -> Webhooks:
     kept = webhooks_of(store)
-    return Webhooks(kept, sender, WebhookDelivery(kept, sender, observer=observer), runs)
+    return Webhooks(kept, posting.sender, WebhookDelivery(kept, posting, observer=observer), runs)
 
 
 async def _no_push(request: Any, context: CallContext) -> Any:

@@ -19,7 +19,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from apcore_a2a import __version__
-from apcore_a2a.engine.webhooks.delivery import MAX_WORKERS, MAX_WORKERS_PER_TARGET, Notification
+from apcore_a2a.engine.webhooks.delivery import DEFAULT_LIMITS, Notification
 from apcore_a2a.errors import A2AError, InvalidParamsError, Violation
 from apcore_a2a.protocol.model import PushConfig
 from apcore_a2a.webhooks.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, parse_secret, sign
@@ -101,8 +101,8 @@ class WebhookSender:
                 resolver = _VettingResolver(resolver)
                 socket_factory = _vetted_socket
             connector = aiohttp.TCPConnector(
-                limit=MAX_WORKERS,
-                limit_per_host=MAX_WORKERS_PER_TARGET,
+                limit=DEFAULT_LIMITS.max_workers,
+                limit_per_host=DEFAULT_LIMITS.max_workers_per_target,
                 keepalive_timeout=KEEP_ALIVE,
                 use_dns_cache=False,  # a name is asked for as often as it is dialed, and what it says then is checked
                 ssl=self._trust or True,
@@ -153,7 +153,7 @@ class _ThreadedResolver(AbstractResolver):
     """
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(MAX_WORKERS, "webhook names")
+        self._threads = ThreadPoolExecutor(DEFAULT_LIMITS.max_workers, "webhook names")
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET

@@ -7,17 +7,27 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 
 from apcore_a2a.engine.context import Observer
 from apcore_a2a.engine.webhooks import delivery
-from apcore_a2a.engine.webhooks.delivery import Notification, WebhookDelivery
+from apcore_a2a.engine.webhooks.delivery import (
+    DEFAULT_LIMITS,
+    DeliveryLimits,
+    Notification,
+    Posting,
+    WebhookDelivery,
+)
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import PushConfig, TaskState
 from apcore_a2a.storage.contract import Webhook
 from apcore_a2a.storage.memory import InMemoryTaskStore
+from apcore_a2a.webhooks.formats import FORMATS
 from tests.fakes import PATIENCE, Gate
 from tests.requirements import requirement
 from tests.storage.contract import ALICE, Author, Clock, append
+
+AT_ONCE = DeliveryLimits(pace=0.0)
 
 
 class Postman:
@@ -69,11 +79,12 @@ def numbers(posts: list[Notification]) -> list[str]:
 class Yard:
     """A store, a clock that stands still, and a delivery that looks when it is told to."""
 
-    def __init__(self, postman: Postman) -> None:
+    def __init__(self, postman: Postman, limits: DeliveryLimits = AT_ONCE) -> None:
         self.clock = Clock()
         self.store = InMemoryTaskStore(clock=self.clock)
         self.postman = postman
-        self.delivery = WebhookDelivery(self.store.webhooks, postman, observer=Observer(), clock=self.clock)
+        posting = Posting(sender=postman, formats=FORMATS, limits=limits)
+        self.delivery = WebhookDelivery(self.store.webhooks, posting, observer=Observer(), clock=self.clock)
 
     async def task(self, name: str, to: str = "good", *, version: str = "1.0", events: int = 1) -> Author:
         author = Author(name)
@@ -102,14 +113,9 @@ class Yard:
                 await asyncio.sleep(0)
 
 
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "PACE", 0.0)
-
-
 @asynccontextmanager
-async def yard(**orders: Sequence[str | Gate]) -> AsyncIterator[Yard]:
-    made = Yard(Postman(**orders))
+async def yard(limits: DeliveryLimits = AT_ONCE, **orders: Sequence[str | Gate]) -> AsyncIterator[Yard]:
+    made = Yard(Postman(**orders), limits)
     made.delivery.start()
     try:
         yield made
@@ -167,20 +173,20 @@ async def test_a_webhook_that_hangs_delays_no_other() -> None:
             await place.task(f"slow{number}", "slow")
         for number in range(20):
             await place.task(f"t{number}")
-        got = [await place.postman.next() for _ in range(20 + delivery.MAX_WORKERS_PER_TARGET)]
-        assert Counter(host(post) for post in got) == {"good": 20, "slow": delivery.MAX_WORKERS_PER_TARGET}
+        got = [await place.postman.next() for _ in range(20 + DEFAULT_LIMITS.max_workers_per_target)]
+        assert Counter(host(post) for post in got) == {"good": 20, "slow": DEFAULT_LIMITS.max_workers_per_target}
         gate.open()
-        rest = [await place.postman.next() for _ in range(64 - delivery.MAX_WORKERS_PER_TARGET)]
+        rest = [await place.postman.next() for _ in range(64 - DEFAULT_LIMITS.max_workers_per_target)]
         assert {host(post) for post in rest} == {"slow"}
-        assert place.postman.most["slow"] == delivery.MAX_WORKERS_PER_TARGET
+        assert place.postman.most["slow"] == DEFAULT_LIMITS.max_workers_per_target
 
 
 async def test_there_are_so_many_workers_and_no_more() -> None:
     gate = Gate()
-    async with yard(**{f"slow{number}": [gate] for number in range(8)}) as place:
+    async with yard(AT_ONCE, **{f"slow{number}": [gate] for number in range(8)}) as place:
         for number in range(8 * 16):
             await place.task(f"t{number}", f"slow{number % 8}")
-        for _ in range(delivery.MAX_WORKERS):
+        for _ in range(DEFAULT_LIMITS.max_workers):
             await place.postman.next()
         await place.later(0)
         assert place.postman.posts.empty()
@@ -305,10 +311,9 @@ async def test_the_end_waits_for_nobody_who_never_answers() -> None:
     assert (await place.store.webhooks.backlog()).events == 1
 
 
-async def test_at_the_end_what_was_claimed_is_given_back_as_far_as_it_got(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "MAX_WORKERS_PER_TARGET", 1)
+async def test_at_the_end_what_was_claimed_is_given_back_as_far_as_it_got() -> None:
     gate = Gate()
-    place = Yard(Postman(slow=["", gate]))
+    place = Yard(Postman(slow=["", gate]), replace(AT_ONCE, max_workers_per_target=1))
     await place.task("long", "slow", events=3)
     await place.task("queued", "slow")
     second = PushConfig(url="https://other/hook", id="a", task_id="long")
@@ -324,19 +329,18 @@ async def test_at_the_end_what_was_claimed_is_given_back_as_far_as_it_got(monkey
 async def test_at_the_end_nobody_begins_who_waited_for_a_worker() -> None:
     gate = Gate()
     place = Yard(Postman(slow=[gate]))
-    for number in range(2 * delivery.MAX_WORKERS_PER_TARGET):
+    for number in range(2 * DEFAULT_LIMITS.max_workers_per_target):
         await place.task(f"t{number}", "slow")
     place.delivery.start()
     await gate.reached()
     await place.later(0)
     await place.delivery.drain(0.01)
-    assert place.postman.posts.qsize() == delivery.MAX_WORKERS_PER_TARGET
+    assert place.postman.posts.qsize() == DEFAULT_LIMITS.max_workers_per_target
     assert place.postman.busy.total() == 0
 
 
-async def test_a_task_that_never_stops_talking_leaves_its_worker_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "MAX_WORKERS_PER_TARGET", 1)
-    async with yard() as place:
+async def test_a_task_that_never_stops_talking_leaves_its_worker_to_others() -> None:
+    async with yard(replace(AT_ONCE, max_workers_per_target=1)) as place:
         await place.task("long", events=10 * delivery.AT_A_TIME)
         await place.task("short")
         got = [await place.postman.next() for _ in range(3 * delivery.AT_A_TIME)]
@@ -346,11 +350,10 @@ async def test_a_task_that_never_stops_talking_leaves_its_worker_to_others(monke
         assert told == [f"long/{number}" for number in range(1, 10 * delivery.AT_A_TIME + 1)]
 
 
-async def test_so_many_bytes_are_posted_at_once_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_so_many_bytes_are_posted_at_once_and_no_more() -> None:
     size = len(Author("t0").create().events[0])
-    monkeypatch.setattr(delivery, "MAX_BYTES", 2 * size + size // 2)
     gate = Gate()
-    async with yard(slow=[gate]) as place:
+    async with yard(replace(AT_ONCE, max_bytes=2 * size + size // 2), slow=[gate]) as place:
         for number in range(6):
             await place.task(f"t{number}", "slow")
         await gate.reached()

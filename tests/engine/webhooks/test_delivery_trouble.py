@@ -3,22 +3,16 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from apcore_a2a.engine.event_log import EventLog
 from apcore_a2a.engine.webhooks import delivery
 from apcore_a2a.engine.webhooks.delivery import Notification
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.storage.contract import Claim, DeliveryReport
-from tests.engine.webhooks.test_delivery import Postman, Yard, numbers, yard
+from tests.engine.webhooks.test_delivery import AT_ONCE, Postman, Yard, numbers, yard
 from tests.fakes import Gate
 from tests.storage.contract import ALICE
-
-pytestmark = pytest.mark.usefixtures("at_once")
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "PACE", 0.0)
 
 
 class Fails:
@@ -34,8 +28,7 @@ class Fails:
 
 
 async def test_what_nobody_has_spoken_of_is_found_by_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "POLL", 0.001)
-    async with yard() as place:
+    async with yard(replace(AT_ONCE, poll=0.001)) as place:
         await place.later(0)
         monkeypatch.setattr(place.delivery, "wake", lambda: None)
         await place.task("t")
@@ -55,10 +48,9 @@ async def test_the_log_of_a_task_that_is_over_wakes_at_once() -> None:
         assert (await place.postman.next()).event_id == "t/1"
 
 
-async def test_no_more_are_claimed_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "MAX_CLAIMED", 2)
+async def test_no_more_are_claimed_than_there_is_room_for() -> None:
     gate = Gate()
-    async with yard(slow=[gate]) as place:
+    async with yard(replace(AT_ONCE, max_claimed=2), slow=[gate]) as place:
         for number in range(5):
             await place.task(f"t{number}", "slow")
         await gate.reached()
@@ -124,21 +116,29 @@ async def test_what_cannot_be_given_back_at_the_end_is_left_to_its_lease(
 async def test_what_is_put_off_while_the_store_is_away_comes_back_with_its_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(delivery, "MAX_QUEUED_PER_TARGET", 0)
-    async with yard() as place:
+    gate = Gate()
+    one_waits = replace(AT_ONCE, max_workers=1, max_queued_per_target=1)
+    async with yard(one_waits, slow=[gate]) as place:
+        await place.task("posted", "slow")
+        await gate.reached()
+        await place.task("queued", "slow")
+        await place.later(0)
         away = StoreUnavailableError()
         monkeypatch.setattr(place.store.webhooks, "settle", Fails(place.store.webhooks.settle, away))
-        await place.task("t")
+        await place.task("put off", "slow")
         await place.later(0)
-        monkeypatch.setattr(delivery, "MAX_QUEUED_PER_TARGET", 64)
+        gate.open()
+        got = [await place.postman.next() for _ in range(2)]
+        await place.later(0)
+        assert place.postman.posts.empty()
         await place.later(delivery.LEASE)
-        assert (await place.postman.next()).event_id == "t/1"
+        got.append(await place.postman.next())
+        assert numbers(got) == ["posted/1", "queued/1", "put off/1"]
 
 
-async def test_targets_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "MAX_TARGETS", 2)
+async def test_targets_are_forgotten_when_there_are_too_many() -> None:
     gate = Gate()
-    async with yard(bad=["no"], slow=[gate]) as place:
+    async with yard(replace(AT_ONCE, max_targets=2), bad=["no"], slow=[gate]) as place:
         await place.task("bad", "bad")
         await place.task("slow", "slow")
         await gate.reached()
@@ -150,9 +150,8 @@ async def test_targets_are_forgotten_when_there_are_too_many(monkeypatch: pytest
         await place.until(lambda webhook: webhook.delivered == 1, "slow")
 
 
-async def test_a_target_that_goes_down_gives_back_what_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "MAX_WORKERS", 1)
-    async with yard(bad=["no"] * 5 + [""]) as place:
+async def test_a_target_that_goes_down_gives_back_what_waited_for_it() -> None:
+    async with yard(replace(AT_ONCE, max_workers=1), bad=["no"] * 5 + [""]) as place:
         for number in range(8):
             await place.task(f"t{number}", "bad")
         tried = [await place.postman.next() for _ in range(5)]
@@ -165,10 +164,9 @@ async def test_a_target_that_goes_down_gives_back_what_waited_for_it(monkeypatch
 
 
 @pytest.mark.parametrize("saved_anew", [True, False])
-async def test_a_claim_that_waited_long_is_renewed_or_void(monkeypatch: pytest.MonkeyPatch, saved_anew: bool) -> None:
-    monkeypatch.setattr(delivery, "MAX_WORKERS", 1)
+async def test_a_claim_that_waited_long_is_renewed_or_void(saved_anew: bool) -> None:
     gate = Gate()
-    async with yard(slow=[gate, ""]) as place:
+    async with yard(replace(AT_ONCE, max_workers=1), slow=[gate, ""]) as place:
         await place.task("first", "slow")
         await gate.reached()
         await place.task("second")
@@ -209,9 +207,8 @@ async def nothing(*_: object) -> None:
 async def test_one_that_was_removed_meanwhile_is_neither_tried_again_nor_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pauses: tuple[float, ...]
 ) -> None:
-    monkeypatch.setattr(delivery, "RETRY_DELAYS", pauses)
     settled: asyncio.Queue[bool] = asyncio.Queue()
-    async with yard(bad=["no"]) as place:
+    async with yard(replace(AT_ONCE, retry_delays=pauses), bad=["no"]) as place:
         settle = place.store.webhooks.settle
 
         async def remove_first(claim: Claim, report: DeliveryReport) -> bool:
@@ -227,9 +224,8 @@ async def test_one_that_was_removed_meanwhile_is_neither_tried_again_nor_given_u
     assert not caplog.messages
 
 
-async def test_a_large_event_is_read_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "LARGE", 10)
-    async with yard() as place:
+async def test_a_large_event_is_read_on_a_thread() -> None:
+    async with yard(replace(AT_ONCE, large=10)) as place:
         author = await place.task("t")
         assert (await place.postman.next()).body == author.records[0]
         await place.task("old", version="0.3")

@@ -7,7 +7,7 @@ would lose an event. The *dispatcher* claims webhooks that have something to del
 posts what it has waited for, oldest first, and writes down after each how far it has got. Killed in between, it posts
 one event twice at most: the receiver knows it by its id.
 
-Three limits keep one bad receiver from being everybody's trouble. There are so many workers (`MAX_WORKERS`), and only a
+Three limits keep one bad receiver from being everybody's trouble. There are so many workers (`max_workers`), and only a
 quarter of them post to one *target*, which is a host and a port. And a target that has failed several times in a row
 is left alone for a while (its *circuit* is open); then one worker tries, and the others go on if it gets through. What
 waits meanwhile is not counted as tried, for a minute; if the target is down for longer than that, it is.
@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -28,9 +28,7 @@ from apcore_a2a.engine.context import Observer
 from apcore_a2a.engine.event_log import EventLog
 from apcore_a2a.engine.runs import BackgroundWork
 from apcore_a2a.errors import A2AError
-from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.dialect import DIALECTS
-from apcore_a2a.protocol.model import ArtifactUpdate, PushConfig
+from apcore_a2a.protocol.model import PushConfig
 from apcore_a2a.storage.contract import Backlog, Claim, DeliveryReport, WebhookStore
 
 logger = logging.getLogger(__name__)
@@ -41,7 +39,6 @@ logger = logging.getLogger(__name__)
 # Rule: whoever fails several times in a row is left alone (its *circuit* is open), longer each time; then one worker
 # tries, and the others go on if it gets through.
 
-MAX_WORKERS_PER_TARGET: Final = 16
 LATER: Final = 1.0  # seconds after which one is claimed again for which there was no place
 OPENS_AFTER: Final = 5  # failures in a row
 OPEN_FOR: Final = (1.0, 30.0)  # seconds, the first time and at most: twice as long each time
@@ -51,9 +48,10 @@ SPARED: Final = 60.0  # seconds for which what waits for a target that is down i
 class Target:
     """A host and a port: its circuit, its workers, and the claims that wait for one of them."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, max_workers: int) -> None:
         self.name = name
         self.workers = 0
+        self._max_workers = max_workers
         self.queue: deque[tuple[Claim, float]] = deque()  # with the time of the claim
         self.is_listed = False  # among those that have something for a worker to do
         self._failures = 0  # in a row
@@ -79,7 +77,7 @@ class Target:
         return max(self._closed_until - now, 0.0)
 
     def has_room(self, now: float) -> bool:
-        return self.workers < MAX_WORKERS_PER_TARGET and not self.seconds_left(now)
+        return self.workers < self._max_workers and not self.seconds_left(now)
 
     def is_given_up(self, now: float) -> bool:
         return self._failures >= OPENS_AFTER and now - self._down_since > SPARED
@@ -112,18 +110,34 @@ class Target:
 
 # ---- delivery -------------------------------------------------------------------------------------------------------
 
-RETRY_DELAYS: Final = (1.0, 2.0, 4.0)  # seconds; FR-PSH-003
-MAX_WORKERS: Final = 64
-MAX_QUEUED_PER_TARGET: Final = 64
-MAX_CLAIMED: Final = 512  # by the workers, and in the queues before them
 LEASE: Final = 45.0  # seconds: more than a worker takes for one event, or a claim waits for its worker
 FRESH: Final = 15.0  # seconds for which a claim may wait until it is renewed
-POLL: Final = 1.0  # seconds after which the store is asked again, should nobody have said that there is something new
-PACE: Final = 0.005  # seconds between two looks at the store: a task that streams would have it looked at all the time
 AT_A_TIME: Final = 16  # events that a worker delivers before others have their turn
-MAX_BYTES: Final = 256 * 1024 * 1024  # of notifications that are being posted, unless a single one is larger
-LARGE: Final = 64 * 1024  # bytes of an event that is not read on the loop
-MAX_TARGETS: Final = 1_000  # that are remembered, unless more of them are in use
+
+
+class DeliveryLimits(Struct, frozen=True, kw_only=True):
+    """The pauses (in seconds) and the limits of a delivery."""
+
+    retry_delays: tuple[float, ...] = (1.0, 2.0, 4.0)
+    """FR-PSH-003."""
+    max_workers: int = 64
+    max_workers_per_target: int = 16
+    max_queued_per_target: int = 64
+    max_claimed: int = 512
+    """Claims of the workers, and of the queues before them."""
+    max_targets: int = 1_000
+    """Targets that are remembered, unless more of them are in use."""
+    max_bytes: int = 256 * 1024 * 1024
+    """Bytes of the notifications that are posted at the same time, unless a single one is larger."""
+    large: int = 64 * 1024
+    """Bytes of an event from which on a thread encodes it."""
+    poll: float = 1.0
+    """The polling interval, for events of which no writer notified this delivery."""
+    pace: float = 0.005
+    """The pause between two claims: a task that streams would keep the store busy with them."""
+
+
+DEFAULT_LIMITS: Final = DeliveryLimits()
 
 
 class Notification(Struct, frozen=True, kw_only=True):
@@ -150,6 +164,33 @@ class Sender(Protocol):
         """Post it, in bounded time; why it did not arrive, in a few words without secrets, or nothing if it did."""
 
     async def close(self) -> None: ...
+
+
+class NotificationFormat(Protocol):
+    """What the webhooks of one protocol version receive, encoded from events and tasks in their stored form."""
+
+    @property
+    def media_type(self) -> str: ...
+
+    @property
+    def posts_tasks(self) -> bool:
+        """Whether a webhook receives the whole task as it was after an event, instead of the event."""
+
+    def is_posted(self, event: bytes) -> bool:
+        """Return whether a webhook is notified of this event."""
+
+    def encode(self, stored: bytes) -> bytes:
+        """Return the body of the notification for a stored event, or for a stored task if it `posts_tasks`."""
+
+
+class Posting(Struct, frozen=True, kw_only=True):
+    """How an engine posts to webhooks. The composition supplies it: the engine itself knows no protocol version."""
+
+    sender: Sender
+    formats: Mapping[str, NotificationFormat]
+    """By protocol version."""
+    limits: DeliveryLimits | None = None
+    """None: `DEFAULT_LIMITS`."""
 
 
 class _ByteBudget:
@@ -179,13 +220,15 @@ class WebhookDelivery:
     def __init__(
         self,
         store: WebhookStore,
-        sender: Sender,
+        posting: Posting,
         *,
         observer: Observer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._sender = sender
+        self._sender = posting.sender
+        self._formats = posting.formats
+        self._limits = posting.limits or DEFAULT_LIMITS
         self._observer = observer
         self._clock = clock
         self._targets: dict[str, Target] = {}
@@ -193,7 +236,7 @@ class WebhookDelivery:
         self._workers = 0
         self._claimed = 0
         self._left: list[Claim] = []  # those whose workers had to stop, because the server ends
-        self._bytes = _ByteBudget(MAX_BYTES)
+        self._bytes = _ByteBudget(self._limits.max_bytes)
         self._news = asyncio.Event()
         self._work = BackgroundWork()
         self._draining = False
@@ -263,7 +306,7 @@ class WebhookDelivery:
         """Claim what is due and hand it out, until there is no more; while draining, until nothing is left."""
         while True:
             self._news.clear()
-            room = MAX_CLAIMED - self._claimed
+            room = self._limits.max_claimed - self._claimed
             claims = await self._claim(room)
             for claim in claims:
                 self._take(claim)
@@ -286,10 +329,10 @@ class WebhookDelivery:
         return ()
 
     async def _wait(self) -> None:
-        if PACE:
-            await asyncio.sleep(PACE)
+        if self._limits.pace:
+            await asyncio.sleep(self._limits.pace)
         try:
-            async with asyncio.timeout(POLL):
+            async with asyncio.timeout(self._limits.poll):
                 await self._news.wait()
         except TimeoutError:
             return
@@ -304,7 +347,7 @@ class WebhookDelivery:
         seconds_left = target.seconds_left(now)
         if seconds_left and target.is_given_up(now):
             self._start(self._record_failure(claim, claim.webhook.delivered, claim.webhook.attempts, target.reason))
-        elif seconds_left or len(target.queue) >= MAX_QUEUED_PER_TARGET:
+        elif seconds_left or len(target.queue) >= self._limits.max_queued_per_target:
             self._start(self._postpone(claim, seconds_left or LATER))
         else:
             target.queue.append((claim, now))
@@ -336,9 +379,9 @@ class WebhookDelivery:
         name = urlsplit(claim.webhook.config.url).netloc.lower()
         target = self._targets.get(name)
         if target is None:
-            if len(self._targets) >= MAX_TARGETS:
+            if len(self._targets) >= self._limits.max_targets:
                 self._forget_targets()
-            target = Target(name)
+            target = Target(name, max_workers=self._limits.max_workers_per_target)
             self._targets[name] = target
         return target
 
@@ -356,7 +399,7 @@ class WebhookDelivery:
 
     def _hand_out(self) -> None:
         """Give claims to workers, the targets in turn."""
-        while self._ready and self._workers < MAX_WORKERS:
+        while self._ready and self._workers < self._limits.max_workers:
             target = self._ready.popleft()
             target.is_listed = False
             if not target.queue or not target.has_room(self._clock()):
@@ -423,7 +466,7 @@ class WebhookDelivery:
             if not records:  # the task is gone, or its events are
                 await self._store.settle(claim, DeliveryReport(delivered=webhook.latest))
                 return
-            notification = await self._write(claim, records[0], delivered + 1)
+            notification = await self._encode(claim, records[0], delivered + 1)
             if notification is not None:
                 reason = await self._send(target, notification)
                 if reason:
@@ -437,22 +480,24 @@ class WebhookDelivery:
             if not await self._store.settle(claim, DeliveryReport(delivered=delivered, attempts=attempts, pause=pause)):
                 return
 
-    async def _write(self, claim: Claim, record: bytes, number: int) -> Notification | None:
-        """What is posted for an event; None if nothing is: 0.3 sends whole tasks, one for each status."""
-        webhook = claim.webhook
-        config = webhook.config
+    async def _encode(self, claim: Claim, record: bytes, number: int) -> Notification | None:
+        """Return what is posted for an event; None if the webhook's protocol version posts nothing for it."""
+        config = claim.webhook.config
+        encoding = self._formats[claim.webhook.a2a_version]
+        if not encoding.is_posted(record):
+            return None
+        stored = record
+        if encoding.posts_tasks:
+            document = await self._store.task_at(config.task_id, claim.owner, number)
+            if document is None:
+                return None
+            stored = document.body
+        if len(stored) > self._limits.large:
+            body = await asyncio.to_thread(encoding.encode, stored)
+        else:
+            body = encoding.encode(stored)
         event_id = f"{config.task_id}/{number}"
-        if webhook.a2a_version == v1.VERSION:
-            body = await _in_thread_if_large(record, v1.event_of)
-            return Notification(config=config, event_id=event_id, body=body, media_type="application/a2a+json")
-        if _is_chunk(record):
-            return None
-        document = await self._store.task_at(config.task_id, claim.owner, number)
-        if document is None:
-            return None
-        dialect = DIALECTS[webhook.a2a_version]
-        body = await _in_thread_if_large(document.body, lambda _: dialect.encode_push(document.task(), document.task()))
-        return Notification(config=config, event_id=event_id, body=body, media_type="application/json")
+        return Notification(config=config, event_id=event_id, body=body, media_type=encoding.media_type)
 
     async def _send(self, target: Target, notification: Notification) -> str:
         async with self._bytes.held(len(notification.body)):
@@ -469,8 +514,8 @@ class WebhookDelivery:
         """Try again after a pause, or give up."""
         config = claim.webhook.config
         details = {"task_id": config.task_id, "config_id": config.id, "reason": reason, "attempts": attempts + 1}
-        if attempts < len(RETRY_DELAYS):
-            pause = RETRY_DELAYS[attempts]
+        if attempts < len(self._limits.retry_delays):
+            pause = self._limits.retry_delays[attempts]
             report = DeliveryReport(delivered=delivered, attempts=attempts + 1, reason=reason, pause=pause)
             if await self._store.settle(claim, report):
                 logger.warning("webhook will be tried again", extra=details)
@@ -481,14 +526,3 @@ class WebhookDelivery:
             if await self._store.settle(claim, report):
                 logger.warning("webhook given up", extra=details)
                 self._observer.webhook_given_up(config.task_id)
-
-
-def _is_chunk(record: bytes) -> bool:
-    event, _ = v1.decode_record(record)
-    return isinstance(event, ArtifactUpdate)
-
-
-async def _in_thread_if_large(data: bytes, write: Callable[[bytes], bytes]) -> bytes:
-    if len(data) > LARGE:
-        return await asyncio.to_thread(write, data)
-    return write(data)

@@ -1,9 +1,11 @@
-"""Where tasks are kept: one contract, several stores, unaware of each other.
+"""Task stores: one contract, and several implementations that do not know each other.
 
-- `contract`: the contract. `Store` is what the engine asks for, `TaskStore` the smaller one for classes of yours.
-- `memory`: tasks in this process, the default; `owner_index` is how it finds what a listing shows.
-- `sqlite`: tasks in a file, which survive the process.
-- `custom`: any `TaskStore`, made to serve the engine.
-- `sql`: what the two SQL stores have in common.
-- `cursor`: what fits on a page of a listing and where it ended, for all of them.
+- `contract`: the contracts. The engine uses `Store`. `TaskStore` is the smaller one for classes of users.
+- `memory`: tasks in this process, the default. `owner_index` finds the tasks for a listing.
+- `sqlite`: tasks in a file, which outlives the process.
+- `postgres`: tasks in a PostgreSQL database, shared by several processes.
+- `sql`: the parts that both SQL stores share.
+- `custom`: an adapter that serves the engine from any `TaskStore`. `dict_store` adapts stores of dictionaries.
+- `webhook_table`: the webhooks of stores that do not store events.
+- `cursor`: the size of a page of a listing, and the token of the next page, for all stores.
 """

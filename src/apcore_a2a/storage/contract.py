@@ -1,8 +1,9 @@
-"""What the engine asks of a store, and the smaller contract that any class of yours can meet.
+"""The contract between the engine and its stores, and the smaller contract `TaskStore` for classes of users.
 
-A conversation is not stored a second time: it is the histories of the tasks of one context (`Query.context_id`).
-Rules every store keeps: a write is whole or not at all; one whose version or epoch is stale changes nothing; no task is
-read without its owner; a task that has not ended is never evicted; the cost of a write is the size of its events.
+A conversation is not stored separately: it consists of the histories of all tasks in one context (`Query.context_id`).
+
+Invariant, for every store: a write is atomic. A write with a stale version or epoch changes nothing. Reading a task
+requires the name of its owner. A task that has not ended is never evicted. A write costs the size of its events.
 """
 
 import asyncio
@@ -15,38 +16,38 @@ from apcore_a2a.protocol.model import Document, PushConfig, Task, TaskState
 
 
 class Change(Struct, kw_only=True, gc=False):
-    """One atomic write: the events, and the task they lead to."""
+    """One atomic write: new events, and the task that results from them."""
 
     task: Task
-    """The live task with the events folded in. It moves on after the call, so a store reads it before it returns."""
+    """The live task with the events folded in. It changes after the call, so a store reads it before it returns."""
     owner: str
-    # Version and epoch guard against two writers: the one who comes late has a stale version, the one who was thought
-    # dead, and whose task another process has claimed meanwhile, an old epoch.
+    # Version and epoch guard against two writers. A writer that missed an event has a stale version. A writer whose
+    # task was claimed by another process, because its lease had expired, has an old epoch.
     version: int
-    """The number of events the task has had, these included: the sequence number of the last one."""
+    """The number of events of the task, including these. It is the sequence number of the last event."""
     epoch: int = 1
-    """Which claim on the task this writer holds. A store refuses an older one than it has seen."""
+    """The number of the claim that this writer holds. A store rejects an epoch older than the stored one."""
     events: Sequence[bytes]
-    """Each new event as `v1.encode_record` wrote it, oldest first; `v1.decode_record` reads it back."""
+    """Each new event as encoded by `v1.encode_record`, oldest first. `v1.decode_record` decodes it."""
     document: Document | None = None
-    """The task encoded; given when these events bring it to rest."""
+    """The encoded task, if these events bring the task to rest."""
     memo: bytes = b""
     """The agent's private JSON."""
     run: bytes = b""
-    """What is being run, for another process to run it again; opaque. Empty once the task is at rest."""
+    """The opaque description of the current run, from which another process can repeat it. Empty for a task at rest."""
     hand_on: bool = False
-    """Whether any other replica may go on with it from here, where several share a store."""
+    """Whether any replica that shares the store may continue the task after this write."""
     webhook: "Webhook | None" = None
-    """Of a new task, if the store has webhooks: stored with it, it gets its events from the first on."""
+    """The webhook of a new task, if the store has webhooks. It is stored with the task and receives all its events."""
 
     @property
     def expected(self) -> int:
-        """The version that must be stored for this write to be taken."""
+        """The version that the stored task must have for this write to succeed."""
         return self.version - len(self.events)
 
 
 class Record(Struct, frozen=True, kw_only=True, gc=False):
-    """A stored task, and what the engine needs to go on with it."""
+    """A stored task, with the data that the engine needs to continue it."""
 
     document: Document  # encoded, because most of what is read is sent as it is
     owner: str
@@ -56,7 +57,7 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     memo: bytes = b""
     run: bytes = b""
     runner: str | None = None
-    """Which replica runs it, where several share a store: its name, "" for any replica, or None for no replica."""
+    """The replica that runs the task, if replicas share the store: its name, "" for any of them, None for none."""
 
 
 ALL_OWNERS: Final = "*"
@@ -64,20 +65,20 @@ ALL_OWNERS: Final = "*"
 
 
 def stored_quota_key(owner: str) -> str:
-    """Who an owner is without the tenant, which a client may make up: whose share it is of what is limited."""
+    """Return the quota key of an owner: its name without the tenant, because a client can invent tenants."""
     return owner.partition("\n")[0]  # as `Caller.owner` writes it
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """Which of an owner's tasks to list, newest first by status time (or by creation)."""
+    """The filter and the order of a listing: an owner's tasks, newest first by status time or by creation."""
 
-    owner: str  # without a default: nobody lists everybody's tasks because something was left out
+    owner: str  # without a default, so that a forgotten argument cannot select the tasks of all owners
     limit: int
     cursor: str = ""
     context_id: str = ""
     state: TaskState | None = None
     changed_since: str = ""
-    """A timestamp in our own form (UTC, milliseconds, Z): texts compare as times do."""
+    """A timestamp in the form that we write (UTC, milliseconds, Z), so that comparing texts compares times."""
     by_creation: bool = False
 
 
@@ -88,56 +89,56 @@ class Page(Struct, frozen=True):
 
 
 ALL: Final = 1_000_000_000  # more events than any task has
-MAX_READ_BYTES: Final = 1024 * 1024  # of events in one read, after the first
-MAX_WEBHOOKS: Final = 16  # of one task
+MAX_READ_BYTES: Final = 1024 * 1024  # total size of the events in one read; the first event is always returned
+MAX_WEBHOOKS: Final = 16  # webhooks of one task
 
 
-# ---- webhooks: readers of a task's log whose cursor is kept with the task --------------------------------------------
+# ---- webhooks: readers of a task's event log whose cursor is stored with the task ------------------------------------
 
 
 class Webhook(Struct, frozen=True, kw_only=True):
-    """A push config as its owner set it, and how far the events of its task have got.
+    """A push config as its owner set it, and its cursor in the event log of its task.
 
-    Nothing is copied for it: the log of the task is its outbox. An event that is stored while the webhook is there is
-    to be delivered because its number is above `delivered`; the write of the event is the write to the outbox.
+    Events are not copied for delivery: the event log of the task is the outbox. An event is due for delivery if its
+    sequence number is above `delivered`, so the write of the event is also the write to the outbox.
 
-    Whoever saves one gives `config` and `a2a_version`; the rest is the store's to fill in.
+    The caller of `save` sets `config` and `a2a_version`. The store sets the other fields.
     """
 
     config: PushConfig
-    """With its `id` and its `task_id`."""
+    """The push config, with its `id` and its `task_id`."""
     a2a_version: str
-    """The version in which it was set, and in which its events are written."""
+    """The A2A version in which the webhook was set, and in which its events are written."""
     delivered: int = 0
-    """The sequence number of the last event that has arrived."""
+    """The sequence number of the last event that was delivered."""
     latest: int = 0
     """The sequence number of the task's last event."""
     attempts: int = 0
-    """How often the next event was tried in vain."""
+    """The number of failed deliveries of the next event."""
     failed: bool = False
-    """Given up: the events above `delivered` are kept with the task as dead letters, until it is saved again."""
+    """Whether delivery was given up. The events above `delivered` are dead letters until the webhook is saved again."""
     reason: str = ""
-    """Why the last attempt was in vain."""
+    """The reason for which the last delivery failed."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is something to deliver."""
+        """Whether an event is due for delivery."""
         return self.delivered < self.latest and not self.failed
 
 
 class Claim(Struct, frozen=True):
-    """A webhook that one worker may deliver to, until its lease ends or the webhook is saved anew."""
+    """A worker's exclusive right to deliver to a webhook, until its lease expires or the webhook is saved again."""
 
     webhook: Webhook
     owner: str
     number: int
-    """Which claim on this webhook it is: an older one can settle nothing."""
+    """The number of this claim on the webhook. `settle` rejects an older claim."""
 
 
 class DeliveryReport(Struct, frozen=True, kw_only=True):
-    """What came of a claim. The webhook takes all of it over, and may be claimed again after `pause` seconds.
+    """The result of a claim. The store copies it to the webhook, which can be claimed again after `pause` seconds.
 
-    A worker that goes on with the next event reports `pause=lease`: nobody else may claim it meanwhile.
+    A worker that continues with the next event reports `pause=lease`, so that no other worker claims the webhook.
     """
 
     delivered: int
@@ -148,22 +149,22 @@ class DeliveryReport(Struct, frozen=True, kw_only=True):
 
 
 class Backlog(Struct, frozen=True, kw_only=True):
-    """How much is still to be delivered, of all owners."""
+    """The amount of undelivered events, of all owners."""
 
     webhooks: int = 0
-    """Those that wait for an event to be delivered."""
+    """Number of webhooks with events due for delivery."""
     events: int = 0
     failed: int = 0
-    """Webhooks that were given up with events undelivered."""
+    """Number of webhooks that were given up with events undelivered."""
     oldest: float = 0.0
-    """Seconds for which the webhook that waits longest has had something undelivered."""
+    """Seconds for which the longest-waiting webhook has had undelivered events."""
 
 
 class Store(Protocol):
-    """What the engine asks of a store. One suite, tests/storage/contract.py, holds every implementation to it."""
+    """The store interface of the engine. The suites tests/storage/test_contract_*.py test all implementations."""
 
     durable: bool
-    """Whether what was written outlives the process."""
+    """Whether written tasks outlive the process."""
 
     async def open(self) -> None: ...
 
@@ -173,101 +174,106 @@ class Store(Protocol):
         """Raise StoreUnavailableError if a write would fail now."""
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
-        """Store a new task. If this owner used `key` before, write nothing and answer that task's id.
+        """Store a new task and return None. If this owner used `key` before, write nothing and return that task's id.
 
         Raises:
-            OverloadedError: full of tasks that have not ended.
+            OverloadedError: the store is full of tasks that have not ended.
         """
 
     async def find_key(self, key: str, owner: str) -> str | None:
-        """The id of the task that this owner made with `key`, if it is kept."""
+        """Return the id of the stored task that this owner created with `key`, or None."""
 
-    # Not `async`: the order of the calls is that of the writes, and a store that is done when the call returns, as
-    # memory is, costs no turn of the loop (docs/decisions/0042).
+    # Not `async`: the writes are made in the order of the calls, and a store that has finished when the call returns,
+    # such as the one in memory, costs no turn of the event loop (docs/decisions/0042).
     def append(self, change: Change) -> "asyncio.Future[None] | None":
-        """Write events to a task; None when that is done, else a future for when it is durable.
+        """Write events to a task. Return None if the write is done, else a future that is done when it is durable.
 
         Writes are made in the order of the calls. The future (or the call) raises StaleWriteError when the expected
-        version or the epoch does not match, StoreUnavailableError when the store cannot write.
+        version or the epoch does not match, and StoreUnavailableError when the store cannot write.
         """
 
     async def load(self, task_id: str, owner: str) -> Record | None: ...
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
-        """The next events above sequence number `after`, at most `limit`; None when they are not kept.
+        """Return at most `limit` events after sequence number `after`, or None if they are not stored.
 
-        Fewer if they are more than MAX_READ_BYTES together, but one at least: whoever wants the rest asks again.
+        Returns fewer events if they exceed MAX_READ_BYTES together, but at least one. Call again for the rest.
         """
 
     async def page(self, query: Query) -> Page:
-        """One page: at most `query.limit` tasks, and fewer if they would be too large together, but one at least.
+        """Return one page: at most `query.limit` tasks, fewer if they would be too large together, but at least one.
 
-        The cursor goes on exactly after the last task shown, tells nothing of other owners, and serves its own alone.
+        The cursor continues exactly after the last task shown. It reveals nothing about other owners, and only its own
+        owner can use it.
 
         Raises:
-            InvalidParamsError: the cursor is not one that this store gave to this owner.
+            InvalidParamsError: this store did not give the cursor to this owner.
         """
 
     async def orphans(self) -> list[Record]:
-        """Called once after `open`: the tasks that a dead process left running, each with its epoch raised by one."""
+        """Claim and return the tasks that a dead process left running. Called once after `open`.
+
+        The epoch of each is raised by one.
+        """
 
     async def remove(self, task_id: str, owner: str) -> bool: ...
 
 
 @runtime_checkable
 class WebhookStore(Protocol):
-    """The webhooks of a store's tasks: what delivery asks for. Each store of ours has it as its attribute `webhooks`.
+    """The webhooks of a store's tasks, as delivery uses them. The stores of this package have it as `store.webhooks`.
 
-    A store without it serves an agent that has no push notifications. Webhooks go with their task. One that waits
-    keeps its task and its events: a task that has ended neither expires nor makes room while a webhook of it waits. One
-    that has failed keeps nobody. (A store that outlives the process may let such a task go after twice its TTL: perhaps
-    webhooks were switched off meanwhile.)
+    A store without webhooks serves agents without push notifications. A webhook is removed with its task. A waiting
+    webhook retains its task and its events: a task that has ended neither expires nor makes room while one of its
+    webhooks waits. A failed webhook does not retain its task. (A store that outlives the process may remove a task with
+    a waiting webhook after twice its TTL, because webhooks may have been disabled in the meantime.)
     """
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
-        """As in `Store`; those that a webhook waits for are kept."""
+        """Return events as `Store.events` does. Events for which a webhook waits are always stored."""
 
     async def save(self, webhook: Webhook, owner: str) -> Webhook | None:
-        """Keep a webhook; the same as it is kept, or None if this owner has no such task.
+        """Store a webhook and return it as stored, or return None if this owner has no such task.
 
-        A new one begins after the task's last event; on a task at rest with that event, so that nobody misses an end
-        that came first. One that is there (task and id) gets the new config, keeps its cursor, and is alive again:
-        `failed` and `attempts` are cleared, it is due now, and a claim on it is void.
+        The cursor of a new webhook starts after the task's last event. If the task is at rest, it starts before that
+        event, so that a subscriber which registers too late still receives the end. A webhook that exists (same task
+        and id) gets the new config and keeps its cursor. It becomes active again: `failed` and `attempts` are cleared,
+        it is due immediately, and claims on it become void.
 
         Raises:
-            InvalidParamsError: the task has MAX_WEBHOOKS others.
+            InvalidParamsError: the task already has MAX_WEBHOOKS other webhooks.
         """
 
     async def of_task(self, task_id: str, owner: str) -> Sequence[Webhook] | None:
-        """Those of a task, in the order of their ids; None if this owner has no such task."""
+        """Return the webhooks of a task, ordered by id, or None if this owner has no such task."""
 
     async def remove(self, task_id: str, owner: str, config_id: str) -> bool:
-        """Forget one; a claim on it is void."""
+        """Remove a webhook and return whether it existed. Claims on it become void."""
 
     async def failed(self, owner: str, limit: int) -> Sequence[Webhook]:
-        """Those of all tasks of an owner that were given up, at most `limit`."""
+        """Return at most `limit` failed webhooks of all tasks of an owner."""
 
     async def claim(self, limit: int, lease: float) -> Sequence[Claim]:
-        """At most `limit` webhooks that wait and are due, the longest due first, each for `lease` seconds.
+        """Claim at most `limit` webhooks that wait and are due, the longest due first, each for `lease` seconds.
 
-        By the store's own clock; of several processes, one gets each. What a process had claimed that is known to be
-        dead may be claimed at once.
+        Time is measured by the store's own clock. Of several processes, only one gets each webhook. Webhooks that a
+        dead process had claimed may be claimed at once.
         """
 
     async def settle(self, claim: Claim, report: DeliveryReport) -> bool:
-        """Write down what came of a claim; false, and nothing is written, if the claim is void."""
+        """Store the result of a claim. Return False, and write nothing, if the claim is void."""
 
     async def task_at(self, task_id: str, owner: str, version: int) -> Document | None:
-        """The task as of an event that a webhook of it has not got yet, or just got; None if it is gone."""
+        """Return the task as of an event that is due or was just delivered, or None if the task is gone."""
 
     async def backlog(self) -> Backlog: ...
 
 
 def webhooks_of(store: object) -> WebhookStore:
-    """The webhooks of a store.
+    """Return the webhooks of a store.
 
     Raises:
-        TypeError: it keeps none.
+        TypeError: the store has no webhooks.
     """
     webhooks = getattr(store, "webhooks", None)
     if not isinstance(webhooks, WebhookStore):
@@ -276,7 +282,7 @@ def webhooks_of(store: object) -> WebhookStore:
 
 
 class Usage(Struct, frozen=True):
-    """How much is kept: tasks, and the bytes that they have as JSON, with what their agents remember."""
+    """The amount of stored data: the number of tasks, and their size as JSON, including the memos of their agents."""
 
     tasks: int
     bytes: int
@@ -284,25 +290,26 @@ class Usage(Struct, frozen=True):
 
 @runtime_checkable
 class ReportsUsage(Protocol):
-    """What a `Store` may have beside: how much it keeps of whom. One without it serves without limits of that."""
+    """An optional part of `Store`: how much data each account has stored. Storage quotas need it."""
 
     async def usage(self, quota_key: str) -> Usage:
-        """Of a quota key (`stored_quota_key`) under all its tenants; of ALL_OWNERS, all there is, perhaps an estimate.
+        """Return the usage of a quota key (`stored_quota_key`) in all its tenants, or of ALL_OWNERS.
 
-        It costs a look at each task that is counted, so it is asked seldom.
+        The result for ALL_OWNERS may be an estimate. The call reads each task that it counts, so the engine calls it
+        rarely.
         """
 
 
 @runtime_checkable
 class ReportsTrouble(Protocol):
-    """What a `Store` may have beside: a word on what is wrong with it. One without it works as well."""
+    """An optional part of `Store`: the reason for which the store is unhealthy."""
 
     def trouble(self) -> str:
-        """A short reason that anybody may read, without paths; empty when all is well. Remembered, so it is cheap."""
+        """Return a short public reason, without paths, or "" if the store is healthy. Cheap: it reads cached state."""
 
 
 def trouble_of(store: object) -> str:
-    """What a store says is wrong with it; empty when all is well, or when it does not say."""
+    """Return the reason for which a store is unhealthy, or "" if it is healthy or does not report its condition."""
     if isinstance(store, ReportsTrouble):
         return store.trouble()
     return ""
@@ -461,9 +468,9 @@ class TaskListResult(Struct, frozen=True):
 
 
 class SavedPushConfig(PushConfig, frozen=True):
-    """What `TaskStore.save_push_config` is given: the config, and the version of A2A in which it was set.
+    """The argument of `TaskStore.save_push_config`: a push config, and the version of A2A in which it was set.
 
-    A store that gives back the config without it gets its events in 1.0 after a restart.
+    If a store returns the config without the version, events are delivered in 1.0 after a restart.
     """
 
     a2a_version: str = "1.0"
@@ -471,7 +478,7 @@ class SavedPushConfig(PushConfig, frozen=True):
 
 @runtime_checkable
 class TaskStore(Protocol):
-    """The small contract: a class with these seven methods can keep tasks, for one process.
+    """The small contract: a class with these seven methods can store the tasks of one process.
 
     Example:
         >>> from apcore_a2a import InMemoryTaskStore, TaskStore
@@ -480,7 +487,7 @@ class TaskStore(Protocol):
     """
 
     async def save(self, task: Task) -> None:
-        """Keep a task, in the place of what was kept under its id. It may hold anything JSON can; keep all of it.
+        """Store a task, replacing an earlier version with the same id. Preserve all of its JSON values.
 
         Example:
             >>> async def main(store: TaskStore) -> None:
@@ -488,7 +495,7 @@ class TaskStore(Protocol):
         """
 
     async def get(self, task_id: str) -> Task | None:
-        """The task as it was saved last; None if there is none.
+        """Return the task as it was last saved, or None.
 
         Example:
             >>> async def main(store: TaskStore) -> None:
@@ -497,7 +504,9 @@ class TaskStore(Protocol):
         """
 
     async def list(self, context_id: str | None, cursor: str | None, limit: int) -> TaskListResult:
-        """At most `limit` tasks in a fixed order, of one conversation or of all; `cursor` is where the last page ended.
+        """Return at most `limit` tasks in a fixed order, of one conversation or of all, after `cursor`.
+
+        The cursor is the `next_cursor` of the previous page.
 
         Example:
             >>> async def main(store: TaskStore) -> None:
@@ -506,7 +515,7 @@ class TaskStore(Protocol):
         """
 
     async def delete(self, task_id: str) -> bool:
-        """Forget a task; whether there was one.
+        """Remove a task and return whether it existed.
 
         Example:
             >>> async def main(store: TaskStore) -> None:
@@ -514,7 +523,7 @@ class TaskStore(Protocol):
         """
 
     async def save_push_config(self, task_id: str, config: PushConfig) -> None:
-        """Keep the webhook of a task.
+        """Store the webhook of a task.
 
         Example:
             >>> async def main(store: TaskStore) -> None:
@@ -522,7 +531,7 @@ class TaskStore(Protocol):
         """
 
     async def get_push_config(self, task_id: str) -> PushConfig | None:
-        """The webhook of a task; None if it has none.
+        """Return the webhook of a task, or None.
 
         Example:
             >>> async def main(store: TaskStore) -> None:
@@ -531,7 +540,7 @@ class TaskStore(Protocol):
         """
 
     async def delete_push_config(self, task_id: str) -> bool:
-        """Forget the webhook of a task; whether it had one.
+        """Remove the webhook of a task and return whether it existed.
 
         Example:
             >>> async def main(store: TaskStore) -> None:
@@ -539,12 +548,12 @@ class TaskStore(Protocol):
         """
 
 
-# Spelled out, for errors that name what is missing: `isinstance` with a protocol says only yes or no.
+# The methods by name, so that an error can list the missing ones: `isinstance` with a protocol only returns a boolean.
 METHODS: Final = ("delete", "delete_push_config", "get", "get_push_config", "list", "save", "save_push_config")
 
 
 def missing_methods(store: object) -> list[str]:
-    """The methods of `TaskStore` that an object lacks."""
+    """Return the names of the methods of `TaskStore` that an object lacks."""
     missing: list[str] = []
     for name in METHODS:
         method = getattr(store, name, None)

@@ -1,14 +1,14 @@
-"""Pages of a listing: how much fits on one, and the opaque token that says where it ended.
+"""Pages of a listing: the maximum size of a page, and the opaque token of the next page.
 
-Rule: any text from a client is a place in their own listing, or InvalidParams.
+Invariant: any token from a client is either a position in the client's own listing or an InvalidParamsError.
 
-The token says where in the order the last task shown stands, not how many were shown: a listing that goes on from there
-shows no task twice and misses none that was there all the while, however many come and go meanwhile.
+The token contains the position of the last task shown, not the number of tasks shown. A listing that continues from it
+shows no task twice and skips no task that existed all the time, however many tasks are created or removed meanwhile.
 
-That place holds a number that counts the tasks of all owners, which is nobody's business. So a token is *sealed* with a
-key of the store: encrypted, and bound to its owner, so that it is of no use to another, and any change is noticed. The
-form is that of a synthetic initialization vector (RFC 5297), made of the standard library's hashes: the tag is a keyed
-hash of owner and place, and the place is covered by a stream that comes from the key and the tag.
+The position contains a number that counts the tasks of all owners, which must stay secret. Therefore the token is
+*sealed* with a key of the store: it is encrypted, bound to its owner, and protected against modification. The
+construction is a synthetic initialization vector (RFC 5297) made of hashes from the standard library: the tag is a
+keyed hash of owner and position, and the position is encrypted with a key stream derived from the key and the tag.
 """
 
 import hmac
@@ -22,23 +22,23 @@ from typing import Final, NamedTuple, TypeVar
 from apcore_a2a.errors import InvalidParamsError, Violation
 from apcore_a2a.storage.contract import Query
 
-MAX_PAGE_BYTES: Final = 8 * 1024 * 1024  # of documents on one page; a page shows one task at least, however large
+MAX_PAGE_BYTES: Final = 8 * 1024 * 1024  # total size of the documents on one page, unless the first one is larger
 KEY_SIZE: Final = 32
 
 _TAG_SIZE: Final = 16
-_HEAD: Final = struct.Struct(">?Q")  # order and number: of one length, whatever the number
+_HEAD: Final = struct.Struct(">?Q")  # order and number, in a fixed length, so that the length reveals nothing
 
-Place = tuple[str, int]  # status time and number; by creation, the time is "" for all
+Place = tuple[str, int]  # status time and number; in the order of creation the time is always ""
 T = TypeVar("T")
 
 
 class Cursor(NamedTuple):
-    """The last task of a page: a listing goes on below (status_time, number), or by creation below number."""
+    """The position of the last task of a page. The listing continues below (status_time, number), or below number."""
 
     by_creation: bool
     status_time: str
     number: int
-    """The place of the task in the order of creation: no two tasks share it."""
+    """The position of the task in the order of creation, unique among all tasks."""
 
     @property
     def place(self) -> Place:
@@ -46,54 +46,54 @@ class Cursor(NamedTuple):
 
 
 class PageTokens:
-    """Makes the tokens of one store, and reads them again."""
+    """Encrypts and decrypts the page tokens of one store."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def seal(self, cursor: Cursor | None, owner: str) -> str:
-        """The token of the next page; empty if there is none."""
+        """Return the token of the next page, or "" if there is no next page."""
         if cursor is None:
             return ""
         plain = _HEAD.pack(cursor.by_creation, cursor.number) + cursor.status_time.encode()
         tag = self._tag(plain, owner)
-        return urlsafe_b64encode(tag + self._cover(plain, tag)).decode()
+        return urlsafe_b64encode(tag + self._apply_key_stream(plain, tag)).decode()
 
     def parse(self, query: Query) -> Cursor | None:
-        """Where to go on; None at the start.
+        """Return the position at which the listing continues, or None for the first page.
 
         Raises:
-            InvalidParamsError: not a token that this owner was given, for a listing in this order.
+            InvalidParamsError: the token was not issued to this owner for a listing in this order.
         """
         if not query.cursor:
             return None
         try:
             sealed = b64decode(query.cursor, altchars=b"-_", validate=True)
         except ValueError as error:
-            raise _not_ours() from error
+            raise _invalid_token() from error
         tag = sealed[:_TAG_SIZE]
-        plain = self._cover(sealed[_TAG_SIZE:], tag)
+        plain = self._apply_key_stream(sealed[_TAG_SIZE:], tag)
         if not hmac.compare_digest(tag, self._tag(plain, query.owner)):
-            raise _not_ours()
+            raise _invalid_token()
         by_creation, number = _HEAD.unpack_from(plain)
         if by_creation != query.by_creation:
-            raise _not_ours()
+            raise _invalid_token()
         return Cursor(by_creation, plain[_HEAD.size :].decode(), number)
 
     def _tag(self, plain: bytes, owner: str) -> bytes:
         name = owner.encode(errors="surrogatepass")
-        # With the length of the name before it: no name can take a piece of the place for its own.
+        # The length prefix separates the name from the position, so that no other pair hashes to the same text.
         text = len(name).to_bytes(8, "big") + name + plain
         return blake2b(text, key=self._key, digest_size=_TAG_SIZE).digest()
 
-    def _cover(self, text: bytes, tag: bytes) -> bytes:
-        """Cover a text, or uncover it: twice is as if it were not."""
+    def _apply_key_stream(self, text: bytes, tag: bytes) -> bytes:
+        """Return the text XOR the key stream: the same call encrypts and decrypts."""
         stream = shake_256(self._key + tag).digest(len(text))
         return bytes(a ^ b for a, b in zip(text, stream, strict=True))
 
 
 class PageRoom:
-    """How much still fits on a page."""
+    """The remaining space on a page."""
 
     def __init__(self, query: Query) -> None:
         self._tasks = query.limit
@@ -101,7 +101,10 @@ class PageRoom:
         self._is_empty = True
 
     def takes(self, size: int) -> bool:
-        """Whether one more task of this size is shown; after the first that is not, none is."""
+        """Reserve space for a task of this size and return True, or return False if it does not fit.
+
+        The first task always fits. The caller ends the page at the first task that does not.
+        """
         if not self._is_empty and (self._tasks <= 0 or size > self._bytes):
             return False
         self._is_empty = False
@@ -111,13 +114,13 @@ class PageRoom:
 
 
 def newest(matching: Iterable[T], place: Callable[[T], Place], query: Query, start: Cursor | None) -> list[T]:
-    """What may be on a page, newest first, and one more: if it is there and not shown, there is a next page."""
+    """Return the candidates for a page, newest first, and one more: a candidate that is not shown means a next page."""
     if start is not None:
         last_shown = start.place
         matching = (each for each in matching if place(each) < last_shown)
-    # Nothing is sorted but what is shown.
+    # Sorts only the tasks that are shown, not all matching ones.
     return nlargest(query.limit + 1, matching, key=place)
 
 
-def _not_ours() -> InvalidParamsError:
+def _invalid_token() -> InvalidParamsError:
     return InvalidParamsError("Invalid pageToken", [Violation("pageToken", "not a token of this listing")])

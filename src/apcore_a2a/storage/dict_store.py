@@ -1,7 +1,7 @@
-"""A store of yours whose methods take and give dictionaries, as a `TaskStore`.
+"""An adapter from a user's store whose methods accept and return dictionaries to a `TaskStore`.
 
-Rule: a task becomes the JSON that A2A 1.0 writes, but for its state, which is one of 0.3's short words ("working"):
-those are what such stores look for. Nothing is lost on the way there and back.
+Invariant: a task is converted to the JSON of A2A 1.0 and back without loss. Only its state is written as in 0.3
+("working"), because such stores expect those values.
 """
 
 import inspect
@@ -14,20 +14,20 @@ from apcore_a2a.protocol.model import Document, PushConfig, Task, encode
 from apcore_a2a.protocol.v03.values import STATES
 from apcore_a2a.storage.contract import SavedPushConfig, TaskListResult
 
-Json = dict[str, Any]  # Any: what the protocol leaves free is in it
+Json = dict[str, Any]  # Any: contains JSON values that the protocol does not define
 
 _WORDS: Final = inverted(STATES)
 
 
 class DictStore(Protocol):
-    """The methods that are called; a store may have more, such as `update_status` and `save_context`."""
+    """The methods that are called. A store may have others, such as `update_status` and `save_context`."""
 
     async def save(self, task: Json) -> None: ...
 
     async def get(self, task_id: str) -> Json | None: ...
 
     async def list(self, context_id: str | None, cursor: str | None, limit: int) -> Json:
-        """A page: `{"tasks": […], "nextCursor": …}`."""
+        """Return a page: `{"tasks": […], "nextCursor": …}`."""
 
     async def delete(self, task_id: str) -> bool: ...
 
@@ -38,19 +38,22 @@ class DictStore(Protocol):
     async def delete_push_config(self, task_id: str) -> bool: ...
 
 
-def takes_dicts(store: Any) -> bool:  # Any: whatever the user handed in
-    """Whether `store.save` wants a dictionary: its parameter says so, or the store has what only such stores have."""
+def takes_dicts(store: Any) -> bool:  # Any: an object of the user
+    """Return whether `store.save` expects a dictionary.
+
+    It does if its parameter is annotated as one, or if the store has `update_status`, which only such stores have.
+    """
     if callable(getattr(store, "update_status", None)):
         return True
     for parameter in inspect.signature(store.save).parameters.values():
-        declared = parameter.annotation  # text, where annotations are not evaluated
+        declared = parameter.annotation  # a str if annotations are not evaluated
         name = str(getattr(declared, "__name__", declared))
         return name.lower().startswith("dict")
     return False
 
 
 class DictTaskStore:
-    """Turns tasks into dictionaries and back."""
+    """A `TaskStore` over a `DictStore`."""
 
     def __init__(self, store: DictStore) -> None:
         self._store = store
@@ -85,7 +88,7 @@ class DictTaskStore:
 
 
 def to_dict(task: Task) -> Json:
-    """A task as JSON that is the store's to keep and to change."""
+    """Return a task as JSON, in new objects that the store may keep and change."""
     made: Json = msgspec.json.decode(encode(task))
     status = made["status"]
     status["state"] = _WORDS[status["state"]]
@@ -93,7 +96,7 @@ def to_dict(task: Task) -> Json:
 
 
 def from_dict(task: Json) -> Task:
-    """The task again; the dictionary, which is the store's, stays as it is."""
+    """Return the task in a dictionary of the store, without changing the dictionary."""
     status = task["status"]
     state = STATES[status["state"]]
     return Document(encode({**task, "status": {**status, "state": state}})).task()

@@ -14,7 +14,7 @@ from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.cluster.checker import check_database, check_reads, check_versions
 from tests.cluster.replicas import Client, Place, Told, new_place
 from tests.postgres_server import shared_server
-from tests.storage.contract import ALICE, BOB, Author, append, tell
+from tests.storage.contract import ALICE, BOB, Author, append, write_task
 
 FENCE = ("AND task.epoch <= given.epoch", "AND (task.runner IS NULL OR task.runner = $20)")
 VERSION = ("AND task.version = given.expected",)
@@ -60,7 +60,7 @@ async def try_to(store: PostgresStore, change: Change) -> None:
 
 async def zombie(first: PostgresStore, second: PostgresStore) -> None:
     """A replica that was taken for dead goes on, and knows the version."""
-    author = await tell(first, Author("t"), TaskState.WORKING)
+    author = await write_task(first, Author("t"), TaskState.WORKING)
     await append(first, counts(author, "old", 0))
     record = await second.replicas.claim("t", ALICE)
     assert record is not None
@@ -74,13 +74,13 @@ async def zombie(first: PostgresStore, second: PostgresStore) -> None:
 
 async def late_writer(first: PostgresStore, second: PostgresStore) -> None:
     """A writer who is ahead of what is stored: what he thinks was written was not."""
-    author = await tell(first, Author("t"), TaskState.WORKING)
+    author = await write_task(first, Author("t"), TaskState.WORKING)
     author.chunk("never sent")
     await try_to(first, author.chunk("x"))
 
 
 async def pushed(first: PostgresStore, second: PostgresStore) -> None:
-    author = await tell(first, Author("t"), TaskState.WORKING)
+    author = await write_task(first, Author("t"), TaskState.WORKING)
     config = PushConfig(url="https://example.com", id="w", task_id="t")
     await first.webhooks.save(Webhook(config=config, a2a_version="1.0"), ALICE)
     await append(first, author.chunk("x"))
@@ -125,7 +125,7 @@ async def test_without_the_owner_in_a_query_a_foreign_task_is_shown(
     stores: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = stores
-    await tell(first, Author("t"), TaskState.WORKING)
+    await write_task(first, Author("t"), TaskState.WORKING)
     assert await first.load("t", BOB) is None
     assert (await first.page(Query(owner=BOB, limit=1))).total == 0
     monkeypatch.setattr(reads, "LOAD", reads.LOAD.replace("AND owner = $2", "AND $2::bytea IS NOT NULL"))

@@ -231,7 +231,7 @@ async def append(store: Store, change: Change) -> None:
         await asyncio.wait_for(future, 5)
 
 
-async def tell(store: Store, author: Author, *states: TaskState) -> Author:
+async def write_task(store: Store, author: Author, *states: TaskState) -> Author:
     """Create the author's task and lead it through these states."""
     assert await store.create(author.create()) is None
     for state in states:

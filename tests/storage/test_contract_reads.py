@@ -10,13 +10,13 @@ from apcore_a2a.protocol.model import TaskState, encode
 from apcore_a2a.storage.contract import ALL_OWNERS, MAX_READ_BYTES, Query, Store, trouble_of
 from apcore_a2a.storage.cursor import MAX_PAGE_BYTES
 from tests.storage.conftest import MakeStore
-from tests.storage.contract import ALICE, BOB, STORES, Author, append, assert_holds, ids, pages, tell, timestamp
+from tests.storage.contract import ALICE, BOB, STORES, Author, append, assert_holds, ids, pages, timestamp, write_task
 
 ALL = Query(owner=ALICE, limit=100)
 
 
 async def test_a_foreign_task_is_answered_like_an_unknown_one(store: Store) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING, TaskState.INPUT_REQUIRED)
+    author = await write_task(store, Author("t"), TaskState.WORKING, TaskState.INPUT_REQUIRED)
     for task_id, owner in (("t", BOB), ("unknown", ALICE), ("t", ""), ("", ALICE)):
         assert await store.load(task_id, owner) is None
         assert await store.events(task_id, owner, 0) is None
@@ -29,8 +29,8 @@ async def test_a_foreign_task_is_answered_like_an_unknown_one(store: Store) -> N
 @pytest.mark.parametrize("by_creation", [False, True])
 async def test_an_administrator_reads_and_lists_whosever_tasks(store: Store, by_creation: bool) -> None:
     for n in range(3):
-        await tell(store, Author(f"a{n}"), TaskState.WORKING, TaskState.COMPLETED)
-        await tell(store, Author(f"b{n}", owner=BOB, context_id=f"c{n}"), TaskState.WORKING)
+        await write_task(store, Author(f"a{n}"), TaskState.WORKING, TaskState.COMPLETED)
+        await write_task(store, Author(f"b{n}", owner=BOB, context_id=f"c{n}"), TaskState.WORKING)
     record = await store.load("b1", ALL_OWNERS)
     assert record is not None and record.owner == BOB
     assert await store.load("unknown", ALL_OWNERS) is None
@@ -52,8 +52,8 @@ async def test_an_administrator_reads_and_lists_whosever_tasks(store: Store, by_
 
 
 async def test_a_removed_task_is_gone(store: Store) -> None:
-    await tell(store, Author("t1"), TaskState.WORKING)
-    kept = await tell(store, Author("t2"), TaskState.WORKING)
+    await write_task(store, Author("t1"), TaskState.WORKING)
+    kept = await write_task(store, Author("t2"), TaskState.WORKING)
     assert await store.remove("t1", ALICE) is True
     assert await store.load("t1", ALICE) is None
     assert await store.events("t1", ALICE, 0) is None
@@ -65,9 +65,12 @@ async def test_a_removed_task_is_gone(store: Store) -> None:
 @pytest.mark.parametrize("name", STORES)
 async def test_events_are_replayed_from_any_place_or_not_at_all(name: str, make_store: MakeStore) -> None:
     store = await make_store(name, 100)
-    before, author = await tell(store, Author("t0", owner=BOB)), await tell(store, Author("t1"), TaskState.WORKING)
+    before, author = (
+        await write_task(store, Author("t0", owner=BOB)),
+        await write_task(store, Author("t1"), TaskState.WORKING),
+    )
     await append(store, author.chunk("a", "b", "c"))
-    await tell(store, Author("t2", owner=BOB), TaskState.WORKING)
+    await write_task(store, Author("t2", owner=BOB), TaskState.WORKING)
     await append(store, author.complete())
     for after in range(-2, len(author.records) + 2):
         replayed = await store.events("t1", ALICE, after)
@@ -79,7 +82,7 @@ async def test_events_are_replayed_from_any_place_or_not_at_all(name: str, make_
 @pytest.mark.parametrize("name", [name for name, kind in STORES.items() if kind.replays])
 async def test_events_that_are_large_together_are_read_in_pieces(name: str, make_store: MakeStore) -> None:
     store = await make_store(name, 100)
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     part = "x" * (MAX_READ_BYTES // 3)
     await append(store, author.chunk(part, part, part, part * 4, part, part))
     read: list[bytes] = []
@@ -98,7 +101,7 @@ async def test_a_store_that_is_open_can_be_written_to(store: Store) -> None:
 
 
 async def test_a_store_that_is_well_has_nothing_to_tell(store: Store) -> None:
-    await tell(store, Author("t"), TaskState.WORKING)
+    await write_task(store, Author("t"), TaskState.WORKING)
     assert trouble_of(store) == ""
 
 
@@ -110,12 +113,12 @@ async def test_a_new_store_has_no_orphans(store: Store) -> None:
 
 
 async def test_a_listing_is_newest_first_by_status_time_or_by_creation(store: Store) -> None:
-    first = await tell(store, Author("first"))
+    first = await write_task(store, Author("first"))
     for name in ("second", "third"):
-        await tell(store, Author(name))
+        await write_task(store, Author(name))
     await append(store, first.work())
     await append(store, first.chunk("not a change of status"))
-    await tell(store, Author("fourth"))
+    await write_task(store, Author("fourth"))
     assert await ids(store, ALL) == ["fourth", "first", "third", "second"]
     assert await ids(store, replace(ALL, by_creation=True)) == ["fourth", "third", "second", "first"]
 
@@ -123,7 +126,7 @@ async def test_a_listing_is_newest_first_by_status_time_or_by_creation(store: St
 async def at_times(store: Store, ended: bool, **times: int) -> None:
     """Tasks whose statuses are of these times, reported in this order."""
     for name, tick in times.items():
-        author = await tell(store, Author(name, at=timestamp(tick)))
+        author = await write_task(store, Author(name, at=timestamp(tick)))
         if ended:
             await append(store, author.status(TaskState.CANCELED, at=timestamp(tick)))
 
@@ -147,10 +150,10 @@ async def test_a_listing_is_by_status_time_whatever_has_ended_and_whatever_has_n
 
 async def test_filters_select_what_matches_all_of_them(store: Store) -> None:
     for name, context, done in (("a", "x", True), ("b", "x", False), ("c", "y", True), ("d", "y", False)):
-        author = await tell(store, Author(name, context_id=context), TaskState.WORKING)
+        author = await write_task(store, Author(name, context_id=context), TaskState.WORKING)
         if done:
             await append(store, author.complete())
-        await tell(store, Author(f"{name}-of-bob", owner=BOB, context_id=context), TaskState.WORKING)
+        await write_task(store, Author(f"{name}-of-bob", owner=BOB, context_id=context), TaskState.WORKING)
     in_x = replace(ALL, context_id="x")
     completed = replace(ALL, state=TaskState.COMPLETED)
     assert await ids(store, in_x) == ["b", "a"]
@@ -178,7 +181,7 @@ async def test_pages_show_every_task_once_also_when_status_times_are_equal(
 ) -> None:
     for n in range(7):
         await at_times(store, ended, **{f"t{n}": n // 3})
-        await tell(store, Author(f"of-bob-{n}", owner=BOB, at=timestamp(n // 3)))
+        await write_task(store, Author(f"of-bob-{n}", owner=BOB, at=timestamp(n // 3)))
     query = Query(owner=ALICE, limit=2, by_creation=by_creation, context_id=context_id)
     found = await pages(store, query)
     assert [len(page.records) for page in found] == [2, 2, 2, 1]
@@ -189,7 +192,7 @@ async def test_pages_show_every_task_once_also_when_status_times_are_equal(
 
 
 async def test_of_tasks_that_ended_at_one_time_the_last_created_is_the_newest(store: Store) -> None:
-    authors = [await tell(store, Author(f"t{n}")) for n in range(6)]
+    authors = [await write_task(store, Author(f"t{n}")) for n in range(6)]
     for n in (2, 5, 0, 4, 1, 3):
         await append(store, authors[n].status(TaskState.CANCELED, at=timestamp(10**6)))
     for limit in (1, 2, 6):
@@ -198,25 +201,25 @@ async def test_of_tasks_that_ended_at_one_time_the_last_created_is_the_newest(st
 
 async def test_a_full_last_page_is_the_last(store: Store) -> None:
     for n in range(4):
-        await tell(store, Author(f"t{n}"))
+        await write_task(store, Author(f"t{n}"))
     assert [len(page.records) for page in await pages(store, Query(owner=ALICE, limit=2))] == [2, 2]
 
 
 @pytest.mark.parametrize("by_creation", [False, True])
 async def test_what_happens_between_two_pages_shifts_nothing(store: Store, by_creation: bool) -> None:
-    authors = [await tell(store, Author(f"t{n}")) for n in range(6)]
+    authors = [await write_task(store, Author(f"t{n}")) for n in range(6)]
     query = Query(owner=ALICE, limit=2, by_creation=by_creation)
     first = await store.page(query)
-    await tell(store, Author("new"))
+    await write_task(store, Author("new"))
     await append(store, authors[5].work())
     await store.remove("t4", ALICE)
     assert await ids(store, replace(query, cursor=first.next_cursor)) == ["t3", "t2", "t1", "t0"]
 
 
 async def test_a_listing_shows_tasks_as_they_are_now(store: Store) -> None:
-    running = await tell(store, Author("running"), TaskState.WORKING)
+    running = await write_task(store, Author("running"), TaskState.WORKING)
     await append(store, running.chunk("half an answer"))
-    ended = await tell(store, Author("ended"), TaskState.WORKING)
+    ended = await write_task(store, Author("ended"), TaskState.WORKING)
     await append(store, ended.complete())
     records = {record.document.body: record for record in (await store.page(ALL)).records}
     for author in (running, ended):
@@ -237,7 +240,7 @@ async def test_a_made_up_cursor_is_an_error_that_names_the_field(store: Store, c
 
 async def test_a_cursor_of_the_other_order_is_an_error(store: Store) -> None:
     for n in range(2):
-        await tell(store, Author(f"t{n}"))
+        await write_task(store, Author(f"t{n}"))
     page = await store.page(replace(ALL, limit=1))
     with pytest.raises(InvalidParamsError):
         await store.page(replace(ALL, cursor=page.next_cursor, by_creation=True))
@@ -245,8 +248,8 @@ async def test_a_cursor_of_the_other_order_is_an_error(store: Store) -> None:
 
 async def test_a_cursor_is_for_its_owner_alone(store: Store) -> None:
     for n in range(4):
-        await tell(store, Author(f"t{n}"))
-        await tell(store, Author(f"b{n}", owner=BOB))
+        await write_task(store, Author(f"t{n}"))
+        await write_task(store, Author(f"b{n}", owner=BOB))
     page = await store.page(replace(ALL, limit=2))
     for owner in (BOB, "", "nobody"):
         with pytest.raises(InvalidParamsError, match="pageToken"):
@@ -259,7 +262,7 @@ async def test_a_cursor_tells_nothing_and_no_part_of_it_can_be_changed(store: St
     await at_times(store, False, a=10, b=20, c=30)
     before = b64decode((await store.page(query)).next_cursor, altchars=b"-_")
     for n in range(300):
-        await tell(store, Author(f"of-bob-{n}", owner=BOB))
+        await write_task(store, Author(f"of-bob-{n}", owner=BOB))
     await at_times(store, False, d=30)
     token = (await store.page(query)).next_cursor
     sealed = b64decode(token, altchars=b"-_")
@@ -279,7 +282,7 @@ async def test_a_cursor_tells_nothing_and_no_part_of_it_can_be_changed(store: St
 
 
 async def large_task(store: Store, name: str, size: int, *, ended: bool) -> None:
-    author = await tell(store, Author(name), TaskState.WORKING)
+    author = await write_task(store, Author(name), TaskState.WORKING)
     await append(store, author.chunk("x" * size))
     if ended:
         await append(store, author.complete())

@@ -8,7 +8,7 @@ from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.contract import Query, Store
 from tests.requirements import requirement
 from tests.storage.conftest import MakeStore
-from tests.storage.contract import ALICE, STORES, TTL, Author, Clock, append, assert_holds, ids, tell
+from tests.storage.contract import ALICE, STORES, TTL, Author, Clock, append, assert_holds, ids, write_task
 
 ALL = Query(owner=ALICE, limit=100)
 RETAINING = [name for name, kind in STORES.items() if kind.retains]
@@ -22,14 +22,14 @@ async def store(request: pytest.FixtureRequest, make_store: MakeStore) -> Store:
 
 async def write_something(store: Store) -> None:
     """What has expired is gone after the next write, whichever it is."""
-    await tell(store, Author("something", owner="somebody"))
+    await write_task(store, Author("something", owner="somebody"))
     await store.remove("something", "somebody")
 
 
 @requirement("FR-STR-002")
 @pytest.mark.parametrize("state", sorted(TERMINAL), ids=lambda state: state.name)
 async def test_a_task_is_kept_for_the_ttl_after_its_end(store: Store, clock: Clock, state: TaskState) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     clock.now += 2 * TTL
     await append(store, author.status(state))
     clock.now += TTL - 1
@@ -45,7 +45,7 @@ async def test_a_task_is_kept_for_the_ttl_after_its_end(store: Store, clock: Clo
 @requirement("FR-STR-002")
 @pytest.mark.parametrize("states", [[], ["WORKING"], ["WORKING", "INPUT_REQUIRED"], ["WORKING", "AUTH_REQUIRED"]])
 async def test_a_task_that_has_not_ended_never_expires(store: Store, clock: Clock, states: list[str]) -> None:
-    author = await tell(store, Author("t"), *(TaskState[name] for name in states))
+    author = await write_task(store, Author("t"), *(TaskState[name] for name in states))
     clock.now += 1000 * TTL
     await write_something(store)
     await assert_holds(store, author)
@@ -54,8 +54,8 @@ async def test_a_task_that_has_not_ended_never_expires(store: Store, clock: Cloc
 @requirement("FR-CTX-004")
 async def test_a_conversation_is_gone_when_the_last_of_its_tasks_has_expired(store: Store, clock: Clock) -> None:
     talk = Query(owner=ALICE, limit=10, context_id="talk")
-    await tell(store, Author("early"), TaskState.WORKING, TaskState.COMPLETED)
-    late = await tell(store, Author("late"), TaskState.WORKING)
+    await write_task(store, Author("early"), TaskState.WORKING, TaskState.COMPLETED)
+    late = await write_task(store, Author("late"), TaskState.WORKING)
     clock.now += TTL
     await append(store, late.complete())
     await write_something(store)
@@ -77,19 +77,19 @@ async def test_the_key_and_the_id_of_an_expired_task_are_free_again(store: Store
 
 @requirement("FR-STR-002")
 async def test_a_full_store_lets_the_task_go_that_ended_first(store: Store, clock: Clock) -> None:
-    authors = [await tell(store, Author(name), TaskState.WORKING) for name in ("a", "b", "c")]
+    authors = [await write_task(store, Author(name), TaskState.WORKING) for name in ("a", "b", "c")]
     for author in (authors[1], authors[0], authors[2]):
         clock.now += 1
         await append(store, author.complete())
-    await tell(store, Author("d"))
+    await write_task(store, Author("d"))
     assert await ids(store, ALL) == ["d", "c", "a"]
-    await tell(store, Author("e"))
+    await write_task(store, Author("e"))
     assert await ids(store, ALL) == ["e", "d", "c"]
 
 
 @requirement("FR-STR-002")
 async def test_a_store_full_of_unfinished_tasks_takes_no_new_one_until_one_ends(store: Store) -> None:
-    authors = [await tell(store, Author(name), TaskState.WORKING) for name in ("a", "b", "c")]
+    authors = [await write_task(store, Author(name), TaskState.WORKING) for name in ("a", "b", "c")]
     await append(store, authors[0].status(TaskState.INPUT_REQUIRED))
     with pytest.raises(OverloadedError) as caught:
         await store.create(Author("d").create())
@@ -97,12 +97,14 @@ async def test_a_store_full_of_unfinished_tasks_takes_no_new_one_until_one_ends(
     for author in authors:
         await assert_holds(store, author)
     await append(store, authors[2].complete())
-    await tell(store, Author("d"))
+    await write_task(store, Author("d"))
     assert await ids(store, ALL) == ["d", "a", "b"]
 
 
 async def test_for_a_task_that_is_refused_no_room_is_made(store: Store) -> None:
-    authors = [await tell(store, Author(name), TaskState.WORKING, TaskState.COMPLETED) for name in ("a", "b", "c")]
+    authors = [
+        await write_task(store, Author(name), TaskState.WORKING, TaskState.COMPLETED) for name in ("a", "b", "c")
+    ]
     with pytest.raises(StaleWriteError):
         await store.create(Author("c").create())
     for author in authors:
@@ -112,13 +114,13 @@ async def test_for_a_task_that_is_refused_no_room_is_made(store: Store) -> None:
 async def test_a_full_store_still_knows_its_keys(store: Store) -> None:
     assert await store.create(Author("a").create(), key="k") is None
     for name in ("b", "c"):
-        await tell(store, Author(name))
+        await write_task(store, Author(name))
     assert await store.create(Author("d").create(), key="k") == "a"
 
 
 async def test_a_removed_task_makes_room(store: Store) -> None:
     for name in ("a", "b", "c"):
-        await tell(store, Author(name))
+        await write_task(store, Author(name))
     await store.remove("b", ALICE)
-    await tell(store, Author("d"))
+    await write_task(store, Author("d"))
     assert await ids(store, ALL) == ["d", "c", "a"]

@@ -8,7 +8,7 @@ from apcore_a2a.protocol.model import TaskState, encode
 from apcore_a2a.storage.contract import ALL_OWNERS, ReportsUsage, Store, Usage, stored_quota_key
 from apcore_a2a.storage.postgres import reads
 from apcore_a2a.storage.postgres.store import PostgresStore
-from tests.storage.contract import ALICE, BOB, Author, append, tell
+from tests.storage.contract import ALICE, BOB, Author, append, write_task
 
 
 async def usage_of(store: Store, quota_key: str) -> Usage:
@@ -18,7 +18,7 @@ async def usage_of(store: Store, quota_key: str) -> Usage:
 
 async def finish(store: Store, name: str, *, owner: str = ALICE, size: int = 10) -> int:
     """A finished task; its bytes."""
-    author = await tell(store, Author(name, owner=owner), TaskState.WORKING)
+    author = await write_task(store, Author(name, owner=owner), TaskState.WORKING)
     await append(store, author.chunk(Random(name).randbytes(size).hex()))  # what does not get shorter on a disk
     await append(store, author.complete())
     return len(encode(author.task))
@@ -45,7 +45,7 @@ async def test_an_account_is_one_whatever_tenants_it_names(store: Store) -> None
 
 
 async def test_a_task_that_runs_counts_with_what_it_has_made(store: Store) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     before = await usage_of(store, ALICE)
     assert before.tasks == 1
     author.memo = b'"' + b"m" * 998 + b'"'
@@ -55,7 +55,7 @@ async def test_a_task_that_runs_counts_with_what_it_has_made(store: Store) -> No
 
 
 async def test_a_task_too_large_for_a_document_counts_as_well(store: Store) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING, TaskState.INPUT_REQUIRED, TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING, TaskState.INPUT_REQUIRED, TaskState.WORKING)
     for _ in range(5):
         await append(store, author.chunk("x" * 40_000))
     await append(store, author.complete())

@@ -12,7 +12,7 @@ from apcore_a2a.protocol.model import PushConfig, StatusUpdate, Task, TaskState,
 from apcore_a2a.storage.contract import MAX_WEBHOOKS, Claim, DeliveryReport, Webhook, WebhookStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.storage.conftest import MakeStore
-from tests.storage.contract import ALICE, BOB, STORES, TTL, Author, Clock, append, tell
+from tests.storage.contract import ALICE, BOB, STORES, TTL, Author, Clock, append, write_task
 
 TIMED = [name for name, kind in STORES.items() if kind.retains]
 Store = Any  # a Store that has `webhooks`, as all of STORES do
@@ -78,7 +78,7 @@ async def test_a_webhook_that_comes_with_its_task_gets_every_event(store: Store)
 
 
 async def test_one_that_comes_later_gets_what_follows_it(store: Store) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     saved = await store.webhooks.save(hook(), ALICE)
     assert (saved.delivered, saved.latest, saved.is_waiting) == (2, 2, False)
     assert await store.webhooks.claim(10, LEASE) == []
@@ -89,7 +89,7 @@ async def test_one_that_comes_later_gets_what_follows_it(store: Store) -> None:
 
 @pytest.mark.parametrize("end", [TaskState.COMPLETED, TaskState.INPUT_REQUIRED])
 async def test_one_that_comes_after_the_task_rests_still_learns_how_it_stands(store: Store, end: TaskState) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING, end)
+    author = await write_task(store, Author("t"), TaskState.WORKING, end)
     saved = await store.webhooks.save(hook(), ALICE)
     assert saved.is_waiting
     claim = await claim_one(store)
@@ -113,7 +113,7 @@ async def test_a_task_is_told_as_it_was_after_each_event(store: Store) -> None:
 
 
 async def test_a_task_is_told_as_it_was_though_its_webhook_came_in_between(store: Store) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     await append(store, author.chunk("a"))
     await store.webhooks.save(hook(), ALICE)
     await append(store, author.chunk("b"))
@@ -254,7 +254,7 @@ async def test_webhooks_go_with_their_task(store: Store) -> None:
     assert await store.remove("t", ALICE)
     assert await store.webhooks.claim(10, LEASE) == []
     assert await store.webhooks.of_task("t", ALICE) is None
-    await tell(store, Author("t"), TaskState.WORKING)
+    await write_task(store, Author("t"), TaskState.WORKING)
     assert await store.webhooks.of_task("t", ALICE) == []
 
 
@@ -287,14 +287,14 @@ async def test_a_task_stays_as_long_as_a_webhook_waits_for_it(name: str, make_st
     author = await create(store, Author("t"), hook())
     await append(store, author.work())
     await append(store, author.complete())
-    other = await tell(store, Author("other"), TaskState.WORKING)
+    other = await write_task(store, Author("other"), TaskState.WORKING)
     with pytest.raises(OverloadedError):
         await store.create(Author("no room").create())
     clock.now += TTL + 1
     await append(store, other.chunk("x"))
     assert await store.load("t", ALICE) is not None
     assert await deliver_all(store) == [("w", 1), ("w", 2), ("w", 3)]
-    await tell(store, Author("room"))
+    await write_task(store, Author("room"))
     assert await store.load("t", ALICE) is None
 
 
@@ -305,7 +305,7 @@ async def test_one_that_was_given_up_keeps_no_task(name: str, make_store: MakeSt
     await append(store, author.work())
     await append(store, author.complete())
     await store.webhooks.settle(await claim_one(store), DeliveryReport(delivered=0, failed=True))
-    await tell(store, Author("next"))
+    await write_task(store, Author("next"))
     assert await store.load("t", ALICE) is None
     assert await store.webhooks.failed(ALICE, 10) == []
 
@@ -313,12 +313,12 @@ async def test_one_that_was_given_up_keeps_no_task(name: str, make_store: MakeSt
 @pytest.mark.parametrize("name", TIMED)
 async def test_a_webhook_calls_a_task_back_that_was_about_to_go(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name, 1)
-    await tell(store, Author("t"), TaskState.WORKING, TaskState.COMPLETED)
+    await write_task(store, Author("t"), TaskState.WORKING, TaskState.COMPLETED)
     await store.webhooks.save(hook(), ALICE)
     with pytest.raises(OverloadedError):
         await store.create(Author("no room").create())
     assert await deliver_all(store) == [("w", 3)]
-    await tell(store, Author("room"))
+    await write_task(store, Author("room"))
     assert await store.load("t", ALICE) is None
 
 

@@ -9,7 +9,7 @@ from apcore_a2a.errors import StaleWriteError
 from apcore_a2a.protocol.model import Message, Part, Role, StatusUpdate, TaskState, TaskStatus
 from apcore_a2a.storage.contract import Query, Store
 from tests.requirements import requirement
-from tests.storage.contract import ALICE, BOB, Author, append, assert_holds, tell, timestamp
+from tests.storage.contract import ALICE, BOB, Author, append, assert_holds, timestamp, write_task
 
 
 async def test_a_new_task_is_there_once_create_returns(store: Store) -> None:
@@ -20,14 +20,14 @@ async def test_a_new_task_is_there_once_create_returns(store: Store) -> None:
 
 
 async def test_each_event_moves_the_stored_task_on(store: Store) -> None:
-    author = await tell(store, Author("t"))
+    author = await write_task(store, Author("t"))
     for change in (author.work, lambda: author.chunk("a"), lambda: author.chunk("b", "c"), author.complete):
         await append(store, change())
         await assert_holds(store, author)
 
 
 async def test_the_message_that_caused_an_event_is_stored_with_it(store: Store) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING, TaskState.INPUT_REQUIRED)
+    author = await write_task(store, Author("t"), TaskState.WORKING, TaskState.INPUT_REQUIRED)
     said = Message(message_id="m2", role=Role.USER, parts=(Part(text="42"),))
     resumed = StatusUpdate(status=TaskStatus(state=TaskState.WORKING, timestamp=timestamp()))
     await append(store, author.change([resumed], said=said))
@@ -38,7 +38,7 @@ async def test_the_message_that_caused_an_event_is_stored_with_it(store: Store) 
 
 
 async def test_memo_and_run_are_those_of_the_last_write(store: Store) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     for author.memo, author.run in ((b"1", b"\x00\xff"), (b"1", b"r2"), (b"", b"r2"), (b"2", b"")):
         await append(store, author.chunk("x"))
         await assert_holds(store, author)
@@ -50,7 +50,7 @@ async def test_memo_and_run_are_those_of_the_last_write(store: Store) -> None:
 
 
 async def test_a_task_of_hundreds_of_kilobytes_is_read_as_it_was_written(store: Store) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     for _ in range(3):
         await append(store, author.chunk(*["x" * 1000] * 70))
         await assert_holds(store, author)
@@ -63,7 +63,7 @@ async def test_a_task_of_hundreds_of_kilobytes_is_read_as_it_was_written(store: 
 
 @pytest.mark.parametrize("text", ["", "Ünïcödé 🎈", "a\x00b", "'; DROP TABLE task; --", "\n%_*", "x" * 250])
 async def test_ids_and_owners_are_any_text(store: Store, text: str) -> None:
-    author = await tell(store, Author(f"t{text}", owner=f"o{text}", context_id=text), TaskState.WORKING)
+    author = await write_task(store, Author(f"t{text}", owner=f"o{text}", context_id=text), TaskState.WORKING)
     await assert_holds(store, author)
     query = Query(owner=author.owner, limit=10, context_id=text)
     assert [record.version for record in (await store.page(query)).records] == [2]
@@ -86,7 +86,7 @@ async def refused(store: Store, author: Author, rival: Author) -> None:
 
 @requirement("FR-TSK-003")
 async def test_a_writer_who_is_behind_changes_nothing(store: Store) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     rival = author.rival()
     await append(store, author.chunk("first"))
     await refused(store, author, rival)
@@ -94,7 +94,7 @@ async def test_a_writer_who_is_behind_changes_nothing(store: Store) -> None:
 
 
 async def test_a_writer_who_is_ahead_changes_nothing(store: Store) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     rival = author.rival()
     rival.chunk("never sent")
     await refused(store, author, rival)
@@ -102,7 +102,7 @@ async def test_a_writer_who_is_ahead_changes_nothing(store: Store) -> None:
 
 
 async def test_a_newer_claim_shuts_out_the_older_one(store: Store) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     author.epoch = 3
     await append(store, author.chunk("claimed"))
     await assert_holds(store, author)
@@ -114,7 +114,7 @@ async def test_a_newer_claim_shuts_out_the_older_one(store: Store) -> None:
 
 
 async def test_nobody_writes_to_the_task_of_another(store: Store) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     rival = author.rival()
     rival.owner = BOB
     await refused(store, author, rival)
@@ -135,7 +135,7 @@ async def test_a_task_that_was_never_created_takes_no_events(store: Store) -> No
     ids=lambda state: state.name,
 )
 async def test_a_task_that_has_ended_takes_no_events(store: Store, state: TaskState) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     rival = author.rival()
     await append(store, author.status(state))
     rival.version += 1
@@ -145,7 +145,7 @@ async def test_a_task_that_has_ended_takes_no_events(store: Store, state: TaskSt
 
 @pytest.mark.parametrize("owner", [ALICE, BOB])
 async def test_an_id_is_used_once(store: Store, owner: str) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     with pytest.raises(StaleWriteError):
         await store.create(Author("t", owner=owner).create())
     await assert_holds(store, author)
@@ -197,7 +197,7 @@ async def test_of_many_creations_with_one_key_one_makes_a_task(store: Store) -> 
 
 
 async def test_writes_are_made_in_the_order_of_the_calls(store: Store) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     futures = [store.append(author.chunk(str(n))) for n in range(100)]
     for future in futures:
         if future is not None:
@@ -206,7 +206,7 @@ async def test_writes_are_made_in_the_order_of_the_calls(store: Store) -> None:
 
 
 async def test_a_refused_write_takes_no_other_with_it(store: Store) -> None:
-    authors = [await tell(store, Author(f"t{n}"), TaskState.WORKING) for n in range(5)]
+    authors = [await write_task(store, Author(f"t{n}"), TaskState.WORKING) for n in range(5)]
     stale = authors[2].rival()
     await append(store, authors[2].chunk("first"))
     async with asyncio.TaskGroup() as group:  # all in one batch, where a store makes batches
@@ -232,7 +232,7 @@ async def test_two_hundred_writers_and_their_readers_do_not_disturb_each_other(s
     authors = [Author(f"t{n}", owner=f"o{n % 3}", context_id=f"c{n % 5}") for n in range(200)]
 
     async def write(author: Author) -> None:
-        await tell(store, author, TaskState.WORKING)
+        await write_task(store, author, TaskState.WORKING)
         for n in range(chance.randrange(6)):
             await append(store, author.chunk(f"{author.task.id}: {n}"))
             await assert_holds(store, author)

@@ -12,7 +12,7 @@ from apcore_a2a.storage.contract import Query, TaskListResult, trouble_of
 from apcore_a2a.storage.custom import RESERVED, SimpleStore
 from tests.fakes import PATIENCE
 from tests.requirements import requirement
-from tests.storage.contract import ALICE, Author, DictStore, append, assert_holds, ids, tell, timestamp
+from tests.storage.contract import ALICE, Author, DictStore, append, assert_holds, ids, timestamp, write_task
 
 
 class GatedStore(DictStore):
@@ -43,7 +43,7 @@ async def test_a_store_is_given_tasks_as_clients_see_them_but_for_one_name_in_th
     store = SimpleStore(tasks)
     author = Author("t")
     author.task.metadata = {"mine": 1}
-    await tell(store, author, TaskState.WORKING)
+    await write_task(store, author, TaskState.WORKING)
     kept = tasks.tasks["t"]
     assert (kept.id, kept.context_id, kept.status, kept.history) == (
         "t",
@@ -61,7 +61,7 @@ async def test_a_store_is_given_tasks_as_clients_see_them_but_for_one_name_in_th
 async def test_saves_that_wait_for_one_another_become_one() -> None:
     tasks = GatedStore()
     store = SimpleStore(tasks)
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     saves = tasks.saves
     tasks.gate.clear()
     futures = [store.append(author.chunk("first"))]
@@ -78,7 +78,7 @@ async def test_saves_that_wait_for_one_another_become_one() -> None:
 async def test_a_slow_save_of_one_task_holds_up_no_other() -> None:
     tasks = GatedStore()
     store = SimpleStore(tasks)
-    slow, other = await tell(store, Author("slow")), await tell(store, Author("other"))
+    slow, other = await write_task(store, Author("slow")), await write_task(store, Author("other"))
     opened, shut = tasks.gate, asyncio.Event()
     tasks.gate = shut
     future = store.append(slow.work())
@@ -93,7 +93,7 @@ async def test_a_slow_save_of_one_task_holds_up_no_other() -> None:
 async def test_a_save_under_way_does_not_bring_a_removed_task_back() -> None:
     tasks = GatedStore()
     store = SimpleStore(tasks)
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     tasks.gate.clear()
     future = store.append(author.chunk("x"))
     removing = asyncio.ensure_future(store.remove("t", ALICE))
@@ -107,7 +107,7 @@ async def test_a_save_under_way_does_not_bring_a_removed_task_back() -> None:
 async def test_close_waits_for_the_saves_under_way() -> None:
     tasks = GatedStore()
     store = SimpleStore(tasks)
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     tasks.gate.clear()
     future = store.append(author.chunk("last"))
     closing = asyncio.ensure_future(store.close())
@@ -123,7 +123,7 @@ async def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.setattr(custom, "LAST_SAVES", 0.01)
     tasks = GatedStore()
     store = SimpleStore(tasks)
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     tasks.gate.clear()
     future = store.append(author.chunk("last"))
     async with asyncio.timeout(PATIENCE):
@@ -136,7 +136,7 @@ async def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, cap
 async def test_the_task_is_saved_as_it_was_at_the_call_though_it_moves_on() -> None:
     tasks = DictStore()
     store = SimpleStore(tasks)
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     future = store.append(author.chunk("written"))
     author.chunk("never written")
     await future
@@ -146,7 +146,7 @@ async def test_the_task_is_saved_as_it_was_at_the_call_though_it_moves_on() -> N
 async def test_a_store_that_fails_is_not_available_and_says_no_more() -> None:
     tasks = GatedStore()
     store = SimpleStore(tasks)
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     rival = author.rival()
     tasks.broken = True
     for attempt in (append(store, rival.chunk("lost")), store.create(Author("t2").create())):
@@ -210,7 +210,7 @@ async def test_listings_read_every_page_of_the_store() -> None:
     tasks = DictStore()
     store = SimpleStore(tasks)
     for n in range(450):
-        await tell(store, Author(f"t{n}"))
+        await write_task(store, Author(f"t{n}"))
     assert len(await ids(store, Query(owner=ALICE, limit=100))) == 450
 
 
@@ -237,8 +237,8 @@ async def test_a_durable_store_hands_over_what_was_running() -> None:
     author = Author("running")
     await before.create(author.create(), key="k")
     await append(before, author.work())
-    await tell(before, Author("ended"), TaskState.WORKING, TaskState.COMPLETED)
-    await tell(before, Author("waiting"), TaskState.WORKING, TaskState.INPUT_REQUIRED)
+    await write_task(before, Author("ended"), TaskState.WORKING, TaskState.COMPLETED)
+    await write_task(before, Author("waiting"), TaskState.WORKING, TaskState.INPUT_REQUIRED)
     await before.close()
 
     after = SimpleStore(tasks)
@@ -254,7 +254,7 @@ async def test_a_durable_store_hands_over_what_was_running() -> None:
 
 async def test_a_store_that_is_not_durable_has_no_orphans() -> None:
     store = SimpleStore(DictStore())
-    await tell(store, Author("t"), TaskState.WORKING)
+    await write_task(store, Author("t"), TaskState.WORKING)
     assert await store.orphans() == []
 
 
@@ -273,7 +273,7 @@ async def test_whatever_a_store_does_instead_nobody_waits_for_ever(tasks: DictSt
     store = SimpleStore(tasks)
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(StoreUnavailableError):
-            await tell(store, Author("t"), TaskState.WORKING)
+            await write_task(store, Author("t"), TaskState.WORKING)
         with pytest.raises(StoreUnavailableError):
             await store.load("t", ALICE)
         await store.close()

@@ -12,7 +12,7 @@ from apcore_a2a.storage import memory
 from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.memory import MAX_EXPIRED, InMemoryTaskStore
 from tests.calls import count_calls
-from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
+from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, ids, timestamp, write_task
 
 MANY = 3 * MAX_EXPIRED
 
@@ -40,9 +40,9 @@ async def test_of_many_tasks_that_expire_together_none_is_seen_again() -> None:
     store = InMemoryTaskStore(ttl=TTL, clock=clock)
     for n in range(MANY):
         await finish(store, Author(f"t{n}"), key=f"k{n}")
-    running = await tell(store, Author("running"), TaskState.WORKING)
+    running = await write_task(store, Author("running"), TaskState.WORKING)
     clock.now += TTL
-    await tell(store, Author("new"))  # lets only a few of them go
+    await write_task(store, Author("new"))  # lets only a few of them go
     assert (await store.page(Query(owner=ALICE, limit=10))).total == 2
     assert [await store.load(f"t{n}", ALICE) for n in range(MANY)] == [None] * MANY
     await assert_holds(store, running)
@@ -77,12 +77,12 @@ async def test_a_context_is_found_whether_it_has_one_task_or_more() -> None:
     store = InMemoryTaskStore()
     in_context = Query(owner=ALICE, limit=10, context_id="c")
     for n in range(3):
-        await tell(store, Author(f"t{n}", context_id="c"))
+        await write_task(store, Author(f"t{n}", context_id="c"))
         assert await ids(store, in_context) == [f"t{each}" for each in reversed(range(n + 1))]
     for n in range(3):
         await store.remove(f"t{n}", ALICE)
         assert await ids(store, in_context) == [f"t{each}" for each in reversed(range(n + 1, 3))]
-    await tell(store, Author("again", context_id="c"))
+    await write_task(store, Author("again", context_id="c"))
     assert await ids(store, in_context) == ["again"]
 
 
@@ -120,7 +120,7 @@ async def test_a_finished_small_task_takes_little_more_than_its_json() -> None:
 async def test_removed_tasks_and_those_saved_anew_leave_nothing_behind() -> None:
     store = InMemoryTaskStore()
     for n in range(100):
-        await tell(store, Author(f"kept{n}"))
+        await write_task(store, Author(f"kept{n}"))
     status = TaskStatus(state=TaskState.COMPLETED, timestamp=timestamp())
 
     async def work(n: int) -> None:
@@ -141,10 +141,10 @@ async def test_a_full_store_passes_over_what_was_removed_when_it_makes_room() ->
     store = InMemoryTaskStore(max_capacity=3)
     for name in ("a", "b"):
         await finish(store, Author(name))
-    await tell(store, Author("c"))
+    await write_task(store, Author("c"))
     await store.remove("a", ALICE)
     for name in ("d", "e"):
-        await tell(store, Author(name))
+        await write_task(store, Author(name))
     assert await ids(store, Query(owner=ALICE, limit=10)) == ["e", "d", "c"]
 
 
@@ -155,5 +155,5 @@ async def test_what_ended_still_makes_room_after_many_others_were_removed() -> N
         await finish(store, Author(f"t{n}"))
         await store.remove(f"t{n}", ALICE)
     for name in ("a", "b"):
-        await tell(store, Author(name))
+        await write_task(store, Author(name))
     assert await ids(store, Query(owner=ALICE, limit=10)) == ["b", "a"]

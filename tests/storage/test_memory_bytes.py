@@ -8,7 +8,7 @@ from apcore_a2a.errors import LimitExceededError, OverloadedError, StoreUnavaila
 from apcore_a2a.protocol.model import PushConfig, Task, TaskState, TaskStatus
 from apcore_a2a.storage.contract import DeliveryReport, Query, Usage, Webhook
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from tests.storage.contract import ALICE, BOB, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
+from tests.storage.contract import ALICE, BOB, TTL, Author, Clock, append, assert_holds, ids, timestamp, write_task
 
 KB = 1000
 MAX = 100 * KB
@@ -20,7 +20,7 @@ def make(**limits: int) -> InMemoryTaskStore:
 
 async def run(store: InMemoryTaskStore, name: str, size: int, *, owner: str = ALICE) -> Author:
     """A task that has made an artifact of this size, and runs."""
-    author = await tell(store, Author(name, owner=owner), TaskState.WORKING)
+    author = await write_task(store, Author(name, owner=owner), TaskState.WORKING)
     await append(store, author.chunk("x" * size))
     return author
 
@@ -59,7 +59,7 @@ async def run_with_message(store: InMemoryTaskStore, name: str, size: int, *, ow
     """A task that was asked for with a message of this size."""
     author = Author(name, owner=owner)
     author.task.metadata = {"large": "x" * size}
-    return await tell(store, author)
+    return await write_task(store, author)
 
 
 async def test_when_there_are_too_many_bytes_the_tasks_go_that_ended_first() -> None:
@@ -92,7 +92,7 @@ async def test_a_task_that_grows_lets_others_go_but_not_itself() -> None:
     await append(store, growing.complete())
     await assert_holds(store, growing)
     assert await names(store) == ["c"]
-    await tell(store, Author("d"))
+    await write_task(store, Author("d"))
     assert await names(store) == ["d"]
 
 
@@ -223,7 +223,7 @@ async def test_what_the_agent_remembers_counts() -> None:
     store = make()
     author = Author("t")
     author.memo = b"m" * 90 * KB
-    await tell(store, author)
+    await write_task(store, author)
     with pytest.raises(OverloadedError):
         await run_with_message(store, "u", 10 * KB)
     author.memo = b""

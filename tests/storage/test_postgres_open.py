@@ -14,7 +14,7 @@ from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.postgres import connection, schema
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import PostgresServer, shared_server
-from tests.storage.contract import ALICE, Author, assert_holds, tell
+from tests.storage.contract import ALICE, Author, assert_holds, write_task
 
 
 @pytest.fixture
@@ -93,14 +93,14 @@ async def test_a_user_who_may_not_make_tables_can_use_those_that_are_there(serve
         assert "have the owner of the schema run: apcore-a2a migrate" in await why_not_open(url)
         maker = PostgresStore(server.url(schema="office"))
         await maker.open()
-        author = await tell(maker, Author("t"), TaskState.WORKING)
+        author = await write_task(maker, Author("t"), TaskState.WORKING)
         await admin.execute("GRANT USAGE ON SCHEMA office TO clerk")
         await admin.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA office TO clerk")
         await maker.close()
         clerk = PostgresStore(url)
         await clerk.open()
         await assert_holds(clerk, author)
-        await tell(clerk, Author("u"), TaskState.WORKING, TaskState.COMPLETED)
+        await write_task(clerk, Author("u"), TaskState.WORKING, TaskState.COMPLETED)
         assert (await clerk.page(Query(owner=ALICE, limit=10))).total == 2
         await clerk.close()
     finally:
@@ -113,7 +113,7 @@ async def test_replicas_that_start_together_make_the_tables_once(server: Postgre
     async with asyncio.TaskGroup() as group:
         for store in stores:
             group.create_task(store.open())
-    author = await tell(stores[0], Author("t"), TaskState.WORKING)
+    author = await write_task(stores[0], Author("t"), TaskState.WORKING)
     for store in stores:
         await assert_holds(store, author)
     for store in stores:
@@ -126,7 +126,7 @@ async def test_page_tokens_of_one_replica_serve_at_another(server: PostgresServe
     await first.open()
     await second.open()
     for name in ("a", "b", "c"):
-        await tell(first, Author(name))
+        await write_task(first, Author(name))
     page = await first.page(Query(owner=ALICE, limit=2))
     rest = await second.page(Query(owner=ALICE, limit=2, cursor=page.next_cursor))
     assert [record.document.task().id for record in (*page.records, *rest.records)] == ["c", "b", "a"]
@@ -140,13 +140,13 @@ async def test_a_replica_of_the_version_before_goes_on_beside_the_next_one(
     url = server.url()
     old = PostgresStore(url)
     await old.open()
-    author = await tell(old, Author("t"), TaskState.WORKING)
+    author = await write_task(old, Author("t"), TaskState.WORKING)
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "ALTER TABLE task ADD note text"))
     new = PostgresStore(url)
     await new.open()
     await assert_holds(new, author)
-    await tell(old, Author("of the old one"), TaskState.WORKING, TaskState.COMPLETED)
-    await tell(new, Author("of the new one"), TaskState.WORKING, TaskState.COMPLETED)
+    await write_task(old, Author("of the old one"), TaskState.WORKING, TaskState.COMPLETED)
+    await write_task(new, Author("of the new one"), TaskState.WORKING, TaskState.COMPLETED)
     monkeypatch.undo()
     again = PostgresStore(url)  # the old version, started anew beside the newer schema
     await again.open()

@@ -11,7 +11,7 @@ from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.postgres import reads
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import shared_server
-from tests.storage.contract import ALICE, Author, append, tell
+from tests.storage.contract import ALICE, Author, append, write_task
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
 async def test_a_large_task_is_not_rebuilt_on_the_loop(
     is_large: bool, store: PostgresStore, threads: list[threading.Thread]
 ) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     await append(store, author.chunk("x" * (reads.LARGE if is_large else 10)))
     assert await store.load("t", ALICE) is not None
     assert len((await store.page(Query(owner=ALICE, limit=10))).records) == 1

@@ -14,7 +14,7 @@ from apcore_a2a.storage.postgres import replicas
 from apcore_a2a.storage.postgres.connection import READERS, Connection
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import shared_server
-from tests.storage.contract import ALICE, Author, append, tell
+from tests.storage.contract import ALICE, Author, append, write_task
 from tests.storage.test_postgres_writes import until_blocked
 
 
@@ -48,7 +48,7 @@ async def test_a_lease_that_is_over_is_renewed_until_somebody_takes_the_replica_
     stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
     late, heir, _ = stores
-    author = await tell(late, Author("t"), TaskState.WORKING)
+    author = await write_task(late, Author("t"), TaskState.WORKING)
     await expire(admin, late)
     assert await late.replicas.beat() is not None
     assert await heir.replicas.claim_dead(10) == []
@@ -82,7 +82,7 @@ async def test_whoever_renews_its_lease_while_it_is_taken_for_dead_learns_that_i
     stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
     late, heir, _ = stores
-    await tell(late, Author("t"), TaskState.WORKING)
+    await write_task(late, Author("t"), TaskState.WORKING)
     await expire(admin, late)
     async with admin.transaction():
         await admin.execute("SELECT 1 FROM task FOR UPDATE")
@@ -98,7 +98,7 @@ async def test_nothing_is_claimed_from_a_replica_that_renews_its_lease_at_that_m
     stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
     late, heir, _ = stores
-    await tell(late, Author("t"), TaskState.WORKING)
+    await write_task(late, Author("t"), TaskState.WORKING)
     await expire(admin, late)
     async with admin.transaction():
         renewed = "UPDATE replica SET until = clock_timestamp() + interval '1 minute' WHERE name = $1"
@@ -117,7 +117,7 @@ async def test_a_beat_says_when_the_next_lease_of_another_replica_is_over(
     assert soon is not None and 0 < soon <= 15
     await expire(admin, third)  # it has left nothing: nobody need look
     assert await one.replicas.beat() == pytest.approx(soon, abs=5)
-    await tell(other, Author("t"), TaskState.WORKING)
+    await write_task(other, Author("t"), TaskState.WORKING)
     await expire(admin, other)
     late = await one.replicas.beat()
     assert late is not None and late < 0
@@ -127,7 +127,7 @@ async def test_a_beat_says_when_the_next_lease_of_another_replica_is_over(
 
 async def test_whoever_leaves_is_dead_at_once_and_for_good(stores: list[PostgresStore]) -> None:
     leaving, staying, _ = stores
-    await tell(leaving, Author("t"), TaskState.WORKING)
+    await write_task(leaving, Author("t"), TaskState.WORKING)
     await leaving.replicas.leave()
     assert await leaving.replicas.beat() is None
     assert len(await staying.replicas.claim_dead(10)) == 1
@@ -140,7 +140,7 @@ async def test_a_task_that_a_forgotten_replica_makes_when_it_wakes_up_is_taken_o
     await expire(admin, asleep, 3600)
     await heir.replicas.tidy()  # nothing is left of it
     assert await admin.fetchval("SELECT count(*) FROM replica") == 2
-    await tell(asleep, Author("t"), TaskState.WORKING)  # it does not know
+    await write_task(asleep, Author("t"), TaskState.WORKING)  # it does not know
     assert await heir.replicas.claim_dead(10) == []
     await heir.replicas.tidy()
     claimed = await heir.replicas.claim_dead(10)
@@ -176,7 +176,7 @@ async def test_whoever_does_not_learn_what_it_has_claimed_learns_that(
     stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]", lose_next_answer: Callable[[str], None]
 ) -> None:
     late, heir, _ = stores
-    await tell(late, Author("left"), TaskState.WORKING)
+    await write_task(late, Author("left"), TaskState.WORKING)
     queued = Author("queued").create()
     queued.hand_on = True
     await late.create(queued)
@@ -192,7 +192,7 @@ async def test_a_command_is_posted_once_though_the_answer_is_lost(
     stores: list[PostgresStore], lose_next_answer: Callable[[str], None]
 ) -> None:
     asking, runs, _ = stores
-    await tell(runs, Author("t"), TaskState.WORKING)
+    await write_task(runs, Author("t"), TaskState.WORKING)
     lose_next_answer("_fetch_value")
     number = await asking.replicas.post("t", ALICE, runs.replicas.name, b"once")
     other = await asking.replicas.post("t", ALICE, runs.replicas.name, b"another")
@@ -204,7 +204,7 @@ async def test_a_command_is_not_lost_with_the_answer_that_brings_it(
     stores: list[PostgresStore], lose_next_answer: Callable[[str], None]
 ) -> None:
     asking, runs, _ = stores
-    await tell(runs, Author("t"), TaskState.WORKING)
+    await write_task(runs, Author("t"), TaskState.WORKING)
     number = await asking.replicas.post("t", ALICE, runs.replicas.name, b"do it")
     assert number is not None
     lose_next_answer("_fetch")

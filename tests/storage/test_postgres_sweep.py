@@ -11,7 +11,7 @@ from apcore_a2a.storage.postgres import connection as connection_module
 from apcore_a2a.storage.postgres import writer
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import shared_server
-from tests.storage.contract import Author, tell
+from tests.storage.contract import Author, write_task
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ async def leave_expired(admin: "asyncpg.Connection[asyncpg.Record]", url: str, c
     store = PostgresStore(url)
     await store.open()
     for number in range(count):
-        await tell(store, Author(f"t{number}"), TaskState.WORKING, TaskState.COMPLETED)
+        await write_task(store, Author(f"t{number}"), TaskState.WORKING, TaskState.COMPLETED)
     await store.close()
     await admin.execute("UPDATE task SET ended = 0")
 
@@ -53,7 +53,7 @@ async def test_expired_tasks_are_removed_a_few_at_a_time_until_there_are_none(
     await leave_expired(admin, url, 7)
     another = PostgresStore(url)
     await another.open()
-    await tell(another, Author("new"))  # it looks with its first write
+    await write_task(another, Author("new"))  # it looks with its first write
     await until_alone(admin, "new")
     await another.close()
 
@@ -70,7 +70,7 @@ async def test_tasks_with_too_many_events_to_be_removed_at_once_are_removed_in_s
     monkeypatch.setitem(connection_module.LIMITS, "statement_timeout", "300")  # in which two can be removed, not four
     another = PostgresStore(url)
     await another.open()
-    await tell(another, Author("new"))
+    await write_task(another, Author("new"))
     await until_alone(admin, "new")
     assert another.trouble() == ""
     await another.close()

@@ -16,7 +16,7 @@ from apcore_a2a.storage.postgres import replicas, writer
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_proxy import Network, Proxy
 from tests.postgres_server import PostgresServer, shared_server
-from tests.storage.contract import ALICE, BOB, Author, append, assert_holds, tell
+from tests.storage.contract import ALICE, BOB, Author, append, assert_holds, write_task
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ async def until_blocked(admin: "asyncpg.Connection[asyncpg.Record]", count: int 
 async def test_a_replica_writes_nothing_to_a_task_that_another_one_runs(
     store: PostgresStore, other: PostgresStore
 ) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     rival = author.rival()
     with pytest.raises(StaleWriteError):
         await append(other, rival.chunk("stale"))
@@ -80,7 +80,7 @@ async def test_a_replica_writes_nothing_to_a_task_that_another_one_runs(
 
 async def test_of_two_replicas_that_go_on_with_a_task_one_does(store: PostgresStore, other: PostgresStore) -> None:
     for number in range(10):
-        author = await tell(store, Author(f"t{number}"), TaskState.WORKING, TaskState.INPUT_REQUIRED)
+        author = await write_task(store, Author(f"t{number}"), TaskState.WORKING, TaskState.INPUT_REQUIRED)
         rival = author.rival()
         rival.memo = author.memo = b""
         attempts = [append(store, author.work()), append(other, rival.work())]
@@ -91,7 +91,7 @@ async def test_of_two_replicas_that_go_on_with_a_task_one_does(store: PostgresSt
 async def test_a_webhook_that_is_saved_while_an_event_waits_for_the_row_gets_that_event(
     store: PostgresStore, admin: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     config = PushConfig(url="https://example.com", id="w", task_id="t")
     async with admin.transaction():
         await admin.execute("SELECT 1 FROM task FOR UPDATE")
@@ -151,8 +151,8 @@ async def test_news_of_many_bytes_come_in_pieces_with_the_memo_once(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replicas, "NEWS_BYTES", 1_000)
-    large = await tell(store, Author("large"), TaskState.WORKING)
-    small = await tell(store, Author("small"), TaskState.WORKING)
+    large = await write_task(store, Author("large"), TaskState.WORKING)
+    small = await write_task(store, Author("small"), TaskState.WORKING)
     large.memo = b'"remembered"'
     await append(store, large.chunk("x" * 400, "x" * 400, "x" * 4_000))
     followed = [Followed("large", ALICE, 2), Followed("small", ALICE, small.version)]
@@ -174,14 +174,14 @@ async def test_a_write_that_is_refused_does_not_keep_new_tasks_out(
     with pytest.raises(StoreUnavailableError):
         await store.create(change)
     assert store.trouble() == "the database refuses"
-    await tell(store, Author("next"))
+    await write_task(store, Author("next"))
     assert store.trouble() == ""
 
 
 async def test_a_write_whose_connection_breaks_is_made_once(
     store: PostgresStore, admin: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     async with admin.transaction():
         await admin.execute("SELECT 1 FROM task FOR UPDATE")
         future = store.append(author.chunk("x"))
@@ -193,7 +193,7 @@ async def test_a_write_whose_connection_breaks_is_made_once(
 async def test_a_write_that_was_made_though_its_answer_was_lost_is_not_made_twice(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     answer = writer.PostgresWriter._answer
     lost: list[object] = []
 
@@ -227,7 +227,7 @@ async def test_a_server_that_is_restarted_is_missed_for_a_while_and_nothing_is_l
 ) -> None:
     store = PostgresStore(own_server.url())
     await store.open()
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     await asyncio.to_thread(own_server.stop, signal.SIGQUIT)  # a crash, as far as the data is concerned
     futures = [store.append(author.chunk(str(number))) for number in range(10)]
     with pytest.raises(StoreUnavailableError):
@@ -261,7 +261,7 @@ async def test_while_the_server_is_away_new_tasks_are_refused_at_once(
     monkeypatch.setattr(writer, "PATIENCE", 0.5)
     store = PostgresStore(own_server.url())
     await store.open()
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     await asyncio.to_thread(own_server.stop)
     with pytest.raises(StoreUnavailableError):
         await asyncio.wait_for(store.append(author.chunk("x")), 5)
@@ -283,7 +283,7 @@ async def test_a_connection_that_swallows_everything_is_given_up_and_replaced(
     async with Proxy(shared_server().folder) as proxy:
         store = PostgresStore(proxy.url(url))
         await store.open()
-        author = await tell(store, Author("t"), TaskState.WORKING)
+        author = await write_task(store, Author("t"), TaskState.WORKING)
         await proxy.set(Network.SWALLOWS)
         future = store.append(author.chunk("x"))
         with pytest.raises(StoreUnavailableError):
@@ -304,7 +304,7 @@ async def test_a_server_that_says_nothing_is_not_waited_for(
         f"postgresql://postgres@/postgres?host={shared_server().folder}&schema={store.address.schema}"
     )
     await quick.open()
-    author = await tell(quick, Author("t"), TaskState.WORKING)
+    author = await write_task(quick, Author("t"), TaskState.WORKING)
     async with admin.transaction():
         await admin.execute("LOCK TABLE task IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(StoreUnavailableError):
@@ -322,7 +322,7 @@ async def test_a_server_that_says_that_it_starts_is_waited_for_longer(
     async with Proxy(shared_server().folder) as proxy:
         store = PostgresStore(proxy.url(url))
         await store.open()
-        author = await tell(store, Author("t"), TaskState.WORKING)
+        author = await write_task(store, Author("t"), TaskState.WORKING)
         await proxy.set(Network.STARTS)
         future = store.append(author.chunk("x"))
         with pytest.raises(StoreUnavailableError):
@@ -396,7 +396,7 @@ async def test_a_new_task_does_not_wait_behind_writes_that_have_more_patience(
     monkeypatch.setattr("apcore_a2a.storage.postgres.store.AWAY", 600)  # or it would be refused before it is queued
     store = PostgresStore(own_server.url())
     await store.open()
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     await asyncio.to_thread(own_server.stop)
     patient = store.append(author.chunk("x"))
     await asyncio.sleep(0)

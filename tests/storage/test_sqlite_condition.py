@@ -13,7 +13,7 @@ from apcore_a2a.storage.contract import Query, trouble_of
 from apcore_a2a.storage.sqlite import database as database_module
 from apcore_a2a.storage.sqlite.database import Trouble
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from tests.storage.contract import ALICE, Author, append, assert_holds, tell
+from tests.storage.contract import ALICE, Author, append, assert_holds, write_task
 from tests.storage.sqlite_spy import Spy
 
 LARGE = "x" * 100_000
@@ -32,7 +32,7 @@ async def test_a_full_disk_is_told_of_until_there_is_room_whatever_small_write_s
     sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(database_module, "PROBE_INTERVAL", 0.0)
-    author = await tell(sqlite, Author("t"), TaskState.WORKING)
+    author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     assert trouble_of(sqlite) == ""
     fill_disk(writer)
     for _ in range(3):
@@ -55,7 +55,7 @@ async def test_a_failing_disk_is_tried_again_now_and_then_only(
     sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_module, "PROBE_INTERVAL", 1e9)
-    author = await tell(sqlite, Author("t"), TaskState.WORKING)
+    author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     fill_disk(writer)
     with pytest.raises(StoreUnavailableError):
         await append(sqlite, author.rival().chunk(LARGE))
@@ -70,7 +70,7 @@ async def test_one_kind_of_trouble_is_logged_again_after_a_while(
     sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(database_module, "LOG_INTERVAL", 0.0)
-    author = await tell(sqlite, Author("t"), TaskState.WORKING)
+    author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     fill_disk(writer)
     for _ in range(2):
         with pytest.raises(StoreUnavailableError):
@@ -82,7 +82,7 @@ async def test_a_probe_leaves_nothing_behind(
     sqlite: SQLiteStore, writer: Spy, connections: list[Spy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_module, "PROBE_INTERVAL", 0.0)
-    author = await tell(sqlite, Author("t"), TaskState.WORKING)
+    author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     fill_disk(writer)
     with pytest.raises(StoreUnavailableError):
         await append(sqlite, author.rival().chunk(LARGE))
@@ -92,7 +92,7 @@ async def test_a_probe_leaves_nothing_behind(
 
 
 async def test_a_check_writes_nothing(sqlite: SQLiteStore, writer: Spy) -> None:
-    await tell(sqlite, Author("t"), TaskState.WORKING)
+    await write_task(sqlite, Author("t"), TaskState.WORKING)
     log = sqlite.path.with_name("tasks.db-wal")
     before = (log.stat().st_mtime_ns, log.read_bytes(), writer.total_changes)
     for _ in range(10):
@@ -129,7 +129,7 @@ def damage(path: Path, table: str) -> None:
 async def test_damage_is_told_of_for_good_and_writes_elsewhere_go_on(
     sqlite: SQLiteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await tell(sqlite, Author("before"), TaskState.WORKING)
+    await write_task(sqlite, Author("before"), TaskState.WORKING)
     await sqlite.close()
     damage(sqlite.path, "task_context")
     await sqlite.open()
@@ -148,7 +148,7 @@ async def test_a_closed_store_says_that_it_is_not_open(tmp_path: Path) -> None:
 
 
 async def test_no_reason_names_a_path_or_says_what_sqlite_says(sqlite: SQLiteStore) -> None:
-    await tell(sqlite, Author("t"))
+    await write_task(sqlite, Author("t"))
     sqlite.path.rename(sqlite.path.with_name("moved.db"))
     with pytest.raises(StoreUnavailableError) as caught:
         await sqlite.check()
@@ -174,7 +174,7 @@ def switch_journal(path: Path) -> str:
 
 async def test_a_second_store_that_is_refused_takes_no_lock_of_sqlite_away(sqlite: SQLiteStore) -> None:
     """Were a descriptor closed by it, the file would be free for another program to change under us."""
-    await tell(sqlite, Author("t"))
+    await write_task(sqlite, Author("t"))
     with pytest.raises(StoreUnavailableError, match="in use"):
         await SQLiteStore(sqlite.path).open()
     assert "database is locked" in switch_journal(sqlite.path)

@@ -15,7 +15,7 @@ from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.sqlite import database
 from apcore_a2a.storage.sqlite import writer as writer_module
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from tests.storage.contract import ALICE, Author, append, assert_holds, tell
+from tests.storage.contract import ALICE, Author, append, assert_holds, write_task
 from tests.storage.sqlite_spy import Brake, Spy, in_one_batch
 
 
@@ -30,7 +30,7 @@ async def braked(tmp_path: Path) -> AsyncIterator[tuple[SQLiteStore, Brake]]:
 
 async def test_a_value_that_sqlite_refuses_fails_its_own_write_alone(braked: tuple[SQLiteStore, Brake]) -> None:
     store, _ = braked
-    first, second = await tell(store, Author("first")), Author("second")
+    first, second = await write_task(store, Author("first")), Author("second")
     creation = second.create()
     broken = second.rival()
     broken.memo = "\ud800"  # type: ignore[assignment]  # not UTF-8, so SQLite has no way to keep it
@@ -45,12 +45,12 @@ async def test_a_value_that_sqlite_refuses_fails_its_own_write_alone(braked: tup
     assert (await store.page(Query(owner=ALICE, limit=1, state=TaskState.WORKING))).total == 1
     # Nor was what the failed batch had begun taken for done: there is room for a third when the first has ended.
     await append(store, first.status(TaskState.CANCELED))
-    await tell(store, Author("third"))
+    await write_task(store, Author("third"))
 
 
 async def test_close_writes_what_was_still_to_be_written(braked: tuple[SQLiteStore, Brake]) -> None:
     store, brake = braked
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     brake.released.clear()
     futures = [store.append(author.chunk(str(n))) for n in range(100)]
     assert brake.reached.wait(5)
@@ -69,7 +69,7 @@ async def test_a_full_disk_refuses_writes_and_leaves_reads_until_there_is_room(
     sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "PROBE_INTERVAL", 0.0)
-    author = await tell(sqlite, Author("t"), TaskState.WORKING)
+    author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     rival = author.rival()
     pages = writer.execute("PRAGMA page_count").fetchone()[0]
     writer.execute(f"PRAGMA max_page_count={pages}")
@@ -109,7 +109,7 @@ def enlarge(disk: Path) -> None:
 async def test_a_disk_that_is_really_full_loses_nothing_that_was_answered(small_disk: Path) -> None:
     store = SQLiteStore(small_disk / "tasks.db")
     await store.open()
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     kept = author.rival()
     with pytest.raises(StoreUnavailableError):
         for _ in range(100):
@@ -127,7 +127,7 @@ async def test_a_disk_that_is_really_full_loses_nothing_that_was_answered(small_
 async def test_a_lock_held_by_another_program_is_a_store_that_is_not_available(
     sqlite: SQLiteStore, writer: Spy, tmp_path: Path
 ) -> None:
-    author = await tell(sqlite, Author("t"), TaskState.WORKING)
+    author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     writer.execute("PRAGMA busy_timeout=0")
     other = sqlite3.connect(tmp_path / "tasks.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -165,7 +165,7 @@ async def test_what_cannot_be_swept_away_fails_no_write(
     store = SQLiteStore(tmp_path / "tasks.db", clock=broken)
     await store.open()
     assert all(swept.acquire(timeout=5) for _ in range(3))
-    author = await tell(store, Author("t"), TaskState.WORKING)
+    author = await write_task(store, Author("t"), TaskState.WORKING)
     await assert_holds(store, author)
     await store.close()
     assert {record.message for record in caplog.records} == {"expired tasks not removed"}

@@ -12,7 +12,7 @@ from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.requirements import requirement
 from tests.sources import ROOT
-from tests.storage.contract import ALICE, Author, append, assert_holds, ids, tell
+from tests.storage.contract import ALICE, Author, append, assert_holds, ids, write_task
 
 STATES = [TaskState.SUBMITTED, TaskState.WORKING, TaskState.AUTH_REQUIRED, TaskState.INPUT_REQUIRED, TaskState.FAILED]
 
@@ -48,7 +48,7 @@ async def test_a_page_token_survives_the_process(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "tasks.db")
     await store.open()
     for n in range(3):
-        await tell(store, Author(f"t{n}"))
+        await write_task(store, Author(f"t{n}"))
     token = (await store.page(Query(owner=ALICE, limit=1))).next_cursor
     store = await reopened(store)
     assert await ids(store, Query(owner=ALICE, limit=1, cursor=token)) == ["t1", "t0"]
@@ -65,7 +65,7 @@ async def test_a_closed_store_says_so(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError, match="not open"):
         await store.check()
     await store.open()
-    author = await tell(store, Author("t"))
+    author = await write_task(store, Author("t"))
     await store.close()
     await store.close()
     for attempt in (lambda: store.load("t", ALICE), lambda: store.create(author.create()), store.check):
@@ -79,17 +79,17 @@ async def test_a_lower_limit_is_reached_task_by_task(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "tasks.db")
     await store.open()
     for n in range(6):
-        await tell(store, Author(f"t{n}"), TaskState.WORKING, TaskState.COMPLETED)
+        await write_task(store, Author(f"t{n}"), TaskState.WORKING, TaskState.COMPLETED)
     await store.close()
     store = SQLiteStore(store.path, max_tasks=3)
     await store.open()
     totals = []
     for name in ("a", "b", "c"):
-        await tell(store, Author(name))
+        await write_task(store, Author(name))
         totals.append((await store.page(Query(owner=ALICE, limit=1))).total)
     assert totals == [5, 4, 3]
     with pytest.raises(OverloadedError):
-        await tell(store, Author("d"))
+        await write_task(store, Author("d"))
     await store.close()
 
 
@@ -101,10 +101,12 @@ async def test_orphans_are_the_tasks_that_were_running_each_claimed_anew(tmp_pat
     await store.open()
     authors = {}
     for state in STATES:
-        authors[state] = await tell(store, Author(state.name), *([TaskState.WORKING] if state in STATES[1:] else []))
+        authors[state] = await write_task(
+            store, Author(state.name), *([TaskState.WORKING] if state in STATES[1:] else [])
+        )
         if state in STATES[2:]:
             await append(store, authors[state].status(state))
-    alone = await tell(store, Author("asks for credentials, and goes on by itself"), TaskState.WORKING)
+    alone = await write_task(store, Author("asks for credentials, and goes on by itself"), TaskState.WORKING)
     change = alone.status(TaskState.AUTH_REQUIRED)
     change.run = alone.run
     await append(store, change)
@@ -129,11 +131,11 @@ async def test_orphans_are_the_tasks_that_were_running_each_claimed_anew(tmp_pat
 WRITER = """
 import asyncio, sys
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from tests.storage.contract import Author, append, tell
+from tests.storage.contract import Author, append, write_task
 from apcore_a2a.protocol.model import TaskState
 
 async def write(store, name):
-    author = await tell(store, Author(name), TaskState.WORKING)
+    author = await write_task(store, Author(name), TaskState.WORKING)
     while True:
         await append(store, author.chunk("x" * 100))
         print(name, author.version, flush=True)

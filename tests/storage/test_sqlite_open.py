@@ -14,7 +14,7 @@ from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.sql import CODES
 from apcore_a2a.storage.sqlite.schema import APPLICATION_ID, MIGRATIONS, connect_writer, migrate
 from apcore_a2a.storage.sqlite.store import SQLiteStore
-from tests.storage.contract import ALICE, BOB, Author, tell
+from tests.storage.contract import ALICE, BOB, Author, write_task
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ async def test_a_file_that_was_written_before_tasks_were_counted_is_counted(tmp_
         database.execute("INSERT INTO document VALUES (?, 2, ?)", (number, body))
     database.close()
     await store.open()
-    await tell(store, Author("d"))
+    await write_task(store, Author("d"))
     totals = [
         (await store.page(Query(owner=owner, limit=1, state=state))).total
         for owner, state in ((ALICE, None), (ALICE, TaskState.WORKING), (BOB, None), (BOB, TaskState.SUBMITTED))

@@ -14,7 +14,7 @@ from apcore_a2a.protocol.model import PushConfig, TaskState, encode
 from apcore_a2a.storage.contract import Query, Webhook
 from apcore_a2a.storage.sqlite import writer as writer_module
 from apcore_a2a.storage.sqlite.store import READER_THREADS, SQLiteStore
-from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, ids, tell, timestamp
+from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, ids, timestamp, write_task
 from tests.storage.sqlite_spy import Spy
 
 # ---- what a write costs ----------------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ async def test_a_chunk_costs_its_own_size_however_long_the_task(sqlite: SQLiteSt
     author = Author(str(uuid4()), owner=str(uuid4()), context_id=str(uuid4()))
     author.run = b"r" * 50_000
     author.memo = b"m" * 50_000
-    await tell(sqlite, author, TaskState.WORKING)
+    await write_task(sqlite, author, TaskState.WORKING)
     costs = []
     for _ in range(10):
         before = writer.bytes
@@ -39,7 +39,7 @@ async def test_a_chunk_costs_its_own_size_however_long_the_task(sqlite: SQLiteSt
 
 
 async def test_a_small_task_is_kept_whole_when_it_comes_to_rest(sqlite: SQLiteStore, connections: list[Spy]) -> None:
-    author = await tell(sqlite, Author("t"), TaskState.WORKING)
+    author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     await append(sqlite, author.chunk("x" * 1000))
     await append(sqlite, author.complete())
     rows = connections[1].execute("SELECT version, body FROM document").fetchall()
@@ -47,7 +47,7 @@ async def test_a_small_task_is_kept_whole_when_it_comes_to_rest(sqlite: SQLiteSt
 
 
 async def test_the_task_is_stored_as_it_was_at_the_call_though_it_moves_on(sqlite: SQLiteStore) -> None:
-    author = await tell(sqlite, Author("t"), TaskState.WORKING)
+    author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     change = author.chunk("written")
     expected = encode(author.task)
     future = sqlite.append(change)
@@ -72,8 +72,8 @@ async def test_a_cancelled_wait_takes_nothing_with_it(sqlite: SQLiteStore) -> No
 async def test_an_event_of_a_task_with_webhooks_is_in_their_outbox_by_the_same_commit(
     sqlite: SQLiteStore, connections: list[Spy]
 ) -> None:
-    author = await tell(sqlite, Author("t"))
-    await tell(sqlite, Author("without"), TaskState.WORKING)
+    author = await write_task(sqlite, Author("t"))
+    await write_task(sqlite, Author("without"), TaskState.WORKING)
     for name in ("a", "b"):
         config = PushConfig(url="https://example.com", id=name, task_id="t")
         await sqlite.webhooks.save(Webhook(config=config, a2a_version="1.0"), ALICE)
@@ -96,7 +96,7 @@ async def test_expired_tasks_leave_little_by_little_without_further_writes(
     sqlite: SQLiteStore, clock: Clock, connections: list[Spy]
 ) -> None:
     for n in range(50):
-        await tell(sqlite, Author(f"t{n}"), TaskState.WORKING, TaskState.COMPLETED)
+        await write_task(sqlite, Author(f"t{n}"), TaskState.WORKING, TaskState.COMPLETED)
     clock.now += TTL
     await sqlite.check()
     async with asyncio.timeout(5):
@@ -109,7 +109,7 @@ async def test_expired_tasks_leave_little_by_little_without_further_writes(
 async def ended_tasks(store: SQLiteStore, number: int) -> None:
     async with asyncio.TaskGroup() as group:
         for n in range(number):
-            group.create_task(tell(store, Author(f"t{n}"), TaskState.CANCELED))
+            group.create_task(write_task(store, Author(f"t{n}"), TaskState.CANCELED))
 
 
 async def test_a_clock_that_jumps_past_the_ttl_erases_nothing_until_that_time_has_passed(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_a_clock_that_jumps_past_the_ttl_erases_nothing_until_that_time_ha
     wall.now += 10 * TTL
     for _ in range(20):
         await store.check()
-    await tell(store, Author("after the jump"), TaskState.CANCELED)
+    await write_task(store, Author("after the jump"), TaskState.CANCELED)
     assert (await store.page(Query(owner=ALICE, limit=1))).total == 21
     monotonic.now += TTL
     for _ in range(20):
@@ -156,9 +156,9 @@ async def test_one_sweep_removes_so_many_tasks_at_most_and_says_that_there_are_m
 async def test_a_read_looks_at_what_it_answers_with_and_no_more(sqlite: SQLiteStore, connections: list[Spy]) -> None:
     async with asyncio.TaskGroup() as group:
         for n in range(1000):
-            group.create_task(tell(sqlite, Author(f"t{n}", context_id="crowd")))
+            group.create_task(write_task(sqlite, Author(f"t{n}", context_id="crowd")))
         for n in range(3):
-            group.create_task(tell(sqlite, Author(f"r{n}", context_id="quiet")))
+            group.create_task(write_task(sqlite, Author(f"r{n}", context_id="quiet")))
     work = count()
     for reader in connections[1:]:
         reader.set_progress_handler(lambda: next(work) < 0, 10)  # called at every tenth step of SQLite's machine
@@ -186,12 +186,12 @@ async def test_a_store_that_is_opened_looks_at_no_task_that_has_ended(
 ) -> None:
     async with asyncio.TaskGroup() as group:
         for n in range(1000):
-            group.create_task(tell(sqlite, Author(f"t{n}"), TaskState.CANCELED))
+            group.create_task(write_task(sqlite, Author(f"t{n}"), TaskState.CANCELED))
     await sqlite.close()
     await sqlite.open()
     work = count()
     for connection in connections[-READER_THREADS - 2 :]:  # those that were opened last
         connection.set_progress_handler(lambda: next(work) < 0, 10)
     assert await sqlite.orphans() == []
-    await tell(sqlite, Author("new"))
+    await write_task(sqlite, Author("new"))
     assert next(work) < 150

@@ -28,7 +28,7 @@ KEY_SIZE: Final = 32
 _TAG_SIZE: Final = 16
 _HEAD: Final = struct.Struct(">?Q")  # order and number, in a fixed length, so that the length reveals nothing
 
-Place = tuple[str, int]  # status time and number; in the order of creation the time is always ""
+Position = tuple[str, int]  # status time and number; in the order of creation the time is always ""
 T = TypeVar("T")
 
 
@@ -41,7 +41,7 @@ class Cursor(NamedTuple):
     """The position of the task in the order of creation, unique among all tasks."""
 
     @property
-    def place(self) -> Place:
+    def position(self) -> Position:
         return self.status_time, self.number
 
 
@@ -100,7 +100,7 @@ class PageRoom:
         self._bytes = MAX_PAGE_BYTES
         self._is_empty = True
 
-    def takes(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Reserve space for a task of this size and return True, or return False if it does not fit.
 
         The first task always fits. The caller ends the page at the first task that does not.
@@ -113,13 +113,13 @@ class PageRoom:
         return True
 
 
-def newest(matching: Iterable[T], place: Callable[[T], Place], query: Query, start: Cursor | None) -> list[T]:
+def newest(matching: Iterable[T], position: Callable[[T], Position], query: Query, start: Cursor | None) -> list[T]:
     """Return the candidates for a page, newest first, and one more: a candidate that is not shown means a next page."""
     if start is not None:
-        last_shown = start.place
-        matching = (each for each in matching if place(each) < last_shown)
+        last_shown = start.position
+        matching = (each for each in matching if position(each) < last_shown)
     # Sorts only the tasks that are shown, not all matching ones.
-    return nlargest(query.limit + 1, matching, key=place)
+    return nlargest(query.limit + 1, matching, key=position)
 
 
 def _invalid_token() -> InvalidParamsError:

@@ -32,7 +32,7 @@ from apcore_a2a.storage.contract import (
     missing_methods,
     stored_quota_key,
 )
-from apcore_a2a.storage.cursor import KEY_SIZE, Cursor, PageRoom, PageTokens, Place, newest
+from apcore_a2a.storage.cursor import KEY_SIZE, Cursor, PageRoom, PageTokens, Position, newest
 from apcore_a2a.storage.dict_store import DictTaskStore, takes_dicts
 from apcore_a2a.storage.webhook_table import WebhookTable
 
@@ -81,7 +81,7 @@ class SavedTask(Struct, frozen=True):
             and status.timestamp >= query.changed_since
         )
 
-    def place(self, query: Query) -> Place:
+    def position(self, query: Query) -> Position:
         if query.by_creation:
             return "", self.bookkeeping.created
         return self.task.status.timestamp, self.bookkeeping.created
@@ -387,17 +387,17 @@ class SimpleStore:
     async def page(self, query: Query) -> Page:
         start = self._tokens.parse(query)
         matching = [saved async for saved in self._list(query.context_id) if saved.matches(query)]
-        found = newest(matching, lambda saved: saved.place(query), query, start)
+        found = newest(matching, lambda saved: saved.position(query), query, start)
         shown: list[Record] = []
         room = PageRoom(query)
         for saved in found:
             record = saved.to_record()
-            if not room.takes(len(record.document.body)):
+            if not room.reserve(len(record.document.body)):
                 break
             shown.append(record)
         last = None
         if len(shown) < len(found):
-            last = Cursor(query.by_creation, *found[len(shown) - 1].place(query))
+            last = Cursor(query.by_creation, *found[len(shown) - 1].position(query))
         return Page(shown, self._tokens.seal(last, query.owner), len(matching))
 
     async def usage(self, quota_key: str) -> Usage:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Document, Task, TaskState, encode
 from apcore_a2a.storage.contract import ALL_OWNERS, Query, Record
-from apcore_a2a.storage.cursor import Cursor, PageRoom, Place, newest
+from apcore_a2a.storage.cursor import Cursor, PageRoom, Position, newest
 
 
 # gc=False: there is one for each task, and a full collection would look at all of them. eq=False: compared by identity.
@@ -218,17 +218,17 @@ class OwnerIndex:
             # Not as soon as there are enough: among those of one time the order is by number, and all must be seen.
             if missing <= 0 and stored.changed_at < last:
                 return
-            if start is None or _by_status(stored) < start.place:
+            if start is None or _by_status(stored) < start.position:
                 yield stored
                 missing -= 1
                 last = stored.changed_at
 
 
-def _by_creation(stored: StoredTask) -> Place:
+def _by_creation(stored: StoredTask) -> Position:
     return "", stored.created
 
 
-def _by_status(stored: StoredTask) -> Place:
+def _by_status(stored: StoredTask) -> Position:
     return stored.changed_at, stored.created
 
 
@@ -236,14 +236,14 @@ def _fill_page(
     candidates: Iterable[StoredTask], query: Query, start: Cursor | None
 ) -> tuple[list[StoredTask], Cursor | None]:
     """What a page shows of those that may be on it, and where it ends if there is a next one."""
-    place = _by_status
+    position = _by_status
     if query.by_creation:
-        place = _by_creation
+        position = _by_creation
     shown: list[StoredTask] = []
     room = PageRoom(query)
-    for stored in newest(candidates, place, query, start):
-        if not room.takes(stored.size):
-            return shown, Cursor(query.by_creation, *place(shown[-1]))
+    for stored in newest(candidates, position, query, start):
+        if not room.reserve(stored.size):
+            return shown, Cursor(query.by_creation, *position(shown[-1]))
         shown.append(stored)
     return shown, None
 

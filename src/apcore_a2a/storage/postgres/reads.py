@@ -154,7 +154,7 @@ async def _read_page(connection: Connection, rows: list[Any], query: Query) -> t
     room = PageRoom(query)
     shown: list[asyncpg.Record] = []
     for row in rows:
-        if not room.takes(int(row["size"])):
+        if not room.reserve(int(row["size"])):
             break
         shown.append(row)
     found = await connection.fetch(

@@ -157,7 +157,7 @@ def _read_page(database: sqlite3.Connection, rows: Iterable[Row], query: Query) 
     room = PageRoom(query)
     for values in rows:  # one at a time: what does not fit is not read
         row = TaskRow._make(values)
-        if not room.takes(_size(database, row)):
+        if not room.reserve(_size(database, row)):
             return records, last
         records.append(_complete(database, row))
         time = "" if query.by_creation else row.status_time

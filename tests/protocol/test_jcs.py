@@ -71,6 +71,11 @@ def test_names_are_ordered_by_utf_16_code_units() -> None:
     assert ordered == ["\r", "1", "\u0080", "\u00f6", "\u20ac", "\U0001f600", "\ufb33"]
 
 
+@pytest.mark.parametrize("number", [2**53, -(2**53), 10**20])
+def test_an_integer_beyond_the_safe_range_has_a_canonical_form_if_its_double_is_written_the_same(number: int) -> None:
+    assert canonicalize(number) == str(number).encode()
+
+
 @pytest.mark.parametrize(
     "value", [math.nan, math.inf, -math.inf, 2**53 + 1, 10**400, "\ud800", {"\udfff": 1}, b"", (1,)]
 )

@@ -56,7 +56,7 @@ MUTANTS: Final = (
     Mutant(
         "claims are read strictly",
         "jwt.py",
-        "    check(payload)\n    return decode(payload, _CLAIMS)",
+        "    return check_and_decode(payload, _CLAIMS)",
         "    return __import__('json').loads(payload)",
     ),
     Mutant("a long token is not read", "jwt.py", "or len(token) > MAX_TOKEN", ""),

@@ -271,6 +271,8 @@ def _make_engine(parts: Parts, settings: Settings, metrics: Metrics | None, audi
 
 
 def _as_one(observers: list[Observer]) -> Observer:
+    if not observers:
+        return Observer()
     if len(observers) == 1:
         return observers[0]
     return Observers(observers)

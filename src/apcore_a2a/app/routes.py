@@ -4,21 +4,20 @@ Rule: the door stands before every route, and what is open is named exactly.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from apcore_a2a.app.access import AuditedRoute, AuthMiddleware
 from apcore_a2a.auth.audit import AuditLog
 from apcore_a2a.auth.authenticator import Authenticator, credential_headers, security_schemes
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.explorer.page import ExplorerPage, Inbox
-from apcore_a2a.http.asgi import path_of
 from apcore_a2a.http.card import (
     CARD_PATH,
     EXTENDED_CARD_PATH,
@@ -32,7 +31,7 @@ from apcore_a2a.http.card import (
 from apcore_a2a.http.health import HEALTH, LIVE, READY, HealthEndpoint
 from apcore_a2a.http.jsonrpc import JSONRPCBinding
 from apcore_a2a.http.metrics import Metrics
-from apcore_a2a.http.middleware import ClientCertificate, ForwardedClient, OriginGate
+from apcore_a2a.http.middleware import ClientCertificate, Dispatch, ForwardedClient, OriginGate
 from apcore_a2a.http.rate_limit import RateLimit, Rates
 from apcore_a2a.http.rest import RESTBinding
 from apcore_a2a.http.webhooks import PATH, REDELIVER_PATH, WebhooksEndpoint
@@ -62,20 +61,6 @@ class Served(Struct, frozen=True, kw_only=True):
     auth: Authenticator | None
     metrics: Metrics | None
     audit: AuditLog | None
-
-
-class _Dispatch:
-    """Exact routes first, then the REST table."""
-
-    def __init__(self, routes: Mapping[tuple[str, str], ASGIApp], rest: ASGIApp, metrics: Metrics | None) -> None:
-        self._routes = routes
-        self._rest = rest
-        self._metrics = metrics
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if self._metrics is not None:
-            self._metrics.request_received()
-        return self._routes.get((scope["method"], path_of(scope)), self._rest)(scope, receive, send)
 
 
 def pipeline(served: Served) -> ASGIApp:
@@ -117,8 +102,14 @@ def pipeline(served: Served) -> ASGIApp:
     public = _public_routes(served)
     explorer = settings.explorer_prefix if settings.explorer else ""
     public["GET", "/"] = FrontPage(cards, explorer=explorer, otherwise=rest)
-    dispatch = _Dispatch({**public, **routes}, rest, served.metrics)
+    dispatch = Dispatch({**public, **routes}, rest, on_request=_counter(served.metrics))
     return _behind_gates(dispatch, settings, served.auth)
+
+
+def _counter(metrics: Metrics | None) -> Callable[[], None] | None:
+    if metrics is None:
+        return None
+    return metrics.request_received
 
 
 def _with_audit(app: ASGIApp, audit: AuditLog | None) -> ASGIApp:

@@ -20,7 +20,7 @@ from apcore_a2a.auth.authenticator import BEARER, SYSTEM, outside_type, to_names
 from apcore_a2a.auth.keys import ALGORITHMS, IssuerKeys, VerificationKeys, import_keys
 from apcore_a2a.errors import A2AError, OverloadedError
 from apcore_a2a.log_throttle import OnceAMinute
-from apcore_a2a.protocol.decoding import check, decode
+from apcore_a2a.protocol.decoding import check_and_decode, decode
 
 logger = logging.getLogger(__name__)
 
@@ -392,8 +392,7 @@ def _verify(token: str, keys: VerificationKeys) -> dict[str, Any]:
     payload = jws.deserialize_compact(token, key.key, registry=registry).payload
     # Read as strictly as every request: claims become a caller, who is stored and written. Half a character, NaN, or
     # 5,000 lists in each other would fail somewhere else, where nobody expects it.
-    check(payload)
-    return decode(payload, _CLAIMS)
+    return check_and_decode(payload, _CLAIMS)
 
 
 def _peek(token: str) -> tuple[object, object]:

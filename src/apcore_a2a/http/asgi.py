@@ -221,6 +221,13 @@ def media_type(request: Inbound) -> bytes:
     return given.partition(b";")[0].strip().lower()
 
 
+async def read_json(request: Inbound, receive: Receive, *, limit: int) -> bytes:
+    """Read the body of a request with the media type of JSON, which a page of another origin cannot send unasked."""
+    if media_type(request) != JSON:
+        raise wrong_media_type("Content-Type must be application/json")
+    return await read_body(request, receive, limit=limit)
+
+
 async def read_body(request: Inbound, receive: Receive, *, limit: int = MAX_BODY) -> bytes:
     """The whole body, or 413 as soon as it is too large, or 408 when it does not come."""
     length = request.headers.get(b"content-length", b"")

@@ -15,7 +15,6 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.http.asgi import (
     EVENT_STREAM,
-    JSON,
     HTTPError,
     Inbound,
     Locate,
@@ -23,12 +22,10 @@ from apcore_a2a.http.asgi import (
     error_headers,
     inbound,
     internal,
-    media_type,
-    read_body,
+    read_json,
     refuse,
     respond,
     send_stream,
-    wrong_media_type,
 )
 from apcore_a2a.http.traffic import MAX_BODY
 from apcore_a2a.protocol import jsonrpc
@@ -57,7 +54,7 @@ class JSONRPCBinding:
         dialect = None
         operation = None
         try:
-            body = await _read_json(request, receive, self._max_body)
+            body = await read_json(request, receive, limit=self._max_body)
             try:
                 envelope = jsonrpc.parse(body, max_values=self._max_values)
             except InvalidRequestError:
@@ -96,12 +93,6 @@ class JSONRPCBinding:
         if isinstance(result, AgentCard):
             return self._locate(result, scope, dialect.VERSION)
         return result
-
-
-async def _read_json(request: Inbound, receive: Receive, limit: int) -> bytes:
-    if media_type(request) != JSON:
-        raise wrong_media_type("Content-Type must be application/json")
-    return await read_body(request, receive, limit=limit)
 
 
 async def _answer_error(send: Send, error: A2AError, reply: bytes, *, as_event: bool) -> None:

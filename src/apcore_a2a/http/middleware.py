@@ -1,7 +1,7 @@
 """What stands before the routes: Host and Origin, the address behind a proxy, the certificate that a caller showed."""
 
 from base64 import b64encode
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apcore_a2a.errors import InvalidRequestError
-from apcore_a2a.http.asgi import A2A_JSON, CLIENT_KEY, CLOSE, JSON, inbound, media_type, refuse_early
+from apcore_a2a.http.asgi import A2A_JSON, CLIENT_KEY, CLOSE, JSON, inbound, media_type, path_of, refuse_early
 from apcore_a2a.http.traffic import CERTIFICATE_KEY, TrustedProxies
 from apcore_a2a.web import is_loopback
 
@@ -227,3 +227,26 @@ def _verified(scope: Scope) -> bytes:
     lines = next(iter(chain)).split()
     begin, end = (line.split() for line in _PEM_LINES)
     return "".join(lines[len(begin) : -len(end)]).encode()
+
+
+# ---- dispatch -------------------------------------------------------------------------------------------------------
+
+
+class Dispatch:
+    """Forwards a request to the endpoint of its method and path, and any other request to the REST binding."""
+
+    def __init__(
+        self,
+        routes: Mapping[tuple[str, str], ASGIApp],
+        rest: ASGIApp,
+        *,
+        on_request: Callable[[], None] | None = None,
+    ) -> None:
+        self._routes = routes
+        self._rest = rest
+        self._on_request = on_request
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if self._on_request is not None:
+            self._on_request()
+        return self._routes.get((scope["method"], path_of(scope)), self._rest)(scope, receive, send)

@@ -150,6 +150,12 @@ def decode(body: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
         raise ParseError from error
 
 
+def check_and_decode(body: bytes, decoder: msgspec.json.Decoder[T], *, max_values: int = MAX_VALUES) -> T:
+    """Check the bytes of a body, then decode them; raises what `check` and `decode` raise."""
+    check(body, max_values=max_values)
+    return decode(body, decoder)
+
+
 def convert(value: object, kind: type[T], *, strict: bool = True) -> T:
     """Make a typed value of one that is decoded already; not `strict`, texts may stand for numbers and booleans."""
     try:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from apcore_a2a.errors import InvalidParamsError, InvalidRequestError, ParseError
-from apcore_a2a.protocol.decoding import MAX_VALUES, check, decode
+from apcore_a2a.protocol.decoding import MAX_VALUES, check_and_decode, decode
 from apcore_a2a.protocol.model import encode
 
 NULL: Final = b"null"
@@ -43,9 +43,8 @@ def parse(body: bytes, *, max_values: int = MAX_VALUES) -> Request:
         ParseError: not JSON.
         InvalidRequestError: JSON, but not one JSON-RPC request, or too much of it.
     """
-    check(body, max_values=max_values)
     try:
-        envelope = decode(body, _DECODER)
+        envelope = check_and_decode(body, _DECODER, max_values=max_values)
     except InvalidParamsError as error:
         field = error.violations[0].field
         wrong = f"{field} is missing or wrong" if field else "expected one request object"

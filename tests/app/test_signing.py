@@ -122,7 +122,7 @@ async def test_our_client_believes_it_the_extended_card_too(card: AgentCard, ver
                 assert (await client.extended_card()).name == RICH.name
         other = ECKey.generate_key("P-256", {"kid": "key-1"}).as_dict(private=False)
         async with A2AClient(url, keys={"keys": [other]}, auth=token, version=version) as client:
-            with pytest.raises(A2ADiscoveryError, match="holds with the pinned keys"):
+            with pytest.raises(A2ADiscoveryError, match="is valid with the pinned keys"):
                 _ = await client.agent_card
 
 
@@ -218,7 +218,7 @@ async def test_our_client_believes_what_a2a_sdk_signs(card: AgentCard, algorithm
     verifier = CardVerifier({"keys": [key.as_dict(private=False)]}, required=True)
     read = v03.decode_card(json.dumps(signed).encode())
     verifier.check(read, signed, "https://agent.example/")
-    with pytest.raises(A2ADiscoveryError, match="holds"):
+    with pytest.raises(A2ADiscoveryError, match="is valid with the pinned keys"):
         verifier.check(replace(read, version="2"), signed | {"version": "2"}, "https://agent.example/")
 
 
@@ -366,7 +366,7 @@ async def test_the_command_signs_and_validate_tells(tmp_path: Path) -> None:
     assert "signed with" in said["none"]["message"] and KEY.thumbprint() in said["none"]["message"]
     assert said["good"]["result"] == "pass"
     assert said["bad"]["result"] == "fail"
-    assert "holds with the pinned keys" in said["bad"]["message"]
+    assert "is valid with the pinned keys" in said["bad"]["message"]
 
 
 async def test_a_missing_key_file_is_said_in_a_line() -> None:

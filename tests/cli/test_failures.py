@@ -61,7 +61,7 @@ def test_a_wrong_address_is_told_in_the_words_of_the_command_line(terminal: Term
     ran = terminal("card", "http://ada:secret@127.0.0.1:9", "--json")
 
     assert told(ran) == (2, "A2ACLI_ERR_USAGE")
-    assert ran.json["error"]["message"].endswith("pass --token instead")
+    assert ran.json["error"]["message"].endswith("Pass --token instead")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
@@ -267,4 +267,4 @@ def test_a_card_that_never_comes_is_not_waited_for_like_a_task(
         ran = terminal("send", server.url, "hi", "--json")
 
     assert told(ran) == (3, "A2ACLI_ERR_UNREACHABLE")
-    assert ran.json["error"]["message"] == "The agent did not answer within 0.1 seconds; --timeout waits longer"
+    assert ran.json["error"]["message"] == "The agent did not answer within 0.1 seconds. Pass --timeout to wait longer"

@@ -41,7 +41,7 @@ def test_what_cannot_be_read_of_an_answer_is_said(terminal: Terminal, caplog: py
         ran = terminal("send", server.url, "hi")
 
     assert (ran.code, ran.out.endswith("Artifact: a-1\nText:\n  hello\n\n")) == (0, True)
-    assert "left out of the agent's answer, because it cannot be read: task.artifacts[0].parts[1]" in caplog.text
+    assert "parts of the agent's answer cannot be read and were left out: task.artifacts[0].parts[1]" in caplog.text
 
 
 def test_an_update_that_does_not_say_of_which_task_it_is_belongs_to_the_one_before(terminal: Terminal) -> None:

@@ -224,4 +224,4 @@ def test_a_stream_that_begins_with_a_status_says_of_which_task_and_conversation(
 def test_an_agent_without_webhooks_says_that_it_tells_nothing_of_them(terminal: Terminal, url: str) -> None:
     ran = terminal("push", "dead", url)
     assert ran.code != 0
-    assert "tells nothing of its webhooks" in ran.err
+    assert "has no webhook status" in ran.err

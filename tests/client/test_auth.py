@@ -167,7 +167,7 @@ async def test_a_secret_is_not_sent_where_a_card_points_to(server: ScriptedServe
         evil.on(TOKEN, grant())
         server.on(CARD, secured(server.url, evil.url + TOKEN)).on("/", result(task()))
 
-        with pytest.raises(UnauthenticatedError, match=r"token endpoint elsewhere, .*pass token_url="):
+        with pytest.raises(UnauthenticatedError, match=r"token endpoint on another origin, .*Pass token_url="):
             await connect(auth=OAuth2ClientCredentials("app", "s3cret")).get_task("t-1")
         assert evil.requests == []
 
@@ -193,7 +193,7 @@ async def test_a_card_without_the_flow_needs_the_address_from_the_caller(
 ) -> None:
     server.on(TOKEN, grant()).on("/", result(task()))
 
-    with pytest.raises(UnauthenticatedError, match=r"names no OAuth 2\.0 client credentials flow; pass token_url="):
+    with pytest.raises(UnauthenticatedError, match=r"names no OAuth 2\.0 client credentials flow\. Pass token_url="):
         await connect(auth=OAuth2ClientCredentials("app", "s3cret")).get_task("t-1")
     await connect(auth=OAuth2ClientCredentials("app", "s3cret", token_url=server.url + TOKEN)).get_task("t-1")
 
@@ -218,11 +218,11 @@ async def test_scopes_may_be_one_text_and_an_audience_may_be_asked_for(
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (respond({"error": "invalid_client"}, 400), "refused the client credentials: HTTP 400"),
+        (respond({"error": "invalid_client"}, 400), "rejected the client credentials: HTTP 400"),
         (respond(b"", 302, {"Location": "http://169.254.169.254/"}), "HTTP 302"),
-        (respond(b"<html>"), "no token"),
-        (respond({"token_type": "bearer"}), "no token"),
-        (respond(b'{"x":' + b"[" * 6000), "no token"),
+        (respond(b"<html>"), "no valid access token"),
+        (respond({"token_type": "bearer"}), "no valid access token"),
+        (respond(b'{"x":' + b"[" * 6000), "no valid access token"),
     ],
 )
 async def test_a_token_endpoint_that_gives_none_is_an_authentication_error(
@@ -238,7 +238,7 @@ async def test_a_token_endpoint_that_gives_none_is_an_authentication_error(
 async def test_a_token_that_is_no_header_is_refused(server: ScriptedServer, connect: Connect) -> None:
     server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, grant("t0k\r\nX-Evil: 1"))
 
-    with pytest.raises(UnauthenticatedError, match="no token"):
+    with pytest.raises(UnauthenticatedError, match="no valid access token"):
         await connect(auth=OAuth2ClientCredentials("app", "s3cret")).get_task("t-1")
 
 
@@ -246,7 +246,7 @@ async def test_no_credential_follows_a_redirect(server: ScriptedServer, connect:
     async with ScriptedServer() as evil:
         server.on("/", respond(b"", 307, {"Location": evil.url + "/"}))
 
-        with pytest.raises(Exception, match="redirects are not followed"):
+        with pytest.raises(Exception, match="Redirects are not followed"):
             await connect(auth="Bearer s3cret").send_message("hi")
         assert evil.requests == []
 

@@ -62,7 +62,7 @@ async def test_a_bearer_token_goes_with_every_request(server: ScriptedServer, co
 async def test_the_timeout_bounds_a_call(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", hang)
 
-    with pytest.raises(A2AConnectionError, match=r"within 0\.05 seconds; pass timeout="):
+    with pytest.raises(A2AConnectionError, match=r"within 0\.05 seconds\. Pass timeout="):
         await connect(timeout=0.05).send_message("hi")
 
 

@@ -199,7 +199,7 @@ async def test_a_card_without_end_is_read_up_to_the_limit(server: ScriptedServer
 async def test_a_redirect_of_the_card_is_not_followed(server: ScriptedServer, connect: Connect, target: str) -> None:
     server.on(CARD, respond(b"", 302, {"Location": target})).on("/elsewhere.json", respond(card(server.url)))
 
-    with pytest.raises(A2ADiscoveryError, match=r"HTTP 302 .*redirects are not followed") as caught:
+    with pytest.raises(A2ADiscoveryError, match=r"HTTP 302 .*Redirects are not followed") as caught:
         _ = await connect(auth="Bearer s3cret").agent_card
     assert caught.value.status == 302
     assert len(server.requests) == 1

@@ -112,7 +112,7 @@ async def test_waiting_is_bounded_by_the_timeout_and_the_error_names_the_task(
     server.on("/", EarlyAgent(subscribe, looks=10**9))
 
     async with asyncio.timeout(5):
-        with pytest.raises(A2AConnectionError, match=r"Task t-1 is still under way after 0\.2 seconds"):
+        with pytest.raises(A2AConnectionError, match=r"Task t-1 is still running after 0\.2 seconds"):
             await connect(poll_interval=0.01).send_message("hi", timeout=0.2)
 
 
@@ -171,6 +171,6 @@ async def test_an_agent_that_is_lost_while_it_is_waited_for_leaves_the_name_of_t
 ) -> None:
     server.on("/", result({"task": task("WORKING")}), respond(b"", 302, {"Location": "/login"}))
 
-    with pytest.raises(A2AConnectionError, match=r"Task t-1 may go on, and wait\(\) waits for it.*redirects") as caught:
+    with pytest.raises(A2AConnectionError, match=r"lost, but task t-1 may still be running\. .*redirects") as caught:
         await connect(retry=Retry(attempts=1)).send_message("hi")
     assert caught.value.sent

@@ -168,13 +168,13 @@ async def test_when_to_come_back_may_be_a_date(
 
 REALM = {"WWW-Authenticate": 'Bearer realm="x"'}
 BARE = [
-    (401, REALM, UnauthenticatedError, r'credentials \(Bearer realm="x"\); pass auth='),
+    (401, REALM, UnauthenticatedError, r'credentials \(Bearer realm="x"\)\. Pass auth='),
     (403, {}, A2AServerError, "answered HTTP 403"),
     (404, {}, A2AServerError, "answered HTTP 404"),
-    (429, {"Retry-After": "7"}, LimitExceededError, "by this caller"),
+    (429, {"Retry-After": "7"}, LimitExceededError, "rejects further requests of this caller"),
     (503, {"Retry-After": "7"}, OverloadedError, "overloaded"),
     (502, {}, A2AServerError, "answered HTTP 502"),
-    (302, {"Location": "http://169.254.169.254/"}, A2AConnectionError, r"redirects to .*; redirects are not followed"),
+    (302, {"Location": "http://169.254.169.254/"}, A2AConnectionError, r"redirects to .*\. Redirects are not followed"),
 ]
 
 

@@ -74,7 +74,7 @@ def test_context_and_task_may_be_given_beside_the_message() -> None:
 def test_two_answers_to_one_question_are_an_error(name: str) -> None:
     message = Message(message_id="m-1", role=Role.USER, parts=(Part(text="hi"),), context_id="one", task_id="one")
 
-    with pytest.raises(ValueError, match=f"says {name} 'one', the argument 'two'"):
+    with pytest.raises(ValueError, match=f"{name} is 'one' in the message, but 'two' in the argument"):
         convert(message, **{name: "two"})
     assert convert(message, **{name: "one"}) == message
 

@@ -72,9 +72,9 @@ async def test_of_a_card_for_both_generations_the_newer_half_counts(server: Scri
         (
             [("a", "GRPC", "1.0")],
             {},
-            r"offers GRPC 1\.0; this client was to use JSONRPC or HTTP\+JSON, A2A 1\.0 or 0\.3",
+            r"offers GRPC 1\.0, but this client is set to JSONRPC or HTTP\+JSON, A2A 1\.0 or 0\.3",
         ),
-        ([("a", RPC, "1.0")], {"version": "0.3"}, r"offers JSONRPC 1\.0; .* A2A 0\.3"),
+        ([("a", RPC, "1.0")], {"version": "0.3"}, r"offers JSONRPC 1\.0, .* A2A 0\.3"),
         ([], {}, "offers no interface"),
     ],
 )
@@ -102,7 +102,7 @@ async def test_a_card_that_points_elsewhere_is_not_obeyed(
 ) -> None:
     server.on(CARD, respond(card(server.url, supportedInterfaces=[offer(foreign)])))
 
-    with pytest.raises(A2ADiscoveryError, match="not to where it came from; if you trust that, pass allow_origins="):
+    with pytest.raises(A2ADiscoveryError, match=r"another origin, .*If you trust that origin, pass allow_origins="):
         await connect(auth="Bearer s3cret").send_message("hi")
 
 

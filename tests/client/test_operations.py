@@ -244,8 +244,8 @@ async def test_over_rest_a_deletion_is_answered_without_a_body(
         (respond(b"<html>"), "cannot be read"),
         (respond(b"[1]"), "cannot be read"),
         (respond(b""), "cannot be read"),
-        (respond({"jsonrpc": "2.0", "id": "another", "result": task()}), "the JSON-RPC id is not ours"),
-        (respond({"jsonrpc": "2.0", "id": None, "result": task()}), "the JSON-RPC id is not ours"),
+        (respond({"jsonrpc": "2.0", "id": "another", "result": task()}), "its JSON-RPC id is unknown"),
+        (respond({"jsonrpc": "2.0", "id": None, "result": task()}), "its JSON-RPC id is unknown"),
         (result(None), "cannot be read"),
         (envelope(), "neither a result nor an error"),
         (result({"id": "t-1"}), "cannot be read: .*status"),
@@ -290,7 +290,7 @@ async def test_an_answer_that_breaks_off_is_a_broken_connection(server: Scripted
 async def test_an_answer_that_is_too_large_is_refused(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", result(task(metadata={"x": "y" * 5000})))
 
-    with pytest.raises(InvalidAgentResponseError, match="larger than 4,096 bytes; raise max_response"):
+    with pytest.raises(InvalidAgentResponseError, match=r"larger than 4,096 bytes\. To accept it, raise max_response"):
         await connect(max_response=4096).get_task("t-1")
 
 

@@ -216,5 +216,5 @@ async def test_a_card_signed_by_the_javascript_sdk_is_believed(start: Callable[[
         assert (await client.agent_card).name == "js"
     keys["keys"][0]["kid"] = "another"
     async with A2AClient(url, keys=keys) as client:
-        with pytest.raises(A2ADiscoveryError, match="holds with the pinned keys"):
+        with pytest.raises(A2ADiscoveryError, match="is valid with the pinned keys"):
             _ = await client.agent_card

@@ -176,7 +176,7 @@ async def test_a_card_that_was_changed_is_refused(
 ) -> None:
     body = changed(signed(rich(server.url)), path, value)
 
-    with pytest.raises(A2ADiscoveryError, match=r"No signature of the agent card at .* holds"):
+    with pytest.raises(A2ADiscoveryError, match=r"No signature of the agent card at .* is valid"):
         await discover(server, connect, body)
 
 
@@ -186,7 +186,7 @@ async def test_every_bit_of_a_signature_counts(server: ScriptedServer, connect: 
     for place in (0, 20, 60):
         other = "A" if good[place] != "A" else "B"
         body["signatures"][0]["signature"] = good[:place] + other + good[place + 1 :]
-        with pytest.raises(A2ADiscoveryError, match="holds with the pinned keys"):
+        with pytest.raises(A2ADiscoveryError, match="is valid with the pinned keys"):
             await discover(server, connect, body)
 
 
@@ -219,7 +219,7 @@ async def test_a_signature_that_proves_nothing_is_refused(server: ScriptedServer
         {**sign(canonicalize(body), kid="key-2"), "header": {"kid": "key-1"}},
     ]
     for signature in worthless:
-        with pytest.raises(A2ADiscoveryError, match="holds with the pinned keys"):
+        with pytest.raises(A2ADiscoveryError, match="is valid with the pinned keys"):
             await discover(server, connect, body | {"signatures": [signature]})
 
 
@@ -227,7 +227,7 @@ async def test_an_expired_key_is_not_used(server: ScriptedServer, connect: Conne
     body = signed(card(server.url))
 
     assert await discover(server, connect, body, keys=PUBLIC | {"exp": time.time() + 60})
-    with pytest.raises(A2ADiscoveryError, match="holds"):
+    with pytest.raises(A2ADiscoveryError, match="is valid with the pinned keys"):
         await discover(server, connect, body, keys=PUBLIC | {"exp": time.time() - 1})
 
 
@@ -236,7 +236,7 @@ async def test_where_a_card_says_its_keys_are_is_not_asked(server: ScriptedServe
     server.on("/jwks.json", respond({"keys": [stranger.as_dict(private=False)]}))
     body = signed(card(server.url), key=stranger, kid="key-2", jku=f"{server.url}/jwks.json")
 
-    with pytest.raises(A2ADiscoveryError, match="holds"):
+    with pytest.raises(A2ADiscoveryError, match="is valid with the pinned keys"):
         await discover(server, connect, body)
     assert server.asked("/jwks.json") == []
 

@@ -230,7 +230,7 @@ async def test_an_answer_without_a_stream_is_its_only_event(server: ScriptedServ
 async def test_an_agent_that_does_not_stream_is_not_asked_to(server: ScriptedServer, connect: Connect) -> None:
     server.on(CARD, respond(card(server.url, capabilities={"streaming": False})))
 
-    with pytest.raises(UnsupportedOperationError, match="does not stream; use send_message"):
+    with pytest.raises(UnsupportedOperationError, match=r"does not stream\. Use send_message"):
         await collect(connect().stream_message("hi"))
     assert server.asked("/") == []
 
@@ -250,8 +250,8 @@ def frames(*data: bytes) -> Answer:
     [
         (b'data: {"jsonrpc":\n\n', "cannot be read"),
         (b"data: hello\n\n", "cannot be read"),
-        (b'data: {"jsonrpc":"2.0","id":"another","result":{}}\n\n', "the JSON-RPC id is not ours"),
-        (b'data: {"jsonrpc":"2.0"}\n\n', "the JSON-RPC id is not ours"),
+        (b'data: {"jsonrpc":"2.0","id":"another","result":{}}\n\n', "its JSON-RPC id is unknown"),
+        (b'data: {"jsonrpc":"2.0"}\n\n', "its JSON-RPC id is unknown"),
         (b"data: " + b"x" * 5000, "too large"),
     ],
 )

@@ -69,9 +69,9 @@ HINTS: Final[dict[type[Exception], str]] = {
 }
 # The library speaks to programmers; a person at a terminal has flags instead of arguments.
 _FLAGS_FOR_ARGUMENTS: Final = (
-    ("pass auth=", "pass --token"),
+    ("Pass auth=", "Pass --token"),
     ("pass allow_origins=", "pass --allow-origin"),
-    ("pass timeout= to wait longer", "--timeout waits longer"),
+    ("Pass timeout=", "Pass --timeout"),
 )
 # A failure of the protocol is called what A2A calls it; mostly that is what our class is called.
 _A2A_NAMES: Final = {ParseError: "JSONParseError", A2AError: "InternalError"}

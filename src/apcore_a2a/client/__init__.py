@@ -1,4 +1,4 @@
-"""Call any A2A agent: `A2AClient`, its twin without await `Client`, ways to authenticate, and what can go wrong."""
+"""Client for any A2A agent: `A2AClient`, its synchronous form `Client`, authentication, and their errors."""
 
 from apcore_a2a.client.auth import ApiKeyAuth, BearerAuth, OAuth2ClientCredentials
 from apcore_a2a.client.client import A2AClient

@@ -1,4 +1,4 @@
-"""How the client shows who it is: tokens, keys, and tokens that OAuth gives."""
+"""Client credentials: bearer tokens, API keys, and OAuth 2.0 access tokens."""
 
 import asyncio
 import time
@@ -19,33 +19,33 @@ from apcore_a2a.errors import InvalidParamsError, ParseError, UnauthenticatedErr
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.decoding import decode
 
-# Who the client is to a remote agent. Rule: secrets live in private fields and appear in no repr, log or error.
+# Invariant: secrets are in private attributes only, and appear in no repr, log or error.
 
 TokenProvider = Callable[[], Awaitable[str]]
 
 
 class AuthContext(Struct, frozen=True):
-    """What an `Auth` may use to make its headers."""
+    """What an `Auth` may use to build its headers."""
 
     card: AgentCard | None
     """None while the card itself is being fetched."""
     trusted: TrustedOrigins
     send: Callable[[HttpRequest], Awaitable[HttpResponse]]
-    """Send a request that carries no credentials of ours."""
+    """Send a request without the client's credentials."""
 
 
 class Auth(Protocol):
-    """Makes the headers that authenticate a request."""
+    """Builds the headers that authenticate a request."""
 
     async def headers(self, context: AuthContext) -> Mapping[str, str]: ...
 
     def renew(self) -> bool:
-        """The agent refused the credentials: forget what was cached. Whether the next ones may differ."""
+        """Drop cached credentials after the agent rejected them. Return whether the next credentials may differ."""
         ...
 
 
 class BearerAuth:
-    """A bearer token, or an async function that gives the current one at each request.
+    """A bearer token, or an async function that returns the current token for each request.
 
     Example:
         >>> BearerAuth("secret")
@@ -54,7 +54,7 @@ class BearerAuth:
 
     def __init__(self, token: str | TokenProvider) -> None:
         if isinstance(token, str):
-            check_header(token)  # now, where the caller sees who passed it; not at the first request
+            check_header(token)  # fail here, where the traceback shows the caller, not at the first request
         self._token = token
 
     async def headers(self, context: AuthContext) -> Mapping[str, str]:
@@ -62,20 +62,20 @@ class BearerAuth:
             token = self._token
         else:
             token = check_header(await self._token())
-        # A bare token has no space; whoever writes one names the scheme as well, "Bearer …" or another.
+        # A bare token contains no space. A value with a space includes its scheme: "Bearer …" or another.
         if " " not in token:
             token = f"Bearer {token}"
         return {"Authorization": token}
 
     def renew(self) -> bool:
-        return not isinstance(self._token, str)  # a fixed token stays refused; a provider may have a new one
+        return not isinstance(self._token, str)  # a fixed token stays rejected, a provider may return a new one
 
     def __repr__(self) -> str:
         return "BearerAuth(…)"
 
 
 class ApiKeyAuth:
-    """A key in a header of its own.
+    """An API key in a header of its own.
 
     Example:
         >>> ApiKeyAuth("secret", header="X-API-Key")
@@ -97,14 +97,14 @@ class ApiKeyAuth:
 
 
 def to_auth(auth: "str | TokenProvider | Auth | None") -> Auth | None:
-    """What the caller gave as `auth=`: a header value such as "Bearer …", a bare token, a provider, or an Auth."""
+    """Convert the value of `auth=` to an Auth. A header value ("Bearer …"), a bare token, a provider or an Auth."""
     if isinstance(auth, str) or callable(auth):
         return BearerAuth(auth)
     return auth
 
 
 def check_header(text: str) -> str:
-    """Refuse what would end a header line and begin another; the text itself is a secret and is not repeated."""
+    """Reject text that would end one header line and begin another. The error omits the text: it is secret."""
     if not text or not text.isprintable():
         raise ValueError("A credential must not be empty or contain line ends or other control characters")
     return text
@@ -113,21 +113,22 @@ def check_header(text: str) -> str:
 # ---- oauth ----------------------------------------------------------------------------------------------------------
 # OAuth 2.0 client credentials (RFC 6749 §4.4), with the token endpoint of the agent's card.
 #
-# Rule: a card that names a token endpoint elsewhere is asking for our secret. It gets it only where the caller agreed.
+# Invariant: the client secret goes to a token endpoint named by a card only if the caller trusts that endpoint's
+# origin.
 
-EARLY: Final = 30.0  # seconds before its end that a token counts as old: requests take time, and clocks differ
-DEFAULT_LIFE: Final = 300.0  # RFC 6749 §5.1 lets a server leave out how long its token lives
+EARLY: Final = 30.0  # seconds before expiry at which a token is renewed: requests take time, and clocks differ
+DEFAULT_LIFE: Final = 300.0  # RFC 6749 §5.1 makes `expires_in` optional
 
 
 class _Source(NamedTuple):
-    """Where a token comes from and what it is for: the token of one agent is never shown to another."""
+    """A token endpoint and the scopes to request. Tokens are cached by it: no agent gets another's token."""
 
     url: str
     scopes: tuple[str, ...] = ()
 
 
 class _Cached(NamedTuple):
-    """A token, ready to be sent, and until when; on time.monotonic's clock, which nobody can set."""
+    """An authorization header and its expiry on the time.monotonic clock, which cannot be set."""
 
     header: str
     until: float
@@ -140,24 +141,25 @@ class _Token(Struct, frozen=True):
 
     @property
     def header(self) -> str:
-        # The type has no case (RFC 6749 §5.1): token endpoints say "bearer", and agents look for "Bearer".
+        # The token type is case-insensitive (RFC 6749 §5.1): token endpoints return "bearer", and agents expect
+        # "Bearer".
         if self.token_type.lower() == "bearer":
             return f"Bearer {self.access_token}"
         return f"{self.token_type} {self.access_token}"
 
 
-# Not strict: some servers write how long a token lives as a text.
+# Not strict: some servers send `expires_in` as a string.
 _TOKEN: Final = msgspec.json.Decoder(_Token, strict=False)
 
 
 class OAuth2ClientCredentials:
-    """Fetches tokens with a client id and secret, and keeps each until shortly before it expires.
+    """Fetches tokens with a client id and secret, and caches each until shortly before it expires.
 
     Args:
-        token_url: The token endpoint. Left out, it is the one of the card's `clientCredentials` flow, which must then
-            be on the agent's own origin or on one of `allow_origins`.
-        scopes: Left out, those that the card asks for.
-        audience: Whom the token is for, where the endpoint wants to be told so (Auth0's does).
+        token_url: The token endpoint. By default that of the card's `clientCredentials` flow, which must then be on the
+            agent's own origin or on one of `allow_origins`.
+        scopes: The scopes to request. By default those that the card requires.
+        audience: The `audience` parameter of the token request, for endpoints that require it (Auth0 does).
 
     Example:
         >>> OAuth2ClientCredentials("my-app", "secret")
@@ -173,23 +175,23 @@ class OAuth2ClientCredentials:
         scopes: Iterable[str] | None = None,
         audience: str = "",
     ) -> None:
-        if isinstance(scopes, str):  # as OAuth writes them, and not a list of letters
+        if isinstance(scopes, str):  # the OAuth form, separated by spaces: not an iterable of letters
             scopes = scopes.split()
         self._id = client_id
         self._secret = client_secret
         self._url = token_url
         self._audience = audience
-        self._scopes = None if scopes is None else tuple(scopes)  # None is "the card's", () is "none"
+        self._scopes = None if scopes is None else tuple(scopes)  # None: the card's scopes, (): no scopes
         self._tokens: dict[_Source, _Cached] = {}
-        # One for each event loop: two clients without await, which have a loop each, may share these credentials.
+        # One lock for each event loop: two `Client` objects, each with its own loop, may share these credentials.
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
     async def headers(self, context: AuthContext) -> Mapping[str, str]:
         if context.card is None and (not self._url or self._scopes is None):
-            return {}  # the card says where tokens come from, or for what, and it is still to be fetched
+            return {}  # the card, which is still to be fetched, names the token endpoint or the scopes
         source = self._choose_source(context)
         lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-        async with lock:  # one request for a token, however many calls wait for it
+        async with lock:  # one token request, however many calls wait for it
             cached = self._tokens.get(source)
             if cached is None or time.monotonic() >= cached.until:
                 cached = await self._fetch(source, context)
@@ -201,12 +203,12 @@ class OAuth2ClientCredentials:
         return True
 
     def _choose_source(self, context: AuthContext) -> _Source:
-        """Where the caller said, for what the caller said; what was left open, the card says."""
+        """Return the endpoint and the scopes: the caller's values, or the card's where the caller gave none."""
         flow = _find_flow(context.card)
         url = self._url
         if not url:
             if flow is None:
-                raise UnauthenticatedError("The agent card names no OAuth 2.0 client credentials flow; pass token_url=")
+                raise UnauthenticatedError("The agent card names no OAuth 2.0 client credentials flow. Pass token_url=")
             url = _check_trusted(flow.url, context)
         scopes = self._scopes
         if scopes is None:
@@ -214,7 +216,8 @@ class OAuth2ClientCredentials:
         return _Source(url, scopes)
 
     async def _fetch(self, source: _Source, context: AuthContext) -> _Cached:
-        # RFC 6749 §2.3.1: both are form-encoded before they are joined, so that a colon in one of them does no harm.
+        # RFC 6749 §2.3.1: id and secret are form-encoded before they are joined, so that a colon in one of them is
+        # safe.
         pair = f"{quote_plus(self._id)}:{quote_plus(self._secret)}".encode()
         form = {"grant_type": "client_credentials"}
         if source.scopes:
@@ -228,7 +231,8 @@ class OAuth2ClientCredentials:
         }
         response = await context.send(HttpRequest("POST", source.url, headers, urlencode(form).encode()))
         token = _read_token(response, source.url)
-        lifetime = max(1.0, token.expires_in - EARLY)  # one that lives for less still serves this moment's calls
+        # A token with a shorter lifetime still serves the calls of this moment.
+        lifetime = max(1.0, token.expires_in - EARLY)
         return _Cached(token.header, time.monotonic() + lifetime)
 
     def __repr__(self) -> str:
@@ -237,17 +241,17 @@ class OAuth2ClientCredentials:
 
 def _read_token(response: HttpResponse, url: str) -> _Token:
     if response.status != 200:
-        raise UnauthenticatedError(f"The token endpoint {url} refused the client credentials: HTTP {response.status}")
+        raise UnauthenticatedError(f"The token endpoint {url} rejected the client credentials: HTTP {response.status}")
     try:
         token = decode(response.body, _TOKEN)
-        check_header(token.header)  # it becomes a header of ours: a line end in it would begin another
+        check_header(token.header)  # the token becomes a header value: a line end in it would begin another header
         return token
     except (ParseError, InvalidParamsError, ValueError) as error:
-        raise UnauthenticatedError(f"The token endpoint {url} answered with something that is no token") from error
+        raise UnauthenticatedError(f"The token endpoint {url} returned no valid access token") from error
 
 
 def _find_flow(card: AgentCard | None) -> _Source | None:
-    """The token endpoint of the card's client credentials flow, and the scopes that the card requires for it."""
+    """Return the token endpoint of the card's client credentials flow and the scopes that the card requires for it."""
     if card is None:
         return None
     for name, scheme in (card.security_schemes or {}).items():
@@ -258,7 +262,7 @@ def _find_flow(card: AgentCard | None) -> _Source | None:
 
 
 def _required_scopes(card: AgentCard, scheme: str) -> tuple[str, ...]:
-    # Requirements are alternatives: the first that asks for scopes of this scheme will do.
+    # Security requirements are alternatives. The first one that lists scopes for this scheme is used.
     for requirement in card.security_requirements:
         scopes = requirement.get("schemes", {}).get(scheme, {}).get("list")
         if scopes:
@@ -269,7 +273,7 @@ def _required_scopes(card: AgentCard, scheme: str) -> tuple[str, ...]:
 def _check_trusted(url: str, context: AuthContext) -> str:
     if url not in context.trusted:
         raise UnauthenticatedError(
-            f"The agent card names a token endpoint elsewhere, {clean_line(url, MAX_TEXT)}; "
-            "pass token_url=, or add its origin to allow_origins="
+            f"The agent card names a token endpoint on another origin, {clean_line(url, MAX_TEXT)}. "
+            "Pass token_url=, or add its origin to allow_origins="
         )
     return url

@@ -1,4 +1,4 @@
-"""How a request goes over the wire, and how its answer comes back: JSON-RPC, REST, and our own status of webhooks."""
+"""Encodes requests and decodes responses of the JSON-RPC and REST bindings and of our webhook status extension."""
 
 import logging
 import re
@@ -48,19 +48,20 @@ from apcore_a2a.protocol.v03 import rest as v03_rest
 
 logger = logging.getLogger(__name__)
 
-# What the two bindings have in common: where an agent listens, and one exchange with it.
+# Shared by both bindings: the chosen interface of an agent, and one exchange with it.
 #
-# Rule: a binding turns an operation into an HTTP request, and an answer into a value or an exception. It sends nothing.
+# Invariant: a binding turns an operation into an HTTP request, and a response into a value or an exception. It does no
+# I/O.
 
-LEFT_OUT: Final = "apcore.leftOut"  # in the metadata of an answer: what of it could not be read
-MAX_NAMED: Final = 20  # of what was left out; an agent may send thousands of parts that nobody knows
+LEFT_OUT: Final = "apcore.leftOut"  # metadata key of a response: the paths of the fields that could not be read
+MAX_NAMED: Final = 20  # maximum number of paths listed; an agent may send thousands of unknown parts
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class ChosenInterface(Struct, frozen=True):
-    """One interface of an agent, as chosen from its card."""
+    """The interface of an agent that was chosen from its card."""
 
     url: str
     binding: str
@@ -69,9 +70,9 @@ class ChosenInterface(Struct, frozen=True):
     extensions: tuple[str, ...] = ()
 
     def headers(self, media: str) -> dict[str, str]:
-        # Both media types, always: an agent with one thing to say may answer a streaming request without a stream.
+        # Always both media types: an agent may answer a streaming request with a single response instead of a stream.
         headers = {"Content-Type": media, "Accept": f"{media}, text/event-stream"}
-        # 1.0 §3.6.1: a missing header means 0.3, and 0.3 agents know no header.
+        # 1.0 §3.6.1: a missing header means 0.3, and 0.3 agents do not know the header.
         if self.dialect.VERSION != "0.3":
             headers[VERSION_HEADER] = self.dialect.VERSION
         if self.extensions:
@@ -80,17 +81,17 @@ class ChosenInterface(Struct, frozen=True):
 
 
 class Exchange(Protocol):
-    """One request, and how to read what comes back."""
+    """One request, and the functions that decode its response."""
 
     @property
     def request(self) -> HttpRequest: ...
 
     def result(self, response: HttpResponse) -> Any:
-        """The typed result, or the typed error raised."""
+        """Return the typed result, or raise the typed error."""
         ...
 
     def event(self, event: ServerSentEvent) -> Event:
-        """One event of a stream, or the typed error raised."""
+        """Return one event of a stream, or raise the typed error."""
         ...
 
 
@@ -99,8 +100,8 @@ class Binding(Protocol):
 
 
 def decode_answer(decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `decode` makes of an agent's words; that they make no sense is the agent's fault, not the caller's."""
-    # The decoders serve both sides of the wire. There, the same errors tell a client that its request is wrong.
+    """Call `decode`, and report data that cannot be read as an error of the agent, not of the caller."""
+    # The decoders serve both sides of the wire. On the server, the same errors report an invalid request to its client.
     try:
         return decode(*args, **kwargs)
     except (ParseError, InvalidParamsError) as error:
@@ -108,24 +109,24 @@ def decode_answer(decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
 
 def read_event(dialect: Dialect, data: bytes | Raw) -> Event:
-    """An event of a stream, or what a message was answered with."""
+    """Return an event of a stream, or the answer to a message."""
     left_out: list[str] = []
     event = decode_answer(dialect.decode_event, data, left_out)
     return _note_left_out(event, left_out)
 
 
 class ReceivedCard(Struct, frozen=True):
-    """A card, and what it came as, decoded: that is what was signed."""
+    """A card, and the decoded body that it came from: signatures cover the body."""
 
     card: AgentCard
     body: dict[str, Any]
 
 
 def read_result(dialect: Dialect, operation: Operation, data: bytes | Raw) -> Any:
-    """What an operation answered; a card as a ReceivedCard."""
+    """Return the result of an operation. A card is returned as a ReceivedCard."""
     left_out: list[str] = []
     result = decode_answer(dialect.decode_result, operation, data, left_out)
-    # A message is answered in the shape of an event; of events, these two are an answer.
+    # The answer to a message has the shape of an event. Of the events, only Task and Message are valid answers.
     if operation is Operation.SEND and not isinstance(result, Task | Message):
         raise InvalidAgentResponseError("The agent answered a message with neither a task nor a message")
     if isinstance(result, AgentCard):
@@ -134,12 +135,13 @@ def read_result(dialect: Dialect, operation: Operation, data: bytes | Raw) -> An
 
 
 def _note_left_out(answer: T, left_out: list[str]) -> T:
-    """The answer, marked if something of it could not be read: nothing is lost silently (docs/decisions/0045)."""
+    """Log and mark what could not be read, so that no data is lost silently (docs/decisions/0045)."""
     if not left_out:
         return answer
     named = left_out[:MAX_NAMED]
-    # The paths also in the text: a program that has not set up logging, as the command line, shows nothing else.
-    text = "left out of the agent's answer, because it cannot be read: %s"
+    # The text contains the paths as well: a program without logging configuration, such as the command line, shows only
+    # that.
+    text = "parts of the agent's answer cannot be read and were left out: %s"
     logger.warning(text, "; ".join(named), extra={"left_out": named})
     if not isinstance(answer, Task | Message | StatusUpdate | ArtifactUpdate):
         return answer  # a page has no metadata
@@ -148,7 +150,9 @@ def _note_left_out(answer: T, left_out: list[str]) -> T:
 
 
 # ---- jsonrpc --------------------------------------------------------------------------------------------------------
-# The JSON-RPC binding: every operation is a POST to one address. Rule: an answer whose id is not ours is no answer.
+# The JSON-RPC binding: every operation is a POST to one address.
+#
+# Invariant: a response whose id differs from the request's is rejected.
 
 JSONRPC_MEDIA: Final = "application/json"
 
@@ -160,11 +164,11 @@ class JsonRpcExchange(Struct, frozen=True):
     id: str
 
     def result(self, response: HttpResponse) -> Any:  # Any: each operation has its own result
-        # JSON-RPC sends its errors with 200. Any other status is a proxy's, or an agent's that uses both.
+        # JSON-RPC sends errors with status 200. Another status comes from a proxy, or from an agent that uses both.
         if not 200 <= response.status < 300:
             raise choose_error(response, self.request.url, self._find_error(response))
         data = self._unwrap(response.body)
-        if SHAPES[self.operation].streams:  # an agent with one thing to say may answer without a stream
+        if SHAPES[self.operation].streams:  # an agent may answer a streaming request without a stream
             return read_event(self.dialect, data)
         return read_result(self.dialect, self.operation, data)
 
@@ -174,13 +178,14 @@ class JsonRpcExchange(Struct, frozen=True):
     def _unwrap(self, body: bytes) -> Raw:
         response = decode_answer(parse_response, body)
         if response.error is not None:
-            # Before the id is looked at: an agent that could not read ours answers with null (JSON-RPC 2.0 §5).
+            # Before the id is checked: an agent that could not read the request answers with a null id (JSON-RPC 2.0
+            # §5).
             raise to_error(self._to_remote_error(response.error))
         if bytes(response.id) != b'"%b"' % self.id.encode():
-            raise InvalidAgentResponseError("The agent answered another request than ours: the JSON-RPC id is not ours")
+            raise InvalidAgentResponseError("The agent answered another request: its JSON-RPC id is unknown")
         if response.result is UNSET:
             if self.operation is Operation.DELETE_PUSH:
-                return Raw(NULL)  # a2a-sdk 0.3 leaves out the null
+                return Raw(NULL)  # a2a-sdk 0.3 omits a null result
             raise InvalidAgentResponseError("The agent answered with neither a result nor an error")
         return response.result
 
@@ -188,7 +193,7 @@ class JsonRpcExchange(Struct, frozen=True):
         try:
             error = decode_answer(parse_response, response.body).error
         except InvalidAgentResponseError:
-            return None  # a proxy's page, say: the status is all there is
+            return None  # for example an HTML page from a proxy: only the status is usable
         if error is None:
             return None
         return to_error(self._to_remote_error(error), read_retry_after(response))
@@ -200,10 +205,10 @@ class JsonRpcExchange(Struct, frozen=True):
 
 
 def prepare_jsonrpc(interface: ChosenInterface, operation: Operation, request: Value) -> JsonRpcExchange:
-    """The exchange for one operation, ready to be sent."""
+    """Return the exchange for one operation, ready to be sent."""
     dialect = interface.dialect
     id = new_id()
-    if interface.tenant:  # 1.0 §8.3.2: in every request, just as the card's interface says it
+    if interface.tenant:  # 1.0 §8.3.2: in every request, exactly as in the card's interface
         request = replace(request, tenant=interface.tenant)
     params = dialect.encode_request(operation, request)
     body = format_request(id, dialect.NAMES[operation], params)
@@ -212,7 +217,7 @@ def prepare_jsonrpc(interface: ChosenInterface, operation: Operation, request: V
 
 
 # ---- rest -----------------------------------------------------------------------------------------------------------
-# The HTTP+JSON binding: a table of paths. 1.0 at the root with the tenant in front, 0.3 under its prefix.
+# The HTTP+JSON binding: a table of paths. 1.0 is at the root, with the tenant as a prefix. 0.3 has its own path prefix.
 
 _PUSHES: Final = "/tasks/{task_id}/pushNotificationConfigs"
 PATHS: Final = {
@@ -228,23 +233,23 @@ PATHS: Final = {
     Operation.DELETE_PUSH: ("DELETE", _PUSHES + "/{id}"),
     Operation.EXTENDED_CARD: ("GET", "/extendedAgentCard"),
 }
-# For agents that give no reason, as those of a2a-sdk 0.3.
+# For agents that send no reason, such as those of a2a-sdk 0.3.
 BY_STATUS: Final[dict[int, type[A2AError]]] = {
     409: TaskNotCancelableError,
     415: ContentTypeNotSupportedError,
     422: InvalidParamsError,
     501: UnsupportedOperationError,
 }
-# Where they differ; a2a-sdk 0.3 subscribes by GET alone.
+# Where 0.3 differs. a2a-sdk 0.3 accepts only GET for subscribing.
 PATHS_OF_0_3: Final = {
     Operation.SUBSCRIBE: ("GET", "/tasks/{id}:subscribe"),
     Operation.EXTENDED_CARD: ("GET", "/card"),
 }
-# 1.0 has a media type of its own (§11.1); 0.3 had none.
+# 1.0 has its own media type (§11.1), 0.3 has none.
 REST_MEDIA: Final = {"1.0": "application/a2a+json", "0.3": "application/json"}
 IN_PATH: Final = frozenset({"id", "taskId", "pushNotificationConfigId", "tenant"})
 
-MAX_LINK: Final = 8192  # characters of a Link header that are looked at
+MAX_LINK: Final = 8192  # maximum length of a Link header that is parsed, in characters
 _NEXT: Final = re.compile(r'<([^<>]*)>\s*;\s*rel="?next"?')
 _ANY: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(Any)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
@@ -264,13 +269,15 @@ class RestExchange(Struct, frozen=True):
             return read_event(self.dialect, response.body)
         result = read_result(self.dialect, self.operation, response.body)
         if isinstance(result, TaskPage) and not result.next_page_token:
-            # 0.3 lists tasks as a bare array, with no place for it; ours say it in a header (docs/decisions/0046).
+            # 0.3 lists tasks as a bare array, which has no field for the token. Our agents send it in a header
+            # (docs/decisions/0046).
             result = replace(result, next_page_token=_next_page_token(response))
         return result
 
     def event(self, event: ServerSentEvent) -> Event:
         data = event.data.encode()
-        # 1.0 §11.7 names no form for an error amid a stream: some name the event, some send the body of an HTTP error.
+        # 1.0 §11.7 defines no form for an error within a stream. Some agents name the event, some send the body of an
+        # HTTP error.
         if event.event == "error" or data.startswith(b'{"error"'):
             error = self._find_error(data)
             if error is not None:
@@ -285,9 +292,10 @@ class RestExchange(Struct, frozen=True):
         match value:
             case {"error": {"code": int(code), "message": str(text)} as error}:  # google.rpc.Status, 1.0 §11.6
                 data = error.get("details")
-            case {"code": int(code), "message": str(text)}:  # 0.3 leaves the form open; this is ours
+            # 0.3 leaves the form open, this is the form of this project.
+            case {"code": int(code), "message": str(text)}:
                 data = value.get("data")
-            case {"message": str(text)}:  # and this is a2a-sdk 0.3's
+            case {"message": str(text)}:  # the form of a2a-sdk 0.3
                 code = status
                 data = None
             case _:
@@ -296,19 +304,19 @@ class RestExchange(Struct, frozen=True):
         return to_error(RemoteError(code, text, data, violations), retry_after, self._by_status(code))
 
     def _by_status(self, code: int) -> type[A2AError]:
-        """What an HTTP status means where nothing else is said."""
-        # Without a task in its path, a 404 says that the path is wrong and not that a task is missing.
+        """Return the error class for an HTTP status without further information."""
+        # If the path has no task id, a 404 means that the path is wrong, not that a task is missing.
         if code == 404 and self.task_id:
             return TaskNotFoundError
         return BY_STATUS.get(code, A2AServerError)
 
 
 def _next_page_token(response: HttpResponse) -> str:
-    """The token in the link to the next page (RFC 8288); empty if there is no such link."""
+    """Return the token in the link to the next page (RFC 8288), or an empty string."""
     link = _NEXT.search(response.headers.get("link", "")[:MAX_LINK])
     if link is None:
         return ""
-    # Not urlsplit: it raises an exception about what comes before the query, which is of no interest here.
+    # Not urlsplit: it raises errors about the part before the query, which is not used here.
     query: str = link[1].partition("?")[2].partition("#")[0]
     fields = parse_qs(query)
     tokens: list[str] = fields.get("pageToken") or fields.get("cursor") or [""]
@@ -316,11 +324,11 @@ def _next_page_token(response: HttpResponse) -> str:
 
 
 def prepare_rest(interface: ChosenInterface, operation: Operation, request: Value) -> RestExchange:
-    """The exchange for one operation, ready to be sent."""
+    """Return the exchange for one operation, ready to be sent."""
     dialect = interface.dialect
     method, template = PATHS[operation]
     if dialect.VERSION == v03.VERSION:
-        dialect = v03_rest  # 0.3 has one JSON for JSON-RPC and another for REST
+        dialect = v03_rest  # 0.3 has one JSON encoding for JSON-RPC and another for REST
         method, template = PATHS_OF_0_3.get(operation, PATHS[operation])
     path = _fill_in(template, request)
     base = interface.url.rstrip("/")
@@ -338,7 +346,7 @@ def prepare_rest(interface: ChosenInterface, operation: Operation, request: Valu
 
 
 def _fill_in(template: str, request: Value) -> str:
-    """The path with the ids of the request in it."""
+    """Return the path with the ids of the request in it."""
     path = template
     for name in ("id", "task_id"):
         place = f"{{{name}}}"
@@ -348,15 +356,15 @@ def _fill_in(template: str, request: Value) -> str:
 
 
 def _quote_segment(value: str) -> str:
-    # Quoting does not help here: "%2e%2e" is the same step to whoever resolves the path on the way. And without an id,
-    # the path is that of the whole collection.
+    # Quoting does not help: programs that resolve the path on the way treat "%2e%2e" as "..". And with an empty id the
+    # path is that of the whole collection.
     if value in ("", ".", ".."):
-        raise InvalidParamsError(f"Over REST an id cannot be {value!r}: the path would lead elsewhere")
+        raise InvalidParamsError(f"Over REST an id cannot be {value!r}: it would change the path")
     return quote(value, safe="")
 
 
 def _to_query(body: bytes) -> str:
-    """The fields of a request that has no body as a query (1.0 §11.5), without those that stand in the path."""
+    """Encode the fields of a request without a body as a query (1.0 §11.5), except those that are in the path."""
     fields: dict[str, str] = {}
     for name, value in decode(body, _OBJECT).items():
         if name in IN_PATH:
@@ -371,19 +379,19 @@ def _to_query(body: bytes) -> str:
 
 
 # ---- webhooks -------------------------------------------------------------------------------------------------------
-# What an agent of ours tells of its webhooks: an addition to A2A, of which other agents know nothing.
+# Webhook status and redelivery: an extension of this project that other agents do not have.
 
 _PATH: Final = "/webhooks"
 
 
 class WebhookStatus(Value, frozen=True):
-    """How far a webhook has got with the events of its task."""
+    """The delivery progress of one webhook of a task."""
 
     task_id: str
     id: str
     url: str
     state: str
-    """"active", or "failed": then its events are dead letters, until it is set again or redelivered."""
+    """"active", or "failed": then its events are dead letters until the webhook is set again or redelivered."""
     a2a_version: str = "1.0"
     delivered: int = 0
     undelivered: int = 0
@@ -405,13 +413,15 @@ class WebhookExchange(Struct, frozen=True):
     def result(self, response: HttpResponse) -> list[WebhookStatus]:
         if response.status != 200:
             if response.status in (404, 405) and b'"TASK_NOT_FOUND"' not in response.body:
-                raise UnsupportedOperationError("The agent tells nothing of its webhooks: it has none, or is not ours")
+                raise UnsupportedOperationError(
+                    "The agent has no webhook status. Either its webhooks are off, or it is not an apcore-a2a agent"
+                )
             RestExchange(self.request, Operation.GET_PUSH, v1, self.task_id).result(response)
         return decode_answer(decode, response.body, _ANSWER).webhooks
 
 
 def ask_status(interface: ChosenInterface, task_id: str) -> WebhookExchange:
-    """Those of a task, or with no task the dead ones of the caller."""
+    """Ask for the webhooks of a task, or without a task for the caller's dead letters."""
     query: dict[str, str] = {}
     if task_id:
         query["taskId"] = task_id

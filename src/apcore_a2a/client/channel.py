@@ -1,6 +1,6 @@
-"""The way to one agent: discovers it, authenticates, sends, repeats what may be repeated, and bounds every wait.
+"""The connection to one agent: discovery, authentication, sending, retries and timeouts.
 
-Rule: every request of a client leaves through here, and with credentials only for an origin that the caller trusts.
+Invariant: every request of a client passes through here. Credentials go only to an origin that the caller trusts.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 class EventWithId(NamedTuple):
-    """An event, and the id of its frame ("" if it had none)."""
+    """An event, and the id of its SSE frame ("" if the frame has none)."""
 
     event: Event
     id: str
 
 
 class Channel:
-    """One agent, as the client sees it: everything it asks goes through `call` or `events`."""
+    """One agent as the client sees it. Every request goes through `call`, `ask` or `events`."""
 
     def __init__(
         self,
@@ -56,16 +56,16 @@ class Channel:
         self.defaults = defaults
         self._http = http
         self.discovery = Discovery(url, settings, ttl=card_ttl, fetch=self._fetch_card)
-        # Opened at the first request: a client is made outside of an event loop, connections belong to one.
+        # Opened at the first request: a client is created outside an event loop, but connections belong to one.
         self._transport: Transport | None = None
         self._closed = False
 
     async def call(
         self, operation: Operation, request: Value, options: ResolvedOptions, *, retry: Retry | None = None
     ) -> Any:  # Any: each operation has its own result
-        """One request and its typed answer, within the call's timeout however often it is tried."""
+        """Send one request and return its typed result. The timeout covers all attempts together."""
         policy = retry or self.settings.retry
-        # The key is made once, out here: all attempts must carry the same one.
+        # Created once, outside the attempts, because all of them must carry the same key.
         options = with_idempotency_key(operation, options, policy)
 
         async def attempt() -> Any:
@@ -79,7 +79,7 @@ class Channel:
         return await self._exchange(exchange.request, exchange.result, options)
 
     async def ask(self, prepare: Callable[[ChosenInterface], WebhookExchange], options: ResolvedOptions) -> Any:
-        """One question that is no operation of A2A, and its answer."""
+        """Send one request that is not an operation of A2A, and return its result."""
         async with call_deadline(options.timeout):
             exchange = prepare(await self.discovery.interface())
             return await self._exchange(exchange.request, exchange.result, options)
@@ -92,16 +92,16 @@ class Channel:
         except UnauthenticatedError:
             if options.auth is None or not options.auth.renew():
                 raise
-        # Refused, so not begun: even a message may be sent once more, with the renewed credentials.
+        # A rejected request was not executed, so even a message may be sent again, with the renewed credentials.
         return read(await self._send(request, options))
 
     async def events(
         self, operation: Operation, request: Value, options: ResolvedOptions, last_id: str = ""
     ) -> AsyncGenerator[EventWithId]:
-        """The events of one connection. The call's timeout is for its first byte; after that, silence is bounded.
+        """Yield the events of one connection. The call's timeout covers the first byte, `idle_timeout` the rest.
 
         Args:
-            last_id: Ask the agent to play back what came after the event of this id.
+            last_id: Ask the agent to replay the events after this id.
         """
         if last_id:
             options = replace(options, headers={**options.headers, "Last-Event-ID": last_id})
@@ -112,7 +112,7 @@ class Channel:
                 response = await self._open_stream(exchange, options, stack)
                 is_stream = _is_stream(response)
                 body = b""
-                if not is_stream:  # an error, or an agent with a single thing to say
+                if not is_stream:  # an error, or a single answer instead of a stream
                     body = await read_all(response, self.settings.max_response)
             if not is_stream:
                 yield EventWithId(exchange.result(HttpResponse(response.status, response.headers, body)), "")
@@ -122,14 +122,14 @@ class Channel:
                     yield event
 
     async def _open_stream(self, exchange: Exchange, options: ResolvedOptions, stack: AsyncExitStack) -> HttpStream:
-        """The answer, its body unread; `stack` closes it."""
+        """Return the response with its body unread. `stack` closes it."""
         for _ in range(2):
             request = await self._complete_headers(exchange.request, options)
             opened = self._get_transport().stream(request, self.settings.idle_timeout)
             response = await stack.enter_async_context(opened)
             if response.status != 401:
                 break
-            # Refused, so not begun: once more, if there may be other credentials to show.
+            # A rejected request was not executed: try once more if other credentials may be available.
             if options.auth is None or not options.auth.renew():
                 break
         return response
@@ -142,14 +142,14 @@ class Channel:
             except ValueError as error:
                 raise InvalidAgentResponseError(f"The agent's stream cannot be read: {error}") from error
             for frame in frames:
-                if frame.data:  # an empty frame is somebody's keep-alive
+                if frame.data:  # an empty frame is a keep-alive
                     yield EventWithId(exchange.event(frame), frame.id)
 
     async def _check_streaming(self) -> None:
         card = await self.discovery.card()
-        # `is False`: an agent that says nothing about streaming (None) may well do it, so it is asked.
+        # `is False`: an agent that does not declare streaming (None) may support it, so the request is sent.
         if card.capabilities.streaming is False:
-            raise UnsupportedOperationError("The agent does not stream; use send_message, or wait for the task")
+            raise UnsupportedOperationError("The agent does not stream. Use send_message, or wait for the task")
 
     async def _prepare(self, operation: Operation, request: Value) -> Exchange:
         interface = await self.discovery.interface()
@@ -157,7 +157,7 @@ class Channel:
         return prepare(interface, operation, request)
 
     async def _fetch_card(self, request: HttpRequest) -> HttpResponse:
-        """For the card: the answer whatever its status, but not while the agent merely asks to come back later."""
+        """Fetch the card: return the response with any status, but retry while the agent is overloaded (429, 503)."""
 
         async def attempt() -> HttpResponse:
             response = await self._send(request, self.defaults, MAX_CARD)
@@ -167,7 +167,7 @@ class Channel:
 
         try:
             async with call_deadline(self.defaults.timeout) as deadline:
-                # No operation of A2A fetches the public card. This one is a read as well, so it is repeated as such.
+                # No A2A operation fetches the public card. It is a read, so it is retried like one.
                 return await repeat(self.settings.retry, Operation.EXTENDED_CARD, attempt, deadline)
         except OverloadedError as error:
             status = int(error.metadata["status"])
@@ -178,7 +178,7 @@ class Channel:
         return await self._get_transport().request(request, limit or self.settings.max_response)
 
     async def _complete_headers(self, request: HttpRequest, options: ResolvedOptions) -> HttpRequest:
-        """The request with credentials, and with the caller's own headers in place of any of ours."""
+        """Return the request with credentials. The caller's own headers replace the client's."""
         if options.auth is not None:
             context = AuthContext(self.discovery.known_card, self.discovery.trusted, self._send_without_credentials)
             request = with_headers(request, await options.auth.headers(context))
@@ -187,7 +187,7 @@ class Channel:
         return request
 
     async def _send_without_credentials(self, request: HttpRequest) -> HttpResponse:
-        """For an `Auth` that fetches its tokens: asked with our credentials, it would ask itself for them."""
+        """Send a request for an `Auth` that fetches tokens. With credentials, the `Auth` would wait for itself."""
         return await self._get_transport().request(request, MAX_CARD)
 
     def _get_transport(self) -> Transport:
@@ -204,31 +204,32 @@ class Channel:
 
 
 def _is_stream(response: HttpStream) -> bool:
-    # What failed is an error, whatever a proxy calls it. Media types have no case (RFC 9110 §8.3.1).
+    # A response with another status is an error, whatever its media type. Media types are case-insensitive (RFC 9110
+    # §8.3.1).
     media_type = response.headers.get("content-type", "").lower()
     return response.status == 200 and media_type.startswith("text/event-stream")
 
 
 @asynccontextmanager
 async def call_deadline(seconds: float | None) -> AsyncIterator[float | None]:
-    """The wait of a caller: gives the deadline on the loop's clock, and an A2AConnectionError when it has passed."""
+    """Bound a wait. Yields the deadline on the loop's clock. Raises A2AConnectionError when it has passed."""
     try:
         async with asyncio.timeout(seconds) as scope:
             yield scope.when()
     except TimeoutError as error:
         if not scope.expired():
-            raise  # not ours: of a token provider, say
-        text = f"The agent did not answer within {seconds:g} seconds; pass timeout= to wait longer"
+            raise  # another timeout, for example of a token provider
+        text = f"The agent did not answer within {seconds:g} seconds. Pass timeout= to wait longer"
         raise A2AConnectionError(text) from error
 
 
 def with_idempotency_key(operation: Operation, options: ResolvedOptions, retry: Retry) -> ResolvedOptions:
-    """The options with an Idempotency-Key if the request may be repeated although it may have arrived."""
+    """Return the options with an Idempotency-Key if the request may be sent again although it may have arrived."""
     if not retry.sends or operation not in SENDS:
         return options
     for name in options.headers:
         if name.lower() == "idempotency-key":
-            return options  # the caller's own: it may be meant for more than one call
+            return options  # set by the caller, who may use it for several calls
     return replace(options, headers={**options.headers, "Idempotency-Key": new_id()})
 
 
@@ -237,17 +238,17 @@ def with_idempotency_key(operation: Operation, options: ResolvedOptions, retry: 
 
 
 def open_transport(http: "httpx.AsyncClient | Transport | None") -> Transport:
-    """The transport of a client: the caller's own, one over the caller's `httpx.AsyncClient`, or aiohttp.
+    """Return the transport of a client: the caller's own, one over the caller's `httpx.AsyncClient`, or aiohttp.
 
-    The libraries load here, at the first call: an import of the client must not cost what it may never use.
+    The libraries are imported here, at the first call, so that an import of the client does not load unused libraries.
     """
     if http is None:
         from apcore_a2a.client.aiohttp_transport import AiohttpTransport
 
         return AiohttpTransport()
-    library = sys.modules.get("httpx")  # whoever made an httpx client has loaded it
+    library = sys.modules.get("httpx")  # if the caller created an httpx client, the module is loaded
     if library is not None and isinstance(http, library.AsyncClient):
         from apcore_a2a.client.httpx_transport import HttpxTransport
 
         return HttpxTransport(http)
-    return cast(Transport, http)  # it is no httpx client, so it is what is left
+    return cast(Transport, http)  # not an httpx client, so a Transport

@@ -1,6 +1,6 @@
-"""`A2AClient`: one method per A2A operation, for any agent, whatever version and binding its card offers.
+"""`A2AClient`: one method for each A2A operation, for any agent, protocol version and binding.
 
-Rule: this file says what a caller can do. How it travels is in channel.py, how streams survive in streaming.py.
+This module contains the public API. channel.py sends the requests, and streaming.py keeps streams alive.
 """
 
 import asyncio
@@ -58,26 +58,26 @@ from apcore_a2a.protocol.model import (
 if TYPE_CHECKING:
     import httpx
 
-MAX_PAGES: Final = 1_000  # of the webhooks of one task
+MAX_PAGES: Final = 1_000  # limit for the list of webhooks of one task
 
 
 class A2AClient:
     """Calls a remote A2A agent.
 
-    Every method takes `auth`, `timeout` and `headers` for that call alone, and raises an `A2AError`:
-    `A2AConnectionError` if the agent cannot be reached in time, `A2ADiscoveryError` if its card cannot be had or
-    trusted, and the class of errors.py that the agent's own error belongs to.
+    Every method accepts `auth`, `timeout` and `headers` for that call alone. Errors are subclasses of `A2AError`:
+    `A2AConnectionError` if the agent cannot be reached in time, `A2ADiscoveryError` if its card cannot be fetched or
+    trusted, and otherwise the class of errors.py for the error that the agent returned.
 
     Args:
         url: The agent's base address (the card is at a well-known place below it), or the address of its card.
-        auth: `"Bearer …"`, a bare token, an async function that gives one, or an `Auth` such as `ApiKeyAuth`.
-        timeout: Seconds for one call, all its attempts together. Streams go on as long as they are not silent.
-        card_ttl: Seconds for which the card is used without asking whether it has changed.
-        http: An `httpx.AsyncClient` of yours to use instead of the built-in transport.
+        auth: `"Bearer …"`, a bare token, an async function that returns one, or an `Auth` such as `ApiKeyAuth`.
+        timeout: Seconds for one call, all its attempts together. For a stream it bounds only the first byte.
+        card_ttl: Seconds for which the card is cached before the client asks whether it has changed.
+        http: Your own `httpx.AsyncClient`, in place of the built-in transport.
         options: See `ClientOptions`.
 
     Raises:
-        ValueError: `url` is not an http or https address, or an option makes no sense.
+        ValueError: `url` is not an http or https address, or an option is invalid.
 
     Example:
         >>> client = A2AClient("https://agent.example.com", auth="Bearer …", timeout=60)
@@ -112,7 +112,7 @@ class A2AClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections. An `httpx.AsyncClient` that was passed in stays open.
+        """Close the connections. An `httpx.AsyncClient` passed in stays open.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -122,7 +122,7 @@ class A2AClient:
 
     @property
     async def agent_card(self) -> AgentCard:
-        """The agent's card: `await client.agent_card`. Fetched at first use, then kept for `card_ttl`.
+        """The agent's card: `await client.agent_card`. Fetched at first use, then cached for `card_ttl` seconds.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -132,7 +132,7 @@ class A2AClient:
         return await self._channel.discovery.card()
 
     async def discover(self) -> AgentCard:
-        """The agent's card, as `await client.agent_card` gives it.
+        """Return the agent's card, as `await client.agent_card` does.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -141,7 +141,7 @@ class A2AClient:
         return await self.agent_card
 
     async def refresh_card(self) -> AgentCard:
-        """The agent's card, asked for now.
+        """Fetch the agent's card now, and return it.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -168,9 +168,9 @@ class A2AClient:
         )
 
     async def extended_card(self, **options: Unpack[CallOptions]) -> AgentCard:
-        """The card that the agent shows to authenticated callers.
+        """Return the card that the agent shows to authenticated callers.
 
-        It takes the place of `agent_card`, unless it was asked for with credentials of its own.
+        It replaces `agent_card`, unless the call has credentials of its own.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -181,7 +181,7 @@ class A2AClient:
         card = received.card
         discovery = self._channel.discovery
         discovery.verify(card, received.body, self.url)
-        # What other credentials may see is not for the calls that go without them.
+        # A card fetched with other credentials must not be used for calls without them.
         if "auth" not in options:
             discovery.use_extended_card(card)
         return card
@@ -189,18 +189,18 @@ class A2AClient:
     async def send_message(
         self, message: Sendable, *, wait: bool = True, **options: Unpack[SendOptions]
     ) -> Task | Message:
-        """Send a message and wait for the answer: a `Task` that has ended or waits for input, or a bare `Message`.
+        """Send a message and wait for the answer: a `Task` that has ended or waits for input, or a `Message`.
 
-        An agent may answer before its task is done; then the task is waited for, within the same `timeout`. With
-        `configuration=SendConfiguration(return_immediately=True)` it comes back as soon as it exists.
+        If the agent answers before its task is done, the client waits for the task, within the same `timeout`. With
+        `configuration=SendConfiguration(return_immediately=True)` the call returns as soon as the task exists.
 
         Args:
             message: A text, a dict (data, or a whole message if it has `parts`), `Part`s, or a `Message`.
-            wait: False for the agent's first answer as it is, although its task may still be under way.
+            wait: False returns the agent's first answer, even if its task is still running.
             options: See `SendOptions`.
 
         Raises:
-            A2AConnectionError: no answer in time, or a task that is still under way; the error then names it.
+            A2AConnectionError: no answer in time, or the task is still running. Then the error names the task.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -221,7 +221,7 @@ class A2AClient:
     async def _wait_for_rest(
         self, task: Task, configuration: SendConfiguration, options: ResolvedOptions, started: float
     ) -> Task:
-        """The task of a message, at rest, within the timeout of a call that has `started` on the loop's clock."""
+        """Wait until the task of a message rests. The timeout counts from `started` on the loop's clock."""
         deadline = None
         if options.timeout is not None:
             deadline = started + options.timeout
@@ -232,19 +232,19 @@ class A2AClient:
                 return await waiting
         except TimeoutError as error:
             if not scope.expired():
-                raise  # not ours: of a token provider, say
-            text = f"Task {name} is still under way after {options.timeout:g} seconds"
-            raise A2AConnectionError(f"{text}; wait() waits for it, timeout= for longer") from error
+                raise  # another timeout, for example of a token provider
+            text = f"Task {name} is still running after {options.timeout:g} seconds"
+            raise A2AConnectionError(f"{text}. Call wait(), or pass a longer timeout=") from error
         except A2AConnectionError as error:
-            # The caller has not seen the task: without its id it could not be found again.
-            text = f"Task {name} may go on, and wait() waits for it, but the agent is lost: {error}"
+            # The caller has not seen the task yet, and cannot find it again without its id.
+            text = f"The connection is lost, but task {name} may still be running. Call wait(). {error}"
             raise A2AConnectionError(text, sent=error.sent) from error
 
     def stream_message(self, message: Sendable, **options: Unpack[SendOptions]) -> AsyncGenerator[Event]:
-        """Send a message and follow what becomes of it, until the task ends or waits for input.
+        """Send a message and yield its events, until the task ends or waits for input.
 
-        Yields `Task`, `StatusUpdate` and `ArtifactUpdate`, or one `Message`. A broken connection is taken up again:
-        what follows is the next event, or a `Task` that stands for everything before.
+        Yields `Task`, `StatusUpdate` and `ArtifactUpdate`, or one `Message`. A broken connection is resumed: then the
+        next item is the next event, or a `Task` that includes all missed events.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -255,7 +255,7 @@ class A2AClient:
         return EventStream(self._channel, self._resolve(options)).run(request)
 
     def resubscribe(self, task_id: str, **options: Unpack[CallOptions]) -> AsyncGenerator[Event]:
-        """Follow a task that is under way, from its present state on, as `stream_message` does.
+        """Subscribe to a running task: yield its present state and then its events, as `stream_message` does.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -266,14 +266,14 @@ class A2AClient:
         return stream.run(SubscribeToTask(id=task_id))
 
     async def wait(self, task: Task | str, *, within: float | None = None, **options: Unpack[CallOptions]) -> Task:
-        """The task once it has ended, or waits for input or authorization.
+        """Wait until a task ends, or waits for input or authorization. Return the task.
 
         Args:
             task: The task or its id.
-            within: Seconds to wait at most; the task goes on.
+            within: Maximum number of seconds to wait. The task keeps running.
 
         Raises:
-            TimeoutError: the task is still under way after `within` seconds.
+            TimeoutError: the task is still running after `within` seconds.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -291,7 +291,7 @@ class A2AClient:
     async def get_task(
         self, task_id: str, *, history_length: int | None = None, **options: Unpack[CallOptions]
     ) -> Task:
-        """A task as it is now; `history_length` bounds how many messages come with it, the last ones.
+        """Return the present state of a task, with at most `history_length` messages, the latest ones.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -305,7 +305,7 @@ class A2AClient:
     async def cancel_task(
         self, task_id: str, *, metadata: Metadata | None = None, **options: Unpack[CallOptions]
     ) -> Task:
-        """Ask the agent to stop; the task as it is then. One that has ended is a `TaskNotCancelableError`.
+        """Cancel a task and return it. A task that has already ended raises `TaskNotCancelableError`.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -318,11 +318,11 @@ class A2AClient:
     async def list_tasks(
         self, context_id: str | None = None, limit: int | None = None, **options: Unpack[ListOptions]
     ) -> TaskPage:
-        """One page of the caller's tasks, newest first; `page.next_page_token` leads to the next.
+        """Return one page of the caller's tasks, newest first. `page.next_page_token` is the token of the next page.
 
         Args:
             context_id: Only the tasks of this conversation.
-            limit: As many tasks at most: another name of `page_size`, but more than a page may hold is a full page.
+            limit: Maximum number of tasks: the same as `page_size`, but capped at the largest page size.
             options: See `ListOptions`.
 
         Example:
@@ -332,14 +332,14 @@ class A2AClient:
         """
         if limit is not None:
             if "page_size" in options:
-                raise TypeError("limit and page_size are two names of one thing: pass one of them")
+                raise TypeError("limit and page_size mean the same: pass only one of them")
             options["page_size"] = min(limit, MAX_PAGE_SIZE)
         request = _take_filters(context_id, options)
         page: TaskPage = await self._call(Operation.LIST, request, options)
         return page
 
     async def iter_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> AsyncGenerator[Task]:
-        """All the caller's tasks, page after page.
+        """Yield all tasks of the caller, page by page.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -355,7 +355,7 @@ class A2AClient:
     async def set_push_config(
         self, task_id: str, config: PushConfig | str, **options: Unpack[CallOptions]
     ) -> PushConfig:
-        """Have the events of a task sent to a webhook: a URL, or a `PushConfig` with token and authentication.
+        """Send the events of a task to a webhook: a URL, or a `PushConfig` with token and authentication.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -369,7 +369,7 @@ class A2AClient:
         return stored
 
     async def get_push_config(self, task_id: str, config_id: str = "", **options: Unpack[CallOptions]) -> PushConfig:
-        """One webhook of a task. Agents of 0.3 know the only one of a task without its id, over JSON-RPC.
+        """Return one webhook of a task. Over JSON-RPC, 0.3 agents return a task's only webhook without an id.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -380,7 +380,7 @@ class A2AClient:
         return config
 
     async def list_push_configs(self, task_id: str, **options: Unpack[CallOptions]) -> list[PushConfig]:
-        """Every webhook of a task.
+        """Return all webhooks of a task.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -394,11 +394,11 @@ class A2AClient:
                 configs += page.configs
                 count += 1
                 if count == MAX_PAGES:
-                    raise InvalidAgentResponseError(f"The agent's list of webhooks has no end after {MAX_PAGES} pages")
+                    raise InvalidAgentResponseError(f"The agent's list of webhooks is longer than {MAX_PAGES} pages")
         return configs
 
     async def delete_push_config(self, task_id: str, config_id: str, **options: Unpack[CallOptions]) -> None:
-        """Send no further events to a webhook.
+        """Delete a webhook: no further events are sent to it.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -407,7 +407,9 @@ class A2AClient:
         await self._call(Operation.DELETE_PUSH, PushConfigRef(task_id=task_id, id=config_id), options)
 
     async def webhooks(self, task_id: str = "", **options: Unpack[CallOptions]) -> list[WebhookStatus]:
-        """How far the webhooks of a task have got; without a task, yours that were given up. Agents of ours tell it.
+        """Return the delivery status of a task's webhooks, or without a task the caller's dead letters.
+
+        Only apcore-a2a agents support this.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -420,7 +422,9 @@ class A2AClient:
         return found
 
     async def redeliver(self, task_id: str, config_id: str = "", **options: Unpack[CallOptions]) -> list[WebhookStatus]:
-        """Have an agent of ours try again what a webhook of a task has not got, or all of them.
+        """Deliver the dead letters of one webhook of a task, or of all its webhooks, again.
+
+        Only apcore-a2a agents support this.
 
         Example:
             >>> async def main(client: A2AClient) -> None:
@@ -438,14 +442,14 @@ class A2AClient:
     async def _pages(
         self, operation: Operation, request: ListTasks | ListPushConfigs, options: CallOptions
     ) -> AsyncGenerator[Any]:  # Any: each list has its own pages
-        """A list, page after page."""
+        """Yield the pages of a list."""
         while True:
             page = await self._call(operation, request, options)
             yield page
             if not page.next_page_token:
                 return
-            if page.next_page_token == request.page_token:  # for ever, otherwise
-                raise InvalidAgentResponseError("The agent's list leads back to the page it came from")
+            if page.next_page_token == request.page_token:  # otherwise the loop would never end
+                raise InvalidAgentResponseError("The agent's list never ends: a page names itself as the next page")
             request = replace(request, page_token=page.next_page_token)
 
     async def _call(self, operation: Operation, request: Value, options: CallOptions) -> Any:
@@ -453,8 +457,8 @@ class A2AClient:
 
 
 def _take_request(message: Sendable, options: SendOptions) -> SendMessage:
-    """The request, from those of the options that belong into it; the others stay in `options`."""
-    # pop: what is left over must be options of a call, or `resolve_options` refuses it.
+    """Build the request from the options that belong to it. The others stay in `options`."""
+    # pop: the remaining options must be call options, otherwise `resolve_options` rejects them.
     composed = to_message(
         message,
         skill=options.pop("skill", None),
@@ -467,8 +471,8 @@ def _take_request(message: Sendable, options: SendOptions) -> SendMessage:
 
 
 def _take_filters(context_id: str | None, options: ListOptions) -> ListTasks:
-    """The request, from those of the options that belong into it; the others stay in `options`."""
+    """Build the request from the options that belong to it. The others stay in `options`."""
     given: dict[str, Any] = {}
     for name in LIST_FILTERS & options.keys():
-        given[name] = options.pop(name)  # type: ignore[misc]  # its keys, every one of them
+        given[name] = options.pop(name)  # type: ignore[misc]  # only keys of the TypedDict
     return ListTasks(context_id=context_id or "", **given)

@@ -1,6 +1,6 @@
-"""The card of a remote agent: fetched, checked, kept while it is fresh, then asked for again with its ETag.
+"""The card of a remote agent: fetched, verified, cached, and revalidated with its ETag.
 
-Rule: one fetch at a time, however many calls wait for it. Nothing of a card is used before its signature holds.
+Invariants: one fetch at a time, however many calls wait for it. A card is not used before its signature is verified.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ Fetch = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 class Discovery:
-    """What a client knows of its agent."""
+    """The client's knowledge of its agent: the card and the chosen interface."""
 
     def __init__(self, url: str, settings: ClientSettings, *, ttl: float, fetch: Fetch) -> None:
         self._urls = card_urls(url)
@@ -51,38 +51,38 @@ class Discovery:
         self._public: AgentCard | None = None
         self._extended: AgentCard | None = None
         self._interface: ChosenInterface | None = None
-        self._fresh_until = 0.0  # on time.monotonic's clock
+        self._fresh_until = 0.0  # on the time.monotonic clock
         self._fetches = 0
-        # If-None-Match and If-Modified-Since, as the last card asks for them; they are for the first of `_urls`.
+        # If-None-Match and If-Modified-Since for the last card, which came from the first of `_urls`.
         self._conditions: dict[str, str] = {}
         self._lock = asyncio.Lock()
 
     @property
     def known_card(self) -> AgentCard | None:
-        """The card at hand, fresh or not."""
+        """The cached card, fresh or stale."""
         return self._extended or self._public
 
     async def card(self, *, refresh: bool = False) -> AgentCard:
-        """The card, fetched if there is none or it is not fresh any more."""
+        """Return the card. Fetch it if it is missing or stale."""
         if refresh or self._public is None or time.monotonic() >= self._fresh_until:
             seen = self._fetches
             async with self._lock:
-                if self._fetches == seen:  # else another call fetched it while this one waited
+                if self._fetches == seen:  # otherwise another call fetched it while this one waited
                     await self._update()
         assert self.known_card is not None
         return self.known_card
 
     async def interface(self) -> ChosenInterface:
-        """The interface to call, chosen anew whenever the card changes."""
+        """Return the interface to call. It is chosen again whenever the card changes."""
         card = await self.card()
         if self._interface is None:
             self._interface = choose_interface(card, self._settings, self.trusted)
         return self._interface
 
     def use_extended_card(self, extended: AgentCard) -> None:
-        """Use the extended card in place of the public one, until the latter has a new version (1.0 §3.1.11)."""
+        """Use the extended card instead of the public one, until the public card has a new version (1.0 §3.1.11)."""
         self._extended = extended
-        self._interface = None  # it may offer others
+        self._interface = None  # the extended card may offer other interfaces
 
     async def _update(self) -> None:
         url, response = await self._find()
@@ -94,7 +94,7 @@ class Discovery:
             self._interface = None
             self._look_first_at(url)
             self._conditions = _conditions(response.headers)
-        # The agent may shorten the time that the caller chose, never lengthen it.
+        # The agent may shorten the caller's card_ttl, but not lengthen it.
         self._fresh_until = time.monotonic() + min(self._ttl, _max_age(response.headers))
         self._fetches += 1
 
@@ -103,7 +103,7 @@ class Discovery:
         self._urls = (url, *others)
 
     async def _find(self) -> tuple[str, HttpResponse]:
-        """The first place that has a card."""
+        """Return the first URL that has a card, and its response."""
         headers = {"Accept": "application/json", VERSION_HEADER: self._settings.version or "1.0"}
         conditions = self._conditions
         response = HttpResponse(0, {})
@@ -114,11 +114,12 @@ class Discovery:
                 raise A2ADiscoveryError(f"The agent card at {url} cannot be read: {error}", url=url) from error
             if response.status == 200:
                 return url, response
-            if response.status == _NOT_MODIFIED and conditions:  # unasked for, it would leave us without a card
+            # An unsolicited 304 would leave the client without a card.
+            if response.status == _NOT_MODIFIED and conditions:
                 return url, response
-            conditions = {}  # they belong to the first place
-            # "Not here" sends us on to the next place; anything else is an answer. Some hosts say 403 or 405 of a path
-            # that they do not have.
+            conditions = {}  # they are valid for the first URL only
+            # "Not found" continues with the next URL. Any other status is final. Some hosts answer 403 or 405 for a
+            # path that does not exist.
             if response.status not in (403, 404, 405, 410):
                 break
         raise A2ADiscoveryError(
@@ -126,11 +127,12 @@ class Discovery:
         )
 
     def _parse(self, body: bytes, url: str) -> AgentCard:
-        """The card in the bytes, if it is one and is signed as it should be."""
+        """Decode and verify the card in the body."""
         try:
             check(body)
-            card = v03.decode_card(body)  # despite its name: cards of 0.3, of 1.0, and for both
-            raw = decode(body, _BODY)  # as it came: what was signed may have fields that the model does not know
+            card = v03.decode_card(body)  # despite its name it reads cards of 0.3, of 1.0, and of both
+            # The body as received: the signed payload may have fields that the model does not know.
+            raw = decode(body, _BODY)
         except ParseError as error:
             raise A2ADiscoveryError(f"Invalid JSON in the agent card at {url}", url=url) from error
         except (InvalidParamsError, InvalidRequestError) as error:
@@ -139,21 +141,21 @@ class Discovery:
         return card
 
     def verify(self, card: AgentCard, body: Mapping[str, Any], url: str) -> None:
-        """Refuse a card whose signatures are not what the caller asked for."""
+        """Reject a card whose signatures do not satisfy the caller's policy."""
         if self._verifier is not None:
             self._verifier.check(card, body, url)
 
 
 def _hint(response: HttpResponse) -> str:
     if response.status == 401:
-        return "; pass auth="
+        return ". Pass auth="
     if response.is_redirect:
-        return "; redirects are not followed"
+        return ". Redirects are not followed"
     return ""
 
 
 def _conditions(headers: Mapping[str, str]) -> dict[str, str]:
-    """What to ask with, next time, whether the card has changed (1.0 §8.6.2)."""
+    """Return the headers of the next conditional request (1.0 §8.6.2)."""
     conditions: dict[str, str] = {}
     if "etag" in headers:
         conditions["If-None-Match"] = headers["etag"]
@@ -168,29 +170,29 @@ def _max_age(headers: Mapping[str, str]) -> float:
         return 0.0
     age = _MAX_AGE.search(control)
     if age is None:
-        return float("inf")  # nothing said: the caller's card_ttl decides
+        return float("inf")  # no directive: the caller's card_ttl decides
     return float(age[1])
 
 
 # ---- which interface is used ----------------------------------------------------------------------------------------
 # Which of a card's interfaces the client uses.
 #
-# Rule: the first, in the card's order, that it speaks (1.0 §8.3.2) and may call.
+# Invariant: it is the first, in the card's order, that the client supports (1.0 §8.3.2) and may call.
 
 BINDINGS: Final[dict[str, Binding]] = {"JSONRPC": prepare_jsonrpc, "HTTP+JSON": prepare_rest}
-# 0.2 differs from 0.3 in the card alone; a 1.0 interface without a version is a 1.0 interface.
+# 0.2 differs from 0.3 only in the card. An interface of a 1.0 card without a version is a 1.0 interface.
 SPOKEN: Final[dict[str, Dialect]] = {**DIALECTS, "0.2": DIALECTS["0.3"], "": DIALECTS["1.0"]}
 
 
 def choose_interface(card: AgentCard, settings: ClientSettings, trusted: TrustedOrigins) -> ChosenInterface:
-    """The interface to use.
+    """Return the interface to use.
 
     Raises:
         ExtensionSupportRequiredError: the agent requires an extension that the caller did not declare.
-        A2ADiscoveryError: no interface fits; the text says which there are, and why not.
+        A2ADiscoveryError: no interface is usable. The text lists the interfaces and the reason.
     """
     extensions = tuple(settings.extensions)
-    # Refused before anything leaves: the agent would refuse it, too, but after it had read the message.
+    # Checked before anything is sent: the agent would reject the request too, but after it had read the message.
     for extension in card.capabilities.extensions:
         if extension.required and extension.uri not in extensions:
             raise ExtensionSupportRequiredError(clean_line(extension.uri, MAX_TEXT))
@@ -206,7 +208,7 @@ def choose_interface(card: AgentCard, settings: ClientSettings, trusted: Trusted
 
 def _find_spoken(card: AgentCard, settings: ClientSettings) -> Iterator[tuple[AgentInterface, Dialect]]:
     for interface in card.supported_interfaces:
-        # The patch number says nothing about the protocol (1.0 §3.6): "1.0.1" is 1.0.
+        # The patch number does not change the protocol (1.0 §3.6): "1.0.1" is 1.0.
         version = ".".join(interface.protocol_version.split(".")[:2])
         dialect = SPOKEN.get(version)
         if dialect is None or interface.protocol_binding not in BINDINGS:
@@ -221,11 +223,11 @@ def _find_spoken(card: AgentCard, settings: ClientSettings) -> Iterator[tuple[Ag
 def _say_where(elsewhere: list[AgentInterface]) -> str:
     places = {_show_origin(interface.url) for interface in elsewhere}
     shown = ", ".join(sorted(places))
-    return f"The agent card points to {shown}, not to where it came from; if you trust that, pass allow_origins="
+    return f"The agent card points to another origin, {shown}. If you trust that origin, pass allow_origins="
 
 
 def _show_origin(url: str) -> str:
-    """The origin, which is what `allow_origins` takes; all of it, quoted, if it has none."""
+    """Return the origin, as `allow_origins` takes it. An address without an origin is returned whole, in quotes."""
     try:
         return clean_line(origin(url), MAX_TEXT)
     except ValueError:
@@ -236,4 +238,4 @@ def _say_what_is_offered(card: AgentCard, settings: ClientSettings) -> str:
     offers = ", ".join(f"{item.protocol_binding} {item.protocol_version}" for item in card.supported_interfaces)
     shown = clean_line(offers, MAX_TEXT) or "no interface"
     wanted = f"{settings.binding or 'JSONRPC or HTTP+JSON'}, A2A {settings.version or '1.0 or 0.3'}"
-    return f"The agent offers {shown}; this client was to use {wanted}"
+    return f"The agent offers {shown}, but this client is set to {wanted}"

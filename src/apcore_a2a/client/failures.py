@@ -1,6 +1,7 @@
-"""A remote agent's errors as ours: JSON-RPC codes, REST reasons and bare HTTP statuses become the classes of errors.py.
+"""Maps the errors of remote agents (JSON-RPC codes, REST reasons, plain HTTP statuses) to the classes of errors.py.
 
-Rule: `WIRE` read backwards is the only table. Remote text is data: cleaned, shortened, never trusted for a decision.
+Invariants: `WIRE`, read in reverse, is the only table. Remote text is untrusted: it is sanitized and truncated, and no
+decision depends on it.
 """
 
 from collections.abc import Mapping
@@ -30,15 +31,15 @@ from apcore_a2a.errors import (
 )
 
 INTERNAL: Final = WIRE[A2AError].code
-# -32603 says nothing of its own, and a failed agent is to its caller a failed server: both are an A2AServerError.
+# -32603 carries no information, and for its caller a failed agent is a failed server: both become A2AServerError.
 BY_CODE: Final = {row.code: kind for kind, row in WIRE.items() if row.code != INTERNAL}
 BY_REASON: Final = {row.reason: kind for kind, row in WIRE.items() if kind not in (A2AError, AgentError)}
 
-MAX_TEXT: Final = 500  # characters of an agent's text that we repeat
+MAX_TEXT: Final = 500  # maximum length of an agent's text in our errors, in characters
 
 
 class RemoteError(Struct, frozen=True):
-    """What an agent said went wrong."""
+    """An error as the agent reported it."""
 
     code: int
     message: str
@@ -47,11 +48,11 @@ class RemoteError(Struct, frozen=True):
 
     @property
     def info(self) -> Mapping[str, str]:
-        """The metadata of google.rpc.ErrorInfo in the data, with its reason (A2A 1.0 §9.5); empty if there is none."""
+        """The google.rpc.ErrorInfo metadata in the data, with its reason (A2A 1.0 §9.5). Empty if there is none."""
         if not isinstance(self.data, list):
             return {}
         for detail in self.data:
-            # Details of other types stand in the same list (BadRequest, say); only ErrorInfo has a reason.
+            # The list also holds details of other types, such as BadRequest. Only ErrorInfo has a reason.
             if isinstance(detail, dict) and isinstance(detail.get("reason"), str):
                 return _read_info(detail)
         return {}
@@ -67,18 +68,18 @@ def _read_info(detail: dict[str, Any]) -> dict[str, str]:
 
 
 def to_error(remote: RemoteError, retry_after: int = 1, otherwise: type[A2AError] = A2AServerError) -> A2AError:
-    """The exception for a remote error. Its text is the agent's, its values are what the agent told.
+    """Return the exception for a remote error, with the agent's text and values.
 
-    `otherwise` is for an error that neither its reason nor its code tells.
+    `otherwise` is the class for an error with an unknown reason and code.
     """
     info = dict(remote.info)
-    # The reason comes first: several of our classes share the code -32603.
+    # The reason takes precedence, because several of our classes share the code -32603.
     kind = BY_REASON.get(info.pop("reason", ""))
     if kind is None:
         kind = BY_CODE.get(remote.code, otherwise)
     error = _make_error(kind, remote, info, retry_after)
-    # Nobody has seen this exception yet, so it may still be changed. It has to be: constructors such as
-    # TaskNotFoundError's take values and write a text of their own, and the agent's text says more.
+    # The exception is not shared yet, so it may still be changed. This is necessary: constructors such as that of
+    # TaskNotFoundError take values and write their own text, but the agent's text is more precise.
     text = clean_line(remote.message, MAX_TEXT)
     if text:
         error.message = text
@@ -88,7 +89,7 @@ def to_error(remote: RemoteError, retry_after: int = 1, otherwise: type[A2AError
 
 
 def _make_error(kind: type[A2AError], remote: RemoteError, info: Mapping[str, str], retry_after: int) -> A2AError:
-    """An exception of that class, with the values its constructor asks for where the agent told them."""
+    """Return an exception of that class, with the values that the agent sent for its constructor."""
     if kind is A2AServerError:
         return A2AServerError(code=remote.code, data=remote.data)
     if kind is InvalidParamsError:
@@ -108,59 +109,59 @@ def _make_error(kind: type[A2AError], remote: RemoteError, info: Mapping[str, st
 
 
 def from_status(response: HttpResponse, url: str) -> A2AError:
-    """The error for an HTTP status that came without an A2A error in its body."""
+    """Return the error for an HTTP status without an A2A error in the body."""
     match response.status:
         case 401:
-            # The challenge names the scheme and often what is wrong with the token: the best hint there is.
+            # The challenge names the scheme, and often what is wrong with the token. It is the best hint available.
             challenge = clean_line(response.headers.get("www-authenticate", ""), MAX_TEXT)
-            return UnauthenticatedError(f"{url} asks for credentials ({challenge or 'HTTP 401'}); pass auth=")
+            return UnauthenticatedError(f"{url} requires credentials ({challenge or 'HTTP 401'}). Pass auth=")
         case 429 | 503:
             error = _too_much(response, url)
-            # Discovery turns this error into its own, which has the status as a field.
+            # Discovery converts this error to its own class, which has the status as a field.
             error.metadata = {"status": str(response.status)}
             return error
         case _ if response.is_redirect:
             target = clean_line(response.headers.get("location", ""), MAX_TEXT)
-            return A2AConnectionError(f"{url} redirects to {target or 'another place'}; redirects are not followed")
+            return A2AConnectionError(f"{url} redirects to {target or 'another address'}. Redirects are not followed")
     return A2AServerError(f"{url} answered HTTP {response.status}", code=response.status)
 
 
 def _too_much(response: HttpResponse, url: str) -> OverloadedError:
     retry_after = read_retry_after(response)
     if response.status == 429:
-        text = f"{url} is overloaded by this caller (HTTP 429); try again later"
+        text = f"{url} rejects further requests of this caller (HTTP 429). Try again later"
         return LimitExceededError(text, retry_after=retry_after)
-    return OverloadedError(f"{url} is overloaded (HTTP {response.status}); try again later", retry_after=retry_after)
+    return OverloadedError(f"{url} is overloaded (HTTP {response.status}). Try again later", retry_after=retry_after)
 
 
 def choose_error(response: HttpResponse, url: str, from_body: A2AError | None) -> A2AError:
-    """Of what the body and the status of a failed answer say, that which says more."""
+    """Return the more specific of the errors in the body and in the status of a failed response."""
     if from_body is None:
         return from_status(response, url)
-    # "Internal error" in the body says less than these statuses, which tell the caller what to do.
+    # "Internal error" in the body is less specific than these statuses, which tell the caller what to do.
     if isinstance(from_body, A2AServerError) and response.status in (401, 429, 503):
         return from_status(response, url)
     return from_body
 
 
 def read_retry_after(response: HttpResponse) -> int:
-    """The Retry-After header in seconds; one if it says nothing that can be read."""
+    """Return the Retry-After header in seconds, or one if it cannot be parsed."""
     value = response.headers.get("retry-after", "")
     if value.isdecimal():
-        return int(value[:18])  # Python refuses to convert thousands of digits
+        return int(value[:18])  # int() rejects thousands of digits
     until = _read_date(value)
     if until is None:
         return 1
-    # By the agent's own clock, if it tells the time: ours may be another.
+    # Relative to the agent's own clock, if it sends a date: the local clock may differ.
     now = _read_date(response.headers.get("date", "")) or datetime.now(UTC)
     return max(1, ceil((until - now).total_seconds()))
 
 
 def _read_date(text: str) -> datetime | None:
-    """An HTTP date (RFC 9110 §5.6.7), which is always in UTC."""
-    from email.utils import parsedate_to_datetime  # a megabyte, for an answer that hardly ever comes
+    """Parse an HTTP date (RFC 9110 §5.6.7), which is always in UTC."""
+    from email.utils import parsedate_to_datetime  # costs a megabyte, and such an answer is rare
 
     try:
         return parsedate_to_datetime(text).replace(tzinfo=UTC)
-    except (ValueError, OverflowError):  # the latter of an offset with many digits
+    except (ValueError, OverflowError):  # OverflowError: an offset with many digits
         return None

@@ -17,12 +17,12 @@ from apcore_a2a.client.transport import (
 )
 from apcore_a2a.errors import A2AConnectionError
 
-# InvalidURL is no HTTPError: an address that httpx finds too long, say, because of a page token in it.
+# InvalidURL is not an HTTPError. httpx raises it for example if a page token makes the address too long.
 FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
 
 
 class HttpxTransport:
-    """The client belongs to the caller, who closes it."""
+    """A transport over an `httpx.AsyncClient` of the caller. The caller closes that client."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -38,7 +38,7 @@ class HttpxTransport:
             yield HttpStream(response.status_code, response.headers, chunks)
 
     async def _send(self, request: HttpRequest, timeout: httpx.Timeout) -> httpx.Response:
-        # `|`: a header of the request counts more than this one. httpx would ask for gzip otherwise.
+        # `|`: a header of the request overrides this one. Without it httpx would ask for gzip.
         headers = {"accept-encoding": "identity"} | request.headers
         try:
             built = self._client.build_request(
@@ -48,18 +48,19 @@ class HttpxTransport:
                 content=request.body or None,
                 timeout=timeout,
             )
-            # Redirects are not followed even if the caller's client is set to: it would carry credentials elsewhere.
+            # Never follow redirects, even if the caller's client is configured to: credentials would go to another
+            # server.
             return await self._client.send(built, stream=True, follow_redirects=False)
         except FAILURES as error:
             raise _translate(error, request.url) from error
 
     async def close(self) -> None:
-        """Nothing of ours to close."""
+        """Do nothing: the httpx client belongs to the caller."""
 
 
 async def _chunks(response: httpx.Response) -> AsyncGenerator[bytes]:
     try:
-        async for chunk in response.aiter_raw():  # raw: httpx would decompress
+        async for chunk in response.aiter_raw():  # raw, because httpx would decompress
             yield chunk
     except FAILURES as error:
         raise _translate(error, str(response.url)) from error
@@ -71,8 +72,8 @@ def _translate(error: Exception, url: str) -> A2AConnectionError:
             return not_reached(url, f"no connection within {CONNECT_TIMEOUT:g} seconds")
         case httpx.ConnectError() | httpx.InvalidURL():
             return not_reached(url, str(error) or "no connection")
-        case UnicodeError():  # a host with a part of more than 63 letters, say
-            return not_reached(url, "no host has such a name")
+        case UnicodeError():  # for example a host with a label of more than 63 characters
+            return not_reached(url, "this is not a valid host name")
         case httpx.ReadTimeout():
-            return broken(url, "the agent went silent")
+            return broken(url, "the agent sent nothing within the idle timeout")
     return broken(url, str(error) or type(error).__name__)

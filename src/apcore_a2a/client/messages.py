@@ -1,4 +1,4 @@
-"""What a caller may hand over as a message: a string, parts, data, a message of either version, or a `Message`."""
+"""Converts what a caller passes as a message: text, parts, data, a message of either version, or a `Message`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,16 +13,16 @@ from apcore_a2a.protocol.model import Message, Operation, Part, Role, SendMessag
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 
 Sendable = str | Part | Sequence[Part] | Mapping[str, Any] | Message
-SKILL: str = "skillId"  # where our own agents look for it; A2A has no field for the skill that is meant
+SKILL: str = "skillId"  # where our own agents look for it: A2A has no field for the requested skill
 
 
 def to_message(given: Sendable, *, skill: str | None, context_id: str | None, task_id: str | None) -> Message:
-    """The message to send, with a fresh id if it has none.
+    """Return the message to send, with a new id if it has none.
 
     Raises:
-        ValueError: the message says one context or task, and the arguments another; or its data has a number that JSON
-            has not.
-        InvalidParamsError: a dict that looks like a message is none; the error names the wrong field.
+        ValueError: the message and the arguments name different contexts or tasks, or the data contains NaN or
+            infinity, which JSON cannot represent.
+        InvalidParamsError: a dict with `parts` is not a valid message. The error names the invalid field.
     """
     message = _convert(given)
     for part in message.parts:
@@ -30,7 +30,7 @@ def to_message(given: Sendable, *, skill: str | None, context_id: str | None, ta
             _refuse_endless_numbers(part.data)
     metadata = message.metadata
     if skill is not None:
-        metadata = {**(metadata or {}), SKILL: skill}  # a new one: the caller's own message stays as it is
+        metadata = {**(metadata or {}), SKILL: skill}  # a new dict: the caller's message is not changed
     return replace(
         message,
         metadata=metadata,
@@ -47,7 +47,8 @@ def _convert(given: Sendable) -> Message:
             return _from_parts(Part(text=given))
         case Part():
             return _from_parts(given)
-        case Mapping() if "parts" in given:  # no message is without; data that has it goes in a Part
+        # Every message has parts; plain data with this key must be passed as a Part.
+        case Mapping() if "parts" in given:
             return _from_dict(given)
         case Mapping():
             return _from_parts(Part(data=dict(given)))
@@ -57,11 +58,11 @@ def _convert(given: Sendable) -> Message:
 
 
 def _refuse_endless_numbers(data: object) -> None:
-    """NaN and infinity would be written as null: the agent would get something else than was sent."""
+    """Reject NaN and infinity. They would be encoded as null, so that the agent would receive other data."""
     try:
         check_finite(msgspec.to_builtins(data, str_keys=True))
     except ValueError as error:
-        raise ValueError("Data is JSON, which has neither NaN nor infinity") from error
+        raise ValueError("Data must be valid JSON, which has neither NaN nor infinity") from error
 
 
 def _from_parts(*parts: Part) -> Message:
@@ -69,8 +70,8 @@ def _from_parts(*parts: Part) -> Message:
 
 
 def _from_dict(given: Mapping[str, Any]) -> Message:
-    """A message as JSON: of 1.0; or of 0.3 and the requirements' dialect, with `kind`, `type` or "role": "user"."""
-    _refuse_endless_numbers(given)  # before it is written
+    """Decode a JSON message: of 1.0, or of 0.3 and the requirements' dialect, with `kind`, `type` or "role": "user"."""
+    _refuse_endless_numbers(given)  # before it is encoded
     if _is_of_0_3(given):
         defaults = {"role": "user", "messageId": new_id()}
         request = v03.decode_request(Operation.SEND, encode({"message": {**defaults, **given}}))
@@ -82,7 +83,7 @@ def _from_dict(given: Mapping[str, Any]) -> Message:
 
 
 def _is_of_0_3(given: Mapping[str, Any]) -> bool:
-    # A dict may leave out its role, but its parts tell as well: those of 1.0 carry no tag.
+    # A dict may omit its role, but its parts show the version: those of 1.0 have no tag.
     if given.get("role") in ("user", "agent"):
         return True
     parts = given["parts"]
@@ -95,7 +96,7 @@ def _is_of_0_3(given: Mapping[str, Any]) -> bool:
 
 
 def _agree(name: str, in_message: str, argument: str | None) -> str:
-    """The one of two values that is given; a message for another conversation than the caller means is an error."""
+    """Return the value that is given. Two different values are an error."""
     if argument and in_message and argument != in_message:
-        raise ValueError(f"The message says {name} {in_message!r}, the argument {argument!r}")
+        raise ValueError(f"{name} is {in_message!r} in the message, but {argument!r} in the argument")
     return argument or in_message

@@ -1,4 +1,4 @@
-"""The options of a client and of a call, among them how often it tries again. Rule: each is read here, once."""
+"""The options of a client and of a call, including retries. Invariant: each option is read here, once."""
 
 import asyncio
 import random
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 # ---- retry ----------------------------------------------------------------------------------------------------------
-# What may be tried again, how often, and how soon.
+# Which requests are retried, how often, and after which pause.
 #
-# Rule: a request that may have done something is not repeated unless the caller asked for it (`Retry(sends=True)`).
+# Invariant: a request that may have had an effect is not repeated unless the caller allows it (`Retry(sends=True)`).
 
 T = TypeVar("T")
 
-# CANCEL, CREATE_PUSH and DELETE_PUSH are in neither set: they change something, and carry no key to be known again by.
+# CANCEL, CREATE_PUSH and DELETE_PUSH are in neither set: they change state, and carry no idempotency key.
 SENDS: Final = frozenset({Operation.SEND, Operation.STREAM})
 READS: Final = frozenset(
     {
@@ -36,11 +36,12 @@ READS: Final = frozenset(
         Operation.EXTENDED_CARD,
     }
 )
-BUSY: Final = frozenset({429, 502, 503, 504})  # HTTP: too much, or a proxy whose agent is away
+# HTTP statuses: rate limited or overloaded, or a proxy that cannot reach the agent.
+BUSY: Final = frozenset({429, 502, 503, 504})
 
 
 class Retry(Struct, frozen=True, kw_only=True):
-    """How a client deals with failures that pass.
+    """The retry policy of a client.
 
     Example:
         >>> Retry(attempts=1) == Retry()
@@ -48,28 +49,28 @@ class Retry(Struct, frozen=True, kw_only=True):
     """
 
     attempts: int = 3
-    """How often one call is tried in all, within its timeout."""
+    """Maximum number of attempts for one call, within its timeout."""
     reconnects: int = 10
-    """How often in a row a broken stream is tried again before it is given up."""
+    """Maximum number of consecutive reconnects of a broken stream."""
     base: float = 0.2
-    """The first pause, in seconds; each further one is twice as long."""
+    """The first pause, in seconds. Each further pause is twice as long."""
     cap: float = 5.0
     patience: float = 60.0
-    """The longest pause that an agent may ask for with `Retry-After`; with a longer one its refusal is raised."""
+    """The longest `Retry-After` that is honoured, in seconds. With a longer one the error is raised at once."""
     sends: bool = False
-    """Repeat a message that may have arrived, with an Idempotency-Key. Only for agents that honour that header."""
+    """Retry a message that may have arrived, with an Idempotency-Key. Only for agents that support that header."""
 
     def may_repeat(self, operation: Operation, error: A2AError) -> bool:
-        """Whether the operation may be tried again after this error."""
-        # The order matters: A2ADiscoveryError is an A2AConnectionError, too.
+        """Return whether the operation may be retried after this error."""
+        # The order matters: A2ADiscoveryError is an A2AConnectionError too.
         match error:
             case OverloadedError():
-                return error.retry_after <= self.patience  # refused, not begun
+                return error.retry_after <= self.patience  # rejected, so not executed
             case A2ADiscoveryError():
-                # The card was repeated already, where it was fetched; a stream that lost its agent waits on.
+                # The fetch of the card has been retried already. A stream that lost its agent keeps retrying.
                 return operation in READS and error.status in BUSY
             case A2AConnectionError(sent=False):
-                return True  # it never left
+                return True  # the request was never sent
             case A2AServerError() if error.code not in BUSY:
                 return False
             case A2AConnectionError() | A2AServerError():
@@ -77,10 +78,10 @@ class Retry(Struct, frozen=True, kw_only=True):
         return False
 
     def pause(self, failures: int, error: A2AError) -> float:
-        """Seconds to wait after so many failures in a row: what the agent asked for, or longer and longer."""
-        doublings = min(failures - 1, 32)  # a number of any size, after a long outage, would be no float any more
+        """Return the seconds to wait after so many consecutive failures: exponential, and at least `Retry-After`."""
+        doublings = min(failures - 1, 32)  # bounded: after a long outage the result would overflow a float
         longest = min(self.cap, self.base * 2**doublings)
-        # Many clients lose one agent at the same moment: they must not all come back at the same moment.
+        # Jitter: clients that lost the same agent at the same moment must not all reconnect together.
         pause = longest * random.uniform(0.5, 1)
         if isinstance(error, OverloadedError):
             pause = max(pause, error.retry_after)
@@ -88,7 +89,7 @@ class Retry(Struct, frozen=True, kw_only=True):
 
 
 async def repeat(retry: Retry, operation: Operation, once: Callable[[], Awaitable[T]], deadline: float | None) -> T:
-    """Do `once`, and again while that is allowed, useful, and before `deadline` on the loop's clock."""
+    """Await `once`, and retry while the policy allows it and `deadline` on the loop's clock has not passed."""
     failures = 0
     while True:
         try:
@@ -96,7 +97,7 @@ async def repeat(retry: Retry, operation: Operation, once: Callable[[], Awaitabl
         except A2AError as error:
             failures += 1
             pause = retry.pause(failures, error)
-            # Too late after the pause: then this error now, and not "did not answer in time" later.
+            # The retry would be too late: raise this error now instead of "did not answer in time" later.
             is_late = deadline is not None and asyncio.get_running_loop().time() + pause >= deadline
             if failures >= retry.attempts or is_late or not retry.may_repeat(operation, error):
                 raise
@@ -104,47 +105,47 @@ async def repeat(retry: Retry, operation: Operation, once: Callable[[], Awaitabl
 
 
 # ---- options --------------------------------------------------------------------------------------------------------
-# The options of a client and of a single call. Rule: each is read here, once; an unknown name is a TypeError.
+# The options of a client and of a single call. Invariant: each is read here, once. An unknown name is a TypeError.
 
 BindingName = Literal["JSONRPC", "HTTP+JSON"]
 Version = Literal["1.0", "0.3"]
 SignaturePolicy = Literal["require", "if-present", "off"]
 AuthLike = str | TokenProvider | Auth
 
-# Beside the types above: a Literal is checked by type checkers, these while running.
+# For checks at run time: type checkers use the Literals above.
 BINDING_NAMES: Final = ("JSONRPC", "HTTP+JSON")
 POLICIES: Final = ("require", "if-present", "off")
 
 
 class CallOptions(TypedDict, total=False):
-    """What every call takes."""
+    """The options of every call."""
 
     auth: AuthLike | None
-    """Credentials for this call, instead of the client's; None for none."""
+    """Credentials for this call instead of the client's. None sends none."""
     timeout: float | None
-    """Seconds for this call, instead of the client's; for a stream, until its first byte."""
+    """Timeout of this call in seconds, instead of the client's. For a stream: until its first byte."""
     headers: Mapping[str, str]
-    """Further HTTP headers, `traceparent` say."""
+    """Additional HTTP headers, for example `traceparent`."""
 
 
 _CALL_OPTIONS: Final = CallOptions.__annotations__.keys()
 
 
 class SendOptions(CallOptions, total=False):
-    """What a message may be sent with."""
+    """The options of a call that sends a message."""
 
     skill: str | None
-    """The skill that is to answer; the same as `skillId` in the message's metadata."""
+    """The skill to invoke: the same as `skillId` in the metadata of the message."""
     metadata: Metadata | None
     context_id: str | None
-    """The conversation that the message belongs to."""
+    """The conversation of the message."""
     task_id: str | None
     """The task that the message continues."""
     configuration: SendConfiguration
 
 
 class ListOptions(CallOptions, total=False):
-    """Which tasks to list, and how much of each."""
+    """Filters for a list of tasks, and how much of each task to return."""
 
     status: TaskState
     page_size: int
@@ -158,7 +159,7 @@ LIST_FILTERS: Final = ListOptions.__annotations__.keys() - _CALL_OPTIONS
 
 
 class ResolvedOptions(Struct, frozen=True):
-    """`CallOptions` of one call, with the client's own where none were given."""
+    """The `CallOptions` of one call, with the client's defaults filled in."""
 
     timeout: float | None
     auth: Auth | None
@@ -166,10 +167,10 @@ class ResolvedOptions(Struct, frozen=True):
 
 
 def resolve_options(given: CallOptions, defaults: ResolvedOptions) -> ResolvedOptions:
-    """What holds for one call.
+    """Merge the options of one call with the client's defaults.
 
     Raises:
-        TypeError: an option that no call has. `**options` takes any name, so it is checked here.
+        TypeError: an unknown option. `**options` accepts any name, so it is checked here.
     """
     if not given:
         return defaults
@@ -184,26 +185,26 @@ def resolve_options(given: CallOptions, defaults: ResolvedOptions) -> ResolvedOp
 
 
 class ClientOptions(TypedDict, total=False):
-    """What a client takes beside its address, credentials and timeouts."""
+    """The options of a client besides its address, credentials and timeouts."""
 
     binding: BindingName | None
-    """Use this binding only; otherwise the card's order decides."""
+    """Use only this binding. By default the card's order decides."""
     version: Version | None
-    """Speak this protocol version only; otherwise the card's order decides."""
+    """Use only this protocol version. By default the card's order decides."""
     allow_origins: Iterable[str]
-    """Further origins that the card may point to. They are trusted like the agent's own: they get the credentials."""
+    """Further origins that the card may point to. They are trusted like the agent's own and get the credentials."""
     extensions: Iterable[str]
     """URIs of the protocol extensions that the caller supports."""
     retry: Retry
     keys: Mapping[str, Any] | None
-    """Public keys (a JSON Web Key Set) that sign the card. With keys, signatures are required unless told otherwise."""
+    """Public keys (a JSON Web Key Set) that verify the card. With keys, signatures are required by default."""
     signatures: SignaturePolicy | None
     idle_timeout: float
-    """Seconds of silence after which a stream counts as broken, and is reconnected."""
+    """Seconds of silence after which a stream counts as broken and is reconnected."""
     poll_interval: float
-    """Seconds between two looks at a task whose stream cannot be had, to begin with."""
+    """Initial interval in seconds for polling a task whose stream is not available."""
     max_response: int
-    """The largest answer, and the largest event of a stream, in bytes."""
+    """Maximum size in bytes of a response, and of one event of a stream."""
 
 
 class ClientSettings(Struct, frozen=True, kw_only=True):
@@ -221,28 +222,28 @@ class ClientSettings(Struct, frozen=True, kw_only=True):
     max_response: int = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        # Types are for whoever runs a type checker. The others are told here, and not at the first call.
+        # Values are checked here for callers without a type checker, so that a wrong one fails before the first call.
         _check("binding", self.binding, BINDING_NAMES)
         _check("version", self.version, DIALECTS)
         _check("signatures", self.signatures, POLICIES)
         for name in ("allow_origins", "extensions"):
             given = getattr(self, name)
-            if isinstance(given, str):  # which is an iterable of letters
-                raise ValueError(f"{name} must be a list, not the text {given!r}")
-            force_setattr(self, name, tuple(given))  # of any iterable: an iterator would be empty the second time
+            if isinstance(given, str):  # a string would be an iterable of letters
+                raise ValueError(f"{name} must be a list, not the string {given!r}")
+            force_setattr(self, name, tuple(given))  # a copy: an iterator would be empty at the second use
         for name in ("idle_timeout", "max_response"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
         if not self.poll_interval >= 0:
             raise ValueError(f"poll_interval must not be negative, not {self.poll_interval}")
         if self.keys is None and self.signatures in ("require", "if-present"):
-            raise ValueError(f"signatures={self.signatures!r} needs keys=: the public keys to check with")
+            raise ValueError(f"signatures={self.signatures!r} needs keys=, the public keys that verify the card")
 
     def verifier(self) -> "CardVerifier | None":
-        """What checks the card's signatures; None if nothing does."""
+        """Return the verifier of the card's signatures, or None if they are not checked."""
         if self.keys is None or self.signatures == "off":
             return None
-        # Imported here, because it loads a cryptography library: only those who pin keys pay for it.
+        # Imported here because it loads a cryptography library, which only clients with pinned keys need.
         from apcore_a2a.client.signatures import CardVerifier
 
         return CardVerifier(self.keys, required=self.signatures != "if-present")

@@ -1,6 +1,6 @@
-"""Signatures of agent cards: JWS over the card's canonical form (A2A 1.0 §8.4), checked with keys the caller pinned.
+"""Verifies agent card signatures: JWS over the card's canonical form (A2A 1.0 §8.4), with keys that the caller pinned.
 
-Rule: keys come from the caller alone; `jku` and the unprotected header are never read. What was signed is all we use.
+Invariants: keys come only from the caller. `jku` and the unprotected header are not read. Only signed content is used.
 """
 
 import time
@@ -33,16 +33,16 @@ ALGORITHMS: Final = [
     "Ed25519",
     "EdDSA",
 ]
-MAX_PAYLOAD: Final = 4 * 1024 * 1024  # bytes in base64: of a card that a client reads at all
-MAX_SIGNATURES: Final = 10  # a card may list thousands, and each is checked against four forms
+MAX_PAYLOAD: Final = 4 * 1024 * 1024  # base64 bytes of the largest card that a client reads
+MAX_SIGNATURES: Final = 10  # a card may list thousands, and each is verified against four forms
 
 
 def _anything(value: object) -> None:
-    """What is not read need not be right: a2a-sdk writes `"jku": null`."""
+    """Accept any value of a header that is not read: a2a-sdk writes `"jku": null`."""
 
 
 class _Registry(jws.JWSRegistry):
-    """What a signature of a card may be. The library's own limits are for tokens, and less than a large card."""
+    """The limits for signatures of cards. The library's own limits are for tokens, and too small for a large card."""
 
     max_header_length = 8 * 1024
     max_payload_length = MAX_PAYLOAD
@@ -61,11 +61,11 @@ _HEADER: Final = msgspec.json.Decoder(_Header)
 
 
 class CardVerifier:
-    """Checks cards against a set of public keys.
+    """Verifies cards with a set of public keys.
 
     Args:
-        keys: A JSON Web Key Set, each key with its `kid`. A key may say when it expires (`exp`, seconds since 1970).
-        required: Whether a card without any signature is refused.
+        keys: A JSON Web Key Set, each key with its `kid`. A key may have an expiry time (`exp`, seconds since 1970).
+        required: Whether a card without any signature is rejected.
     """
 
     def __init__(self, keys: Mapping[str, Any], *, required: bool) -> None:
@@ -78,7 +78,7 @@ class CardVerifier:
             self._pin(entry)
 
     def _pin(self, entry: object) -> None:
-        # A shared secret ("oct") proves nothing: whoever can check with it can sign with it.
+        # A shared secret ("oct") proves nothing: each verifier of the card could sign as well.
         if not isinstance(entry, dict) or entry.get("kty") == "oct" or not entry.get("kid"):
             raise ValueError("A pinned key must be public and have a kid")
         try:
@@ -89,7 +89,7 @@ class CardVerifier:
         self._keys[entry["kid"]] = (key, expires)
 
     def check(self, card: AgentCard, body: Mapping[str, Any], url: str) -> None:
-        """Refuse a card that is not signed as it should be. `body` is the card as it came, decoded."""
+        """Reject a card without a valid signature. `body` is the decoded card as it was received."""
         if not card.signatures:
             if not self._required:
                 return
@@ -98,15 +98,15 @@ class CardVerifier:
             payloads = [canonicalize(form) for form in forms_to_check(card, body)]
         except ValueError as error:
             raise A2ADiscoveryError(f"The agent card at {url} has no canonical form: {error}", url=url) from error
-        # One is enough (§8.4.3): several are there while keys change.
+        # One valid signature is enough (§8.4.3): a card has several during a key rotation.
         for signature in card.signatures[:MAX_SIGNATURES]:
             if self._holds(signature, payloads):
                 return
-        raise A2ADiscoveryError(f"No signature of the agent card at {url} holds with the pinned keys", url=url)
+        raise A2ADiscoveryError(f"No signature of the agent card at {url} is valid with the pinned keys", url=url)
 
     def _holds(self, signature: AgentCardSignature, payloads: list[bytes]) -> bool:
         try:
-            # Only the protected header: the other one (`signature.header`) is not signed.
+            # Only the protected header is signed, `signature.header` is not.
             header = decode(_unbase64(signature.protected), _HEADER)
         except (ParseError, InvalidParamsError, ValueError):
             return False
@@ -123,11 +123,11 @@ def _is_valid(signature: AgentCardSignature, payload: bytes, key: Key) -> bool:
     token = f"{signature.protected}.{encoded}.{signature.signature}"
     try:
         jws.deserialize_compact(token, key, registry=_REGISTRY)
-    except (JoseError, TypeError, ValueError):  # the library trusts the header to hold what it should
+    except (JoseError, TypeError, ValueError):  # the library assumes valid types in the header
         return False
     return True
 
 
 def _unbase64(text: str) -> bytes:
-    # JWS leaves out the padding (RFC 7515 §2); Python insists on it.
+    # JWS omits the padding (RFC 7515 §2), but Python requires it.
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,36 +1,37 @@
-"""Streams that outlive their connections.
+"""Event streams that survive broken connections.
 
-A task may run for hours; connections break, proxies hang up, servers restart. None of that is the caller's business:
-`EventStream` is one stream over as many connections as it takes. It keeps one promise (docs/decisions/0031):
+A task may run for hours. Meanwhile connections break, proxies disconnect and servers restart. `EventStream` hides this
+from the caller: it is one stream over as many connections as necessary. It guarantees (docs/decisions/0031):
 
-    The caller sees each event once and in order, or a `Task` that stands for everything before it.
+    The caller sees each event once and in order, or a `Task` that includes everything before it.
 
-The first connection sends the message (SendStreamingMessage), or subscribes to a task that is under way. Its events
-tell the id of the task. When it breaks, the stream goes on by the first of three ways that the agent can do:
+The first connection sends the message (SendStreamingMessage), or subscribes to a running task. Its events contain the
+id of the task. When the connection breaks, the stream continues in the first of three ways that the agent supports:
 
-1. Replay. An agent of 0.3 may give each event a number (the `id:` line of the server-sent event). We keep the number
-   of the last event that the caller has, and subscribe again (`tasks/resubscribe`) with `Last-Event-ID: <number>`;
-   the agent plays back what came after it. Nothing in 0.3 obliges an agent to do so, and one that ignores the header
-   goes on in the middle. So we believe it only if the first event has the very next number. An id that is no number
-   cannot be checked, so it is not used.
-2. Snapshot. 1.0 knows no replay, but SubscribeToTask begins with the `Task` as it is now (1.0 §3.1.6). That task is
-   given to the caller, and then the events that follow it. If it equals what the caller saw last, it is no news and is
-   kept back. An agent of 0.3 that answers with a `Task` is taken at its word as well.
-3. Polling. Some agents go on with an update though others may be missing before it (a2a-sdk 0.3 does), refuse to
-   subscribe, send no snapshot, take us back again and again only to hang up, or send an event that cannot be read. They
-   are not listened to any more: we ask for the task (GetTask) in growing intervals, and the caller gets it as a `Task`
-   whenever it has changed.
+1. Replay. A 0.3 agent may number its events (the `id:` line of the server-sent event). The client keeps the number of
+   the last event that the caller has, and subscribes again (`tasks/resubscribe`) with `Last-Event-ID: <number>`. The
+   agent then replays the later events. 0.3 does not require this, and an agent that ignores the header continues with a
+   gap. Therefore the replay is accepted only if the first event has exactly the next number. An id that is not a number
+   cannot be checked and is not used.
+2. Snapshot. 1.0 has no replay, but SubscribeToTask begins with the present `Task` (1.0 §3.1.6). The caller receives
+that
+   task and then the events that follow. A task equal to the last one that the caller saw is not yielded again. A `Task`
+   from a 0.3 agent is accepted in the same way.
+3. Polling. Some agents continue with an update although earlier updates may be missing (a2a-sdk 0.3 does), reject the
+   subscription, send no snapshot, accept and drop the connection repeatedly, or send an event that cannot be read. For
+   those the client stops streaming and polls the task (GetTask) at growing intervals. The caller receives it as a
+   `Task` whenever it has changed.
 
-What is a break? An error of the connection; silence for `idle_timeout`; and an end of the stream while the task is
-still working: agents close a stream when its task rests, so any other end is an accident. An end when the task has
-ended or waits for somebody is none.
+A stream counts as broken after an error of the connection, after silence for `idle_timeout`, and when it ends while the
+task is still working: agents close a stream when its task rests, so any other end is accidental. The end of a stream
+whose task has ended or waits for input is not a break.
 
-How long do we try? Each event sets the count of failures back to zero, and so does a connection that lasted for
-`idle_timeout`: its agent was merely quiet. After `Retry.attempts` failures in a row, an agent that accepted our
-connection is polled. One that is not there, or away behind its proxy, is given up after `Retry.reconnects`.
+Each event resets the count of failures, and so does a connection that lasted for `idle_timeout`, because its agent was
+only quiet. After `Retry.attempts` consecutive failures, an agent that accepts connections is polled. An agent that does
+not accept them, or that its proxy cannot reach, is given up after `Retry.reconnects`.
 
-Before the first event there is nothing to go back to. A message whose stream breaks that early may have arrived, so it
-is sent again only where `Retry.may_repeat` allows it, and within the call's timeout.
+Before the first event there is no task to resume. A message whose stream breaks that early may have arrived, so it is
+sent again only if `Retry.may_repeat` allows it, and within the call's timeout.
 """
 
 import asyncio
@@ -69,14 +70,14 @@ from apcore_a2a.protocol.model import (
 
 logger = logging.getLogger(__name__)
 
-SNAPSHOT_WAIT: Final = CONNECT_TIMEOUT + 5.0  # an agent that resumes with a snapshot sends it at once
-CLOSE_WAIT: Final = 1.0  # and one whose task has ended closes the stream
-# How an agent says that it cannot subscribe to tasks, or not to this one, or not any more.
+SNAPSHOT_WAIT: Final = CONNECT_TIMEOUT + 5.0  # an agent that supports snapshots sends one at once
+CLOSE_WAIT: Final = 1.0  # an agent closes the stream when the task has ended
+# The errors by which agents reject a subscription in general, to this task, or at this time.
 REFUSALS: Final = (UnsupportedOperationError, MethodNotFoundError, InvalidParamsError, TaskNotFoundError)
 
 
 class _Recovery(Enum):
-    """What to do about a broken connection."""
+    """The reaction to a broken connection."""
 
     RECONNECT = auto()
     POLL = auto()
@@ -84,29 +85,29 @@ class _Recovery(Enum):
 
 
 class _CannotResume(Exception):
-    """What was missed cannot be had from the agent's stream: neither by replay nor by snapshot."""
+    """The agent's stream cannot supply the missed events, neither by replay nor by snapshot."""
 
 
 class EventStream:
-    """One stream, over as many connections as it takes. `task_id`: the task, if it is known before the first event."""
+    """One stream over as many connections as necessary. `task_id` is given if the task is known beforehand."""
 
     def __init__(self, channel: Channel, options: ResolvedOptions, task_id: str = "") -> None:
         self._channel = channel
         self._retry = channel.settings.retry
-        # One key for all connections: an agent that honours it takes a repeated message for what it is.
+        # One key for all connections: an agent that supports it recognizes a repeated message.
         self._options = with_idempotency_key(Operation.STREAM, options, self._retry)
         self._begins_with_message = not task_id
         self._task_id = task_id
-        # Of what the caller has: the last event, and the id of its frame. One event, not the task: a long stream
-        # costs no memory.
+        # The last event that the caller has, and the id of its frame. Keeping one event instead of the task bounds the
+        # memory of a long stream.
         self._last: Event | None = None
         self._last_id = ""
         self._at_rest = False
-        self._failures = 0  # in a row
+        self._failures = 0  # consecutive failures
         self._unreadable: InvalidAgentResponseError | None = None
 
     async def run(self, request: Value) -> AsyncGenerator[Event]:
-        """The events, to the end of the stream; `request` is what it begins with."""
+        """Yield all events of the stream. `request` opens its first connection."""
         operation = Operation.STREAM if self._begins_with_message else Operation.SUBSCRIBE
         resuming = False
         clock = asyncio.get_running_loop().time
@@ -128,9 +129,9 @@ class EventStream:
                 if recovery is _Recovery.POLL:
                     break
                 pause = self._retry.pause(self._failures, error)
-            logger.info("stream broke; connecting again", extra={"task_id": self._task_id, "attempt": self._failures})
+            logger.info("stream broke, reconnecting", extra={"task_id": self._task_id, "attempt": self._failures})
             await asyncio.sleep(pause)
-            if self._task_id:  # else the message itself is sent again
+            if self._task_id:  # otherwise the message itself is sent again
                 operation = Operation.SUBSCRIBE
                 request = SubscribeToTask(id=self._task_id)
                 resuming = True
@@ -139,26 +140,26 @@ class EventStream:
                 yield task
 
     async def _poll(self) -> AsyncGenerator[Task]:
-        """The task in place of its events."""
+        """Yield the task whenever it changes, in place of its events."""
         try:
             async with aclosing(poll_task(self._channel, self._task_id, self._options)) as tasks:
                 async for task in tasks:
                     yield task
         except InvalidAgentResponseError as error:
-            raise self._unreadable or error from None  # if both cannot be read, the event came first
+            raise self._unreadable or error from None  # if neither can be read, report the event, which failed first
 
     # ---- one connection ----------------------------------------------------------------------------------------
 
     async def _connect(self, operation: Operation, request: Value, resuming: bool) -> AsyncGenerator[Event]:
-        """What one connection brings that the caller has not seen, to the end of the stream."""
+        """Yield the events of one connection that the caller has not seen."""
         replay_from = ""
         if resuming:
             replay_from = await self._replay_from()
         async with aclosing(self._channel.events(operation, request, self._options, replay_from)) as received:
             if resuming:
                 first = await self._read_first(received, replay_from)
-                # A snapshot that the caller has already is no news, and no progress either: it leaves the count of
-                # failures as it is, or an agent that only ever sends that one would be asked for ever.
+                # A snapshot that the caller already has is not progress. It does not reset the count of failures,
+                # because otherwise an agent that only sends that snapshot would be retried forever.
                 if first.event != self._last:
                     self._remember(first)
                     yield first.event
@@ -174,16 +175,15 @@ class EventStream:
             raise _ended_too_early()
 
     async def _replay_from(self) -> str:
-        """The last event's number, if the agent's version can play back from there; else ""."""
+        """Return the number of the last event if the agent's version can replay from it, else ""."""
         interface = await self._channel.discovery.interface()
         if interface.dialect.RULES.replay and self._last_id.isdecimal():
             return self._last_id
         return ""
 
     async def _read_first(self, received: AsyncGenerator[EventWithId], replay_from: str) -> EventWithId:
-        """The first event after a break, if nothing is missing before it."""
-        # A snapshot comes at once or not at all. A replay may have nothing to play back yet: there `idle_timeout` is
-        # the only bound.
+        """Return the first event after a break, if no event is missing before it."""
+        # A snapshot comes at once or not at all. A replay may have no events yet, so only `idle_timeout` bounds it.
         wait = None if replay_from else SNAPSHOT_WAIT
         try:
             async with asyncio.timeout(wait):
@@ -193,13 +193,13 @@ class EventStream:
         except StopAsyncIteration as error:
             raise _ended_too_early() from error
         if isinstance(first.event, Task):
-            return first  # it stands for whatever was missed
+            return first  # it includes all missed events
         if replay_from and first.id.isdecimal() and int(first.id) == int(replay_from) + 1:
             return first
         raise _CannotResume
 
     def _remember(self, received: EventWithId) -> None:
-        """The caller is about to get this event."""
+        """Record an event that the caller is about to receive."""
         event = received.event
         self._last = event
         self._last_id = received.id
@@ -208,7 +208,7 @@ class EventStream:
             case Task():
                 self._task_id = event.id
             case Message():
-                # Alone it is the whole answer (1.0 §3.1.2); of a task it is one event among others.
+                # A message alone is the whole answer (1.0 §3.1.2). With a task it is one of several events.
                 self._at_rest = not self._task_id
             case _:
                 self._task_id = event.task_id or self._task_id
@@ -221,29 +221,29 @@ class EventStream:
     # ---- after a break -----------------------------------------------------------------------------------------
 
     def _is_over(self, error: A2AError) -> bool:
-        """Whether a break matters no more: an agent hangs up on a message's stream when it waits for input.
+        """Return whether a break no longer matters: agents close a message's stream when its task waits for input.
 
-        Who subscribed to a task follows it beyond that: others may answer, and it goes on.
+        A subscriber continues after that point, because another client may answer and the task continues.
         """
         return self._at_rest and self._begins_with_message and isinstance(error, A2AConnectionError)
 
     def _choose_recovery(self, error: A2AError, *, lasted: float) -> _Recovery:
-        """What to do about an error after a connection that lasted so many seconds; counts the failure."""
+        """Choose the reaction to an error after a connection that lasted for so many seconds, and count the failure."""
         has_begun = self._last is not None
         if has_begun and lasted >= self._channel.settings.idle_timeout:
-            self._failures = 0  # it was merely quiet for long
+            self._failures = 0  # the agent was only quiet for a long time
         self._failures += 1
         if isinstance(error, InvalidAgentResponseError) and self._task_id:
             self._unreadable = error
-            return _Recovery.POLL  # the next connection would begin with the same event, or after it
+            return _Recovery.POLL  # the next connection would begin with the same event or a later one
         if not self._may_connect_again(error, lasted):
             return _Recovery.GIVE_UP
         if self._failures < self._retry.attempts:
             return _Recovery.RECONNECT
         was_reached = isinstance(error, A2AConnectionError) and error.sent
         if self._task_id and was_reached:
-            return _Recovery.POLL  # it takes us back again and again, and each time hangs up
-        # Nobody is there, or a proxy answers for an agent that is away: restarts take a while.
+            return _Recovery.POLL  # the agent accepts connections and drops each of them
+        # The agent is down, or only its proxy answers. A restart takes a while.
         if has_begun and self._failures <= self._retry.reconnects:
             return _Recovery.RECONNECT
         return _Recovery.GIVE_UP
@@ -252,17 +252,17 @@ class EventStream:
         if self._last is None:
             timeout = self._options.timeout
             if timeout is not None and lasted >= timeout:
-                return False  # the caller has waited long enough for a first event
+                return False  # the timeout for the first event has passed
         elif not self._task_id:
-            return False  # something has begun, but no event said of which task it was
+            return False  # the stream has begun, but no event contained the id of the task
         if self._task_id:
             return self._retry.may_repeat(Operation.SUBSCRIBE, error)
         return self._retry.may_repeat(Operation.STREAM, error)
 
 
 async def poll_task(channel: Channel, task_id: str, options: ResolvedOptions) -> AsyncGenerator[Task]:
-    """The task, whenever it has changed, until it ends or waits for input."""
-    # As patient as a stream that reconnects: this goes on in its place.
+    """Yield the task whenever it has changed, until it ends or waits for input."""
+    # As many attempts as a stream that reconnects, because polling replaces it.
     retry = replace(channel.settings.retry, attempts=channel.settings.retry.reconnects)
     last: Task | None = None
     pause = channel.settings.poll_interval
@@ -272,7 +272,7 @@ async def poll_task(channel: Channel, task_id: str, options: ResolvedOptions) ->
             last = task
             pause = channel.settings.poll_interval
             yield task
-        # Not AUTH_REQUIRED: an agent may get its credentials elsewhere and go on by itself (1.0 §7.6.1).
+        # Not AUTH_REQUIRED: an agent may receive its credentials elsewhere and continue by itself (1.0 §7.6.1).
         if task.status.state in TERMINAL | {TaskState.INPUT_REQUIRED}:
             return
         await asyncio.sleep(pause)
@@ -282,23 +282,24 @@ async def poll_task(channel: Channel, task_id: str, options: ResolvedOptions) ->
 async def wait_until_at_rest(
     channel: Channel, task_id: str, options: ResolvedOptions, *, history_length: int | None = None
 ) -> Task:
-    """The task once it has ended or waits for somebody."""
+    """Wait until the task has ended or waits for input or authorization. Return it."""
     try:
         async with aclosing(EventStream(channel, options, task_id).run(SubscribeToTask(id=task_id))) as events:
-            # Silence may be that of a task which ended before we came: agents of 0.3 need not send a snapshot.
+            # Silence may mean that the task ended before the subscription: 0.3 agents need not send a snapshot.
             async with asyncio.timeout(SNAPSHOT_WAIT):
                 event = await anext(events, None)
             while event is not None and state_of(event) not in AT_REST:
                 event = await anext(events, None)
     except A2AConnectionError:
-        raise  # it was looked for long enough
+        raise  # the stream has already exhausted its reconnects
     except (A2AError, TimeoutError):
-        # It cannot subscribe, whatever it calls that; or the task has ended already, which 1.0 refuses (§3.1.6).
+        # The agent does not support it, or the task has already ended, and 1.0 agents reject the subscription (§3.1.6).
         async with aclosing(poll_task(channel, task_id, options)) as tasks:
             async for task in tasks:
                 if task.status.state in AT_REST:
                     break
-    # The stream said when, not what: its last event may be a mere status, without artifacts and history.
+    # The stream shows when the task rests. Its last event may be a status without artifacts and history, so get the
+    # task.
     request = GetTask(id=task_id, history_length=history_length)
     result: Task = await channel.call(Operation.GET, request, options)
     return result
@@ -309,7 +310,7 @@ def _ended_too_early() -> A2AConnectionError:
 
 
 async def _read_to_end(received: AsyncGenerator[EventWithId]) -> None:
-    """Let the agent close the stream, so that the connection can be used again."""
+    """Read until the agent closes the stream, so that the connection can be reused."""
     with suppress(A2AError, TimeoutError):
         async with asyncio.timeout(CLOSE_WAIT):
             async for _ in received:

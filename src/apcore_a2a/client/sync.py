@@ -1,4 +1,4 @@
-"""`Client`: the client for code without an event loop. Rule: no second implementation, only another way to wait."""
+"""`Client`: the synchronous client. Invariant: each call only runs the method of `A2AClient`."""
 
 import asyncio
 import sys
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CLOSED: Final = "The client is closed"
-FORKED: Final = "A client ends where its process forks: make one in each process"
-END_WAIT: Final = 6.0  # seconds that calls have to end when they are cancelled; a mounted agent cancels its remote task
+FORKED: Final = "A client does not survive a fork. Make one in each process"
+END_WAIT: Final = 6.0  # seconds for cancelled calls to finish: a mounted agent cancels its remote task in this time
 
 
 class Steps(Generic[T]):
-    """A generator that runs in one event loop, for somebody outside of it who takes its items one by one.
+    """An asynchronous generator whose items are consumed from outside its event loop.
 
-    A step that was interrupted may still be ending when the generator is closed, and Python refuses to close one that
-    runs. So the two wait for each other.
+    An interrupted step may still be running when the generator is closed, and Python cannot close a running generator.
+    A lock lets the close wait for the step.
     """
 
     def __init__(self, source: AsyncGenerator[T]) -> None:
@@ -38,7 +38,7 @@ class Steps(Generic[T]):
         self._lock = asyncio.Lock()
 
     async def next(self) -> T | None:
-        """The next item; None after the last."""
+        """Return the next item, or None after the last."""
         async with self._lock:
             return await anext(self._source, None)
 
@@ -48,39 +48,39 @@ class Steps(Generic[T]):
 
 
 class LoopThread:
-    """An event loop on a thread of its own."""
+    """An event loop that runs on its own thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        # What is submitted is there before the loop is told to end, or not at all. An RLock: the garbage collector may
-        # close a forgotten stream, with `_leave`, in the middle of `submit`.
+        # Work is either submitted before the loop is stopped, or rejected. An RLock, because the garbage collector may
+        # close an abandoned stream, by `_leave`, in the middle of `submit`.
         self._lock = threading.RLock()
         self._is_stopped = False
-        self._streams: set[Steps[Any]] = set()  # Any: of events or of tasks; those that were not read to their end
-        # A daemon: a program that forgets to close its client must still be able to end.
+        self._streams: set[Steps[Any]] = set()  # Any: of events or of tasks. Streams that were not read to their end
+        # A daemon thread: a program that does not close its client must still be able to exit.
         self._thread = threading.Thread(target=self._loop.run_forever, name="apcore-a2a-client", daemon=True)
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin the work; whoever waits for it may be in any thread."""
+        """Schedule the work on the loop. Any thread may wait for the future."""
         with self._lock:
             if self._can_work():
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
-        work.close()  # or Python warns that it was never awaited
+        work.close()  # otherwise Python warns that it was never awaited
         raise RuntimeError(CLOSED if self._is_stopped else FORKED)
 
     def _can_work(self) -> bool:
-        # A process that forks keeps its threads to itself: the child has the loop, and nobody who runs it.
+        # Threads do not survive a fork: the child process has the loop, but no thread that runs it.
         return not self._is_stopped and self._thread.is_alive()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work there, and wait for it here."""
+        """Run the work on the loop, and block until it is done."""
         future = self.submit(work)
         try:
             return future.result()
-        except CancelledError:  # by `stop`, from another thread
+        except CancelledError:  # cancelled by `stop` in another thread
             raise RuntimeError(CLOSED) from None
-        except BaseException:  # Ctrl-C, say: nobody waits for the answer any more
+        except BaseException:  # for example Ctrl-C: the result is no longer needed
             future.cancel()
             raise
 
@@ -97,12 +97,12 @@ class LoopThread:
             self._leave(steps)
 
     def _leave(self, steps: Steps[T]) -> None:
-        """Close a stream that nobody reads any more; not waited for, because this may be the garbage collector.
+        """Close an abandoned stream without waiting for it, because the garbage collector may call this.
 
-        It closes forgotten streams on whichever thread it runs, also on the one that would be waited for, and at the
-        end of the program, when the loop stands still already.
+        The garbage collector runs on any thread, also on the loop's own, and at the end of the program, when the loop
+        has stopped already.
         """
-        if self._can_work() and not sys.is_finalizing():  # else `stop` has closed it, or nobody is left to do it
+        if self._can_work() and not sys.is_finalizing():  # otherwise `stop` has closed it, or the loop no longer runs
             self.submit(self._close(steps))
 
     async def _close(self, steps: Steps[T]) -> None:
@@ -110,7 +110,7 @@ class LoopThread:
         self._streams.discard(steps)
 
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """End what is under way, do one last thing, then end the thread; once."""
+        """Cancel running calls, run `last`, and end the thread. Further calls do nothing."""
         with self._lock:
             if not self._can_work():
                 return
@@ -124,13 +124,13 @@ class LoopThread:
             self._loop.close()
 
     async def _end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        # Calls that other threads wait for: left alone, they would stand still with the loop, and so would the threads.
+        # Other threads wait for these calls. They would block forever if the loop stopped first.
         calls = asyncio.all_tasks() - {asyncio.current_task()}
         for call in calls:
             call.cancel()
         if calls:
             await asyncio.wait(calls, timeout=END_WAIT)
-        # On their own loop, while it still runs, and while they have a client to close their connections with.
+        # Streams are closed on their own loop while it still runs, and before their client closes its connections.
         for steps in list(self._streams):
             await steps.close()
         await last()
@@ -139,8 +139,8 @@ class LoopThread:
 class Client:
     """`A2AClient` without `await`: the same arguments, results and errors.
 
-    Calls block the calling thread; several threads may share one client. Its work is done on a thread of its own, which
-    ends with `close()` or the `with` block.
+    Calls block the calling thread. Several threads may share one client. It works on a thread of its own, which ends
+    with `close()` or the `with` block.
 
     Example:
         >>> with Client("https://agent.example.com") as client:
@@ -158,7 +158,7 @@ class Client:
         http: "httpx.AsyncClient | Transport | None" = None,
         **options: Unpack[ClientOptions],
     ) -> None:
-        # First: a wrong argument raises here, before there is a thread to be ended.
+        # First, so that a wrong argument raises before a thread exists.
         self._client = A2AClient(url, auth=auth, timeout=timeout, card_ttl=card_ttl, http=http, **options)
         self._thread = LoopThread()
 
@@ -174,7 +174,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections and end the client's thread. A `with` block does it.
+        """Close the connections and end the client's thread. Leaving the `with` block does the same.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -194,7 +194,7 @@ class Client:
 
     @property
     def agent_card(self) -> AgentCard:
-        """The agent's card, as `A2AClient.agent_card` has it.
+        """The agent's card, as in `A2AClient.agent_card`.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -203,7 +203,7 @@ class Client:
         return self._thread.run(self._client.agent_card)
 
     def discover(self) -> AgentCard:
-        """The agent's card, as `agent_card` gives it.
+        """Return the agent's card, as `agent_card` does.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -212,7 +212,7 @@ class Client:
         return self._thread.run(self._client.discover())
 
     def refresh_card(self) -> AgentCard:
-        """The agent's card, asked for now.
+        """Fetch the agent's card now, and return it.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -231,7 +231,7 @@ class Client:
         return self._thread.run(self._client.interface)
 
     def extended_card(self, **options: Unpack[CallOptions]) -> AgentCard:
-        """The card that the agent shows to authenticated callers; see `A2AClient.extended_card`.
+        """Return the card that the agent shows to authenticated callers. See `A2AClient.extended_card`.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -240,7 +240,7 @@ class Client:
         return self._thread.run(self._client.extended_card(**options))
 
     def send_message(self, message: Sendable, *, wait: bool = True, **options: Unpack[SendOptions]) -> Task | Message:
-        """Send a message and wait for the answer; see `A2AClient.send_message`.
+        """Send a message and wait for the answer. See `A2AClient.send_message`.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -249,7 +249,7 @@ class Client:
         return self._thread.run(self._client.send_message(message, wait=wait, **options))
 
     def stream_message(self, message: Sendable, **options: Unpack[SendOptions]) -> Generator[Event]:
-        """Send a message and follow what becomes of it; see `A2AClient.stream_message`.
+        """Send a message and yield its events. See `A2AClient.stream_message`.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -259,7 +259,7 @@ class Client:
         return self._thread.iterate(self._client.stream_message(message, **options))
 
     def resubscribe(self, task_id: str, **options: Unpack[CallOptions]) -> Generator[Event]:
-        """Follow a task that is under way; see `A2AClient.resubscribe`.
+        """Subscribe to a running task. See `A2AClient.resubscribe`.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -269,7 +269,7 @@ class Client:
         return self._thread.iterate(self._client.resubscribe(task_id, **options))
 
     def wait(self, task: Task | str, *, within: float | None = None, **options: Unpack[CallOptions]) -> Task:
-        """The task once it rests; see `A2AClient.wait`.
+        """Wait until a task rests, and return it. See `A2AClient.wait`.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -278,7 +278,7 @@ class Client:
         return self._thread.run(self._client.wait(task, within=within, **options))
 
     def get_task(self, task_id: str, *, history_length: int | None = None, **options: Unpack[CallOptions]) -> Task:
-        """A task as it is now; see `A2AClient.get_task`.
+        """Return a task in its present state. See `A2AClient.get_task`.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -287,7 +287,7 @@ class Client:
         return self._thread.run(self._client.get_task(task_id, history_length=history_length, **options))
 
     def cancel_task(self, task_id: str, *, metadata: Metadata | None = None, **options: Unpack[CallOptions]) -> Task:
-        """Ask the agent to stop; see `A2AClient.cancel_task`.
+        """Cancel a task and return it. See `A2AClient.cancel_task`.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -298,7 +298,7 @@ class Client:
     def list_tasks(
         self, context_id: str | None = None, limit: int | None = None, **options: Unpack[ListOptions]
     ) -> TaskPage:
-        """One page of the caller's tasks; see `A2AClient.list_tasks`.
+        """Return one page of the caller's tasks. See `A2AClient.list_tasks`.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -307,7 +307,7 @@ class Client:
         return self._thread.run(self._client.list_tasks(context_id, limit, **options))
 
     def iter_tasks(self, context_id: str | None = None, **options: Unpack[ListOptions]) -> Generator[Task]:
-        """All the caller's tasks, page after page.
+        """Yield all tasks of the caller, page by page.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -317,7 +317,7 @@ class Client:
         return self._thread.iterate(self._client.iter_tasks(context_id, **options))
 
     def set_push_config(self, task_id: str, config: PushConfig | str, **options: Unpack[CallOptions]) -> PushConfig:
-        """Have the events of a task sent to a webhook; see `A2AClient.set_push_config`.
+        """Send the events of a task to a webhook. See `A2AClient.set_push_config`.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -326,7 +326,7 @@ class Client:
         return self._thread.run(self._client.set_push_config(task_id, config, **options))
 
     def get_push_config(self, task_id: str, config_id: str = "", **options: Unpack[CallOptions]) -> PushConfig:
-        """One webhook of a task; see `A2AClient.get_push_config`.
+        """Return one webhook of a task. See `A2AClient.get_push_config`.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -335,7 +335,7 @@ class Client:
         return self._thread.run(self._client.get_push_config(task_id, config_id, **options))
 
     def list_push_configs(self, task_id: str, **options: Unpack[CallOptions]) -> list[PushConfig]:
-        """Every webhook of a task.
+        """Return all webhooks of a task.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -344,7 +344,7 @@ class Client:
         return self._thread.run(self._client.list_push_configs(task_id, **options))
 
     def delete_push_config(self, task_id: str, config_id: str, **options: Unpack[CallOptions]) -> None:
-        """Send no further events to a webhook.
+        """Delete a webhook: no further events are sent to it.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -353,7 +353,7 @@ class Client:
         self._thread.run(self._client.delete_push_config(task_id, config_id, **options))
 
     def webhooks(self, task_id: str = "", **options: Unpack[CallOptions]) -> list[WebhookStatus]:
-        """How far the webhooks of a task have got; without a task, yours that were given up. Agents of ours tell it.
+        """Return the delivery status of webhooks. See `A2AClient.webhooks`.
 
         Example:
             >>> def main(client: Client) -> None:
@@ -363,7 +363,7 @@ class Client:
         return self._thread.run(self._client.webhooks(task_id, **options))
 
     def redeliver(self, task_id: str, config_id: str = "", **options: Unpack[CallOptions]) -> list[WebhookStatus]:
-        """Have an agent of ours try again what a webhook of a task has not got, or all of them.
+        """Deliver dead letters again. See `A2AClient.redeliver`.
 
         Example:
             >>> def main(client: Client) -> None:

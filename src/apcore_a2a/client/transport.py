@@ -1,7 +1,7 @@
-"""The seam between the client and an HTTP library: `request` for one answer, `stream` for bytes as they come.
+"""The interface between the client and an HTTP library: `request` for a whole response, `stream` for one in chunks.
 
-Rule: a transport knows HTTP and nothing of A2A. It follows no redirect, decompresses nothing, reads no more than it is
-told to, and lets no exception of its library out.
+Invariant: a transport knows HTTP and nothing of A2A. It follows no redirects, does not decompress, reads at most the
+given limit, and translates every exception of its library.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from apcore_a2a.errors import A2AConnectionError, InvalidAgentResponseError
 
-CONNECT_TIMEOUT: Final = 5.0  # seconds, of whatever the whole call may take
-# What to do about a failure of TLS, by what OpenSSL calls it; the first that fits.
+CONNECT_TIMEOUT: Final = 5.0  # seconds, part of the timeout of the call
+# Advice for TLS failures, by a part of OpenSSL's text. The first match is used.
 TLS_ADVICE: Final = (
-    ("CERTIFICATE_VERIFY_FAILED", "To trust an authority of your own, name its file in SSL_CERT_FILE"),
-    ("[SSL: ", "Does it speak TLS? If not, its address begins with http://"),
+    ("CERTIFICATE_VERIFY_FAILED", "To trust a private certificate authority, set SSL_CERT_FILE to its file"),
+    ("[SSL: ", "Does the server use TLS? If not, its address begins with http://"),
 )
 
 
@@ -29,7 +29,7 @@ class HttpRequest(Struct, frozen=True):
 
 
 def with_headers(request: HttpRequest, headers: Mapping[str, str]) -> HttpRequest:
-    """The request with these headers, in place of its own of the same name: names of headers have no case."""
+    """Return the request with these headers. They replace headers of the same name, compared without case."""
     replaced = {name.lower() for name in headers}
     merged = {name: value for name, value in request.headers.items() if name.lower() not in replaced}
     merged.update(headers)
@@ -37,7 +37,7 @@ def with_headers(request: HttpRequest, headers: Mapping[str, str]) -> HttpReques
 
 
 class HttpResponse(Struct, frozen=True):
-    """A whole answer. Header names are looked up in lower case."""
+    """A whole response. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -49,7 +49,7 @@ class HttpResponse(Struct, frozen=True):
 
 
 class HttpStream(Struct, frozen=True):
-    """An answer whose body is still coming."""
+    """A response whose body is still arriving."""
 
     status: int
     headers: Mapping[str, str]
@@ -57,47 +57,47 @@ class HttpStream(Struct, frozen=True):
 
 
 class Transport(Protocol):
-    """What the client needs of an HTTP library.
+    """The operations of an HTTP library that the client needs.
 
-    Both methods raise `A2AConnectionError`, with `sent` false if the request certainly never left.
+    Both methods raise `A2AConnectionError`. Its `sent` is false only if the request was certainly not sent.
     """
 
     async def request(self, request: HttpRequest, limit: int) -> HttpResponse:
-        """Send, and read an answer of at most `limit` bytes."""
+        """Send a request, and return its response of at most `limit` bytes."""
         ...
 
     def stream(self, request: HttpRequest, idle: float) -> AbstractAsyncContextManager[HttpStream]:
-        """Send, and hand out the answer as it comes; silence for `idle` seconds is a broken connection."""
+        """Send a request, and yield its response in chunks. Silence for `idle` seconds counts as a disconnection."""
         ...
 
     async def close(self) -> None: ...
 
 
 async def read_all(response: HttpStream, limit: int) -> bytes:
-    """The body of a streamed answer, if it is no larger than `limit`."""
+    """Return the body of a streamed response. Raise an error if it is larger than `limit`."""
     check_headers(response.headers, limit)
     body = bytearray()
     async for chunk in response.chunks:
         body += chunk
         if len(body) > limit:
-            raise too_large(limit)  # whatever Content-Length said, or did not say
+            raise too_large(limit)  # independent of Content-Length
     return bytes(body)
 
 
 def check_headers(headers: Mapping[str, str], limit: int) -> None:
-    """Refuse early what announces itself as too large, or as compressed though we asked for plain bytes."""
-    # A few compressed kilobytes can become gigabytes: no limit on what is read would hold.
+    """Reject a response early that declares itself too large, or compressed although the request forbade it."""
+    # A few compressed kilobytes can expand to gigabytes, so that no limit on received bytes would be effective.
     encoding = headers.get("content-encoding", "identity")
     if encoding.lower() not in ("identity", ""):
         raise InvalidAgentResponseError("The agent compressed its answer although it was asked not to")
     length = headers.get("content-length", "")
-    # Python refuses to convert thousands of digits; the first twenty are too large already.
+    # int() rejects thousands of digits, and twenty digits are too large already.
     if length.isdecimal() and int(length[:20]) > limit:
         raise too_large(limit)
 
 
 def too_large(limit: int) -> InvalidAgentResponseError:
-    return InvalidAgentResponseError(f"The answer is larger than {limit:,} bytes; raise max_response if it should be")
+    return InvalidAgentResponseError(f"The answer is larger than {limit:,} bytes. To accept it, raise max_response")
 
 
 def not_reached(url: str, reason: str) -> A2AConnectionError:

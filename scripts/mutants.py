@@ -1,9 +1,11 @@
-"""Take one guard away, see which tests notice, put it back: `python -m scripts.mutants [NAME…]`.
+"""Mutation tests of the guards: remove one guard, run the tests that should fail. `python -m scripts.mutants [NAME…]`.
 
-A mutant is a place in the sources, what stands there instead, and the tests that should fail. The sources are copied
-first; nothing here is changed. The last lines name the cases of the hostile suite that no mutant broke.
+A mutant is a place in the sources, its replacement, and the tests that should fail. Each run works on a copy of the
+sources. The number of failed tests goes into `scripts/mutants.json`, from which `scripts.security_page` writes
+docs/security.md. The last lines name the cases of the hostile suite that no mutant broke.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parent.parent
+COUNTS: Final = ROOT / "scripts" / "mutants.json"
 HOSTILE: Final = "tests/hostile/test_jwt_forgeries.py"
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - .*)?$", re.MULTILINE)
 
@@ -25,7 +28,27 @@ class Mutant(NamedTuple):
     new: str
     tests: str = HOSTILE
     also: tuple[tuple[str, str, str], ...] = ()
-    """Further guards that keep out the same: they are taken away together."""
+    """Further guards against the same input: they are removed together."""
+
+    @property
+    def path(self) -> str:
+        """The file, relative to the package. `file` is relative to its folder `auth`."""
+        return f"auth/{self.file}".replace("auth/../", "")
+
+    @property
+    def key(self) -> str:
+        """The name in `scripts/mutants.json`; two files may have guards of the same name."""
+        return f"{self.path}: {self.guard}"
+
+
+def read_counts() -> dict[str, dict[str, int]]:
+    """Return `failed`, the failed tests by key of a mutant, and `cases`, the sizes of the hostile suites."""
+    counts: dict[str, dict[str, int]] = json.loads(COUNTS.read_text(encoding="utf-8"))
+    return counts
+
+
+def write_counts(counts: dict[str, dict[str, int]]) -> None:
+    COUNTS.write_text(json.dumps(counts, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
 
 
 ISSUER_TESTS: Final = "tests/auth/test_issuer_keys.py"
@@ -262,7 +285,7 @@ MUTANTS: Final = (
 
 
 def run(mutant: Mutant) -> list[str]:
-    """The tests that fail without the guard."""
+    """Return the tests that fail without the guard."""
     with tempfile.TemporaryDirectory() as directory:
         sources = Path(directory) / "src"
         shutil.copytree(ROOT / "src", sources, ignore=shutil.ignore_patterns("__pycache__"))
@@ -282,7 +305,7 @@ def run(mutant: Mutant) -> list[str]:
 
 
 def cases_of(tests: str, name: str) -> Iterator[str]:
-    """The cases of one test."""
+    """Yield the cases of one test, or all cases if the name is empty."""
     line = [sys.executable, "-m", "pytest", "-q", "--collect-only", tests]
     listed = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     for case in listed.stdout.splitlines():
@@ -291,7 +314,8 @@ def cases_of(tests: str, name: str) -> Iterator[str]:
 
 
 def run_all(mutants: Sequence[Mutant], cases: Iterable[str], names: list[str]) -> int:
-    """Run each mutant, or those whose guards are named; the exit code says whether one survived."""
+    """Run each mutant, or those whose guards are named. Return 1 if one survived, else 0."""
+    counts = read_counts()
     unbroken = list(cases)
     survivors = 0
     for mutant in mutants:
@@ -299,11 +323,13 @@ def run_all(mutants: Sequence[Mutant], cases: Iterable[str], names: list[str]) -
             continue
         failed = run(mutant)
         survivors += not failed
+        counts["failed"][mutant.key] = len(failed)
         unbroken = [case for case in unbroken if case not in failed]
-        print(f"{len(failed):4} {mutant.guard} ({mutant.file.removeprefix('../')})", flush=True)
+        print(f"{len(failed):4} {mutant.guard} ({mutant.path})", flush=True)
+    write_counts(counts)
     print(f"{survivors} mutants survived")
     if not names:  # else most were not tried
-        print(f"{len(unbroken)} cases that no mutant let in")
+        print(f"{len(unbroken)} cases that no mutant accepted")
         for case in unbroken:
             print(f"     {case.partition('::')[2]}")
     return int(survivors > 0)

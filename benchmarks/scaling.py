@@ -20,7 +20,7 @@ import asyncpg
 
 from apcore_a2a.engine.replica.lease import BEATS
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
-from apcore_a2a.storage.postgres.replicas import BEAT
+from apcore_a2a.storage.postgres.replicas import RENEW
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.postgres_server import PostgresServer
 from tests.storage.contract import Author, append, timestamp
@@ -91,7 +91,7 @@ async def measure_heartbeat(server: PostgresServer, replicas: int) -> float:
     live = "SELECT 'r' || n, clock_timestamp() + interval '1 hour', '' FROM generate_series(1, $1::int) AS n"
     await connection.execute(f"INSERT INTO replica (name, until, place) {live}", replicas)
     await connection.execute("ANALYZE replica")
-    heartbeat = await connection.prepare(BEAT)
+    heartbeat = await connection.prepare(RENEW)
     backend = connection.get_server_pid()
     before = processor_time(backend)
     for number in range(HEARTBEATS):

@@ -62,7 +62,7 @@ async def zombie(first: PostgresStore, second: PostgresStore) -> None:
     """A replica that was taken for dead goes on, and knows the version."""
     author = await write_task(first, Author("t"), TaskState.WORKING)
     await append(first, counts(author, "old", 0))
-    record = await second.replicas.claim("t", ALICE)
+    record = await second.replicas.claims.claim("t", ALICE)
     assert record is not None
     heir = author.rival()
     heir.epoch = record.epoch

@@ -17,12 +17,12 @@ from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus, encode
-from apcore_a2a.storage.contract import Change, Command, Followed, Hint, News, Record
+from apcore_a2a.storage.contract import Change, FollowedTask, Record, ReplicaRequest, TaskUpdate, WakeUp
 from tests.engine.driving import ALICE, request, settle, until
 from tests.engine.fake_disk import RUNNING, FakeDisk, Row
 
 OWNER = CallContext(caller=ALICE).owner
-ANYTHING = Hint(everything=True, commands=True, queue=True)
+ANYTHING = WakeUp(everything=True, requests=True, queue=True)
 
 
 async def lose_the_answer() -> None:
@@ -57,7 +57,7 @@ class SharedDisk(FakeDisk):
         self.runners[task_id] = runner
         return task
 
-    def write(self, task: Task, *events: StatusUpdate | ArtifactUpdate) -> Hint:
+    def write(self, task: Task, *events: StatusUpdate | ArtifactUpdate) -> WakeUp:
         """Another replica writes; what it wakes the others with."""
         row = self.rows[task.id]
         for event in events:
@@ -66,7 +66,7 @@ class SharedDisk(FakeDisk):
                 row.state = event.status.state
                 row.run = row.run if row.state in RUNNING else b""
         self.runners[task.id] = self._runner(row.state, row.run, self.runners[task.id])
-        return Hint(everything=False, commands=False, queue=False, tasks=frozenset({row.number}))
+        return WakeUp(everything=False, requests=False, queue=False, tasks=frozenset({row.number}))
 
     def claim(self, task_id: str, runner: str) -> None:
         row = self.rows[task_id]
@@ -100,29 +100,45 @@ class SharedDisk(FakeDisk):
         return None if record is None else replace(record, runner=self.runners[task_id])
 
     async def orphans(self) -> list[Record]:
-        return await self.replicas.claim_dead(100)
+        return await self.replicas.claim_orphans(100)
 
 
 class FakeReplicas:
     """`Replicas` over a SharedDisk."""
 
     def __init__(self, disk: SharedDisk) -> None:
-        self.lease = 600.0
+        self.seconds = 600.0
         self.name = "here-1"
         self.dead: set[str] = set()
         self.read_at_once = 2_000
         self.taken_at_once = 100
-        self.news_at_once = 100
+        self.updates_at_once = 100
         self.meanwhile: dict[str, Callable[[], Awaitable[None]]] = {}
-        self.commands: list[Command] = []
-        self.refusals: dict[int, str] = {}
-        self.tidied = 0
+        self.requests: list[ReplicaRequest] = []
+        self.rejections: dict[int, str] = {}
+        self.cleanups = 0
         self.down_at = float("-inf")
         self.next_end = 0.0  # somebody may be dead
         self._disk = disk
-        self._beats: asyncio.Queue[bool | Exception] = asyncio.Queue()
-        self._hints: asyncio.Queue[Hint] = asyncio.Queue()
-        self._asked = {"beat": 0, "hint": 0}
+        self._renewals: asyncio.Queue[bool | Exception] = asyncio.Queue()
+        self._wake_ups: asyncio.Queue[WakeUp] = asyncio.Queue()
+        self._asked = {"renewal": 0, "wake-up": 0}
+
+    @property
+    def lease(self) -> "FakeReplicas":
+        return self
+
+    @property
+    def claims(self) -> "FakeReplicas":
+        return self
+
+    @property
+    def watch(self) -> "FakeReplicas":
+        return self
+
+    @property
+    def mailbox(self) -> "FakeReplicas":
+        return self
 
     async def _answer(self, method: str) -> None:
         happens = self.meanwhile.pop(method, None)
@@ -131,28 +147,28 @@ class FakeReplicas:
 
     # ---- for the test -----------------------------------------------------------------------------------------------
 
-    async def beats(self, answer: bool | Exception = True) -> None:
+    async def renews(self, answer: bool | Exception = True) -> None:
         """One beat with that answer; done when the engine asks for the next, and had time for what the beat led to."""
-        await until(lambda: self._asked["beat"] > 0)
-        asked = self._asked["beat"]
-        self._beats.put_nowait(answer)
-        await until(lambda: self._asked["beat"] > asked)
+        await until(lambda: self._asked["renewal"] > 0)
+        asked = self._asked["renewal"]
+        self._renewals.put_nowait(answer)
+        await until(lambda: self._asked["renewal"] > asked)
         await settle()
 
-    async def hears(self, hint: Hint = ANYTHING) -> None:
+    async def wakes(self, wake_up: WakeUp = ANYTHING) -> None:
         """One wake-up; done when the engine listens again, and has nothing left to look at."""
-        await until(lambda: self._asked["hint"] > 0)
-        asked = self._asked["hint"]
-        self._hints.put_nowait(hint)
-        await until(lambda: self._asked["hint"] > asked and self._hints.empty())
+        await until(lambda: self._asked["wake-up"] > 0)
+        asked = self._asked["wake-up"]
+        self._wake_ups.put_nowait(wake_up)
+        await until(lambda: self._asked["wake-up"] > asked and self._wake_ups.empty())
 
-    async def asks(self, task_id: str, body: bytes) -> str:
+    async def receives(self, task_id: str, body: bytes) -> str:
         """Another replica has a command for this one; what it is answered."""
-        number = len(self.refusals) + 1
-        self.commands.append(Command(number, task_id, OWNER, body))
-        await self.hears()
-        await until(lambda: number in self.refusals)
-        return self.refusals[number]
+        number = len(self.rejections) + 1
+        self.requests.append(ReplicaRequest(number, task_id, OWNER, body))
+        await self.wakes()
+        await until(lambda: number in self.rejections)
+        return self.rejections[number]
 
     # ---- the lease --------------------------------------------------------------------------------------------------
 
@@ -160,15 +176,15 @@ class FakeReplicas:
         self.dead.add(self.name)
         self.name = f"here-{len(self.dead) + 1}"
 
-    async def beat(self) -> float | None:
-        self._asked["beat"] += 1
-        answer = await self._beats.get()
+    async def renew(self) -> float | None:
+        self._asked["renewal"] += 1
+        answer = await self._renewals.get()
         if isinstance(answer, Exception):
             raise answer
         return self.next_end if answer else None
 
-    async def tidy(self) -> None:
-        self.tidied += 1
+    async def clean_up(self) -> None:
+        self.cleanups += 1
 
     # ---- taking over ------------------------------------------------------------------------------------------------
 
@@ -180,8 +196,8 @@ class FakeReplicas:
         await self._answer(method)
         return [record for record in records if record is not None]
 
-    async def claim_dead(self, limit: int) -> list[Record]:
-        return await self._claim_all(self.dead, "claim_dead")
+    async def claim_orphans(self, limit: int) -> list[Record]:
+        return await self._claim_all(self.dead, "claim_orphans")
 
     async def claim_queued(self, limit: int) -> list[Record]:
         return await self._claim_all({""}, "claim_queued")
@@ -209,44 +225,44 @@ class FakeReplicas:
 
     async def unfollow(self, task_ids: Sequence[str]) -> None: ...
 
-    async def is_watched(self, task_id: str, owner: str) -> bool:
+    async def is_followed_elsewhere(self, task_id: str, owner: str) -> bool:
         return False
 
-    async def news(self, followed: Sequence[Followed]) -> list[News]:
-        found = [self._news_of(each) for each in followed[: self.news_at_once]]
-        await self._answer("news")
+    async def read_updates(self, followed: Sequence[FollowedTask]) -> list[TaskUpdate]:
+        found = [self._update_of(each) for each in followed[: self.updates_at_once]]
+        await self._answer("read_updates")
         return found
 
-    def _news_of(self, followed: Followed) -> News:
+    def _update_of(self, followed: FollowedTask) -> TaskUpdate:
         row = self._disk.rows.get(followed.task_id)
         if row is None:
-            return News(followed.task_id, None, None, None, None, None, [])
+            return TaskUpdate(followed.task_id, None, None, None, None, None, [])
         events = row.events[followed.version :][: self.read_at_once]
         runner = self._disk.runners[followed.task_id]
-        return News(followed.task_id, row.number, len(row.events), row.epoch, runner, row.memo, events)
+        return TaskUpdate(followed.task_id, row.number, len(row.events), row.epoch, runner, row.memo, events)
 
-    async def until_woken(self, seconds: float) -> Hint:
-        self._asked["hint"] += 1
-        return await self._hints.get()
+    async def until_woken(self, seconds: float) -> WakeUp:
+        self._asked["wake-up"] += 1
+        return await self._wake_ups.get()
 
     def wake_here(self) -> None:
-        self._hints.put_nowait(ANYTHING)
+        self._wake_ups.put_nowait(ANYTHING)
 
     # ---- asking -----------------------------------------------------------------------------------------------------
 
     async def post(self, task_id: str, owner: str, runner: str, body: bytes) -> int | None:
         return None
 
-    async def take(self) -> list[Command]:
-        taken = self.commands[: self.taken_at_once]
-        del self.commands[: self.taken_at_once]
+    async def take(self) -> list[ReplicaRequest]:
+        taken = self.requests[: self.taken_at_once]
+        del self.requests[: self.taken_at_once]
         return taken
 
-    async def finish(self, number: int, refusal: str = "") -> None:
-        self.refusals[number] = refusal
+    async def finish(self, number: int, rejection: str = "") -> None:
+        self.rejections[number] = rejection
 
     async def answer(self, number: int) -> str | None:
-        return self.refusals.get(number)
+        return self.rejections.get(number)
 
     async def withdraw(self, number: int) -> bool:
         return False

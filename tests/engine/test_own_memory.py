@@ -9,13 +9,13 @@ from apcore_a2a.engine.replica import lease
 from apcore_a2a.engine.replica.followers import HEARD_FOR, POLL, Followers
 from apcore_a2a.engine.replica.requests import Errand
 from apcore_a2a.protocol.model import Task, TaskState, encode
-from apcore_a2a.storage.contract import Command, Hint
+from apcore_a2a.storage.contract import ReplicaRequest, WakeUp
 from tests.engine.driving import ALICE, User, serving, settle, until
 from tests.engine.shared_disk import OWNER, SharedDisk
 from tests.fakes import COMPLETED, Gate, ScriptedAgent
 
 S = TaskState
-NOTHING = Hint(everything=False, commands=False, queue=False)
+NOTHING = WakeUp(everything=False, requests=False, queue=False)
 
 
 def is_own(followers: Followers, task: Task) -> bool:
@@ -39,7 +39,7 @@ async def test_it_does_while_it_runs_the_task_has_its_lease_and_has_looked_at_wh
         assert not is_own(followers, task)  # something else is still asked of it
         followers.obeyed(task.id)
         assert is_own(followers, task)
-        followers.renewed(time.monotonic() - followers.replicas.lease)
+        followers.renewed(time.monotonic() - followers.replicas.lease.seconds)
         assert not is_own(followers, task)
         gate.open()
 
@@ -67,13 +67,13 @@ async def test_what_others_ask_is_looked_at_though_wake_ups_speak_of_other_thing
         task = await User(engine).start("slow")
         await gate.reached()
         assert engine._followers is not None
-        disk.replicas.commands.append(Command(7, task.id, OWNER, encode(Errand(ALICE))))
+        disk.replicas.requests.append(ReplicaRequest(7, task.id, OWNER, encode(Errand(ALICE))))
         engine._followers.heard(time.monotonic(), [])
-        await disk.replicas.hears(NOTHING)
-        assert disk.replicas.commands  # it has just looked
+        await disk.replicas.wakes(NOTHING)
+        assert disk.replicas.requests  # it has just looked
         engine._followers.heard(time.monotonic() - 2 * POLL, [])
-        await disk.replicas.hears(NOTHING)
-        await until(lambda: disk.replicas.refusals.get(7) == "")
+        await disk.replicas.wakes(NOTHING)
+        await until(lambda: disk.replicas.rejections.get(7) == "")
 
 
 async def test_what_is_followed_and_what_waits_is_looked_at_though_wake_ups_speak_of_other_things(
@@ -85,14 +85,14 @@ async def test_what_is_followed_and_what_waits_is_looked_at_though_wake_ups_spea
         alice = User(engine)
         quiet = disk.put("quiet", "other")
         watcher = await alice.subscribe(quiet)
-        await disk.replicas.hears()
+        await disk.replicas.wakes()
         disk.write(quiet, COMPLETED)  # and the wake-up gets lost
         disk.put("waits", "", retry_safe=True)
-        await disk.replicas.hears(NOTHING)
+        await disk.replicas.wakes(NOTHING)
         assert (watcher.states, disk.runners["waits"]) == ([], "")  # it has just looked
         monkeypatch.setattr(lease, "POLL", 0)
-        await disk.replicas.hears(NOTHING)
-        await disk.replicas.hears(NOTHING)
+        await disk.replicas.wakes(NOTHING)
+        await disk.replicas.wakes(NOTHING)
         await watcher.rest()
         assert watcher.states[-1] is S.COMPLETED
         await until(lambda: disk.rows["waits"].state is S.COMPLETED)

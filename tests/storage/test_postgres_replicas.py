@@ -41,7 +41,7 @@ async def admin(stores: list[PostgresStore]) -> AsyncIterator["asyncpg.Connectio
 async def expire(admin: "asyncpg.Connection[asyncpg.Record]", store: PostgresStore, seconds: int = 1) -> None:
     """The lease of a replica was over so many seconds ago."""
     statement = "UPDATE replica SET until = clock_timestamp() - make_interval(secs => $2) WHERE name = $1"
-    await admin.execute(statement, store.replicas.name, seconds)
+    await admin.execute(statement, store.replicas.lease.name, seconds)
 
 
 async def test_a_lease_that_is_over_is_renewed_until_somebody_takes_the_replica_for_dead(
@@ -50,17 +50,17 @@ async def test_a_lease_that_is_over_is_renewed_until_somebody_takes_the_replica_
     late, heir, _ = stores
     author = await write_task(late, Author("t"), TaskState.WORKING)
     await expire(admin, late)
-    assert await late.replicas.beat() is not None
-    assert await heir.replicas.claim_dead(10) == []
+    assert await late.replicas.lease.renew() is not None
+    assert await heir.replicas.claims.claim_orphans(10) == []
     await append(late, author.chunk("still mine"))
     await expire(admin, late)
-    claimed = await heir.replicas.claim_dead(10)
+    claimed = await heir.replicas.claims.claim_orphans(10)
     assert [record.document.task().id for record in claimed] == ["t"]
-    assert await late.replicas.beat() is None
-    old = late.replicas.name
-    await late.replicas.join()
-    assert late.replicas.name != old
-    assert await late.replicas.beat() is not None
+    assert await late.replicas.lease.renew() is None
+    old = late.replicas.lease.name
+    await late.replicas.lease.join()
+    assert late.replicas.lease.name != old
+    assert await late.replicas.lease.renew() is not None
 
 
 async def test_a_lease_is_renewed_though_every_reader_waits(
@@ -75,7 +75,7 @@ async def test_a_lease_is_renewed_though_every_reader_waits(
             for _ in range(2 * READERS):
                 group.create_task(stores[0].database.ask(wait_for_admin))
             await until_blocked(admin, READERS)
-            assert await stores[0].replicas.beat() is not None
+            assert await stores[0].replicas.lease.renew() is not None
 
 
 async def test_whoever_renews_its_lease_while_it_is_taken_for_dead_learns_that_it_is(
@@ -87,11 +87,11 @@ async def test_whoever_renews_its_lease_while_it_is_taken_for_dead_learns_that_i
     async with admin.transaction():
         await admin.execute("SELECT 1 FROM task FOR UPDATE")
         # The claim waits for nobody's row, so the test marks the replica for it, and has not committed yet.
-        await admin.execute("UPDATE replica SET is_dead = TRUE WHERE name = $1", late.replicas.name)
-        beating = asyncio.create_task(late.replicas.beat())
+        await admin.execute("UPDATE replica SET is_dead = TRUE WHERE name = $1", late.replicas.lease.name)
+        beating = asyncio.create_task(late.replicas.lease.renew())
         await until_blocked(admin)
     assert await beating is None
-    assert len(await heir.replicas.claim_dead(10)) == 1
+    assert len(await heir.replicas.claims.claim_orphans(10)) == 1
 
 
 async def test_nothing_is_claimed_from_a_replica_that_renews_its_lease_at_that_moment(
@@ -102,35 +102,35 @@ async def test_nothing_is_claimed_from_a_replica_that_renews_its_lease_at_that_m
     await expire(admin, late)
     async with admin.transaction():
         renewed = "UPDATE replica SET until = clock_timestamp() + interval '1 minute' WHERE name = $1"
-        await admin.execute(renewed, late.replicas.name)
-        claiming = asyncio.create_task(heir.replicas.claim_dead(10))  # it sees the lease that is over
+        await admin.execute(renewed, late.replicas.lease.name)
+        claiming = asyncio.create_task(heir.replicas.claims.claim_orphans(10))  # it sees the lease that is over
         await until_blocked(admin)
     assert await claiming == []
-    assert await late.replicas.beat() is not None
+    assert await late.replicas.lease.renew() is not None
 
 
 async def test_a_beat_says_when_the_next_lease_of_another_replica_is_over(
     stores: list[PostgresStore], admin: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
     one, other, third = stores
-    soon = await one.replicas.beat()
+    soon = await one.replicas.lease.renew()
     assert soon is not None and 0 < soon <= 15
     await expire(admin, third)  # it has left nothing: nobody need look
-    assert await one.replicas.beat() == pytest.approx(soon, abs=5)
+    assert await one.replicas.lease.renew() == pytest.approx(soon, abs=5)
     await write_task(other, Author("t"), TaskState.WORKING)
     await expire(admin, other)
-    late = await one.replicas.beat()
+    late = await one.replicas.lease.renew()
     assert late is not None and late < 0
-    assert len(await one.replicas.claim_dead(10)) == 1
-    assert await one.replicas.beat() == math.inf
+    assert len(await one.replicas.claims.claim_orphans(10)) == 1
+    assert await one.replicas.lease.renew() == math.inf
 
 
 async def test_whoever_leaves_is_dead_at_once_and_for_good(stores: list[PostgresStore]) -> None:
     leaving, staying, _ = stores
     await write_task(leaving, Author("t"), TaskState.WORKING)
-    await leaving.replicas.leave()
-    assert await leaving.replicas.beat() is None
-    assert len(await staying.replicas.claim_dead(10)) == 1
+    await leaving.replicas.lease.leave()
+    assert await leaving.replicas.lease.renew() is None
+    assert len(await staying.replicas.claims.claim_orphans(10)) == 1
 
 
 async def test_a_task_that_a_forgotten_replica_makes_when_it_wakes_up_is_taken_over(
@@ -138,14 +138,14 @@ async def test_a_task_that_a_forgotten_replica_makes_when_it_wakes_up_is_taken_o
 ) -> None:
     asleep, heir, _ = stores
     await expire(admin, asleep, 3600)
-    await heir.replicas.tidy()  # nothing is left of it
+    await heir.replicas.lease.clean_up()  # nothing is left of it
     assert await admin.fetchval("SELECT count(*) FROM replica") == 2
     await write_task(asleep, Author("t"), TaskState.WORKING)  # it does not know
-    assert await heir.replicas.claim_dead(10) == []
-    await heir.replicas.tidy()
-    claimed = await heir.replicas.claim_dead(10)
+    assert await heir.replicas.claims.claim_orphans(10) == []
+    await heir.replicas.lease.clean_up()
+    claimed = await heir.replicas.claims.claim_orphans(10)
     assert [(record.document.task().id, record.owner) for record in claimed] == [("t", ALICE)]
-    assert await asleep.replicas.beat() is None
+    assert await asleep.replicas.lease.renew() is None
 
 
 # ---- answers that get lost -----------------------------------------------------------------------------------------
@@ -181,11 +181,11 @@ async def test_whoever_does_not_learn_what_it_has_claimed_learns_that(
     queued.hand_on = True
     await late.create(queued)
     await expire(admin, late)
-    for claim in (heir.replicas.claim_dead, heir.replicas.claim_queued):
+    for claim in (heir.replicas.claims.claim_orphans, heir.replicas.claims.claim_queued):
         lose_next_answer("_fetch")
         with pytest.raises(StoreUnavailableError):
             await claim(10)
-    assert sorted(await heir.replicas.own_tasks()) == [("left", ALICE), ("queued", ALICE)]
+    assert sorted(await heir.replicas.claims.own_tasks()) == [("left", ALICE), ("queued", ALICE)]
 
 
 async def test_a_command_is_posted_once_though_the_answer_is_lost(
@@ -194,9 +194,9 @@ async def test_a_command_is_posted_once_though_the_answer_is_lost(
     asking, runs, _ = stores
     await write_task(runs, Author("t"), TaskState.WORKING)
     lose_next_answer("_fetch_value")
-    number = await asking.replicas.post("t", ALICE, runs.replicas.name, b"once")
-    other = await asking.replicas.post("t", ALICE, runs.replicas.name, b"another")
-    taken = await runs.replicas.take()
+    number = await asking.replicas.mailbox.post("t", ALICE, runs.replicas.lease.name, b"once")
+    other = await asking.replicas.mailbox.post("t", ALICE, runs.replicas.lease.name, b"another")
+    taken = await runs.replicas.mailbox.take()
     assert sorted((command.number, command.body) for command in taken) == [(number, b"once"), (other, b"another")]
 
 
@@ -205,13 +205,13 @@ async def test_a_command_is_not_lost_with_the_answer_that_brings_it(
 ) -> None:
     asking, runs, _ = stores
     await write_task(runs, Author("t"), TaskState.WORKING)
-    number = await asking.replicas.post("t", ALICE, runs.replicas.name, b"do it")
+    number = await asking.replicas.mailbox.post("t", ALICE, runs.replicas.lease.name, b"do it")
     assert number is not None
     lose_next_answer("_fetch")
-    taken = await runs.replicas.take()
+    taken = await runs.replicas.mailbox.take()
     assert [command.number for command in taken] == [number]
-    assert await runs.replicas.take() == []  # it is being done
-    assert not await asking.replicas.withdraw(number)
-    await runs.replicas.finish(number)
-    assert await runs.replicas.take() == []
-    assert await asking.replicas.answer(number) == ""
+    assert await runs.replicas.mailbox.take() == []  # it is being done
+    assert not await asking.replicas.mailbox.withdraw(number)
+    await runs.replicas.mailbox.finish(number)
+    assert await runs.replicas.mailbox.take() == []
+    assert await asking.replicas.mailbox.answer(number) == ""

@@ -10,7 +10,7 @@ import pytest
 
 from apcore_a2a.errors import StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.model import PushConfig, TaskState
-from apcore_a2a.storage.contract import Followed, Query, Webhook
+from apcore_a2a.storage.contract import FollowedTask, Query, Webhook
 from apcore_a2a.storage.postgres import connection as connection_module
 from apcore_a2a.storage.postgres import replicas, writer
 from apcore_a2a.storage.postgres.store import PostgresStore
@@ -135,13 +135,13 @@ async def test_tasks_that_wait_for_a_replica_are_claimed_once_and_the_owners_tak
     change = Author("b", owner=BOB).create()
     change.hand_on = True
     await store.create(change)
-    assert await store.replicas.count_queued(4) == 4
-    first = await store.replicas.claim_queued(2)
+    assert await store.replicas.claims.count_queued(4) == 4
+    first = await store.replicas.claims.claim_queued(2)
     assert {record.owner for record in first} == {ALICE, BOB}
-    rest = await other.replicas.claim_queued(10)
-    assert {record.runner for record in rest} == {other.replicas.name}
+    rest = await other.replicas.claims.claim_queued(10)
+    assert {record.runner for record in rest} == {other.replicas.lease.name}
     assert [record.epoch for record in (*first, *rest)] == [2] * 6
-    assert await store.replicas.claim_queued(10) == []
+    assert await store.replicas.claims.claim_queued(10) == []
 
 
 # ---- connections that break ----------------------------------------------------------------------------------------
@@ -150,17 +150,17 @@ async def test_tasks_that_wait_for_a_replica_are_claimed_once_and_the_owners_tak
 async def test_news_of_many_bytes_come_in_pieces_with_the_memo_once(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replicas, "NEWS_BYTES", 1_000)
+    monkeypatch.setattr(replicas, "MAX_UPDATE_BYTES", 1_000)
     large = await write_task(store, Author("large"), TaskState.WORKING)
     small = await write_task(store, Author("small"), TaskState.WORKING)
     large.memo = b'"remembered"'
     await append(store, large.chunk("x" * 400, "x" * 400, "x" * 4_000))
-    followed = [Followed("large", ALICE, 2), Followed("small", ALICE, small.version)]
-    news = {each.task_id: each for each in await other.replicas.news(followed)}
+    followed = [FollowedTask("large", ALICE, 2), FollowedTask("small", ALICE, small.version)]
+    news = {each.task_id: each for each in await other.replicas.watch.read_updates(followed)}
     assert news["large"].events == large.records[2:3]
     assert (news["large"].version, news["large"].memo) == (5, b'"remembered"')
     assert news["small"].events == []
-    (alone,) = await other.replicas.news([Followed("large", ALICE, 4)])
+    (alone,) = await other.replicas.watch.read_updates([FollowedTask("large", ALICE, 4)])
     assert alone.events == large.records[4:]  # though it is more than all of them may be
 
 
@@ -327,13 +327,13 @@ async def test_a_server_that_says_that_it_starts_is_waited_for_longer(
         future = store.append(author.chunk("x"))
         with pytest.raises(StoreUnavailableError):
             await store.load("t", ALICE)
-        assert store.replicas.down_at > 0
+        assert store.replicas.lease.down_at > 0
         await asyncio.sleep(0.5)  # several attempts
         assert not future.done()
         await proxy.set(Network.WELL)
         await asyncio.wait_for(future, 5)
         await assert_holds(store, author)
-        assert store.replicas.down_at > 0  # others were answered; the lease may still have to be renewed
+        assert store.replicas.lease.down_at > 0  # others were answered; the lease may still have to be renewed
         await store.close()
     assert [record.message for record in caplog.records if record.name.startswith("asyncpg")] == []
 

@@ -254,10 +254,10 @@ class Runs:
         """A client that has lost its stream may have found another replica."""
         live = run.live
         try:
-            is_watched = await store.replicas.is_watched(live.task.id, live.owner)
+            is_followed = await store.replicas.watch.is_followed_elsewhere(live.task.id, live.owner)
         except StoreUnavailableError:
             return  # nobody can tell: the task goes on
-        if not is_watched and self.running(live.task.id) is run:
+        if not is_followed and self.running(live.task.id) is run:
             self.stop(run, Stop.DISCONNECT)
 
     def cancel(self, live: LiveTask, caller: Caller) -> "asyncio.Task[None]":

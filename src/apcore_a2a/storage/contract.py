@@ -318,20 +318,20 @@ def trouble_of(store: object) -> str:
 # ---- several processes on one store -------------------------------------------------------------------------------
 
 
-class Followed(NamedTuple):
-    """A task that somebody here watches, and what is known of it."""
+class FollowedTask(NamedTuple):
+    """A task that this replica follows, and the version that it has of it."""
 
     task_id: str
     owner: str
     version: int
 
 
-class News(Struct, gc=False):
-    """What a followed task is now, and its events since."""
+class TaskUpdate(Struct, gc=False):
+    """The present state of a followed task, and its events since the follower's version."""
 
     task_id: str
     number: int | None
-    """Of the task in the store, as `Hint.tasks` has it; None when there is no such task any more."""
+    """The number of the task in the store, as in `WakeUp.tasks`. None if the task was removed."""
     version: int | None
     epoch: int | None
     runner: str | None
@@ -339,17 +339,17 @@ class News(Struct, gc=False):
     events: list[bytes]
 
 
-class Hint(Struct, frozen=True):
-    """What may have happened: to some tasks by their numbers in the store, or to any."""
+class WakeUp(Struct, frozen=True):
+    """What may have changed: tasks by their numbers in the store, requests to this replica, the queue, or anything."""
 
     everything: bool
-    commands: bool
+    requests: bool
     queue: bool
     tasks: frozenset[int] = frozenset()
 
 
-class Command(NamedTuple):
-    """What another replica asks of the one that runs a task; `body` is the engine's."""
+class ReplicaRequest(NamedTuple):
+    """A request of another replica to the replica that runs a task. The engine encodes and decodes `body`."""
 
     number: int
     task_id: str
@@ -357,89 +357,125 @@ class Command(NamedTuple):
     body: bytes
 
 
-class Replicas(Protocol):
-    """What a `Store` has beside when several processes share it: this process, a *replica*, among the others.
+class ReplicaLease(Protocol):
+    """The lease of this replica, measured by one clock for all replicas.
 
-    Rules: a replica that has not renewed its lease in time, by one clock for all, may be taken for dead, and then is
-    dead for good under its name; a task is claimed by one replica, and what was said under an older claim is refused
-    from then on.
+    Invariant: a replica that has not renewed its lease in time may be declared dead. A name that was declared dead is
+    dead for good.
     """
 
-    lease: float
-    """Seconds for which a beat holds."""
+    @property
+    def seconds(self) -> float:
+        """The duration of the lease after each renewal."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The present name of this replica."""
 
     @property
     def down_at(self) -> float:
-        """When the store last said, to whomever here, that it serves nobody: then nobody was taken for dead, either."""
+        """When the store last said that it serves no client: during that time no replica was declared dead."""
 
     async def join(self) -> None:
-        """Be a replica under a new name. `open` does it; again when the lease was lost."""
+        """Become a replica under a new name. `Store.open` calls it; the engine calls it when the lease was lost."""
 
-    async def beat(self) -> float | None:
-        """Renew the lease; None when others have taken this replica for dead, and with it all that was run here.
+    async def renew(self) -> float | None:
+        """Renew the lease. Return None if this replica was declared dead, and with it all tasks that it ran.
 
-        Else the seconds until the next of the others may be dead; 0 or less when one of them may be now.
+        Else return the seconds until the next lease of another replica expires; 0 or less if one may have expired.
         """
 
-    async def tidy(self) -> None:
-        """Remove what dead replicas left behind."""
+    async def clean_up(self) -> None:
+        """Remove what dead replicas left, except their tasks."""
 
-    async def claim_dead(self, limit: int) -> list[Record]:
-        """Claim tasks of dead replicas, each with its epoch raised by one.
+
+class TaskClaims(Protocol):
+    """Claims on tasks. A claim raises the epoch of its task by one.
+
+    Invariant: one replica has the claim on a task. The store rejects writes with the epoch of an older claim.
+    """
+
+    async def claim_orphans(self, limit: int) -> list[Record]:
+        """Claim tasks of dead replicas.
 
         Raises:
-            StoreUnavailableError: they may be claimed all the same; `own_tasks` has them then.
+            StoreUnavailableError: tasks may have been claimed all the same. `own_tasks` lists them then.
         """
 
     async def claim_queued(self, limit: int) -> list[Record]:
-        """Claim tasks that wait for any replica, the owners in turn."""
+        """Claim tasks that wait for any replica. Owners take turns.
+
+        Raises:
+            StoreUnavailableError: as for `claim_orphans`.
+        """
 
     async def count_queued(self, limit: int) -> int:
-        """How many tasks wait for any replica, counted up to a limit."""
+        """Return how many tasks wait for any replica, counted up to a limit."""
 
     async def claim(self, task_id: str, owner: str) -> Record | None:
-        """Claim one task, whoever runs it; as it is now, if it has ended meanwhile."""
+        """Claim one task, whichever replica runs it. Return its record, claimed or not if the task has ended."""
 
     async def own_tasks(self) -> list[tuple[str, str]]:
-        """Id and owner of every task that is this replica's to go on with."""
+        """Return id and owner of each task whose runner is this replica."""
+
+
+class TaskWatch(Protocol):
+    """What this replica follows, and the wake-ups that it receives from other replicas."""
 
     async def follow(self, task_id: str, owner: str) -> Record | None:
-        """One task; whoever writes it from now on wakes this replica."""
+        """Return one task. From now on each replica that writes the task wakes this one."""
 
     async def unfollow(self, task_ids: Sequence[str]) -> None: ...
 
-    async def is_watched(self, task_id: str, owner: str) -> bool:
-        """Whether another replica follows the task, or it has a webhook: it may have been given one there."""
+    async def is_followed_elsewhere(self, task_id: str, owner: str) -> bool:
+        """Whether another live replica follows the task, or a webhook (which may have been set there) reads it."""
 
-    async def news(self, followed: Sequence[Followed]) -> list[News]:
-        """What became of these tasks; of one at least, if it is too much at once."""
+    async def read_updates(self, followed: Sequence[FollowedTask]) -> list[TaskUpdate]:
+        """Return the updates of these tasks. If they are too large together, return those of some, one at least."""
 
-    async def until_woken(self, seconds: float) -> Hint:
-        """Wait until another replica has something to say, at most so long."""
+    async def until_woken(self, seconds: float) -> WakeUp:
+        """Wait for a wake-up, at most for this time."""
 
     def wake_here(self) -> None:
-        """Have `until_woken` return now."""
+        """Make `until_woken` return now."""
+
+
+class RequestMailbox(Protocol):
+    """Requests between replicas, by way of the store."""
 
     async def post(self, task_id: str, owner: str, runner: str, body: bytes) -> int | None:
-        """Ask something of the replica that runs a task; None when it is not that one any more.
+        """Post a request to the replica that runs a task. Return its number, or None if that replica runs it no longer.
 
-        No two bodies are the same, so that one is posted once.
+        Each body must be unique, so that a repeated call posts the request once.
         """
 
-    async def take(self) -> list[Command]:
-        """What others ask of this one, or some of it: nothing when all is taken. Each is to be finished."""
+    async def take(self) -> list[ReplicaRequest]:
+        """Return requests to this replica; an empty list if all are taken. Each is to be finished."""
 
-    async def finish(self, number: int, refusal: str = "") -> None:
-        """It was done, or why it was not."""
+    async def finish(self, number: int, rejection: str = "") -> None:
+        """Answer a request: it was done, or the reason why it was rejected."""
 
     async def answer(self, number: int) -> str | None:
-        """What came of a command that was posted: "" when it was done, else why not; None while it is not finished."""
+        """Return the answer to a posted request: "" if it was done, the rejection, or None if it is not finished."""
 
     async def withdraw(self, number: int) -> bool:
-        """Take a command back; false when it was taken before."""
+        """Withdraw a posted request. Return False if it was taken before."""
+
+
+class Replicas(Protocol):
+    """This process, a *replica*, among the processes that share a store. Each part is one role; use what you need."""
+
+    @property
+    def lease(self) -> ReplicaLease: ...
+
+    @property
+    def claims(self) -> TaskClaims: ...
+
+    @property
+    def watch(self) -> TaskWatch: ...
+
+    @property
+    def mailbox(self) -> RequestMailbox: ...
 
 
 class SharedStore(Store, Protocol):
@@ -449,13 +485,13 @@ class SharedStore(Store, Protocol):
 
     @property
     def replicas(self) -> Replicas:
-        """While it is open."""
+        """The roles of this replica. They work while the store is open."""
 
 
 def as_shared(store: Store) -> SharedStore | None:
-    """The store, if several processes may share it."""
+    """Return the store if several processes may share it, else None."""
     if getattr(store, "shared", False):
-        shared: SharedStore = store  # type: ignore[assignment]  # a store that says so has what it takes
+        shared: SharedStore = store  # type: ignore[assignment]  # a store with this mark has `replicas`
         return shared
     return None
 

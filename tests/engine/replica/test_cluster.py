@@ -277,7 +277,7 @@ async def kill(engine: Engine) -> None:
     connection = await asyncpg.connect(shared_server().dsn)
     await connection.execute(
         f"UPDATE {store.address.schema}.replica SET until = now() - interval '1 hour', is_dead = TRUE WHERE name = $1",
-        store.replicas.name,
+        store.replicas.lease.name,
     )
     await connection.close()
 

@@ -18,7 +18,7 @@ from apcore_a2a.errors import (
     UnsupportedOperationError,
 )
 from apcore_a2a.protocol.model import TaskState, encode
-from apcore_a2a.storage.contract import Command
+from apcore_a2a.storage.contract import ReplicaRequest
 from tests.engine.driving import ALICE, User, chunks_of, request, serving, settle, soon, text_of, until
 from tests.engine.shared_disk import OWNER, SharedDisk, lose_the_answer
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
@@ -47,10 +47,10 @@ def disk() -> SharedDisk:
 async def test_what_dead_replicas_left_behind_is_tidied_up_every_twelfth_beat(disk: SharedDisk) -> None:
     async with serving(ScriptedAgent(), disk):
         for _ in range(lease.TIDY_EVERY - 1):
-            await disk.replicas.beats()
-        assert disk.replicas.tidied == 0
-        await disk.replicas.beats()
-        assert disk.replicas.tidied == 1
+            await disk.replicas.renews()
+        assert disk.replicas.cleanups == 0
+        await disk.replicas.renews()
+        assert disk.replicas.cleanups == 1
 
 
 async def test_a_replica_that_shuts_down_takes_over_nothing(disk: SharedDisk) -> None:
@@ -58,11 +58,11 @@ async def test_a_replica_that_shuts_down_takes_over_nothing(disk: SharedDisk) ->
         disk.put("left", "dead")
         disk.replicas.dead.add("dead")
         engine.begin_drain()
-        await disk.replicas.beats()
+        await disk.replicas.renews()
         assert disk.runners["left"] == "dead"
 
 
-@pytest.mark.parametrize("method", ["claim_dead", "claim_queued"])
+@pytest.mark.parametrize("method", ["claim_orphans", "claim_queued"])
 async def test_a_task_that_was_claimed_by_an_answer_that_got_lost_is_run_all_the_same(
     disk: SharedDisk, method: str
 ) -> None:
@@ -72,12 +72,12 @@ async def test_a_task_that_was_claimed_by_an_answer_that_got_lost_is_run_all_the
         disk.replicas.dead.add("dead")
         disk.replicas.meanwhile[method] = lose_the_answer
         if method == "claim_queued":
-            await disk.replicas.hears()
+            await disk.replicas.wakes()
         else:
-            await disk.replicas.beats()
+            await disk.replicas.renews()
         assert disk.runners["left"] == disk.replicas.name
         assert agent.calls == []
-        await disk.replicas.beats()
+        await disk.replicas.renews()
         await until(lambda: disk.rows["left"].state is S.COMPLETED)
     assert len(agent.calls) == 1
 
@@ -95,8 +95,8 @@ async def test_of_its_own_tasks_a_replica_claims_again_those_that_nobody_here_kn
         for task_id in ("gone", "taken", "left"):
             disk.put(task_id, "dead", retry_safe=True)
         disk.replicas.dead.add("dead")
-        disk.replicas.meanwhile["claim_dead"] = lose_the_answer
-        await disk.replicas.beats()
+        disk.replicas.meanwhile["claim_orphans"] = lose_the_answer
+        await disk.replicas.renews()
 
         async def others_do_something() -> None:
             del disk.rows["gone"]
@@ -104,14 +104,14 @@ async def test_of_its_own_tasks_a_replica_claims_again_those_that_nobody_here_kn
 
         taken = disk.rows["taken"].task()
         disk.replicas.meanwhile["own_tasks"] = others_do_something
-        await disk.replicas.beats()
+        await disk.replicas.renews()
         await until(lambda: len(agent.calls) == 2)
         assert {call.task.id for call in agent.calls} == {runs.id, "left"}
         said = [vars(record) for record in caplog.records]
         assert [line["task_id"] for line in said if line["msg"] == "task taken over"] == ["left"]
         assert (disk.rows[runs.id].epoch, disk.rows["left"].epoch) == (1, 3)
         disk.replicas.meanwhile["own_tasks"] = others_do_something
-        await disk.replicas.beats()
+        await disk.replicas.renews()
         assert disk.replicas.meanwhile  # nobody asked: what was lost is found
         gate.open()
         await until(lambda: {row.state for row in disk.rows.values()} == {S.COMPLETED})
@@ -127,9 +127,9 @@ async def test_a_task_that_somebody_else_claims_meanwhile_is_left_to_them(
         async def another_claims() -> None:
             disk.claim(task.id, "other")
 
-        disk.replicas.meanwhile["claim_dead"] = another_claims
+        disk.replicas.meanwhile["claim_orphans"] = another_claims
         caplog.set_level(logging.INFO, lease.__name__)
-        await disk.replicas.beats()
+        await disk.replicas.renews()
         await until(lambda: disk.writes == 1)
         await settle()
         assert [record.getMessage() for record in caplog.records] == ["task taken over"]
@@ -143,7 +143,7 @@ async def test_a_task_is_taken_over_when_the_store_can_write_again(
         task = disk.put("left", "dead")
         disk.replicas.dead.add("dead")
         disk.fault = lambda number: "before" if number <= 2 else ""
-        await disk.replicas.beats()
+        await disk.replicas.renews()
         await until(lambda: disk.writes >= 2)
         await asyncio.gather(*(later for later in asyncio.all_tasks() if later.get_name() == "task taken over"))
         assert text_of(await User(engine).get(task)).startswith("Worker lost")
@@ -160,8 +160,8 @@ async def test_a_replica_that_claims_its_own_task_back_lets_its_first_run_end_be
         alice = User(engine)
         task = await alice.start(SLOW)
         await gate.reached()
-        await disk.replicas.beats(False)
-        await disk.replicas.beats()  # under its new name it finds the task of a dead replica: itself
+        await disk.replicas.renews(False)
+        await disk.replicas.renews()  # under its new name it finds the task of a dead replica: itself
         assert disk.runners[task.id] == "here-2"
         await settle()
         assert len(agent.calls) == 1
@@ -178,7 +178,7 @@ async def test_a_task_that_waits_for_its_user_is_nobodys_again_when_whoever_want
     async with serving(agent, disk):
         disk.put("asked", "dead", S.INPUT_REQUIRED)
         disk.replicas.dead.add("dead")
-        await disk.replicas.beats()
+        await disk.replicas.renews()
         await until(lambda: disk.runners["asked"] is None)
         assert (disk.rows["asked"].state, agent.calls) == (S.INPUT_REQUIRED, [])
 
@@ -198,9 +198,9 @@ async def test_a_message_that_waits_here_for_a_task_that_is_taken_over_here_is_r
 
         engine._intake.conversations.tell = tell_late  # type: ignore[method-assign]  # the store takes its time
         disk.replicas.dead.add("dead")
-        await disk.replicas.beats()
+        await disk.replicas.renews()
         await told.reached()
-        await disk.replicas.hears()
+        await disk.replicas.wakes()
         await settle()
         told.open()
         await soon(sending)
@@ -215,7 +215,7 @@ async def test_a_replica_starts_though_another_one_takes_a_task_that_it_recovers
     async def another_claims() -> None:
         disk.claim(left.id, "other")
 
-    disk.replicas.meanwhile["claim_dead"] = another_claims
+    disk.replicas.meanwhile["claim_orphans"] = another_claims
     async with serving(ScriptedAgent(), disk):
         assert (disk.rows["left"].state, disk.rows["other"].state) == (S.WORKING, S.FAILED)
 
@@ -230,7 +230,7 @@ async def test_what_is_claimed_when_the_shutdown_begins_is_left_to_others(disk: 
             await settle()
 
         disk.replicas.meanwhile["claim_queued"] = shut_down
-        await disk.replicas.hears()
+        await disk.replicas.wakes()
         await settle()
     assert agent.calls == []
     assert (disk.rows["waits"].state, disk.runners["waits"]) == (S.SUBMITTED, "")
@@ -258,7 +258,7 @@ async def test_a_command_that_cannot_be_obeyed_is_answered_with_the_reason(
         await gate.reached()
 
         async def refuses(task_id: str, body: bytes) -> A2AError:
-            return decode_refusal(await disk.replicas.asks(task_id, body))
+            return decode_refusal(await disk.replicas.receives(task_id, body))
 
         gone = await refuses("elsewhere", encode(Errand(ALICE)))
         assert type(gone) is StaleWriteError  # look again
@@ -269,16 +269,18 @@ async def test_a_command_that_cannot_be_obeyed_is_answered_with_the_reason(
         bug = await refuses(task.id, encode(Errand(ALICE, request("bug", task_id=task.id))))
         assert (type(bug), bug.message) == (A2AError, "Internal error")
         assert [record.getMessage() for record in caplog.records] == ["a command failed"]
-        assert await disk.replicas.asks(task.id, encode(Errand(ALICE))) == ""
+        assert await disk.replicas.receives(task.id, encode(Errand(ALICE))) == ""
         assert disk.rows[task.id].state is S.CANCELED
 
 
 async def test_one_wake_up_has_all_commands_taken_however_many_there_are(disk: SharedDisk) -> None:
     disk.replicas.taken_at_once = 2
     async with serving(ScriptedAgent(), disk):
-        disk.replicas.commands += [Command(number, "elsewhere", OWNER, encode(Errand(ALICE))) for number in range(5)]
-        await disk.replicas.hears()
-        await until(lambda: len(disk.replicas.refusals) == 5)
+        disk.replicas.requests += [
+            ReplicaRequest(number, "elsewhere", OWNER, encode(Errand(ALICE))) for number in range(5)
+        ]
+        await disk.replicas.wakes()
+        await until(lambda: len(disk.replicas.rejections) == 5)
 
 
 async def test_a_task_that_is_removed_while_it_is_canceled_is_not_found(disk: SharedDisk) -> None:
@@ -301,7 +303,7 @@ async def test_a_task_that_comes_to_rest_while_its_replica_is_asked_to_cancel_it
         task = disk.put("theirs", "other")
         canceling = asyncio.create_task(User(engine).cancel(task))
         await settle()
-        await disk.replicas.hears(disk.write(task, ASKS))  # nobody there knows of it any more
+        await disk.replicas.wakes(disk.write(task, ASKS))  # nobody there knows of it any more
         assert (await soon(canceling)).status.state is S.CANCELED
 
 

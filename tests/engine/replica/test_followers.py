@@ -43,8 +43,8 @@ async def test_a_look_does_not_give_a_run_the_claim_of_the_replica_that_took_its
         gate.open()
         await until(lambda: engine.active_tasks == 0)
         assert (disk.rows[task.id].state, disk.runners[task.id]) == (S.WORKING, "other")
-        await disk.replicas.hears(disk.write(task, COMPLETED))
-        await disk.replicas.hears()
+        await disk.replicas.wakes(disk.write(task, COMPLETED))
+        await disk.replicas.wakes()
         await watcher.rest()
         assert chunks_of(await alice.get(task)) == []
 
@@ -60,13 +60,13 @@ async def test_of_many_that_are_followed_all_are_looked_at_however_few_the_store
     disk: SharedDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(followers, "ASKED_AT_ONCE", 2)
-    disk.replicas.news_at_once = 1
+    disk.replicas.updates_at_once = 1
     async with serving(ScriptedAgent(), disk) as engine:
         tasks = [disk.put(f"t{number}", "other") for number in range(5)]
         watchers = [await User(engine).subscribe(task) for task in tasks]
         for task in tasks:
             disk.write(task, COMPLETED)
-        await disk.replicas.hears()
+        await disk.replicas.wakes()
         for watcher in watchers:
             assert (await watcher.rest()).states[-1] is S.COMPLETED
 
@@ -82,8 +82,8 @@ async def test_news_that_are_older_than_a_look_change_nothing(disk: SharedDisk) 
             disk.write(task, ASKS)
             await followers_of(engine).look(task.id, OWNER, follow=True)
 
-        disk.replicas.meanwhile["news"] = somebody_looks
-        await disk.replicas.hears()
+        disk.replicas.meanwhile["read_updates"] = somebody_looks
+        await disk.replicas.wakes()
         assert live.state is S.INPUT_REQUIRED
         assert live.runner.is_none
         watcher.stream.close()
@@ -98,10 +98,10 @@ async def test_a_message_is_run_here_when_the_other_replica_is_done_with_its_tas
         task = disk.put("theirs", "other")
         sending = asyncio.create_task(User(engine).send("next", task_id=task.id))
         await settle()
-        await disk.replicas.hears(disk.write(task, chunk("x")))
+        await disk.replicas.wakes(disk.write(task, chunk("x")))
         await settle()
         assert (agent.calls, disk.writes) == ([], 0)
-        await disk.replicas.hears(disk.write(task, ASKS))
+        await disk.replicas.wakes(disk.write(task, ASKS))
         done = await soon(sending)
         assert (done.status.state, words(done)) == (S.COMPLETED, ["slow", "What next?", "next"])
 
@@ -114,7 +114,7 @@ async def test_whoever_waits_for_a_task_that_is_removed_meanwhile_is_told_so(dis
         await settle()
         del disk.rows[task.id]  # it ended, and made room for others before anybody here had looked
         del disk.runners[task.id]
-        await disk.replicas.hears()
+        await disk.replicas.wakes()
         with pytest.raises(TaskNotFoundError):
             await soon(sending)
 
@@ -139,7 +139,7 @@ async def test_more_than_one_look_can_read_is_followed_without_another_wake_up(d
         watcher = await User(engine).subscribe(task)
         disk.replicas.read_at_once = 2
         pieces = [chunk(text, append=text != "a") for text in "abcde"]
-        await disk.replicas.hears(disk.write(task, *pieces, COMPLETED))
+        await disk.replicas.wakes(disk.write(task, *pieces, COMPLETED))
         await watcher.rest()
         assert watcher.seqs == [1, 2, 3, 4, 5, 6, 7]
         assert watcher.states[-1] is S.COMPLETED
@@ -149,12 +149,12 @@ async def test_a_task_is_not_read_again_for_a_wake_up_that_names_another(disk: S
     async with serving(ScriptedAgent(), disk) as engine:
         task, other = disk.put("theirs", "other"), disk.put("more", "other")
         watcher = await User(engine).subscribe(task)
-        await disk.replicas.hears(disk.write(other, chunk("x")))  # its number is not known yet, so it is read
-        disk.replicas.meanwhile["news"] = lose_the_answer
-        await disk.replicas.hears(disk.write(other, chunk("y")))
+        await disk.replicas.wakes(disk.write(other, chunk("x")))  # its number is not known yet, so it is read
+        disk.replicas.meanwhile["read_updates"] = lose_the_answer
+        await disk.replicas.wakes(disk.write(other, chunk("y")))
         assert disk.replicas.meanwhile  # nobody asked
         disk.replicas.meanwhile.clear()
-        await disk.replicas.hears(disk.write(task, COMPLETED))
+        await disk.replicas.wakes(disk.write(task, COMPLETED))
         assert (await watcher.rest()).states[-1] is S.COMPLETED
 
 
@@ -165,7 +165,7 @@ async def test_the_stream_of_a_task_that_another_replica_removes_ends(disk: Shar
         await watcher.read()
         assert len(followers_of(engine)) == 1
         del disk.rows[task.id]
-        await disk.replicas.hears()
+        await disk.replicas.wakes()
         assert len(followers_of(engine)) == 0
         assert (await watcher.rest()).seqs == [1]
 
@@ -177,16 +177,16 @@ async def test_news_that_come_when_a_run_has_begun_here_change_nothing(disk: Sha
         alice = User(engine)
         task = disk.put("theirs", "other")
         watcher = await alice.subscribe(task)
-        disk.replicas.meanwhile["news"] = standing.stand
-        hearing = asyncio.create_task(disk.replicas.hears(disk.write(task, ASKS)))
+        disk.replicas.meanwhile["read_updates"] = standing.stand
+        hearing = asyncio.create_task(disk.replicas.wakes(disk.write(task, ASKS)))
         await standing.reached()
         await alice.start("more", task_id=task.id)
         await gate.reached()
         await until(lambda: disk.rows[task.id].memo == b'"mine"')
         standing.open()
         await soon(hearing)
-        disk.replicas.meanwhile["news"] = lose_the_answer
-        await disk.replicas.hears()
+        disk.replicas.meanwhile["read_updates"] = lose_the_answer
+        await disk.replicas.wakes()
         assert disk.replicas.meanwhile  # nobody asked for more of them
         gate.open()
         await until(lambda: disk.rows[task.id].state is S.INPUT_REQUIRED)
@@ -212,11 +212,11 @@ async def test_what_a_run_said_after_it_was_lost_is_not_seen_and_its_readers_go_
         alice = User(engine)
         task = disk.put("asked", None, S.INPUT_REQUIRED)
         watcher = await alice.subscribe(task)  # from now on it is followed
-        await disk.replicas.hears()
+        await disk.replicas.wakes()
         await alice.start("more", task_id=task.id)
         await gate.reached()
         await lose_a_run(alice, disk, gate, task.id)
-        await disk.replicas.hears(disk.write(task, chunk("kept"), COMPLETED))
+        await disk.replicas.wakes(disk.write(task, chunk("kept"), COMPLETED))
         await watcher.rest()
         assert watcher.states[-1] is S.COMPLETED
         last = watcher.entries[-1].event
@@ -235,6 +235,6 @@ async def test_the_stream_of_a_task_that_was_lost_and_removed_ends(disk: SharedD
         task = watcher.task
         await lose_a_run(alice, disk, gate, task.id)
         del disk.rows[task.id]
-        await disk.replicas.hears(ANYTHING)
+        await disk.replicas.wakes(ANYTHING)
         await watcher.rest()
         assert watcher.states[-1] is S.WORKING

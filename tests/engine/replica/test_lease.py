@@ -43,12 +43,12 @@ async def test_a_store_that_is_away_for_a_moment_stops_no_run(disk: SharedDisk) 
         alice = User(engine)
         task = await alice.start(SLOW)
         await gate.reached()
-        await disk.replicas.beats(StoreUnavailableError())
+        await disk.replicas.renews(StoreUnavailableError())
         await settle()
         assert engine.active_tasks == 1
         gate.open()
         await until(lambda: disk.rows[task.id].state is S.COMPLETED)
-        await disk.replicas.beats()  # it has gone on asking
+        await disk.replicas.renews()  # it has gone on asking
 
 
 async def test_runs_are_stopped_before_the_lease_is_over_that_the_store_does_not_renew(
@@ -60,12 +60,12 @@ async def test_runs_are_stopped_before_the_lease_is_over_that_the_store_does_not
         task = await User(engine).start(SLOW)
         await gate.reached()
         assert engine._cluster is not None
-        lease = disk.replicas.lease
+        lease = disk.replicas.lease.seconds
         engine._cluster._renewed(time.monotonic() - lease * 0.6)
-        await disk.replicas.beats(StoreUnavailableError())
+        await disk.replicas.renews(StoreUnavailableError())
         assert stopped(caplog) == []
         engine._cluster._stop_time = time.monotonic()  # and nobody has woken up yet
-        await disk.replicas.beats(StoreUnavailableError())
+        await disk.replicas.renews(StoreUnavailableError())
         assert stopped(caplog) == [task.id]
         await until(lambda: engine.active_tasks == 0)
         assert not gate.is_open
@@ -79,7 +79,7 @@ async def test_runs_are_stopped_while_a_beat_waits_for_a_store_that_says_nothing
         task = await User(engine).start(SLOW)
         await gate.reached()
         assert engine._cluster is not None
-        engine._cluster._renewed(time.monotonic() - disk.replicas.lease * 0.7)  # and the beat is under way
+        engine._cluster._renewed(time.monotonic() - disk.replicas.lease.seconds * 0.7)  # and the beat is under way
         await until(lambda: stopped(caplog) == [task.id])
         await until(lambda: engine.active_tasks == 0)
         assert not gate.is_open
@@ -97,7 +97,7 @@ async def test_a_process_that_stood_still_asks_before_it_stops_its_runs(
         assert engine._cluster is not None
         engine._cluster._lease_is_ending(asyncio.get_running_loop().time() - 1)  # as when a timer goes off too late
         if is_renewed:
-            await disk.replicas.beats()
+            await disk.replicas.renews()
             await asyncio.sleep(0.3)  # the time in which it would have been stopped
             assert engine.active_tasks == 1
         else:
@@ -117,13 +117,13 @@ async def test_a_store_that_says_that_it_is_down_stops_no_run_for_as_long_as_it_
         assert engine._cluster is not None
         engine._cluster._stop_time = time.monotonic()
         disk.replicas.down_at = time.monotonic()
-        await disk.replicas.beats(StoreUnavailableError())
+        await disk.replicas.renews(StoreUnavailableError())
         engine._cluster._lease_is_ending(asyncio.get_running_loop().time())
-        assert engine._cluster._stop_time > time.monotonic() + disk.replicas.lease / 2
+        assert engine._cluster._stop_time > time.monotonic() + disk.replicas.lease.seconds / 2
         assert stopped(caplog) == []
         monkeypatch.setattr(lease_module, "LONGEST_HOLD", 0)
         engine._cluster._stop_time = time.monotonic()
-        await disk.replicas.beats(StoreUnavailableError())
+        await disk.replicas.renews(StoreUnavailableError())
         assert stopped(caplog) == [task.id]
         await until(lambda: engine.active_tasks == 0)
 
@@ -132,10 +132,10 @@ async def test_whoever_was_away_takes_nobody_for_dead_before_they_could_say_that
     async with serving(ScriptedAgent(), disk):
         disk.put("left", "dead")
         disk.replicas.dead.add("dead")
-        await disk.replicas.beats(StoreUnavailableError())
-        await disk.replicas.beats()
+        await disk.replicas.renews(StoreUnavailableError())
+        await disk.replicas.renews()
         assert disk.runners["left"] == "dead"
-        await disk.replicas.beats()
+        await disk.replicas.renews()
         await until(lambda: disk.rows["left"].state is S.FAILED)
 
 
@@ -144,8 +144,8 @@ async def test_nobody_looks_for_the_dead_while_all_leases_hold(disk: SharedDisk)
         disk.put("left", "dead")
         disk.replicas.dead.add("dead")
         disk.replicas.next_end = 0.01
-        await disk.replicas.beats()
-        await disk.replicas.beats()
+        await disk.replicas.renews()
+        await disk.replicas.renews()
         assert disk.runners["left"] == "dead"
 
 
@@ -158,8 +158,8 @@ async def test_more_than_is_claimed_at_once_is_claimed_soon(disk: SharedDisk, mo
     async with serving(ScriptedAgent(), disk):
         disk.put("left", "dead")
         disk.replicas.dead.add("dead")
-        disk.replicas.meanwhile["claim_dead"] = another_dies
-        await disk.replicas.beats()  # and not one more
+        disk.replicas.meanwhile["claim_orphans"] = another_dies
+        await disk.replicas.renews()  # and not one more
         await until(lambda: {row.state for row in disk.rows.values()} == {S.FAILED})
 
 
@@ -170,11 +170,11 @@ async def test_a_replica_beats_while_the_store_takes_its_time_to_hand_over_what_
     async with serving(ScriptedAgent(), disk):
         disk.put("left", "dead")
         disk.replicas.dead.add("dead")
-        disk.replicas.meanwhile["claim_dead"] = answer.stand
-        await disk.replicas.beats()
+        disk.replicas.meanwhile["claim_orphans"] = answer.stand
+        await disk.replicas.renews()
         await answer.reached()
-        await disk.replicas.beats()
-        await disk.replicas.beats()
+        await disk.replicas.renews()
+        await disk.replicas.renews()
         assert disk.rows["left"].state is S.WORKING
         answer.open()
         await until(lambda: disk.rows["left"].state is S.FAILED)
@@ -220,11 +220,11 @@ async def test_a_bug_in_a_beat_is_logged_and_the_replica_lives_on(
     disk: SharedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(ScriptedAgent(), disk):
-        await disk.replicas.beats(RuntimeError("a bug"))
+        await disk.replicas.renews(RuntimeError("a bug"))
         assert [record.getMessage() for record in caplog.records] == ["a step of the replica failed"]
         disk.put("left", "dead")
         disk.replicas.dead.add("dead")
-        await disk.replicas.beats()
+        await disk.replicas.renews()
         await until(lambda: disk.rows["left"].state is S.FAILED)
 
 
@@ -240,7 +240,7 @@ async def test_a_replica_that_lost_its_lease_has_a_new_name_and_stops_each_run_o
         await deaf.reached()
         canceling = asyncio.create_task(alice.cancel(canceled))
         await settle()  # its run is being stopped already
-        await disk.replicas.beats(False)
+        await disk.replicas.renews(False)
         assert disk.replicas.name == "here-2"
         assert stopped(caplog) == [slow.id]
         deaf.open()

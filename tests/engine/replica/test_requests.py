@@ -61,8 +61,8 @@ class Wrapped:
         self.before: Callable[[], Awaitable[object]] | None = None
         self.after: Callable[[], Awaitable[object]] | None = None
         self.numbers: list[int | None] = []
-        self._post = replicas_of(user).post
-        monkeypatch.setattr(replicas_of(user), "post", self)
+        self._post = replicas_of(user).mailbox.post
+        monkeypatch.setattr(replicas_of(user).mailbox, "post", self)
 
     async def __call__(self, task_id: str, owner: str, runner: str, body: bytes) -> int | None:
         if self.before is not None:
@@ -127,14 +127,14 @@ async def test_a_sender_who_waits_is_answered_when_another_replica_lets_go_of_th
     async with replicas(asking(gate), shared_server().url()) as (here, there):
         task = await here.start("slow")
         await gate.reached()
-        follow = replicas_of(there).follow
+        follow = replicas_of(there).watch.follow
 
         async def follow_and_open(task_id: str, owner: str) -> Record | None:
             record = await follow(task_id, owner)
             gate.open()
             return record
 
-        monkeypatch.setattr(replicas_of(there), "follow", follow_and_open)
+        monkeypatch.setattr(replicas_of(there).watch, "follow", follow_and_open)
         done = await there.send("next", task_id=task.id)
         assert (done.status.state, words(done)) == (S.COMPLETED, TAKEN)
 
@@ -211,7 +211,7 @@ async def test_a_message_that_nobody_takes_is_taken_back(hasty: None) -> None:
         await deafen(here)
         with pytest.raises(StoreUnavailableError, match="does not answer"):
             await there.start("next", task_id=task.id)
-        assert await replicas_of(here).take() == []
+        assert await replicas_of(here).mailbox.take() == []
         gate.open()
         await until_shown(there, task, S.INPUT_REQUIRED)
     assert len(agent.calls) == 1
@@ -225,11 +225,11 @@ async def test_a_message_that_was_taken_and_not_answered_may_have_been_run(monke
         await gate.reached()
         await deafen(here)
         posted = Wrapped(monkeypatch, there)
-        posted.after = replicas_of(here).take  # and then nothing more is heard of it
+        posted.after = replicas_of(here).mailbox.take  # and then nothing more is heard of it
         with pytest.raises(StoreUnavailableError) as refused:
             await there.start("next", task_id=task.id)
         assert refused.value.message == StoreUnavailableError.text  # not that it was not taken
-        assert await replicas_of(there).withdraw(posted.numbers[0] or 0) is False
+        assert await replicas_of(there).mailbox.withdraw(posted.numbers[0] or 0) is False
 
 
 async def test_a_message_is_given_up_when_its_task_goes_from_replica_to_replica(
@@ -245,11 +245,11 @@ async def test_a_message_is_given_up_when_its_task_goes_from_replica_to_replica(
         async def come_too_late(task_id: str, owner: str, runner: str, body: bytes) -> None:
             tries.append(runner)  # the answer is None: it runs there no longer
 
-        monkeypatch.setattr(replicas_of(there), "post", come_too_late)
+        monkeypatch.setattr(replicas_of(there).mailbox, "post", come_too_late)
         monkeypatch.setattr(intake, "RACE_PAUSE", 0)
         with pytest.raises(OverloadedError, match="Too many messages to this task at once"):
             await there.start("next", task_id=task.id)
-        assert tries == [replicas_of(here).name] * intake.MAX_RACES
+        assert tries == [replicas_of(here).lease.name] * intake.MAX_RACES
         gate.open()
         await until_shown(there, task, S.INPUT_REQUIRED)
     assert len(agent.calls) == 1
@@ -317,7 +317,7 @@ async def test_an_errand_for_a_task_that_was_claimed_from_its_replica_is_run_whe
         async def claim_and_obey() -> None:
             gate.open()
             await until_shown(here, task, S.INPUT_REQUIRED)
-            await replicas_of(there).claim(task.id, there.context().owner)
+            await replicas_of(there).claims.claim(task.id, there.context().owner)
             assert here.engine._cluster is not None
             await here.engine._cluster._take_commands()
 

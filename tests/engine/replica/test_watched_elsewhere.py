@@ -43,7 +43,7 @@ async def test_a_task_goes_on_for_the_webhook_that_it_was_given_at_another_repli
         await stream.until_seq(1)
         config = PushConfig(id="w", task_id=stream.task.id, url="https://here.example")
         assert await webhooks_of(other.store).save(Webhook(config=config, a2a_version="0.3"), ALICE.owner)
-        look = engine.store.replicas.is_watched
+        look = engine.store.replicas.watch.is_followed_elsewhere
         looked = asyncio.Event()
 
         async def look_and_tell(task_id: str, owner: str) -> bool:
@@ -51,7 +51,7 @@ async def test_a_task_goes_on_for_the_webhook_that_it_was_given_at_another_repli
             looked.set()
             return found
 
-        monkeypatch.setattr(engine.store.replicas, "is_watched", look_and_tell)
+        monkeypatch.setattr(engine.store.replicas.watch, "is_followed_elsewhere", look_and_tell)
         stream.stream.close()
         await soon(looked.wait())
         await settle()
@@ -72,7 +72,7 @@ async def test_a_task_goes_on_when_the_store_cannot_tell_who_watches_it(
             asked.set()
             raise StoreUnavailableError
 
-        monkeypatch.setattr(engine.store.replicas, "is_watched", be_away)
+        monkeypatch.setattr(engine.store.replicas.watch, "is_followed_elsewhere", be_away)
         alice = User(engine, ALICE, V03)
         stream = await alice.stream("slow")
         await gate.reached()
@@ -99,7 +99,7 @@ async def test_a_run_that_ends_while_the_store_is_asked_who_watches_it_is_not_st
             answered.set()
             return False
 
-        monkeypatch.setattr(engine.store.replicas, "is_watched", answer_late)
+        monkeypatch.setattr(engine.store.replicas.watch, "is_followed_elsewhere", answer_late)
         stream = await alice.stream("slow")
         await gate.reached()
         await stream.until_seq(1)

@@ -16,7 +16,7 @@ from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.task import NO_RUNNER, LiveTask, Runner
 from apcore_a2a.errors import TaskNotFoundError
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
-from apcore_a2a.storage.contract import Followed, Hint, News, Record, Replicas, SharedStore
+from apcore_a2a.storage.contract import FollowedTask, Record, Replicas, SharedStore, TaskUpdate, WakeUp
 
 ASKED_AT_ONCE: Final = 500  # followed tasks: fewer than a store tells of, so that it tells of one's events at least
 POLL: Final = 1.0  # seconds between looks at what is followed: wake-ups may get lost
@@ -59,7 +59,7 @@ class Followers:
         run = self._runs.running(task_id)
         if run is None or run.stopping is not None or task_id in self._asked:
             return False
-        return self.lease_age < self.replicas.lease and self.heard_ago < HEARD_FOR
+        return self.lease_age < self.replicas.lease.seconds and self.heard_ago < HEARD_FOR
 
     # ---- what others ask ---------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class Followers:
         if live is not None and self.runs_here(live):
             return live
         if follow:
-            record = await self.replicas.follow(task_id, owner)
+            record = await self.replicas.watch.follow(task_id, owner)
         else:
             record = await self._store.load(task_id, owner)
         if record is None:
@@ -110,7 +110,7 @@ class Followers:
 
     def _other(self, stored: str | None) -> Runner:
         """The other replica that runs the task, by the store's field; NO_RUNNER if it names this replica."""
-        if stored is None or stored == self.replicas.name:
+        if stored is None or stored == self.replicas.lease.name:
             return NO_RUNNER
         return Runner(stored)
 
@@ -160,17 +160,17 @@ class Followers:
     def watch(self, live: LiveTask) -> None:
         """Follow a task from where it is; whoever writes it knows that this replica wants to be told."""
         self._followed.setdefault(live.task.id, None)
-        self.replicas.wake_here()  # somebody may have written it already
+        self.replicas.watch.wake_here()  # somebody may have written it already
 
     # ---- following ---------------------------------------------------------------------------------------------------
 
-    async def refresh(self, hint: Hint) -> None:
+    async def refresh(self, hint: WakeUp) -> None:
         """Read what others wrote to the tasks that are followed, or to those of them that the hint names."""
         await self._forget_unwatched()
         if hint.everything:
             await self._follow_lost()
         lives: dict[str, LiveTask] = {}
-        wanted: list[Followed] = []
+        wanted: list[FollowedTask] = []
         torn: list[LiveTask] = []  # a run here was lost half-way: what it had folded was never stored
         for task_id, number in self._followed.items():
             live = self._runs.get(task_id)
@@ -180,19 +180,19 @@ class Followers:
                 torn.append(live)
             elif hint.everything or number is None or number in hint.tasks:
                 lives[task_id] = live
-                wanted.append(Followed(task_id, live.owner, live.version))
+                wanted.append(FollowedTask(task_id, live.owner, live.version))
         for live in torn:
             await self._read_anew(live)
         while wanted:
             asked = wanted[:ASKED_AT_ONCE]
             after = {followed.task_id: followed.version for followed in asked}
-            for news in await self.replicas.news(asked):
+            for news in await self.replicas.watch.read_updates(asked):
                 self._take(lives[news.task_id], news, after.pop(news.task_id))
             self.tell()
             untold = [followed for followed in asked if followed.task_id in after]
             wanted = untold + wanted[ASKED_AT_ONCE:]
 
-    def _take(self, live: LiveTask, news: News, after: int) -> None:
+    def _take(self, live: LiveTask, news: TaskUpdate, after: int) -> None:
         task_id = news.task_id
         if news.number is None or news.version is None:  # it was removed
             self._drop(live)
@@ -202,7 +202,7 @@ class Followers:
             return
         live.follow_events(news.events[live.version - after :], epoch=news.epoch or 1, memo=news.memo or b"")
         if live.version < news.version:
-            self.replicas.wake_here()  # there was more than one reads at once
+            self.replicas.watch.wake_here()  # there was more than one reads at once
             return
         live.runner = self._other(news.runner)
 
@@ -231,7 +231,7 @@ class Followers:
         for task_id in gone:
             del self._followed[task_id]
         if gone:
-            await self.replicas.unfollow(gone)
+            await self.replicas.watch.unfollow(gone)
 
     def _is_watched(self, task_id: str) -> bool:
         live = self._runs.get(task_id)

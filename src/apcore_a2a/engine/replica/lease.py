@@ -37,7 +37,7 @@ from apcore_a2a.errors import (
     StoreUnavailableError,
     TaskNotFoundError,
 )
-from apcore_a2a.storage.contract import Command, Hint, Record, Replicas
+from apcore_a2a.storage.contract import Record, ReplicaRequest, Replicas, WakeUp
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ LONGEST_HOLD: Final = 100.0  # seconds after a beat for which a store that says 
 LATE: Final = 0.05  # seconds after the end of a lease that others look at its tasks
 TIDY_EVERY: Final = 20  # beats
 QUEUE_POLL: Final = 0.2  # seconds between looks for room while tasks wait for it
-ANYTHING: Final = Hint(everything=True, commands=True, queue=True)
+ANYTHING: Final = WakeUp(everything=True, requests=True, queue=True)
 CLAIMED_AT_ONCE: Final = 100  # tasks of dead replicas; others may want some, too
 
 
@@ -108,10 +108,10 @@ class Cluster:
 
     async def _beat(self) -> float:
         """One beat; the seconds until the next."""
-        interval = self._replicas.lease / BEATS
+        interval = self._replicas.lease.seconds / BEATS
         started = time.monotonic()
         try:
-            next_end = await self._replicas.beat()
+            next_end = await self._replicas.lease.renew()
         except StoreUnavailableError:
             self._was_away = True
             if time.monotonic() > self._stop_time and not self._is_held():
@@ -132,7 +132,7 @@ class Cluster:
     def _renewed(self, started: float) -> None:
         """The store has given a lease that was asked for at that time."""
         self._followers.renewed(started)
-        self._stop_at(started + self._replicas.lease * STOP_AFTER)
+        self._stop_at(started + self._replicas.lease.seconds * STOP_AFTER)
 
     def _stop_at(self, when: float) -> None:
         self._stop_time = when
@@ -157,7 +157,7 @@ class Cluster:
 
         When it is back, the others give this replica that time to say that it lives.
         """
-        until = self._replicas.down_at + self._replicas.lease / BEATS
+        until = self._replicas.lease.down_at + self._replicas.lease.seconds / BEATS
         if until < time.monotonic() or self._followers.lease_age > LONGEST_HOLD:
             return False
         self._stop_at(until)
@@ -172,10 +172,12 @@ class Cluster:
 
     async def _start_anew(self) -> None:
         """The others have taken this replica for dead."""
-        logger.warning("lease lost: this replica goes on under a new name", extra={"replica": self._replicas.name})
+        logger.warning(
+            "lease lost: this replica goes on under a new name", extra={"replica": self._replicas.lease.name}
+        )
         self._stop_all()
         started = time.monotonic()
-        await self._replicas.join()
+        await self._replicas.lease.join()
         self._renewed(started)
 
     # ---- taking over -------------------------------------------------------------------------------------------------
@@ -199,14 +201,14 @@ class Cluster:
     async def _tidy_if_due(self) -> None:
         self._beats += 1
         if self._beats % TIDY_EVERY == 0:
-            await self._replicas.tidy()
+            await self._replicas.lease.clean_up()
 
     async def _take_over_dead(self) -> bool:
         """Claim what dead replicas left, and go on with it; whether they may have left more."""
         if self._runs.draining:
             return False
         try:
-            claimed = await self._replicas.claim_dead(CLAIMED_AT_ONCE)
+            claimed = await self._replicas.claims.claim_orphans(CLAIMED_AT_ONCE)
         except StoreUnavailableError:
             self._has_strays = True
             raise
@@ -223,10 +225,10 @@ class Cluster:
     async def _claim_strays(self) -> list[Record]:
         """Tasks that are this replica's by the store, and that nobody here knows of: an answer was lost on its way."""
         claimed: list[Record] = []
-        for task_id, owner in await self._replicas.own_tasks():
+        for task_id, owner in await self._replicas.claims.own_tasks():
             if self._runs.get(task_id) is None:
-                record = await self._replicas.claim(task_id, owner)
-                if record is not None and record.runner == self._replicas.name:
+                record = await self._replicas.claims.claim(task_id, owner)
+                if record is not None and record.runner == self._replicas.lease.name:
                     claimed.append(record)
         self._has_strays = False
         return claimed
@@ -239,7 +241,7 @@ class Cluster:
             return
         claimed: list[Record] = []
         try:
-            claimed = await self._replicas.claim_queued(room)
+            claimed = await self._replicas.claims.claim_queued(room)
         except StoreUnavailableError:
             self._has_strays = True
             raise
@@ -275,21 +277,21 @@ class Cluster:
 
     async def _listen(self) -> float:
         """Wait for others to say something, and do as they say; then at once again."""
-        patience = self._replicas.lease / LOOKS
+        patience = self._replicas.lease.seconds / LOOKS
         if len(self._followers) or self._runs.live > self._runs.active:  # somebody watches what is not run here
             patience = POLL
         if self._runs.active:
             patience = min(patience, POLL)  # or their tasks could not be answered from memory
         if self._has_queue:
             patience = QUEUE_POLL
-        hint = await self._replicas.until_woken(patience)
+        hint = await self._replicas.watch.until_woken(patience)
         if time.monotonic() - self._looked > patience:
             hint = ANYTHING  # also when it was woken all the time, because of other things
         if hint.everything:
             self._looked = time.monotonic()
         if hint.queue:
             await self._take_queued()
-        if hint.commands or self._followers.heard_ago > POLL:
+        if hint.requests or self._followers.heard_ago > POLL:
             await self._take_commands()
         await self._followers.refresh(hint)
         return 0
@@ -298,14 +300,14 @@ class Cluster:
         more = True
         while more:
             looked = time.monotonic()
-            commands = await self._replicas.take()
+            commands = await self._replicas.mailbox.take()
             self._followers.heard(looked, [command.task_id for command in commands])
             for command in commands:
                 self._background.start(self._obey(command), name=f"command for {command.task_id}")
             more = len(commands) > 0
         self._followers.tell()  # a command of ours may have been answered
 
-    async def _obey(self, command: Command) -> None:
+    async def _obey(self, command: ReplicaRequest) -> None:
         """Do as another replica asks; whatever comes of it is answered."""
         refusal = ""
         try:
@@ -317,9 +319,9 @@ class Cluster:
             refusal = encode_refusal(InternalError())
         finally:
             self._followers.obeyed(command.task_id)
-        await self._replicas.finish(command.number, refusal)
+        await self._replicas.mailbox.finish(command.number, refusal)
 
-    async def _run_errand(self, command: Command) -> None:
+    async def _run_errand(self, command: ReplicaRequest) -> None:
         try:
             errand = decode_errand(command.body)
         except ValueError as error:
@@ -347,7 +349,7 @@ class Cluster:
             if live.has_ended():
                 return
             self._has_strays = True  # should what follows fail half-way
-            record = await self._replicas.claim(live.task.id, live.owner)
+            record = await self._replicas.claims.claim(live.task.id, live.owner)
             if record is None:
                 raise TaskNotFoundError(live.task.id)
             live.follow(record)

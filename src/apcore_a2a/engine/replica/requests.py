@@ -109,17 +109,19 @@ async def send_on(followers: Followers, live: LiveTask, request: SendMessage, ca
         raise OverloadedError("The task waits for a replica with room; try again later")
     if live.runner.is_none:
         raise StaleWriteError
-    number = await replicas.post(live.task.id, live.owner, live.runner.name, encode(Errand(caller, request, new_id())))
+    number = await replicas.mailbox.post(
+        live.task.id, live.owner, live.runner.name, encode(Errand(caller, request, new_id()))
+    )
     if number is None:
         raise StaleWriteError
     for _ in range(int(ANSWER_TIME / LOOK_AGAIN)):
-        answer = await replicas.answer(number)
+        answer = await replicas.mailbox.answer(number)
         if answer is not None:
             if answer:
                 raise decode_refusal(answer)
             return
         await followers.until_told(LOOK_AGAIN)
-    if await replicas.withdraw(number):
+    if await replicas.mailbox.withdraw(number):
         raise StoreUnavailableError(NOT_TAKEN)
     raise StoreUnavailableError
 
@@ -127,7 +129,9 @@ async def send_on(followers: Followers, live: LiveTask, request: SendMessage, ca
 async def ask_to_cancel(followers: Followers, live: LiveTask, caller: Caller, *, seconds: float) -> None:
     """Have a task canceled where it runs; done when it has ended, or nobody runs it, or after that time."""
     assert live.runner.name  # a replica runs it
-    await followers.replicas.post(live.task.id, live.owner, live.runner.name, encode(Errand(caller, id=new_id())))
+    await followers.replicas.mailbox.post(
+        live.task.id, live.owner, live.runner.name, encode(Errand(caller, id=new_id()))
+    )
     await followers.until(live, _is_over_or_free, seconds)
 
 
@@ -162,7 +166,7 @@ async def queue_task(followers: Followers, live: LiveTask, call: Call, *, key: s
     """
     live.hold()
     try:
-        if await followers.replicas.count_queued(MAX_QUEUED_TASKS) >= MAX_QUEUED_TASKS:
+        if await followers.replicas.claims.count_queued(MAX_QUEUED_TASKS) >= MAX_QUEUED_TASKS:
             raise OverloadedError("The agents are at their limit of waiting tasks; try again later", retry_after=5)
         live.kept.set_run(StoredRun(request=call.request, caller=call.caller, retry_safe=retry_safe, attempt=0))
         earlier = await live.create(key=key, hand_on=True)

@@ -94,7 +94,7 @@ async def connect(address: Address, **settings: str) -> Connection:
     return await asyncpg.connect(address.dsn, timeout=CONNECT_TIME, command_timeout=ANSWER_TIME, server_settings=limits)
 
 
-async def connect_for_steps(address: Address) -> Connection:
+async def connect_for_migrations(address: Address) -> Connection:
     """One connection without a limit for an answer: a step of the tables may take long, and the wait for one, too."""
     limits = {**LIMITS, "search_path": address.schema, "statement_timeout": "0", "lock_timeout": "0"}
     return await asyncpg.connect(address.dsn, timeout=CONNECT_TIME, server_settings=limits)
@@ -226,12 +226,12 @@ class Database:
 
     def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", condition: ServerCondition) -> None:
         self._pool = pool
-        self._condition = condition
+        self.condition = condition
 
     @property
     def down_at(self) -> float:
         """When the server last said that it serves nobody, by the monotonic clock."""
-        return self._condition.down_at
+        return self.condition.down_at
 
     async def ask(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Call `ask` with a connection; again if that connection turns out to be broken.
@@ -258,8 +258,8 @@ class Database:
             async with asyncio.timeout(ANSWER_TIME):  # for everything: a connection, the answer, another attempt
                 answer = await attempt(*arguments)
         except FAILURES as error:
-            raise self._condition.failed(error) from error
-        self._condition.succeeded()
+            raise self.condition.failed(error) from error
+        self.condition.succeeded()
         return answer
 
     async def _persist(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
@@ -270,7 +270,7 @@ class Database:
             except FAILURES as error:
                 if not is_lost(error) or isinstance(error, (TimeoutError, ConnectionRefusedError)) or says_down(error):
                     raise
-                self._condition.failed(error)
+                self.condition.failed(error)
         return await self._ask_once(ask, *arguments)
 
     async def _ask_once(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:

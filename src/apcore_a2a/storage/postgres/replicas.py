@@ -1,48 +1,48 @@
-"""What several processes on one database need of it: to know who lives, to take over, to wake, to ask.
+"""The roles of one replica among the processes that share a database: lease, claims on tasks, watch and requests.
 
-Rule: time is the server's. A lease that is over can still be renewed, until somebody takes the replica for dead; then
-it is dead for good, under that name, and only then are its tasks claimed.
+Invariant: all times are the server's. An expired lease can be renewed until another replica declares its holder dead.
+A dead replica is dead for good under that name, and its tasks are claimed only after it was declared dead.
 """
 
-import asyncio
-import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import asyncpg
 
-from apcore_a2a.storage.contract import Command, Followed, Hint, News, Record
-from apcore_a2a.storage.postgres.connection import (
-    FAILURES,
-    Address,
-    Connection,
-    Database,
-    ServerCondition,
-    close_quietly,
-    connect,
-)
+from apcore_a2a.storage.contract import FollowedTask, Record, ReplicaRequest, TaskUpdate, WakeUp
+from apcore_a2a.storage.postgres.connection import Connection
+from apcore_a2a.storage.postgres.parts import OpenStore
 from apcore_a2a.storage.postgres.reads import load
 from apcore_a2a.storage.postgres.statements import to_bytes, to_text
-from apcore_a2a.storage.postgres.writer import ALL_OWNERS, PostgresWriter
 
-logger = logging.getLogger(__name__)
+MAX_EVENTS: Final = 2_000  # events in one read of updates
+MAX_UPDATE_BYTES: Final = 8 * 1024 * 1024  # bytes of events in one read of updates, after the first event
+KEPT_SECONDS: Final = 60.0  # how long the row of a dead replica without tasks is kept, and each request
 
-RECONNECT_PAUSE: Final = 1.0  # seconds between attempts to listen again
-WORDS_AT_ONCE: Final = 350  # numbers of tasks in one NOTIFY: the server takes 7,999 characters
-COMMAND: Final = "command"
-QUEUED: Final = "queued"
-READ_AT_ONCE: Final = 2_000  # events of one look at what others wrote
-NEWS_BYTES: Final = 8 * 1024 * 1024  # of these, after the first
-KEPT_DEAD: Final = 60.0  # seconds for which the row of a dead replica is kept, when no task is its any more
+
+class PostgresReplicas:
+    """The roles of this replica: `Replicas` of `storage/contract.py`.
+
+    Repeated work of the replica itself uses the connection `upkeep`, so that it never waits for clients.
+    """
+
+    def __init__(self, store: OpenStore, *, lease: float) -> None:
+        self.lease = PostgresLease(store, lease)
+        self.claims = PostgresClaims(store)
+        self.watch = PostgresWatch(store)
+        self.mailbox = PostgresMailbox(store)
+
+
+# ---- the lease -------------------------------------------------------------------------------------------------------
 
 REGISTER: Final = """
     INSERT INTO replica (name, until, place) VALUES ($1, clock_timestamp() + make_interval(secs => $2), $3)
 """
-# Answers in how many seconds the next of the others' leases is over: of those that live, and of those that left tasks.
-BEAT: Final = """
+# Returns the seconds until the next lease of another replica expires: of those that are alive, and of those with tasks.
+RENEW: Final = """
     UPDATE replica SET until = clock_timestamp() + make_interval(secs => $2)
     WHERE name = $1 AND NOT is_dead RETURNING (
         SELECT coalesce(extract(epoch FROM min(other.until) - clock_timestamp())::float, 'Infinity')
@@ -51,9 +51,65 @@ BEAT: Final = """
     )
 """
 LEAVE: Final = "UPDATE replica SET is_dead = TRUE, until = clock_timestamp() WHERE name = $1"
-# First the mark, then the claim: whoever is renewing its lease at this moment either waits for the mark, and learns
-# that it is dead, or is not in `dead`. SKIP LOCKED: several replicas may look at once, and each task is claimed by one.
-CLAIM_DEAD: Final = """
+DELETE_DEAD: Final = """
+    DELETE FROM replica WHERE until < clock_timestamp() - make_interval(secs => $1)
+        AND NOT EXISTS (SELECT 1 FROM task WHERE runner = name)
+"""
+# A replica that was suspended for longer than its row is kept may create a task before it learns that it was declared
+# dead.
+RESTORE_DELETED: Final = """
+    INSERT INTO replica (name, until, place, is_dead)
+    SELECT DISTINCT runner, clock_timestamp(), '', TRUE FROM task
+    WHERE runner <> '' AND NOT EXISTS (SELECT 1 FROM replica WHERE name = runner)
+    ON CONFLICT DO NOTHING
+"""
+DELETE_REQUESTS: Final = "DELETE FROM command WHERE since < clock_timestamp() - make_interval(secs => $1)"
+
+
+class PostgresLease:
+    """The row of this replica in the table `replica`: a `ReplicaLease`."""
+
+    def __init__(self, store: OpenStore, seconds: float) -> None:
+        self.seconds = seconds
+        self._store = store
+
+    @property
+    def name(self) -> str:
+        return self._store.parts.writer.replica
+
+    @property
+    def down_at(self) -> float:
+        return self._store.parts.upkeep.down_at
+
+    async def join(self) -> None:
+        """Become a replica under a name that no replica had before."""
+        name = secrets.token_hex(8)
+        place = f"{socket.gethostname()}:{os.getpid()}"
+        parts = self._store.parts
+        await parts.upkeep.ask(_execute, REGISTER, name, self.seconds, place)
+        parts.writer.replica = name
+        parts.notifications.open(name)
+
+    async def leave(self) -> None:
+        """Declare this replica dead, so that the others claim its tasks at once."""
+        await self._store.parts.upkeep.ask(_execute, LEAVE, self.name)
+
+    async def renew(self) -> float | None:
+        found: float | None = await self._store.parts.upkeep.ask(_fetch_value, RENEW, self.name, self.seconds)
+        return found
+
+    async def clean_up(self) -> None:
+        upkeep = self._store.parts.upkeep
+        await upkeep.ask(_execute, DELETE_DEAD, KEPT_SECONDS)
+        await upkeep.ask(_execute, RESTORE_DELETED)
+        await upkeep.ask(_execute, DELETE_REQUESTS, KEPT_SECONDS)
+
+
+# ---- claims on tasks -------------------------------------------------------------------------------------------------
+
+# First the mark, then the claim. A replica that renews its lease at this moment either waits for the mark, and learns
+# that it is dead, or is not in `dead`. SKIP LOCKED: several replicas may claim at once, and each task is claimed once.
+CLAIM_ORPHANS: Final = """
     WITH dead AS (
         UPDATE replica SET is_dead = TRUE WHERE NOT is_dead AND until < clock_timestamp() RETURNING name
     )
@@ -63,8 +119,8 @@ CLAIM_DEAD: Final = """
         ORDER BY number LIMIT $2 FOR UPDATE SKIP LOCKED
     ) RETURNING id, owner
 """
-# One of each owner, then the second of each, and so on; by chance among the first, so that whoever has many that wait
-# is not always the first to be served.
+# The first task of each owner, then the second of each, and so on. The order of the owners is random, so that an owner
+# with many waiting tasks is not always served first.
 CLAIM_QUEUED: Final = """
     UPDATE task SET epoch = epoch + 1, runner = $1 WHERE number IN (
         SELECT number FROM task JOIN (
@@ -78,32 +134,64 @@ COUNT_QUEUED: Final = "SELECT count(*) FROM (SELECT 1 FROM task WHERE runner = '
 CLAIM_ONE: Final = """
     UPDATE task SET epoch = epoch + 1, runner = $3 WHERE id = $1 AND owner = $2 AND ended IS NULL RETURNING TRUE
 """
-FORGET_DEAD: Final = """
-    DELETE FROM replica WHERE until < clock_timestamp() - make_interval(secs => $1)
-        AND NOT EXISTS (SELECT 1 FROM task WHERE runner = name)
-"""
-# A replica that stood still for longer than its row is kept may have made a task before it learned that it was dead.
-BURY_FORGOTTEN: Final = """
-    INSERT INTO replica (name, until, place, is_dead)
-    SELECT DISTINCT runner, clock_timestamp(), '', TRUE FROM task
-    WHERE runner <> '' AND NOT EXISTS (SELECT 1 FROM replica WHERE name = runner)
-    ON CONFLICT DO NOTHING
-"""
-FORGET_COMMANDS: Final = "DELETE FROM command WHERE since < clock_timestamp() - make_interval(secs => $1)"
-# Not for a task that has ended: nothing follows. Nor twice: it would only be another version of the row. The names of
-# replicas that are gone leave on this occasion.
+
+
+class PostgresClaims:
+    """Claims on tasks, in the column `runner` of their rows: a `TaskClaims`."""
+
+    def __init__(self, store: OpenStore) -> None:
+        self._store = store
+
+    @property
+    def _name(self) -> str:
+        return self._store.parts.writer.replica
+
+    async def claim_orphans(self, limit: int) -> list[Record]:
+        return await self._claim(CLAIM_ORPHANS, limit)
+
+    async def claim_queued(self, limit: int) -> list[Record]:
+        return await self._claim(CLAIM_QUEUED, limit)
+
+    async def count_queued(self, limit: int) -> int:
+        return int(await self._store.parts.database.ask(_fetch_value, COUNT_QUEUED, limit))
+
+    async def _claim(self, statement: str, limit: int) -> list[Record]:
+        upkeep = self._store.parts.upkeep
+        claimed = await upkeep.ask_once(_fetch, statement, self._name, limit)
+        records: list[Record] = []
+        for row in claimed:
+            record = await upkeep.ask(load, to_text(row["id"]), to_text(row["owner"]))
+            if record is not None and record.runner == self._name:
+                records.append(record)
+        return records
+
+    async def claim(self, task_id: str, owner: str) -> Record | None:
+        database = self._store.parts.database
+        await database.ask(_execute, CLAIM_ONE, to_bytes(task_id), to_bytes(owner), self._name)
+        record = await database.ask(load, task_id, owner)
+        return record
+
+    async def own_tasks(self) -> list[tuple[str, str]]:
+        rows = await self._store.parts.upkeep.ask(_fetch, "SELECT id, owner FROM task WHERE runner = $1", self._name)
+        return [(to_text(row["id"]), to_text(row["owner"])) for row in rows]
+
+
+# ---- followed tasks --------------------------------------------------------------------------------------------------
+
+# A task that has ended has no followers, because nothing follows. A second entry would only be another version of the
+# row. The names of deleted replicas are removed on this occasion.
 FOLLOW: Final = """
     UPDATE task SET watchers = array_append(ARRAY(SELECT name FROM replica WHERE name = ANY(watchers)), $3)
     WHERE id = $1 AND owner = $2 AND ended IS NULL AND NOT watchers @> ARRAY[$3]
 """
 UNFOLLOW: Final = "UPDATE task SET watchers = array_remove(watchers, $1) WHERE id = ANY($2) AND watchers @> ARRAY[$1]"
-IS_WATCHED: Final = """
+IS_FOLLOWED: Final = """
     SELECT TRUE FROM task WHERE id = $1 AND owner = $2 AND (webhooks > 0 OR EXISTS (
         SELECT FROM replica WHERE name = ANY(watchers) AND name <> $3 AND until > clock_timestamp()
     ))
 """
-# A memo comes with the first event of its task; `total` is how much there is up to an event, as in `reads`.
-NEWS: Final = """
+# A memo is returned with the first event of its task. `total` is the size of the events up to one, as in `reads`.
+READ_UPDATES: Final = """
     SELECT * FROM (
         SELECT followed.id AS id, number, version, epoch, runner, body,
             CASE WHEN next.sequence > after + 1 THEN NULL ELSE memo END AS memo,
@@ -116,7 +204,67 @@ NEWS: Final = """
         ORDER BY number, sequence LIMIT $4
     ) AS found WHERE body IS NULL OR total <= $5 OR total = length(body)
 """
-# Once, also when the connection broke after it was posted, and it is posted again: no two bodies are the same.
+
+
+class PostgresWatch:
+    """Followed tasks, in the column `watchers` of their rows, and the wake-ups for them: a `TaskWatch`."""
+
+    def __init__(self, store: OpenStore) -> None:
+        self._store = store
+
+    @property
+    def _name(self) -> str:
+        return self._store.parts.writer.replica
+
+    async def follow(self, task_id: str, owner: str) -> Record | None:
+        database = self._store.parts.database
+        # First the entry, then the read: each write after the read wakes this replica.
+        await database.ask(_execute, FOLLOW, to_bytes(task_id), to_bytes(owner), self._name)
+        return await database.ask(load, task_id, owner)
+
+    async def unfollow(self, task_ids: Sequence[str]) -> None:
+        ids = [to_bytes(task_id) for task_id in task_ids]
+        await self._store.parts.database.ask(_execute, UNFOLLOW, self._name, ids)
+
+    async def is_followed_elsewhere(self, task_id: str, owner: str) -> bool:
+        database = self._store.parts.database
+        found = await database.ask(_fetch_value, IS_FOLLOWED, to_bytes(task_id), to_bytes(owner), self._name)
+        return found is not None
+
+    async def read_updates(self, followed: Sequence[FollowedTask]) -> list[TaskUpdate]:
+        ids = [to_bytes(each.task_id) for each in followed]
+        owners = [to_bytes(each.owner) for each in followed]
+        versions = [each.version for each in followed]
+        database = self._store.parts.database
+        rows = await database.ask(_fetch, READ_UPDATES, ids, owners, versions, MAX_EVENTS, MAX_UPDATE_BYTES)
+        updates: dict[bytes, TaskUpdate] = {}
+        for row in rows:
+            update = updates.get(row["id"])
+            if update is None:
+                update = TaskUpdate(
+                    task_id=to_text(row["id"]),
+                    number=row["number"],
+                    version=row["version"],
+                    epoch=row["epoch"],
+                    runner=row["runner"],
+                    memo=row["memo"],
+                    events=[],
+                )
+                updates[row["id"]] = update
+            if row["body"] is not None:
+                update.events.append(row["body"])
+        return list(updates.values())
+
+    async def until_woken(self, seconds: float) -> WakeUp:
+        return await self._store.parts.notifications.until_woken(seconds)
+
+    def wake_here(self) -> None:
+        self._store.parts.notifications.wake_here()
+
+
+# ---- requests between replicas ---------------------------------------------------------------------------------------
+
+# A request is posted once, also if the connection breaks and it is posted again: each body is unique.
 POST: Final = """
     WITH earlier AS (
         SELECT number FROM command WHERE replica = $3 AND sender = $5 AND body = $4
@@ -128,7 +276,7 @@ POST: Final = """
     )
     SELECT number FROM earlier UNION ALL SELECT number FROM posted
 """
-# What was taken and is not known here was lost with a connection, on its way.
+# A request that was taken and is not known here was lost with a connection, on its way.
 TAKE: Final = """
     UPDATE command SET is_taken = TRUE WHERE number IN (
         SELECT number FROM command WHERE replica = $1 AND refusal IS NULL AND number <> ALL($2::bigint[])
@@ -138,267 +286,46 @@ TAKE: Final = """
 FINISH: Final = "UPDATE command SET refusal = $2 WHERE number = $1 RETURNING sender"
 ANSWER: Final = "SELECT refusal FROM command WHERE number = $1"
 WITHDRAW: Final = "DELETE FROM command WHERE number = $1 AND NOT is_taken RETURNING TRUE"
-NOTIFY: Final = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS told (channel, payload)"
 
 
-class Signals:
-    """Wakes other replicas, and is woken: one connection that listens and notifies.
+class PostgresMailbox:
+    """Requests between replicas, in the table `command`: a `RequestMailbox`."""
 
-    A wake-up names tasks by their numbers, or says COMMAND. It may get lost while there is no connection, so whoever
-    waits does not wait long.
-    """
-
-    def __init__(self, address: Address, condition: ServerCondition) -> None:
-        self._address = address
-        self._condition = condition
-        self._channel = ""
-        self._connection: Connection | None = None
-        self._outbox: dict[str, set[str]] = {}  # by replica: what to tell it
-        self._to_send = asyncio.Event()
-        self._woken = asyncio.Event()
-        self._heard: set[str] = set()
-        self._missed = True  # whether something may have been said while nobody listened
-        self._work: asyncio.Task[None] | None = None
-
-    def open(self, name: str) -> None:
-        """Listen under a name, from now on."""
-        self._channel = self._channel_of(name)
-        if self._work is None:
-            self._work = asyncio.get_running_loop().create_task(self._run(), name="postgres signals")
-        elif self._connection is not None:
-            self._connection.terminate()  # `_run` makes a new one, on the new channel
-
-    async def close(self) -> None:
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.wait({self._work}, timeout=2)
-        await close_quietly(self._connection)
-
-    def wake(self, replica: str, word: str) -> None:
-        self._outbox.setdefault(replica, set()).add(word)
-        self._to_send.set()
-
-    def wake_watchers(self, watched: Mapping[str, Iterable[int]]) -> None:
-        for replica, numbers in watched.items():
-            words = {QUEUED} if replica == ALL_OWNERS else set(map(str, numbers))
-            self._outbox.setdefault(replica, set()).update(words)
-        self._to_send.set()
-
-    async def until_woken(self, seconds: float) -> Hint:
-        """Wait for a wake-up, at most so long."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
-        except TimeoutError:
-            return Hint(everything=True, commands=True, queue=True)
-        self._woken.clear()
-        heard = self._heard
-        missed = self._missed
-        self._heard = set()
-        self._missed = False
-        numbers = frozenset(int(word) for word in heard if word.isdecimal())
-        return Hint(
-            everything=missed, commands=missed or COMMAND in heard, queue=missed or QUEUED in heard, tasks=numbers
-        )
-
-    def wake_here(self) -> None:
-        """As if everybody had said something."""
-        self._missed = True
-        self._woken.set()
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                connection = await self._listen()
-                while not connection.is_closed():
-                    await self._to_send.wait()
-                    self._to_send.clear()
-                    await self._send(connection)
-            except FAILURES as error:
-                self._condition.failed(error)
-                await asyncio.sleep(RECONNECT_PAUSE)
-
-    async def _listen(self) -> Connection:
-        # A notification is not worth a sync of the disk.
-        connection = await connect(self._address, synchronous_commit="off")
-        self._connection = connection
-        connection.add_termination_listener(self._lost)
-        await connection.add_listener(self._channel, self._hear)
-        await connection.add_listener(self._channel_of(ALL_OWNERS), self._hear)
-        self.wake_here()
-        return connection
-
-    def _channel_of(self, replica: str) -> str:
-        # Names are nobody's twice, but "everybody" is those of one schema.
-        return f"a2a_{replica}" if replica else f"a2a_all_{self._address.schema}"[:63]
-
-    def _hear(self, connection: object, pid: int, channel: str, payload: object) -> None:
-        self._heard.update(str(payload).split())
-        self._woken.set()
-
-    def _lost(self, *_: object) -> None:
-        self._to_send.set()  # so that `_run` sees it
-
-    async def _send(self, connection: Connection) -> None:
-        outbox = self._outbox
-        self._outbox = {}
-        channels: list[str] = []
-        payloads: list[str] = []
-        for replica, words in outbox.items():
-            told = sorted(words)
-            for start in range(0, len(told), WORDS_AT_ONCE):
-                channels.append(self._channel_of(replica))
-                payloads.append(" ".join(told[start : start + WORDS_AT_ONCE]))
-        if channels:
-            await connection.execute(NOTIFY, channels, payloads)
-
-
-class PostgresReplicas:
-    """This replica among the others: `Replicas` of `storage/contract.py`, over a database.
-
-    What it does by itself, again and again, goes by `upkeep`, and waits for no client; the rest is what clients want.
-    """
-
-    def __init__(
-        self, database: Database, signals: Signals, writer: PostgresWriter, *, upkeep: Database, lease: float
-    ) -> None:
-        self.lease = lease
-        self._database = database
-        self._upkeep = upkeep
-        self._signals = signals
-        self._writer = writer
-        self._taken: set[int] = set()  # commands that are being obeyed, and those whose answer could not be written
-
-    @property
-    def name(self) -> str:
-        return self._writer.replica
-
-    @property
-    def down_at(self) -> float:
-        return self._upkeep.down_at
-
-    async def join(self) -> None:
-        """Be one of them, under a name that nobody had before."""
-        name = secrets.token_hex(8)
-        place = f"{socket.gethostname()}:{os.getpid()}"
-        await self._upkeep.ask(_execute, REGISTER, name, self.lease, place)
-        self._writer.replica = name
-        self._signals.open(name)
-
-    async def leave(self) -> None:
-        """Be dead at once: what is left is taken over."""
-        await self._upkeep.ask(_execute, LEAVE, self.name)
-
-    async def beat(self) -> float | None:
-        found: float | None = await self._upkeep.ask(_fetch_value, BEAT, self.name, self.lease)
-        return found
-
-    async def tidy(self) -> None:
-        await self._upkeep.ask(_execute, FORGET_DEAD, KEPT_DEAD)
-        await self._upkeep.ask(_execute, BURY_FORGOTTEN)
-        await self._upkeep.ask(_execute, FORGET_COMMANDS, KEPT_DEAD)
-
-    # ---- taking over -------------------------------------------------------------------------------------------------
-
-    async def claim_dead(self, limit: int) -> list[Record]:
-        return await self._claim(CLAIM_DEAD, limit)
-
-    async def claim_queued(self, limit: int) -> list[Record]:
-        return await self._claim(CLAIM_QUEUED, limit)
-
-    async def count_queued(self, limit: int) -> int:
-        return int(await self._database.ask(_fetch_value, COUNT_QUEUED, limit))
-
-    async def _claim(self, statement: str, limit: int) -> list[Record]:
-        claimed = await self._upkeep.ask_once(_fetch, statement, self.name, limit)
-        records: list[Record] = []
-        for row in claimed:
-            record = await self._upkeep.ask(load, to_text(row["id"]), to_text(row["owner"]))
-            if record is not None and record.runner == self.name:
-                records.append(record)
-        return records
-
-    async def claim(self, task_id: str, owner: str) -> Record | None:
-        """Take one task over, whoever runs it."""
-        key = to_bytes(task_id), to_bytes(owner)
-        await self._database.ask(_execute, CLAIM_ONE, *key, self.name)
-        record = await self._database.ask(load, task_id, owner)
-        return record
-
-    async def own_tasks(self) -> list[tuple[str, str]]:
-        rows = await self._upkeep.ask(_fetch, "SELECT id, owner FROM task WHERE runner = $1", self.name)
-        return [(to_text(row["id"]), to_text(row["owner"])) for row in rows]
-
-    # ---- watching ----------------------------------------------------------------------------------------------------
-
-    async def follow(self, task_id: str, owner: str) -> Record | None:
-        # First the interest, then the look: whatever is written after the look wakes us.
-        await self._database.ask(_execute, FOLLOW, to_bytes(task_id), to_bytes(owner), self.name)
-        return await self._database.ask(load, task_id, owner)
-
-    async def unfollow(self, task_ids: Sequence[str]) -> None:
-        await self._database.ask(_execute, UNFOLLOW, self.name, [to_bytes(task_id) for task_id in task_ids])
-
-    async def is_watched(self, task_id: str, owner: str) -> bool:
-        key = to_bytes(task_id), to_bytes(owner)
-        return await self._database.ask(_fetch_value, IS_WATCHED, *key, self.name) is not None
-
-    async def news(self, followed: Sequence[Followed]) -> list[News]:
-        ids = [to_bytes(each.task_id) for each in followed]
-        owners = [to_bytes(each.owner) for each in followed]
-        versions = [each.version for each in followed]
-        rows = await self._database.ask(_fetch, NEWS, ids, owners, versions, READ_AT_ONCE, NEWS_BYTES)
-        found: dict[bytes, News] = {}
-        for row in rows:
-            news = found.get(row["id"])
-            if news is None:
-                news = News(
-                    task_id=to_text(row["id"]),
-                    number=row["number"],
-                    version=row["version"],
-                    epoch=row["epoch"],
-                    runner=row["runner"],
-                    memo=row["memo"],
-                    events=[],
-                )
-                found[row["id"]] = news
-            if row["body"] is not None:
-                news.events.append(row["body"])
-        return list(found.values())
-
-    async def until_woken(self, seconds: float) -> Hint:
-        return await self._signals.until_woken(seconds)
-
-    def wake_here(self) -> None:
-        self._signals.wake_here()
-
-    # ---- asking ------------------------------------------------------------------------------------------------------
+    def __init__(self, store: OpenStore) -> None:
+        self._store = store
+        self._taken: set[int] = set()  # requests in work, and those whose answer could not be written
 
     async def post(self, task_id: str, owner: str, runner: str, body: bytes) -> int | None:
+        parts = self._store.parts
         key = to_bytes(task_id), to_bytes(owner)
-        number = await self._database.ask(_fetch_value, POST, *key, runner, body, self.name)
+        number = await parts.database.ask(_fetch_value, POST, *key, runner, body, parts.writer.replica)
         if number is None:
             return None
-        self._signals.wake(runner, COMMAND)
+        parts.notifications.wake_for_request(runner)
         return int(number)
 
-    async def take(self) -> list[Command]:
-        rows = await self._upkeep.ask(_fetch, TAKE, self.name, list(self._taken))
+    async def take(self) -> list[ReplicaRequest]:
+        parts = self._store.parts
+        rows = await parts.upkeep.ask(_fetch, TAKE, parts.writer.replica, list(self._taken))
         self._taken.update(row["number"] for row in rows)
-        return [Command(row["number"], to_text(row["task"]), to_text(row["owner"]), row["body"]) for row in rows]
+        return [ReplicaRequest(row["number"], to_text(row["task"]), to_text(row["owner"]), row["body"]) for row in rows]
 
-    async def finish(self, number: int, refusal: str = "") -> None:
-        sender = await self._upkeep.ask(_fetch_value, FINISH, number, refusal)
+    async def finish(self, number: int, rejection: str = "") -> None:
+        parts = self._store.parts
+        sender = await parts.upkeep.ask(_fetch_value, FINISH, number, rejection)
         self._taken.discard(number)
         if sender is not None:
-            self._signals.wake(sender, COMMAND)
+            parts.notifications.wake_for_request(sender)
 
     async def answer(self, number: int) -> str | None:
-        found: str | None = await self._database.ask(_fetch_value, ANSWER, number)
+        found: str | None = await self._store.parts.database.ask(_fetch_value, ANSWER, number)
         return found
 
     async def withdraw(self, number: int) -> bool:
-        return await self._database.ask(_fetch_value, WITHDRAW, number) is not None
+        return await self._store.parts.database.ask(_fetch_value, WITHDRAW, number) is not None
+
+
+# ---- statements over a connection ------------------------------------------------------------------------------------
 
 
 async def _execute(connection: Connection, statement: str, *values: object) -> None:

@@ -12,25 +12,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.storage.contract import ALL, ALL_OWNERS, Change, Page, Query, Record, Usage
-from apcore_a2a.storage.cursor import PageTokens
 from apcore_a2a.storage.postgres import reads
-from apcore_a2a.storage.postgres.connection import (
-    FAILURES,
-    READERS,
-    Connection,
-    Database,
-    ServerCondition,
-    close_quietly,
-    connect_for_steps,
-    connect_pool,
-    parse_address,
-    why_not,
-)
-from apcore_a2a.storage.postgres.replicas import PostgresReplicas, Signals
-from apcore_a2a.storage.postgres.schema import check_name, prepare
+from apcore_a2a.storage.postgres.connection import FAILURES, Connection, Database, parse_address, why_not
+from apcore_a2a.storage.postgres.parts import PostgresParts, open_parts
+from apcore_a2a.storage.postgres.replicas import PostgresReplicas
+from apcore_a2a.storage.postgres.schema import check_name
 from apcore_a2a.storage.postgres.statements import make_write, to_bytes
 from apcore_a2a.storage.postgres.webhooks import PostgresWebhooks
-from apcore_a2a.storage.postgres.writer import PostgresWriter, RetentionRule
+from apcore_a2a.storage.postgres.writer import RetentionRule
 from apcore_a2a.storage.sql import DEFAULT_TTL, ReadOption, read_options
 
 logger = logging.getLogger(__name__)
@@ -74,8 +63,9 @@ class PostgresStore:
         check_name(self.address.schema)
         self.lease = lease
         self.retention = RetentionRule(ttl=ttl, max_tasks=max_tasks, clock=clock)
-        self._opened: _Parts | None = None
+        self._opened: PostgresParts | None = None
         self.webhooks = PostgresWebhooks(self)
+        self.replicas = PostgresReplicas(self, lease=lease)
 
     @classmethod
     def from_url(cls, url: str) -> "PostgresStore":
@@ -94,47 +84,43 @@ class PostgresStore:
         Raises:
             StoreUnavailableError: it cannot be used; the text says why, and what to do.
         """
-        condition = ServerCondition(self.address)
         try:
-            tokens = await self._prepare()
-            readers = Database(await connect_pool(self.address, READERS), condition)
-            # The lease has a connection of its own: however many clients wait for theirs, it is renewed in time.
-            upkeep = Database(await connect_pool(self.address, 1), condition)
-            self._opened = _Parts(readers, upkeep, tokens, condition, self)
-            await self._opened.open()
+            self._opened = await open_parts(self.address, self.retention)
+            await self.replicas.lease.join()
+            await self._opened.writer.open()
         except (*FAILURES, ValueError, StoreUnavailableError) as error:
             await self.close()
             raise why_not(error, self.address) from error
 
-    async def _prepare(self) -> PageTokens:
-        connection = await connect_for_steps(self.address)
-        try:
-            return PageTokens(await prepare(connection, self.address.schema))
-        finally:
-            await close_quietly(connection)
-
     async def close(self) -> None:
         """Write what is still to be written, and let go of the connections."""
-        if self._opened is not None:
-            opened = self._opened
-            await opened.close()
-            self._opened = None
+        opened = self._opened
+        if opened is None:
+            return
+        await opened.writer.close()
+        await opened.notifications.close()
+        try:
+            await self.replicas.lease.leave()
+        except StoreUnavailableError:
+            logger.warning("the other replicas were not told: they take over when the lease is over")
+        await opened.close()
+        self._opened = None
 
     @property
     def database(self) -> Database:
         """The connections, while it is open."""
-        return self._parts.database
+        return self.parts.database
 
     @property
-    def _parts(self) -> "_Parts":
+    def parts(self) -> PostgresParts:
+        """The parts of the store while it is open.
+
+        Raises:
+            StoreUnavailableError: it is not open.
+        """
         if self._opened is None:
             raise StoreUnavailableError("The task store is not open")
         return self._opened
-
-    @property
-    def replicas(self) -> PostgresReplicas:
-        """This process among those that share the database."""
-        return self._parts.replicas
 
     async def check(self) -> None:
         await self.database.ask(_ask_nothing)
@@ -145,7 +131,7 @@ class PostgresStore:
         return self._opened.condition.tell()
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
-        parts = self._parts
+        parts = self.parts
         # What runs waits for the database to come back; what is new need not.
         if parts.condition.away_for > AWAY:
             raise StoreUnavailableError
@@ -157,13 +143,13 @@ class PostgresStore:
         return await self.database.ask(reads.find_key, key, owner)
 
     def append(self, change: Change) -> "asyncio.Future[None]":
-        parts = self._parts
+        parts = self.parts
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         parts.writer.submit(make_write(change, future, is_new=False))
         return future
 
     async def remove(self, task_id: str, owner: str) -> bool:
-        parts = self._parts
+        parts = self.parts
         is_removed = await parts.database.ask(_remove, task_id, owner)
         parts.writer.forget(to_bytes(task_id))
         if is_removed:
@@ -171,7 +157,7 @@ class PostgresStore:
         return is_removed
 
     async def orphans(self) -> list[Record]:
-        return await self._parts.replicas.claim_dead(ORPHANS_AT_ONCE)
+        return await self.replicas.claims.claim_orphans(ORPHANS_AT_ONCE)
 
     async def load(self, task_id: str, owner: str) -> Record | None:
         return await self.database.ask(reads.load, task_id, owner)
@@ -180,42 +166,13 @@ class PostgresStore:
         return await self.database.ask(reads.events, task_id, owner, after, limit)
 
     async def page(self, query: Query) -> Page:
-        parts = self._parts
+        parts = self.parts
         return await parts.database.ask(reads.page, query, parts.tokens)
 
     async def usage(self, quota_key: str) -> Usage:
         if quota_key == ALL_OWNERS:
             return await self.database.ask(reads.of_everybody)
         return await self.database.ask(reads.of_quota_key, quota_key)
-
-
-class _Parts:
-    """What a store is made of while it is open."""
-
-    def __init__(
-        self, database: Database, upkeep: Database, tokens: PageTokens, condition: ServerCondition, store: PostgresStore
-    ) -> None:
-        self.database = database
-        self._upkeep = upkeep
-        self.tokens = tokens
-        self.condition = condition
-        self.signals = Signals(store.address, condition)
-        self.writer = PostgresWriter(store.address, condition, store.retention, wake=self.signals.wake_watchers)
-        self.replicas = PostgresReplicas(database, self.signals, self.writer, upkeep=upkeep, lease=store.lease)
-
-    async def open(self) -> None:
-        await self.replicas.join()
-        await self.writer.open()
-
-    async def close(self) -> None:
-        await self.writer.close()
-        await self.signals.close()
-        try:
-            await self.replicas.leave()
-        except StoreUnavailableError:
-            logger.warning("the other replicas were not told: they take over when the lease is over")
-        await self._upkeep.close()
-        await self.database.close()
 
 
 async def _ask_nothing(connection: Connection) -> None:

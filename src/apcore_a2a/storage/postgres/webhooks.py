@@ -7,7 +7,7 @@ for all of them, asks without one.
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import asyncpg
 
@@ -16,9 +16,9 @@ from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import Document, encode
 from apcore_a2a.storage.contract import ALL, MAX_WEBHOOKS, Backlog, Claim, DeliveryReport, Webhook
 from apcore_a2a.storage.postgres import reads
-from apcore_a2a.storage.postgres.connection import Connection, Database
+from apcore_a2a.storage.postgres.connection import Connection
+from apcore_a2a.storage.postgres.parts import OpenStore
 from apcore_a2a.storage.postgres.statements import to_bytes, to_text
-from apcore_a2a.storage.postgres.writer import RetentionRule
 from apcore_a2a.storage.sql import STATES, decode_push_config
 
 _COLUMNS: Final = "config, a2a_version, delivered, latest, attempts, failed, reason"
@@ -74,17 +74,6 @@ _BACKLOG: Final = f"""
 """
 
 
-class OpenStore(Protocol):
-    """What is asked of the store whose webhooks they are."""
-
-    retention: RetentionRule
-
-    @property
-    def database(self) -> Database: ...
-
-    async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None: ...
-
-
 class PostgresWebhooks:
     """The webhooks of the tasks in a store's database: a `WebhookStore`."""
 
@@ -92,10 +81,10 @@ class PostgresWebhooks:
         self._store = store
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
-        return await self._store.events(task_id, owner, after, limit)
+        return await self._store.parts.database.ask(reads.events, task_id, owner, after, limit)
 
     async def save(self, webhook: Webhook, owner: str) -> Webhook | None:
-        return await self._store.database.ask(_save, webhook, owner, self._now())
+        return await self._store.parts.database.ask(_save, webhook, owner, self._now())
 
     async def of_task(self, task_id: str, owner: str) -> Sequence[Webhook] | None:
         rows = await self._fetch(_OF_TASK, to_bytes(task_id), to_bytes(owner))
@@ -121,7 +110,7 @@ class PostgresWebhooks:
         return bool(await self._fetch(_SETTLE, self._now(), *what, *which))
 
     async def task_at(self, task_id: str, owner: str, version: int) -> Document | None:
-        return await self._store.database.ask(reads.task_at, task_id, owner, version)
+        return await self._store.parts.database.ask(reads.task_at, task_id, owner, version)
 
     async def backlog(self) -> Backlog:
         (row,) = await self._fetch(_BACKLOG, self._now())
@@ -129,10 +118,10 @@ class PostgresWebhooks:
 
     def _now(self) -> float | None:
         """None: the server's own time."""
-        return self._store.retention.now()
+        return self._store.parts.retention.now()
 
     async def _fetch(self, statement: str, *values: object) -> list[asyncpg.Record]:
-        return await self._store.database.ask(_fetch, statement, *values)
+        return await self._store.parts.database.ask(_fetch, statement, *values)
 
 
 async def _fetch(connection: Connection, statement: str, *values: object) -> list[asyncpg.Record]:

@@ -57,7 +57,7 @@ PLANNING: Final = {
     "enable_nestloop": "off",
 }
 
-ALL_OWNERS: Final = ""  # as the name of a replica: all of them
+ALL_REPLICAS: Final = ""  # as the name of a replica
 
 Wake = Callable[[dict[str, list[int]]], None]
 """Called after a commit: which tasks were written, by their numbers, for each replica that watches them."""
@@ -232,7 +232,7 @@ class PostgresWriter:
                 continue
             self._remember(write)
             if write.runner(self.replica) == "":
-                watched[ALL_OWNERS] = []
+                watched[ALL_REPLICAS] = []
             for watcher in row["watchers"]:
                 if watcher != self.replica:
                     watched.setdefault(watcher, []).append(row["number"])

@@ -1,0 +1,58 @@
+"""The parts of a PostgreSQL store while it is open: its connections, its writer and its notifications."""
+
+from typing import Protocol
+
+from apcore_a2a.storage.cursor import PageTokens
+from apcore_a2a.storage.postgres.connection import (
+    READERS,
+    Address,
+    Database,
+    ServerCondition,
+    close_quietly,
+    connect_for_migrations,
+    connect_pool,
+)
+from apcore_a2a.storage.postgres.notifications import Notifications
+from apcore_a2a.storage.postgres.schema import prepare
+from apcore_a2a.storage.postgres.writer import PostgresWriter, RetentionRule
+
+
+class PostgresParts:
+    """The parts of one open store. A store that is opened again has new ones."""
+
+    def __init__(
+        self, address: Address, tokens: PageTokens, *, database: Database, upkeep: Database, retention: RetentionRule
+    ) -> None:
+        self.tokens = tokens
+        self.retention = retention
+        self.database = database
+        # The lease has a connection of its own: it is renewed in time while clients wait for theirs.
+        self.upkeep = upkeep
+        self.condition = database.condition
+        self.notifications = Notifications(address, self.condition)
+        self.writer = PostgresWriter(address, self.condition, retention, wake=self.notifications.wake_followers)
+
+    async def close(self) -> None:
+        """Close the connections, those of the writer and the notifications apart."""
+        await self.upkeep.close()
+        await self.database.close()
+
+
+class OpenStore(Protocol):
+    """The part of a store that its webhooks and its replica roles use."""
+
+    @property
+    def parts(self) -> PostgresParts: ...
+
+
+async def open_parts(address: Address, retention: RetentionRule) -> PostgresParts:
+    """Create or migrate the tables, then open the connection pools."""
+    condition = ServerCondition(address)
+    connection = await connect_for_migrations(address)
+    try:
+        tokens = PageTokens(await prepare(connection, address.schema))
+    finally:
+        await close_quietly(connection)
+    database = Database(await connect_pool(address, READERS), condition)
+    upkeep = Database(await connect_pool(address, 1), condition)
+    return PostgresParts(address, tokens, database=database, upkeep=upkeep, retention=retention)

@@ -314,7 +314,7 @@ MUTANTS: Final = (
     Mutant(
         "settings do not tell secrets",
         "../settings.py",
-        "if name in SECRETS and value is not None:",
+        "if setting.option.is_secret and value is not None:",
         "if False:",
         CANARIES,
     ),

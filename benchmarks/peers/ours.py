@@ -17,6 +17,7 @@ from apcore_a2a.protocol.model import (
     decode_task,
     encode,
 )
+from apcore_a2a.settings import Limits
 from apcore_a2a.storage.contract import Change, Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
@@ -82,12 +83,14 @@ def main() -> None:
     options = ServeOptions(
         task_store=store,
         on_startup=[lambda: fill(store, given.fill)],
-        max_active_tasks=20_000,
-        max_streams=20_000,
-        max_streams_per_caller=20_000,
-        max_active_tasks_per_caller=20_000,
-        max_connections=40_000,
-        max_connections_per_address=40_000,
+        limits=Limits(
+            max_active_tasks=20_000,
+            max_streams=20_000,
+            max_streams_per_caller=20_000,
+            max_active_tasks_per_caller=20_000,
+            max_connections=40_000,
+            max_connections_per_address=40_000,
+        ),
         shutdown_timeout=1,
     )
     if given.kind == "webhooks":

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from apcore_a2a.errors import VersionNotSupportedError as VersionNotSupportedError
     from apcore_a2a.remote.mount import RemoteAgent as RemoteAgent
     from apcore_a2a.remote.mount import mount_remote as mount_remote
+    from apcore_a2a.settings import TLS as TLS
+    from apcore_a2a.settings import Limits as Limits
     from apcore_a2a.settings import Settings as Settings
     from apcore_a2a.storage.contract import TaskStore as TaskStore
     from apcore_a2a.storage.memory import InMemoryTaskStore as InMemoryTaskStore
@@ -76,6 +78,7 @@ _EXPORTS: Final = {
     "InvalidParamsError": "apcore_a2a.errors",
     "InvalidRequestError": "apcore_a2a.errors",
     "JWTAuthenticator": "apcore_a2a.auth.jwt",
+    "Limits": "apcore_a2a.settings",
     "MethodNotFoundError": "apcore_a2a.errors",
     "OverloadedError": "apcore_a2a.errors",
     "ParseError": "apcore_a2a.errors",
@@ -84,6 +87,7 @@ _EXPORTS: Final = {
     "SQLiteStore": "apcore_a2a.storage.sqlite.store",
     "Settings": "apcore_a2a.settings",
     "SkillNotFoundError": "apcore_a2a.errors",
+    "TLS": "apcore_a2a.settings",
     "TaskNotCancelableError": "apcore_a2a.errors",
     "TaskNotFoundError": "apcore_a2a.errors",
     "TaskStore": "apcore_a2a.storage.contract",
@@ -98,7 +102,7 @@ _EXPORTS: Final = {
     "skill": "apcore_a2a.agents.functions.skill",
 }
 
-__all__ = [
+__all__ = [  # noqa: RUF022  # in the order of sorted(), where ruff would put TLS first as a constant
     "A2AClient",
     "A2AConnectionError",
     "A2ADiscoveryError",
@@ -121,6 +125,7 @@ __all__ = [
     "InvalidParamsError",
     "InvalidRequestError",
     "JWTAuthenticator",
+    "Limits",
     "MethodNotFoundError",
     "OverloadedError",
     "ParseError",
@@ -129,6 +134,7 @@ __all__ = [
     "SQLiteStore",
     "Settings",
     "SkillNotFoundError",
+    "TLS",
     "TaskNotCancelableError",
     "TaskNotFoundError",
     "TaskStore",

@@ -1,13 +1,19 @@
-"""Everything that can be set, in one frozen value, checked once.
+"""The options of `serve`: `Settings`, `Limits` and `TLS`, and the table that describes each of them once.
 
-Rule: read here, and only here; below `app/` everyone receives plain values.
+A field carries its type, its default and an `Option`: documentation, bounds, flag and environment variable. `check`,
+the command line and the tables of docs/operations.md are made from `TABLE`.
+
+Invariant: only this module and `app/` know the settings. Other packages receive plain values.
 """
 
 import math
-from typing import Final
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
 
 from apcore_a2a.engine.context import EngineOptions
 from apcore_a2a.http.server.tls import ClientCertificates
@@ -16,41 +22,199 @@ from apcore_a2a.protocol.card import CardMode
 from apcore_a2a.protocol.decoding import MAX_VALUES
 from apcore_a2a.webhooks.signatures import parse_secret
 
-SECRETS: Final = frozenset({"ssl_keyfile_password", "webhook_secret"})
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
-_POSITIVE: Final = (
-    "shutdown_timeout",
-    "execution_timeout",
-    "max_active_tasks",
-    "max_active_tasks_per_caller",
-    "max_requests_per_second",
-    "max_anonymous_requests_per_second",
-    "max_total_requests_per_second",
-    "request_burst",
-    "max_streams",
-    "max_connections",
-    "max_connections_per_address",
-    "max_body_bytes_in_flight",
-    "max_answer_bytes_in_flight",
-    "max_streams_per_caller",
-    "max_stored_tasks_per_caller",
-    "max_stored_bytes_per_caller",
-    "max_stored_bytes",
-    "max_json_values",
-    "max_request_bytes",
-    "max_event_bytes",
-    "max_output_bytes",
-    "keep_alive_interval",
-    "max_context_messages",
-    "task_store_ttl",
-    "task_store_max",
-)
-_RATES: Final = ("max_requests_per_second", "max_anonymous_requests_per_second", "max_total_requests_per_second")
-_FINITE: Final = ("shutdown_timeout", "drain_delay", *_RATES)
+
+# ---- descriptions ---------------------------------------------------------------------------------------------------
+
+
+class Bounds(Struct, frozen=True):
+    """The numbers that an option accepts, both ends included, and the words for them in an error."""
+
+    text: str
+    lowest: float
+    highest: float = math.inf
+
+    def allow(self, value: float) -> bool:
+        return self.lowest <= value <= self.highest  # NaN is outside of every range
+
+
+ABOVE_ZERO: Final = math.ulp(0.0)
+LARGEST: Final = sys.float_info.max
+POSITIVE: Final = Bounds("positive", ABOVE_ZERO)
+POSITIVE_AND_FINITE: Final = Bounds("positive and finite", ABOVE_ZERO, LARGEST)
+ZERO_OR_MORE: Final = Bounds("finite, and 0 or more", 0, LARGEST)
+PORT: Final = Bounds("between 0 and 65535", 0, 65535)
+
+
+class Option(Struct, frozen=True):
+    """The documentation of a setting, its bounds, and its names on the command line and in the environment."""
+
+    help: str
+    unset: str = ""
+    """What holds if nothing is given, where the default is None or empty."""
+    bounds: Bounds | None = None
+    variable: str = ""
+    """The environment variable. A2A_ and the name of the setting if empty."""
+    flags: tuple[str, ...] = ()
+    """The flags. `--` and the name of the setting if empty."""
+    metavar: str | None = None
+    is_secret: bool = False
+    in_python_only: bool = False
+    """Whether the setting has neither a flag nor a variable."""
+
+
+# ---- settings -------------------------------------------------------------------------------------------------------
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """The limits of a served agent: request rates, numbers of tasks, streams and connections, and sizes.
+
+    Example:
+        >>> from apcore_a2a import Limits, Settings
+        >>> Settings(limits=Limits(max_streams=100)).check().limits.max_streams
+        100
+    """
+
+    max_requests_per_second: Annotated[
+        float | None,
+        Option("Maximum requests per second of one caller.", unset="no limit", bounds=POSITIVE_AND_FINITE),
+    ] = None
+    max_anonymous_requests_per_second: Annotated[
+        float | None,
+        Option(
+            "Maximum requests per second of one address, for callers that are not authenticated.",
+            unset="as max_requests_per_second; with authentication a tenth of it",
+            bounds=POSITIVE_AND_FINITE,
+        ),
+    ] = None
+    max_total_requests_per_second: Annotated[
+        float | None,
+        Option("Maximum requests per second of all callers together.", unset="no limit", bounds=POSITIVE_AND_FINITE),
+    ] = None
+    request_burst: Annotated[
+        int | None,
+        Option(
+            "Number of requests that one caller may send at once before the rates apply.",
+            unset="the requests of two seconds",
+            bounds=POSITIVE,
+        ),
+    ] = None
+    max_active_tasks: Annotated[int, Option("Maximum number of running tasks.", bounds=POSITIVE)] = 10_000
+    max_active_tasks_per_caller: Annotated[
+        int, Option("Maximum number of running tasks of one caller.", bounds=POSITIVE)
+    ] = 5_000
+    max_streams: Annotated[int, Option("Maximum number of open event streams.", bounds=POSITIVE)] = 10_000
+    max_streams_per_caller: Annotated[
+        int, Option("Maximum number of open event streams of one caller.", bounds=POSITIVE)
+    ] = 1_000
+    max_stored_tasks_per_caller: Annotated[
+        int | None, Option("Maximum number of stored tasks of one caller.", unset="no limit", bounds=POSITIVE)
+    ] = None
+    max_stored_bytes_per_caller: Annotated[
+        int | None,
+        Option(
+            "Maximum size of the stored tasks of one caller, in bytes of JSON.",
+            unset="no limit; in memory half of max_stored_bytes, 134217728 (128 MiB)",
+            bounds=POSITIVE,
+        ),
+    ] = None
+    max_stored_bytes: Annotated[
+        int | None,
+        Option(
+            "Maximum size of the stored tasks of all callers together, in bytes of JSON.",
+            unset="no limit; in memory 268435456 (256 MiB)",
+            bounds=POSITIVE,
+        ),
+    ] = None
+    max_connections: Annotated[int, Option("Maximum number of open connections.", bounds=POSITIVE)] = 10_000
+    max_connections_per_address: Annotated[
+        int | None,
+        Option(
+            "Maximum number of open connections of one address. Does not apply to trusted proxies.",
+            unset="half of max_connections",
+            bounds=POSITIVE,
+        ),
+    ] = None
+    max_body_bytes_in_flight: Annotated[
+        int, Option("Maximum bytes of all request bodies that are still being received.", bounds=POSITIVE)
+    ] = 256 * MIB
+    max_answer_bytes_in_flight: Annotated[
+        int, Option("Maximum bytes of all responses that clients have not read yet.", bounds=POSITIVE)
+    ] = 256 * MIB
+    max_request_bytes: Annotated[
+        int, Option("Maximum size of one request (a message with all its parts), in bytes.", bounds=POSITIVE)
+    ] = MAX_BODY
+    max_json_values: Annotated[int, Option("Maximum number of JSON values in one request.", bounds=POSITIVE)] = (
+        MAX_VALUES
+    )
+    max_event_bytes: Annotated[
+        int,
+        Option(
+            "Maximum size of one event of an agent (a status, or a chunk of an artifact), in bytes of JSON.",
+            bounds=POSITIVE,
+        ),
+    ] = 64 * MIB
+    max_output_bytes: Annotated[
+        int, Option("Maximum size of all events of one run together, in bytes of JSON.", bounds=POSITIVE)
+    ] = 256 * MIB
+    max_context_messages: Annotated[
+        int | None,
+        Option(
+            "Maximum number of history messages of a conversation that an agent receives.",
+            unset="that of the store, else 100",
+            bounds=POSITIVE,
+        ),
+    ] = None
+
+
+class TLS(Struct, frozen=True, kw_only=True):
+    """The certificate that the server presents, and the certificates that it requests from clients.
+
+    Example:
+        >>> from apcore_a2a import TLS, serve
+        >>> async def echo(message: str) -> str:
+        ...     return message
+        >>> serve(echo, tls=TLS(certfile="server.pem", keyfile="server.key"))  # doctest: +SKIP
+    """
+
+    certfile: Annotated[
+        str,
+        Option(
+            "Serve https with this certificate (PEM), followed by the intermediate certificates up to its authority.",
+            unset="no TLS",
+            metavar="FILE",
+        ),
+    ]
+    keyfile: Annotated[
+        str | None, Option("Private key of the certificate.", unset="in the same file", metavar="FILE")
+    ] = None
+    keyfile_password: Annotated[
+        str | None,
+        Option(
+            "Passphrase of the private key. Other users can see arguments: prefer the environment variable.",
+            unset="none",
+            is_secret=True,
+        ),
+    ] = None
+    ca_certs: Annotated[
+        str | None,
+        Option(
+            "Request client certificates that were issued by these authorities (PEM).",
+            unset="clients are not asked for certificates",
+            metavar="FILE",
+        ),
+    ] = None
+    client_certs: Annotated[
+        ClientCertificates,
+        Option(
+            "Whether TLS rejects a client without a certificate, or the request is rejected only where "
+            "authentication is required."
+        ),
+    ] = "required"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How an agent is served. `serve(...)` takes each of these as a keyword.
+    """How an agent is served. `serve(...)` takes each field as a keyword.
 
     Example:
         >>> from apcore_a2a import Settings
@@ -58,108 +222,181 @@ class Settings(Struct, frozen=True, kw_only=True):
         9000
     """
 
-    host: str = "0.0.0.0"  # what the requirements ask for; the banner warns
-    port: int = 8000
-    name: str | None = None
-    description: str | None = None
-    version: str | None = None
-    url: str | None = None
-    default_skill: str = ""
-    approvals_by_caller: bool = True
-    store: str | None = None
-    task_store_ttl: float | None = None
-    """Seconds that a finished task is kept; None is the store's own: 3,600 in memory, a week in SQLite."""
-    task_store_max: int | None = None
-    """Most tasks kept; None is the store's own: 10,000 in memory, a million in SQLite."""
-    skill_scopes: dict[str, tuple[str, ...]] = {}
-    """The scopes that a caller's credentials must have, by patterns of skill ids."""
-    admin_role: str | None = None
-    """The role whose bearers may list and cancel everybody's tasks; None: nobody may."""
-    audit_log: str | None = None
-    """Where the audit log goes: a file, or "-" for the logger `apcore_a2a.audit`."""
-    cors_origins: tuple[str, ...] = ()
-    push_notifications: bool = False
-    """Whether tasks may have webhooks."""
-    allow_insecure_webhooks: bool = False
-    """Whether they may be plain HTTP, and point into this machine and its network. For development."""
-    webhook_secret: str | None = None
-    """What notifications are signed with: `whsec_` and base64; two with a space between while it is being changed."""
-    explorer: bool = False
-    explorer_prefix: str = "/explorer"
-    metrics: bool = False
-    cancel_on_disconnect: bool = True
-    same_message_same_task: bool = False
-    state_history: bool = False
-    """Whether tasks say in their metadata which states they have passed through."""
-    shutdown_timeout: float = 30
-    drain_delay: float = 0
-    keep_alive_interval: float = 15
-    """Seconds after which a stream that has nothing to tell says that it is alive."""
-    max_context_messages: int | None = None
-    """Messages of a conversation that an agent is told; None leaves it to the store, or to the usual 100."""
-    execution_timeout: float | None = 300
-    max_requests_per_second: float | None = None
-    """Requests a second that each caller may make; None is without a limit."""
-    max_anonymous_requests_per_second: float | None = None
-    """The same for each address of callers without a name; None is as others, with authentication a tenth of that."""
-    max_total_requests_per_second: float | None = None
-    """Requests a second that all callers together may make; None is without a limit."""
-    request_burst: int | None = None
-    """Requests of one caller that may come at once before those limits hold; None is those of two seconds."""
-    max_active_tasks: int = 10_000
-    max_active_tasks_per_caller: int = 5_000
-    max_streams: int = 10_000
-    max_connections: int = 10_000
-    max_connections_per_address: int | None = None
-    """Most connections of one address that is no trusted proxy; None is half of those of all."""
-    max_body_bytes_in_flight: int = 256 * MIB
-    max_answer_bytes_in_flight: int = 256 * MIB
-    max_streams_per_caller: int = 1_000
-    max_stored_tasks_per_caller: int | None = None
-    """Most tasks that are kept of one caller; None is without a limit."""
-    max_stored_bytes_per_caller: int | None = None
-    """Most bytes of JSON that their tasks have together; None is without a limit, in memory half of those of all."""
-    max_stored_bytes: int | None = None
-    """The same of all callers; None is without a limit, in memory 256 MiB."""
-    max_json_values: int = MAX_VALUES
-    max_request_bytes: int = MAX_BODY
-    """Bytes of one request: of a message with all its parts."""
-    max_event_bytes: int = 64 * MIB
-    """Bytes of one event of an agent as JSON: a status, or a piece of an artifact."""
-    max_output_bytes: int = 256 * MIB
-    """Bytes of all events of one run: of the artifacts that it makes, piece by piece."""
-    trusted_proxies: tuple[str, ...] = ()
-    """Addresses, or networks, of proxies whose X-Forwarded-* and Client-Cert are believed."""
-    ssl_certfile: str | None = None
-    """The server's certificate, PEM, and those between it and its authority; None serves without TLS."""
-    ssl_keyfile: str | None = None
-    """Its key; None if that is in the same file."""
-    ssl_keyfile_password: str | None = None
-    ssl_ca_certs: str | None = None
-    """The authorities whose certificates callers must show, PEM; None asks for none."""
-    ssl_client_certs: ClientCertificates = "required"
-    """Whether a caller without one is refused by TLS, or gets to where authentication decides."""
-    card_mode: CardMode = "auto"
-    old_statuses: bool = False
-    log_level: str | None = None
+    # The requirements set 0.0.0.0. The banner warns if that is open.
+    host: Annotated[str, Option("Address to bind.", variable="HOST")] = "0.0.0.0"
+    port: Annotated[int, Option("Port to bind. 0 picks a free one.", bounds=PORT, variable="PORT")] = 8000
+    name: Annotated[
+        str | None,
+        Option("Name on the agent card.", unset="apcore's `project.name`, else derived", variable="AGENT_NAME"),
+    ] = None
+    description: Annotated[
+        str | None,
+        Option(
+            "Description on the agent card.",
+            unset="apcore's `project.description`, else derived",
+            variable="AGENT_DESCRIPTION",
+        ),
+    ] = None
+    version: Annotated[
+        str | None,
+        Option(
+            "Version on the agent card.",
+            unset="that of the project, else of apcore-a2a",
+            variable="AGENT_VERSION",
+            flags=("--version-str", "--version"),
+        ),
+    ] = None
+    url: Annotated[
+        str | None, Option("Public address of the agent, for the card.", unset="the address of the request")
+    ] = None
+    default_skill: Annotated[
+        str, Option("Skill for messages that name none.", unset="none, unless there is only one skill")
+    ] = ""
+    approvals_by_caller: Annotated[
+        bool, Option("Whether the caller of a module that requires approval may also approve it.", in_python_only=True)
+    ] = True
+    store: Annotated[
+        str | None,
+        Option("Task store, such as sqlite:///tasks.db, which survives a crash.", unset="memory", metavar="URL"),
+    ] = None
+    task_store_ttl: Annotated[
+        float | None,
+        Option(
+            "Seconds that a finished task is kept.",
+            unset="3600 in memory, a week in SQLite and PostgreSQL",
+            bounds=POSITIVE,
+            variable="TASK_STORE_TTL",
+        ),
+    ] = None
+    task_store_max: Annotated[
+        int | None,
+        Option(
+            "Maximum number of tasks kept.",
+            unset="10,000 in memory, a million in SQLite, no limit in PostgreSQL",
+            bounds=POSITIVE,
+            variable="TASK_STORE_MAX",
+        ),
+    ] = None
+    skill_scopes: Annotated[
+        dict[str, tuple[str, ...]],
+        Option(
+            "Scopes that a caller needs for the skills that match a pattern, such as 'pay.*=pay:write'.",
+            unset="none",
+            flags=("--skill-scope",),
+            metavar="PATTERN=SCOPE[,SCOPE]",
+        ),
+    ] = {}
+    admin_role: Annotated[
+        str | None, Option("Role that may list and cancel the tasks of all owners.", unset="no administrators")
+    ] = None
+    audit_log: Annotated[
+        str | None,
+        Option(
+            "File that records each request with its caller and result. - is the logger apcore_a2a.audit.",
+            unset="no audit log",
+            metavar="FILE",
+        ),
+    ] = None
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Option(
+            "Origins that browsers may call from.", unset="only the agent's own pages may call", variable="CORS_ORIGINS"
+        ),
+    ] = ()
+    push_notifications: Annotated[bool, Option("Offer webhooks.", variable="PUSH_NOTIFICATIONS")] = False
+    allow_insecure_webhooks: Annotated[
+        bool,
+        Option(
+            "Allow webhooks over plain HTTP and into private networks. For development.",
+            variable="ALLOW_INSECURE_WEBHOOKS",
+        ),
+    ] = False
+    webhook_secret: Annotated[
+        str | None,
+        Option(
+            "Secret that signs notifications: whsec_ and base64. Two secrets, separated by a space, during a rotation. "
+            "Other users can see arguments: prefer the environment variable.",
+            unset="not signed",
+            variable="WEBHOOK_SECRET",
+            is_secret=True,
+        ),
+    ] = None
+    explorer: Annotated[bool, Option("Serve the Explorer page.")] = False
+    explorer_prefix: Annotated[str, Option("Path of the Explorer page.", in_python_only=True)] = "/explorer"
+    metrics: Annotated[bool, Option("Serve GET /metrics.")] = False
+    cancel_on_disconnect: Annotated[
+        bool,
+        Option(
+            "Whether a task of A2A 0.3 is canceled when its last stream closes and it has no webhook.",
+            in_python_only=True,
+        ),
+    ] = True
+    same_message_same_task: Annotated[
+        bool,
+        Option("Whether a message id that was already used returns the task that it started.", in_python_only=True),
+    ] = False
+    state_history: Annotated[bool, Option("Record the states of a task in its metadata.")] = False
+    execution_timeout: Annotated[
+        float | None, Option("Seconds that a task may run.", bounds=POSITIVE, variable="EXECUTION_TIMEOUT")
+    ] = 300
+    shutdown_timeout: Annotated[
+        float,
+        Option(
+            "Seconds that running tasks have to finish at shutdown.",
+            bounds=POSITIVE_AND_FINITE,
+            variable="SHUTDOWN_TIMEOUT",
+        ),
+    ] = 30
+    drain_delay: Annotated[
+        float,
+        Option(
+            "Seconds after a signal during which the port stays open and new requests get 503, so that load balancers "
+            "notice.",
+            bounds=ZERO_OR_MORE,
+        ),
+    ] = 0
+    keep_alive_interval: Annotated[
+        float, Option("Seconds without an event after which a stream sends a keep-alive comment.", bounds=POSITIVE)
+    ] = 15
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        Option(
+            "Addresses or networks of proxies whose X-Forwarded-* and Client-Cert headers are trusted.",
+            unset="none",
+            metavar="ADDRESSES",
+        ),
+    ] = ()
+    card_mode: Annotated[
+        CardMode,
+        Option("Form of the card: the one that fits the request (auto), or always the same.", in_python_only=True),
+    ] = "auto"
+    old_statuses: Annotated[
+        bool, Option("Use the HTTP statuses of A2A 1.0.0 where 1.0.1 changed them.", in_python_only=True)
+    ] = False
+    log_level: Annotated[
+        str | None,
+        Option("Log level.", unset="`info`", variable="LOG_LEVEL"),
+    ] = None
+    limits: Limits = Limits()
+    tls: TLS | None = None
 
     def __repr__(self) -> str:
-        """Every setting; of those that are secrets, only whether they are set."""
+        """Return all settings. Secrets show only whether they are set."""
         shown: list[str] = []
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if name in SECRETS and value is not None:
+        for setting in TABLE:
+            value = setting.value_in(self)
+            if setting.option.is_secret and value is not None:
                 value = "***"
-            if name == "store" and value is not None:
+            if setting.name == "store" and value is not None:
                 value = hide_password(value)
-            shown.append(f"{name}={value!r}")
+            shown.append(f"{setting.label}={value!r}")
         return f"Settings({', '.join(shown)})"
 
     def check(self) -> "Settings":
-        """This value, if it makes sense.
+        """Return this value if all settings are valid.
 
         Raises:
-            ValueError: it does not; the text names the setting.
+            ValueError: a setting is not valid. The text names it.
 
         Example:
             >>> from apcore_a2a import Settings
@@ -167,9 +404,10 @@ class Settings(Struct, frozen=True, kw_only=True):
             Traceback (most recent call last):
             ValueError: keep_alive_interval must be positive, not 0
         """
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"port must be between 0 and 65535, not {self.port}")
-        self._check_numbers()
+        for setting in TABLE:
+            setting.check(setting.value_in(self))
+        if self.limits.request_burst is not None and not any(getattr(self.limits, name) for name in _RATES):
+            raise ValueError(f"request_burst has no effect without {' or '.join(_RATES)}")
         for origin in self.cors_origins:
             if not _is_origin(origin):
                 raise ValueError(f"cors_origins must hold origins such as 'https://app.example' or '*', not {origin!r}")
@@ -178,53 +416,32 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"url must be an http or https address, not {self.url!r}")
         if not self.explorer_prefix.startswith("/") or self.explorer_prefix.endswith("/"):
             raise ValueError(f"explorer_prefix must look like '/explorer', not {self.explorer_prefix!r}")
-        self._check_tls()
         _check_secrets(self.webhook_secret or "")
         if self.log_level is not None and self.log_level.lower() not in LOG_LEVELS:
             raise ValueError(f"log_level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}")
         return self
 
-    def _check_numbers(self) -> None:
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if value is not None and not value > 0:  # not `<= 0`: NaN is neither
-                raise ValueError(f"{name} must be positive, not {value}")
-        if not self.drain_delay >= 0:
-            raise ValueError(f"drain_delay must not be negative, not {self.drain_delay}")
-        for name in _FINITE:
-            if getattr(self, name) == math.inf:
-                raise ValueError(f"{name} must be finite")
-        if self.request_burst is not None and not any(getattr(self, name) for name in _RATES):
-            raise ValueError(f"request_burst is of no use without {' or '.join(_RATES)}")
-
-    def _check_tls(self) -> None:
-        if self.ssl_certfile is None:
-            for name in ("ssl_keyfile", "ssl_keyfile_password", "ssl_ca_certs"):
-                if getattr(self, name) is not None:
-                    raise ValueError(f"{name} is of no use without ssl_certfile")
-        if self.ssl_client_certs not in ("required", "optional"):
-            raise ValueError(f"ssl_client_certs must be 'required' or 'optional', not {self.ssl_client_certs!r}")
-
     def engine_options(self) -> EngineOptions:
-        """The engine's share.
+        """Return the options of the engine.
 
         Example:
             >>> from apcore_a2a import Settings
             >>> Settings(execution_timeout=60).engine_options().execution_timeout
             60
         """
+        limits = self.limits
         return EngineOptions(
             execution_timeout=self.execution_timeout,
             shutdown_timeout=self.shutdown_timeout,
-            max_active_tasks=self.max_active_tasks,
-            max_active_tasks_per_caller=self.max_active_tasks_per_caller,
-            max_streams=self.max_streams,
-            max_streams_per_caller=self.max_streams_per_caller,
-            max_stored_tasks_per_caller=self.max_stored_tasks_per_caller,
-            max_stored_bytes_per_caller=self.max_stored_bytes_per_caller,
-            max_stored_bytes=self.max_stored_bytes,
-            max_event_bytes=self.max_event_bytes,
-            max_output_bytes=self.max_output_bytes,
+            max_active_tasks=limits.max_active_tasks,
+            max_active_tasks_per_caller=limits.max_active_tasks_per_caller,
+            max_streams=limits.max_streams,
+            max_streams_per_caller=limits.max_streams_per_caller,
+            max_stored_tasks_per_caller=limits.max_stored_tasks_per_caller,
+            max_stored_bytes_per_caller=limits.max_stored_bytes_per_caller,
+            max_stored_bytes=limits.max_stored_bytes,
+            max_event_bytes=limits.max_event_bytes,
+            max_output_bytes=limits.max_output_bytes,
             cancel_on_disconnect=self.cancel_on_disconnect,
             same_message_same_task=self.same_message_same_task,
             keep_alive_interval=self.keep_alive_interval,
@@ -233,18 +450,122 @@ class Settings(Struct, frozen=True, kw_only=True):
         )
 
 
+_RATES: Final = ("max_requests_per_second", "max_anonymous_requests_per_second", "max_total_requests_per_second")
+
+# ---- table ----------------------------------------------------------------------------------------------------------
+
+Group = Literal["", "limits", "tls"]
+_GROUPS: Final[Mapping[Group, type[Struct]]] = {"": Settings, "tls": TLS, "limits": Limits}
+_PREFIXES: Final[Mapping[Group, str]] = {"": "", "limits": "", "tls": "ssl_"}
+
+
+class Setting(Struct, frozen=True):
+    """A row of the table of options: one field of `Settings`, `Limits` or `TLS`."""
+
+    name: str
+    group: Group
+    kind: Any  # Any: a type, such as `int | None`
+    default: Any  # Any: of that type; None if the field has no default
+    option: Option
+
+    @property
+    def keyword(self) -> str:
+        """What `serve` takes, such as `port` or `limits=Limits(max_streams=…)`."""
+        if not self.group:
+            return self.name
+        return f"{self.group}={_GROUPS[self.group].__name__}({self.name}=…)"
+
+    @property
+    def parameter(self) -> str:
+        """The name from which the flag and the variable are made, such as `ssl_certfile`."""
+        return _PREFIXES[self.group] + self.name
+
+    @property
+    def label(self) -> str:
+        """The name in errors."""
+        return f"tls.{self.name}" if self.group == "tls" else self.name
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of the command line, or none."""
+        if self.option.in_python_only:
+            return ()
+        return self.option.flags or ("--" + self.parameter.replace("_", "-"),)
+
+    @property
+    def variable(self) -> str:
+        """The environment variable, or an empty string."""
+        if self.option.in_python_only:
+            return ""
+        return self.option.variable or f"A2A_{self.parameter.upper()}"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The possible values if they are fixed texts, else none."""
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
+
+    def value_in(self, settings: Settings) -> Any:  # Any: of `kind`
+        """Return the value of this setting, or None if its group is not set."""
+        owner = getattr(settings, self.group) if self.group else settings
+        return getattr(owner, self.name, None)
+
+    def check(self, value: Any) -> None:  # Any: of `kind`
+        """Compare a value with the bounds and the choices.
+
+        Raises:
+            ValueError: the value is not one of them.
+        """
+        if value is None:
+            return
+        bounds = self.option.bounds
+        if bounds is not None and not bounds.allow(value):
+            raise ValueError(f"{self.label} must be {bounds.text}, not {value}")
+        if self.choices and value not in self.choices:
+            raise ValueError(f"{self.label} must be one of {', '.join(self.choices)}, not {value!r}")
+
+
+def _settings_of(group: Group) -> Iterator[Setting]:
+    for field in fields(_GROUPS[group]):
+        if get_origin(field.type) is not Annotated:
+            continue  # the fields `limits` and `tls` have no Option: their own fields are in the table
+        kind, option = get_args(field.type)
+        default = None if field.default is NODEFAULT else field.default
+        if field.default_factory is not NODEFAULT:
+            default = field.default_factory()
+        yield Setting(field.name, group, kind, default, option)
+
+
+TABLE: Final[tuple[Setting, ...]] = tuple(setting for group in _GROUPS for setting in _settings_of(group))
+
+
+def new_keyword(name: str) -> str:
+    """Return where a former keyword went, such as `limits=Limits(max_streams=…)`, or an empty string.
+
+    Example:
+        >>> new_keyword("ssl_certfile")
+        'tls=TLS(certfile=…)'
+    """
+    for setting in TABLE:
+        if setting.group and setting.parameter == name:
+            return setting.keyword
+    return ""
+
+
+# ---- values ---------------------------------------------------------------------------------------------------------
+
+
 def hide_password(url: str) -> str:
-    """The URL of a store as it may be shown: without what may be a password, before an `@` or in the query.
+    """Return the URL of a store without the parts that may be a password: before an `@`, or in the query.
 
     Example:
         >>> hide_password("postgresql://agent:secret@db/tasks?ttl=60")
         'postgresql://…@db/tasks?ttl=60'
     """
     scheme, separator, rest = url.partition("://")
-    if rest.startswith("/"):  # a file, of which nothing is secret
+    if rest.startswith("/"):  # the path of a file holds no secret
         return url
     address, question_mark, query = rest.partition("?")
-    if "@" in query:  # a "?" in a password looks like this, and so does an "@" in one: nothing is known for sure
+    if "@" in query:  # a password with a "?" and one with an "@" look alike here: hide all of it
         return f"{scheme}{separator}…"
     if "@" in address:
         address = f"…@{address.rpartition('@')[2]}"
@@ -258,7 +579,7 @@ def _check_secrets(given: str) -> None:
         try:
             parse_secret(secret)
         except ValueError as error:
-            raise ValueError(f"webhook_secret makes no sense: {error}") from error
+            raise ValueError(f"webhook_secret is not valid: {error}") from error
 
 
 def _is_http(url: str) -> bool:
@@ -267,7 +588,7 @@ def _is_http(url: str) -> bool:
 
 
 def _is_origin(text: str) -> bool:
-    """Whether a browser could say this in Origin: a scheme and a host, and nothing after them."""
+    """Return whether a browser can send this text as Origin: a scheme and a host, and nothing after them."""
     if text in ("*", "null"):
         return True
     scheme, separator, host = text.partition("://")

@@ -11,7 +11,7 @@ import apcore
 import httpx
 import pytest
 
-from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, Settings, async_serve, serve
+from apcore_a2a import InMemoryTaskStore, JWTAuthenticator, Limits, Settings, async_serve, serve
 from tests.auth.tokens import SECRET, bearer
 from tests.modules import Add, Pay, registry
 from tests.requirements import requirement
@@ -117,11 +117,11 @@ async def test_one_word_makes_tasks_survive(tmp_path: Any) -> None:
         ({"url": "https://"}, "url must be an http or https address"),
         ({"execution_timeout": 0}, "execution_timeout must be positive"),
         ({"execution_timeout": float("nan")}, "execution_timeout must be positive"),
-        ({"drain_delay": float("nan")}, "drain_delay must not be negative"),
-        ({"max_active_tasks": -1}, "max_active_tasks must be positive"),
-        ({"max_streams_per_caller": 0}, "max_streams_per_caller must be positive"),
-        ({"max_connections_per_address": 0}, "max_connections_per_address must be positive"),
-        ({"max_json_values": 0}, "max_json_values must be positive"),
+        ({"drain_delay": float("nan")}, "drain_delay must be finite, and 0 or more"),
+        ({"limits": Limits(max_active_tasks=-1)}, "max_active_tasks must be positive"),
+        ({"limits": Limits(max_streams_per_caller=0)}, "max_streams_per_caller must be positive"),
+        ({"limits": Limits(max_connections_per_address=0)}, "max_connections_per_address must be positive"),
+        ({"limits": Limits(max_json_values=0)}, "max_json_values must be positive"),
         ({"url": "ftp://x"}, "url must be an http"),
         ({"explorer_prefix": "explorer"}, "explorer_prefix must look like"),
         ({"log_level": "loud"}, "log_level must be one of"),
@@ -139,7 +139,7 @@ async def test_settings_that_make_no_sense_are_refused_by_name(options: dict[str
 @pytest.mark.parametrize("name", Settings.__struct_fields__)
 def test_a_setting_of_another_type_is_refused_by_name(name: str) -> None:
     options: dict[str, Any] = {name: object()}
-    with pytest.raises(TypeError, match=rf"^{name} makes no sense: "):
+    with pytest.raises(TypeError, match=rf"^{name} has the wrong type: "):
         serve(registry(), **options)
 
 

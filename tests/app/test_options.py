@@ -14,7 +14,7 @@ from apcore_a2a.agents.executors import TaskUpdater
 from apcore_a2a.app.serve import ServeOptions, build
 from apcore_a2a.errors import OverloadedError, TaskNotFoundError
 from apcore_a2a.protocol.model import Operation, Task, TaskState, TaskStatus
-from apcore_a2a.settings import Settings
+from apcore_a2a.settings import Limits, Settings
 from tests.app.test_app import CARD, V1, send
 from tests.auth.tokens import SECRET, bearer
 from tests.interaction.serving import CARD as READY_MADE
@@ -218,9 +218,12 @@ class Remembers:
     ("options", "told"),
     [
         ({}, ["0", "2", "4", "6"]),
-        ({"max_context_messages": 3}, ["0", "2", "3", "3"]),
+        ({"limits": Limits(max_context_messages=3)}, ["0", "2", "3", "3"]),
         ({"task_store": InMemoryTaskStore(max_context_messages=3)}, ["0", "2", "3", "3"]),
-        ({"task_store": InMemoryTaskStore(max_context_messages=3), "max_context_messages": 5}, ["0", "2", "4", "5"]),
+        (
+            {"task_store": InMemoryTaskStore(max_context_messages=3), "limits": Limits(max_context_messages=5)},
+            ["0", "2", "4", "5"],
+        ),
     ],
     ids=["usual", "served", "stored", "both"],
 )
@@ -249,7 +252,7 @@ async def test_how_many_tasks_are_kept_is_said_once_for_every_store(store: str |
     [
         ({"task_store_ttl": 0}, "task_store_ttl must be positive"),
         ({"task_store_max": 0}, "task_store_max must be positive"),
-        ({"max_context_messages": 0}, "max_context_messages must be positive"),
+        ({"limits": Limits(max_context_messages=0)}, "max_context_messages must be positive"),
         ({"keep_alive_interval": 0}, "keep_alive_interval must be positive"),
         ({"store": "sqlite:///x.db?ttl=5", "task_store_ttl": 6}, "ttl is set in the store's URL and by"),
         ({"store": "memory://?ttl=5"}, "has no options in its URL"),

@@ -227,7 +227,7 @@ def test_balancers_wait_longer_and_take_more_than_the_program() -> None:
     for wait in (nginx["proxy_read_timeout"], ingress[f"{prefix}proxy-read-timeout"]):
         assert seconds(wait) > max(DEFAULTS.execution_timeout, DEFAULTS.keep_alive_interval)
     for size in (nginx["client_max_body_size"], ingress[f"{prefix}proxy-body-size"], caddy[1]):
-        assert mebibytes(size) * 1_000_000 > DEFAULTS.max_request_bytes
+        assert mebibytes(size) * 1_000_000 > DEFAULTS.limits.max_request_bytes
     kept = re.search(r"keepalive (\S+)", read("deploy/Caddyfile"))
     assert kept is not None
     for idle in (nginx["keepalive_timeout"], kept[1]):

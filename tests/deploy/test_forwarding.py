@@ -3,13 +3,13 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import httpx
 import pytest
 
-from apcore_a2a import ClientCertificateAuthenticator
+from apcore_a2a import ClientCertificateAuthenticator, Limits
 from tests.deploy.balancers import COUNTER, DEADLINE, Balancer, Certificate, find_balancer
 from tests.deploy.test_files import ENVIRONMENTS, unit
 from tests.fakes import COMPLETED, ScriptedAgent
@@ -44,8 +44,8 @@ def message(size: int) -> bytes:
 
 
 async def test_who_asks_is_told_by_the_balancer_alone(balancer: Balancer) -> None:
-    limits: dict[str, Any] = {"max_requests_per_second": 0.001, "request_burst": 2}
-    async with serving(AGENT, trusted_proxies=["127.0.0.0/29"], **limits) as agent:
+    limits = Limits(max_requests_per_second=0.001, request_burst=2)
+    async with serving(AGENT, trusted_proxies=["127.0.0.0/29"], limits=limits) as agent:
         async with balancer.before([address_of(agent)]) as url:
             assert await statuses(url, "127.0.0.9") == [200, 200, 429]  # whatever else it says it is
             assert await statuses(url, "127.0.0.10") == [200, 200, 429]

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from joserfc.jwk import OctKey
 
-from apcore_a2a.settings import Settings
+from apcore_a2a.settings import TLS, Settings
 from apcore_a2a.testing import WebhookReceiver
 from tests.auth.tokens import bearer
 from tests.processes import Process, running
@@ -200,7 +200,7 @@ def _own(answer: httpx.Response) -> tuple[str, ...]:
 
 
 def test_the_secrets_of_the_settings_are_not_in_their_text() -> None:
-    settings = Settings(ssl_certfile="a.pem", ssl_keyfile_password=CANARY, webhook_secret=SECRETS["webhook secret"])
+    settings = Settings(tls=TLS(certfile="a.pem", keyfile_password=CANARY), webhook_secret=SECRETS["webhook secret"])
     assert CANARY not in repr(settings)
     assert SECRETS["webhook secret"] not in repr(settings)
 

@@ -20,12 +20,13 @@ ATTEMPTS = int(os.environ.get("HOSTILE_CONNECTIONS", "2000"))  # 20,000 take a q
 AT_ONCE = 250
 ROOM = 100
 SERVE = f"""
-from apcore_a2a import serve
+from apcore_a2a import Limits, serve
 
 async def echo(text: str) -> str:
     return text
 
-serve(echo, host="127.0.0.1", port=0, metrics=True, max_connections={ROOM}, trusted_proxies=["127.0.0.1"])
+limits = Limits(max_connections={ROOM})
+serve(echo, host="127.0.0.1", port=0, metrics=True, limits=limits, trusted_proxies=["127.0.0.1"])
 """
 
 
@@ -60,7 +61,7 @@ class Attack:
 
 FEW_FILES = """
 import resource
-from apcore_a2a import serve
+from apcore_a2a import Limits, serve
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 

@@ -27,7 +27,7 @@ from tests.processes import Process, running
 
 ATTEMPTS = int(os.environ.get("HOSTILE_CONNECTIONS", "2000"))
 SERVE = """
-from apcore_a2a import serve
+from apcore_a2a import TLS, serve
 from apcore_a2a.http.server import tls
 
 tls.LOOK_INTERVAL = 0.05
@@ -35,7 +35,7 @@ tls.LOOK_INTERVAL = 0.05
 async def echo(text: str) -> str:
     return text
 
-serve(echo, host="127.0.0.1", port=0, metrics=True, ssl_certfile={certificate!r}, ssl_keyfile={key!r})
+serve(echo, host="127.0.0.1", port=0, metrics=True, tls=TLS(certfile={certificate!r}, keyfile={key!r}))
 """
 
 
@@ -73,12 +73,12 @@ async def silent_socket(url: str) -> socket.socket:
 
 
 ASKING = """
-from apcore_a2a import serve
+from apcore_a2a import TLS, serve
 
 async def echo(text: str) -> str:
     return text
 
-serve(echo, host="127.0.0.1", port=0, ssl_certfile={certificate!r}, ssl_keyfile={key!r}, ssl_ca_certs={ca!r})
+serve(echo, host="127.0.0.1", port=0, tls=TLS(certfile={certificate!r}, keyfile={key!r}, ca_certs={ca!r}))
 """
 
 

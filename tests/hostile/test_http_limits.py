@@ -15,13 +15,14 @@ import pytest
 
 from apcore_a2a.errors import OverloadedError
 from apcore_a2a.protocol import v1
+from apcore_a2a.settings import Limits
 from tests.fakes import PATIENCE
 from tests.processes import running
 
 AGENT = """
 import re
 from pathlib import Path
-from apcore_a2a import serve
+from apcore_a2a import Limits, serve
 
 async def answer(text: str) -> str:
     if text == "memory":
@@ -123,7 +124,7 @@ async def test_bodies_that_lack_their_last_byte_hold_no_more_than_their_budget()
 @NEEDS_PROC
 async def test_bodies_of_several_callers_hold_no_more_than_the_budget_of_all() -> None:
     refused: list[bytes] = []
-    async with serving(max_body_bytes_in_flight=12 * MIB) as client, asyncio.TaskGroup() as group:
+    async with serving(limits=Limits(max_body_bytes_in_flight=12 * MIB)) as client, asyncio.TaskGroup() as group:
         senders = [group.create_task(send_all_but_the_end(client, refused))]
         await until(client, "body_bytes_in_flight", lambda held: held == BODY - 1)
         async with calling_from("127.0.0.2", client) as other:
@@ -165,7 +166,7 @@ async def test_answers_that_nobody_reads_hold_no_more_than_their_budget() -> Non
 
 
 async def test_a_connection_too_many_is_told_so_and_closed() -> None:
-    async with serving(max_connections=3, max_connections_per_address=3) as client:
+    async with serving(limits=Limits(max_connections=3, max_connections_per_address=3)) as client:
         assert (await client.get("/health")).status_code == 200  # its connection stays open
         async with wire(client), wire(client), wire(client) as (reader, _):
             async with asyncio.timeout(PATIENCE):
@@ -189,7 +190,7 @@ def calling_from(host: str, client: httpx.AsyncClient) -> httpx.AsyncClient:
 
 @NEEDS_LOOPBACK
 async def test_one_address_does_not_take_the_connections_of_all() -> None:
-    async with serving(max_connections=4) as client, calling_from("127.0.0.2", client) as other:
+    async with serving(limits=Limits(max_connections=4)) as client, calling_from("127.0.0.2", client) as other:
         assert (await client.get("/health")).status_code == 200  # its connection stays open
         async with wire(client), wire(client) as (reader, _):
             async with asyncio.timeout(PATIENCE):
@@ -207,7 +208,7 @@ async def test_one_address_does_not_take_the_connections_of_all() -> None:
 
 
 async def test_a_trusted_proxy_may_take_the_connections_of_all() -> None:
-    async with serving(max_connections=4, trusted_proxies=("127.0.0.1",)) as client:
+    async with serving(limits=Limits(max_connections=4), trusted_proxies=("127.0.0.1",)) as client:
         async with AsyncExitStack() as stack:
             for _ in range(4):
                 reader, writer = await stack.enter_async_context(wire(client))

@@ -13,7 +13,7 @@ from tests.processes import Process, running
 # Says at its end how much memory it has ever had, beyond what it had at the start.
 SERVER = """
 import resource, sys
-from apcore_a2a import serve
+from apcore_a2a import Limits, serve
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -83,7 +83,7 @@ async def test_ten_megabytes_of_empty_objects_are_refused_without_the_memory(way
 @pytest.mark.parametrize("way", WAYS)
 async def test_how_many_values_are_too_many_can_be_set(way: str) -> None:
     path, headers, call = WAYS[way]
-    server = SERVER.replace("port=0", "port=0, max_json_values=50")
+    server = SERVER.replace("port=0", "port=0, limits=Limits(max_json_values=50)")
     async with running("-c", server) as process, httpx.AsyncClient(base_url=await address(process)) as client:
         assert "values" not in (await client.post(path, json=call, headers=headers)).text
         refused = await client.post(path, json={**call, "more": [0] * 50}, headers=headers)

@@ -11,12 +11,12 @@ from tests.processes import Process, running
 
 SERVER = """
 import asyncio
-from apcore_a2a import serve
+from apcore_a2a import Limits, serve
 
 async def wait(text: str) -> str:
     await asyncio.Event().wait()
 
-serve(wait, host="127.0.0.1", port=0, max_streams_per_caller=3)
+serve(wait, host="127.0.0.1", port=0, limits=Limits(max_streams_per_caller=3))
 """
 V1 = {"A2A-Version": "1.0"}
 MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}

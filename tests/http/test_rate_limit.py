@@ -9,6 +9,7 @@ from apcore_a2a.agent import Caller
 from apcore_a2a.app.serve import ServeOptions, build
 from apcore_a2a.engine.context import live_quota_key
 from apcore_a2a.http.rate_limit import PLACES, SharedMoments, TokenBuckets
+from apcore_a2a.settings import Limits
 from tests.fakes import COMPLETED, Gate, ScriptedAgent
 from tests.interaction.serving import CARD
 from tests.processes import running
@@ -163,7 +164,7 @@ def test_a_caller_with_a_name_has_one_allowance_wherever_they_are() -> None:
 
 
 async def test_over_the_limit_json_rpc_says_429_with_a_typed_error_and_when_to_come_back() -> None:
-    async with client(max_requests_per_second=SLOW, request_burst=2) as http:
+    async with client(limits=Limits(max_requests_per_second=SLOW, request_burst=2)) as http:
         for _ in range(2):
             assert (await http.post("/", json=GET)).status_code == 200
         refused = await http.post("/", json=GET)
@@ -179,7 +180,7 @@ async def test_over_the_limit_json_rpc_says_429_with_a_typed_error_and_when_to_c
 
 
 async def test_over_the_limit_rest_says_429_in_its_own_shape() -> None:
-    async with client(max_requests_per_second=SLOW, request_burst=1) as http:
+    async with client(limits=Limits(max_requests_per_second=SLOW, request_burst=1)) as http:
         assert (await http.get("/tasks")).status_code == 200
         refused = await http.get("/tasks")
         assert refused.status_code == 429
@@ -188,7 +189,7 @@ async def test_over_the_limit_rest_says_429_in_its_own_shape() -> None:
 
 
 async def test_one_limit_over_every_binding_and_route() -> None:
-    async with client(max_requests_per_second=SLOW, request_burst=1) as http:
+    async with client(limits=Limits(max_requests_per_second=SLOW, request_burst=1)) as http:
         assert (await http.post("/", json=GET)).status_code == 200
         for method, path in [
             ("GET", "/tasks"),
@@ -206,14 +207,14 @@ async def test_one_limit_over_every_binding_and_route() -> None:
 
 
 async def test_what_is_open_to_everybody_has_no_limit() -> None:
-    async with client(max_requests_per_second=SLOW, request_burst=1, metrics=True) as http:
+    async with client(limits=Limits(max_requests_per_second=SLOW, request_burst=1), metrics=True) as http:
         for _ in range(3):
             for path in ("/.well-known/agent-card.json", "/health", "/health/live", "/metrics"):
                 assert (await http.get(path)).status_code == 200
 
 
 async def test_each_caller_has_a_bucket_of_their_own() -> None:
-    async with client(auth=ByName(), max_requests_per_second=SLOW, request_burst=1) as http:
+    async with client(auth=ByName(), limits=Limits(max_requests_per_second=SLOW, request_burst=1)) as http:
         assert (await http.get("/tasks", headers={"X-Name": "ada"})).status_code == 200
         assert (await http.get("/tasks", headers={"X-Name": "ada"})).status_code == 429
         assert (await http.get("/made-up-tenant/tasks", headers={"X-Name": "ada"})).status_code == 429
@@ -221,7 +222,7 @@ async def test_each_caller_has_a_bucket_of_their_own() -> None:
 
 
 async def test_with_authentication_those_without_a_name_get_a_tenth() -> None:
-    served = app(auth=ByName(), max_requests_per_second=10)
+    served = app(auth=ByName(), limits=Limits(max_requests_per_second=10))
     ada = {"X-Name": "ada"}
     async with client(app=served) as http:
         nameless = [(await http.get("/tasks")).status_code for _ in range(4)]
@@ -231,12 +232,12 @@ async def test_with_authentication_those_without_a_name_get_a_tenth() -> None:
 
 
 async def test_without_authentication_everybody_gets_the_whole() -> None:
-    async with client(max_requests_per_second=10) as http:
+    async with client(limits=Limits(max_requests_per_second=10)) as http:
         assert [(await http.get("/tasks")).status_code for _ in range(20)] == [200] * 20
 
 
 async def test_callers_without_a_name_are_limited_by_their_own_setting() -> None:
-    served = app(auth=ByName(), max_anonymous_requests_per_second=SLOW, request_burst=1)
+    served = app(auth=ByName(), limits=Limits(max_anonymous_requests_per_second=SLOW, request_burst=1))
     async with client("10.0.0.1", served) as one, client("10.0.0.2", served) as other:
         assert (await one.get("/tasks")).status_code == 200
         assert (await one.get("/tasks")).status_code == 429
@@ -246,7 +247,9 @@ async def test_callers_without_a_name_are_limited_by_their_own_setting() -> None
 
 
 async def test_the_limit_of_all_together_is_503_and_who_is_over_their_own_takes_nothing_of_it() -> None:
-    served = app(auth=ByName(), max_requests_per_second=SLOW, max_total_requests_per_second=SLOW, request_burst=3)
+    served = app(
+        auth=ByName(), limits=Limits(max_requests_per_second=SLOW, max_total_requests_per_second=SLOW, request_burst=3)
+    )
     async with client(app=served) as http:
         ada = {"X-Name": "ada"}
         statuses = [(await http.get("/tasks", headers=ada)).status_code for _ in range(10)]
@@ -258,7 +261,9 @@ async def test_the_limit_of_all_together_is_503_and_who_is_over_their_own_takes_
 
 
 async def test_how_many_may_come_at_once_is_said_of_a_caller_and_not_of_all_together() -> None:
-    served = app(auth=ByName(), max_requests_per_second=SLOW, max_total_requests_per_second=5, request_burst=1)
+    served = app(
+        auth=ByName(), limits=Limits(max_requests_per_second=SLOW, max_total_requests_per_second=5, request_burst=1)
+    )
     async with client(app=served) as http:
         statuses = [(await http.get("/tasks", headers={"X-Name": str(who)})).status_code for who in range(10)]
         assert statuses == [200] * 10  # those of two seconds
@@ -266,13 +271,13 @@ async def test_how_many_may_come_at_once_is_said_of_a_caller_and_not_of_all_toge
 
 
 @pytest.mark.parametrize("given", [{}, {"max_active_tasks": 5}])
-def test_how_many_may_come_at_once_needs_a_limit_that_holds_after_them(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="request_burst is of no use without max_requests_per_second"):
-        app(request_burst=5, **given)
+def test_a_request_burst_needs_a_rate(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="request_burst has no effect without max_requests_per_second"):
+        app(limits=Limits(request_burst=5, **given))
 
 
 async def test_refused_requests_are_counted() -> None:
-    async with client(max_requests_per_second=SLOW, request_burst=1, metrics=True) as http:
+    async with client(limits=Limits(max_requests_per_second=SLOW, request_burst=1), metrics=True) as http:
         for _ in range(4):
             await http.get("/tasks")
         assert (await http.get("/metrics")).json()["limited_requests"] == 3
@@ -281,7 +286,7 @@ async def test_refused_requests_are_counted() -> None:
 
 
 async def test_who_is_refused_is_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
-    served = app(auth=ByName(), max_requests_per_second=SLOW, request_burst=1)
+    served = app(auth=ByName(), limits=Limits(max_requests_per_second=SLOW, request_burst=1))
     async with client("10.0.0.1", served) as http:
         for _ in range(5):
             for who in ("ada", "bob"):
@@ -292,9 +297,9 @@ async def test_who_is_refused_is_in_the_log_once(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize("name", ["max_requests_per_second", "max_total_requests_per_second", "request_burst"])
-def test_a_limit_that_lets_nobody_in_is_refused_by_name(name: str) -> None:
+def test_a_rate_of_zero_is_rejected_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be positive"):
-        app(**{name: 0})
+        app(limits=Limits(**{name: 0}))
 
 
 # ---- behind a proxy ----------------------------------------------------------------------------------------------
@@ -318,7 +323,7 @@ def test_a_limit_that_lets_nobody_in_is_refused_by_name(name: str) -> None:
 )
 async def test_behind_a_trusted_proxy_the_client_counts(said: str, same_as: str) -> None:
     proxies = ["10.0.0.8", "10.0.0.9", "172.16.0.0/12"]
-    served = app(max_requests_per_second=SLOW, request_burst=1, trusted_proxies=proxies)
+    served = app(limits=Limits(max_requests_per_second=SLOW, request_burst=1), trusted_proxies=proxies)
     async with client("10.0.0.8", served) as behind, client(same_as, served) as direct:
         headers = {"X-Forwarded-For": said, "X-Real-IP": "198.51.100.77"}  # that one may be anybody's
         assert (await behind.get("/tasks", headers=headers)).status_code == 200
@@ -326,7 +331,7 @@ async def test_behind_a_trusted_proxy_the_client_counts(said: str, same_as: str)
 
 
 async def test_a_list_of_forwarders_in_two_headers_is_one_list() -> None:
-    served = app(max_requests_per_second=SLOW, request_burst=1, trusted_proxies=["10.0.0.8", "10.0.0.9"])
+    served = app(limits=Limits(max_requests_per_second=SLOW, request_burst=1), trusted_proxies=["10.0.0.8", "10.0.0.9"])
     async with client("10.0.0.8", served) as http:
         lists = [("X-Forwarded-For", "198.51.100.1"), ("X-Forwarded-For", "203.0.113.1")]
         assert (await http.get("/tasks", headers=lists)).status_code == 200
@@ -337,7 +342,7 @@ async def test_a_list_of_forwarders_in_two_headers_is_one_list() -> None:
 
 
 async def test_nobody_else_can_say_who_they_are() -> None:
-    served = app(max_requests_per_second=SLOW, request_burst=1, trusted_proxies=["10.0.0.8"])
+    served = app(limits=Limits(max_requests_per_second=SLOW, request_burst=1), trusted_proxies=["10.0.0.8"])
     async with client("127.0.0.1", served) as http:
         statuses = []
         for number in range(3):
@@ -351,12 +356,16 @@ async def test_nobody_else_can_say_who_they_are() -> None:
 
 @pytest.mark.parametrize(
     ("options", "of_nobody"),
-    [({}, 20), ({"auth": ByName()}, 2), ({"auth": ByName(), "max_active_tasks_per_caller": 5}, 1)],
+    [({}, 20), ({"auth": ByName()}, 2), ({"auth": ByName(), "limits": Limits(max_active_tasks_per_caller=5)}, 1)],
     ids=["without authentication", "beside callers with a name", "one at least"],
 )
 async def test_callers_without_a_name_run_a_tenth_beside_those_with_one(options: Any, of_nobody: int) -> None:
     gate = Gate()
-    given: Any = {"card": CARD, "max_active_tasks_per_caller": 20, **options}  # Any: whatever a case gives
+    given: Any = {
+        "card": CARD,
+        "limits": Limits(max_active_tasks_per_caller=20),
+        **options,
+    }  # Any: whatever a case gives
     agent = build(ScriptedAgent(default=(gate, COMPLETED)), given, host="127.0.0.1")
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "go"}]}
     body = {"message": message, "configuration": {"returnImmediately": True}}

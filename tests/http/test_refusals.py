@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from apcore_a2a import JWTAuthenticator
+from apcore_a2a import JWTAuthenticator, Limits
 from apcore_a2a.agent import Caller
 from apcore_a2a.errors import OverloadedError
 from apcore_a2a.http.traffic import Refusals
@@ -96,7 +96,7 @@ async def test_a_limit_that_is_reached_is_a_warning_once_and_each_request_is_cou
 ) -> None:
     gate = Gate()
     agent = ScriptedAgent({"wait": (WORKING, gate, COMPLETED)}, default=(COMPLETED,))
-    async with calling(agent, **{option: 1}) as http:
+    async with calling(agent, limits=Limits(**{option: 1})) as http:
         async with http.stream("POST", "/message:stream", json=send("wait")) as first:
             assert first.status_code == 200
             for _ in range(3):
@@ -110,7 +110,7 @@ async def test_a_request_that_is_wrong_or_from_elsewhere_is_told_at_a_lower_leve
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with calling(max_request_bytes=1000, cors_origins=["https://app.example"]) as http:
+    async with calling(limits=Limits(max_request_bytes=1000), cors_origins=["https://app.example"]) as http:
         for _ in range(2):
             assert (await http.post("/", json={"text": "x" * 1000})).status_code == 413
             assert (await http.get("/tasks", headers={"Host": "evil.example"})).status_code == 421
@@ -190,7 +190,7 @@ async def test_who_asks_for_a_websocket_is_answered_and_fills_no_log(caplog: pyt
 
 
 async def test_connections_too_many_are_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with calling(max_connections=1) as http:
+    async with calling(limits=Limits(max_connections=1)) as http:
         assert (await http.get("/health")).status_code == 200  # its connection stays open
         for _ in range(3):
             assert (await answer_to(http.base_url, b"")).startswith(b"HTTP/1.1 503 ")
@@ -201,7 +201,7 @@ async def test_connections_too_many_are_counted_and_told_once(caplog: pytest.Log
 
 
 async def test_connections_too_many_of_one_address_are_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with calling(max_connections_per_address=1) as http:
+    async with calling(limits=Limits(max_connections_per_address=1)) as http:
         assert (await http.get("/health")).status_code == 200  # its connection stays open
         for _ in range(3):
             assert (await answer_to(http.base_url, b"")).startswith(b"HTTP/1.1 503 ")

@@ -8,7 +8,7 @@ import pytest
 from apcore_a2a import JWTAuthenticator
 from apcore_a2a.app.serve import ServeOptions, _server_headers, build
 from apcore_a2a.http.server.connection import NO_ROOM
-from apcore_a2a.settings import Settings
+from apcore_a2a.settings import TLS, Limits, Settings
 from apcore_a2a.web import NO_STORE, SAFE
 from tests.auth.tokens import SECRET, bearer
 from tests.fakes import COMPLETED, ScriptedAgent
@@ -61,7 +61,7 @@ def check(answer: httpx.Response) -> None:
 
 @pytest.mark.parametrize(("status", "method", "path", "content"), ANSWERS)
 async def test_every_answer_is_safe_for_a_browser(status: int, method: str, path: str, content: dict[str, Any]) -> None:
-    async with client(metrics=True, explorer=True, max_request_bytes=10_000) as http:
+    async with client(metrics=True, explorer=True, limits=Limits(max_request_bytes=10_000)) as http:
         answer = await http.request(method, path, **content)
         assert answer.status_code == status
         check(answer)
@@ -71,7 +71,9 @@ async def test_every_answer_is_safe_for_a_browser(status: int, method: str, path
 
 
 async def test_so_are_the_answers_of_the_door_and_of_the_limits() -> None:
-    async with client(auth=JWTAuthenticator(SECRET), max_requests_per_second=0.001, request_burst=1) as http:
+    async with client(
+        auth=JWTAuthenticator(SECRET), limits=Limits(max_requests_per_second=0.001, request_burst=1)
+    ) as http:
         for status, headers in ((401, {}), (200, bearer()), (429, bearer())):
             for method, path in (("POST", "/"), ("GET", "/tasks"))[: 2 if status == 401 else 1]:
                 answer = await http.request(method, path, headers=headers, json=SEND)
@@ -97,7 +99,8 @@ def test_a_connection_too_many_hears_it_as_well() -> None:
 def test_browsers_are_told_to_come_back_by_https_where_that_is_spoken(
     host: str, certificate: str | None, said: bool
 ) -> None:
-    headers = dict(_server_headers(Settings(host=host, ssl_certfile=certificate)))
+    tls = None if certificate is None else TLS(certfile=certificate)
+    headers = dict(_server_headers(Settings(host=host, tls=tls)))
     assert ("strict-transport-security" in headers) is said
 
 

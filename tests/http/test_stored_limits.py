@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from apcore_a2a.app.application import Application
+from apcore_a2a.settings import Limits
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.http.test_rate_limit import ByName, app, client
@@ -50,7 +51,7 @@ def reason_of(answer: httpx.Response) -> str:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_caller_with_too_many_tasks_gets_429_and_no_task(way: str, url: str) -> None:
-    served = app(auth=ByName(), store=url, max_stored_tasks_per_caller=1)
+    served = app(auth=ByName(), store=url, limits=Limits(max_stored_tasks_per_caller=1))
     async with client(app=served) as http:
         assert (await ask(http, way, ADA)).status_code == 200
         for other in WAYS:
@@ -68,7 +69,7 @@ async def test_a_caller_with_too_many_tasks_gets_429_and_no_task(way: str, url: 
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_full_store_is_503_to_all(way: str, url: str) -> None:
-    served = app(auth=ByName(), store=url, max_stored_bytes=100)
+    served = app(auth=ByName(), store=url, limits=Limits(max_stored_bytes=100))
     async with client(app=served) as http:
         assert (await ask(http, way, ADA)).status_code == 200
         for who in (ADA, BOB):
@@ -80,7 +81,7 @@ async def test_a_full_store_is_503_to_all(way: str, url: str) -> None:
 
 
 async def test_a_caller_with_too_many_bytes_reads_what_is_there_and_cancels(url: str) -> None:
-    served = app(auth=ByName(), store=url, max_stored_bytes_per_caller=100)
+    served = app(auth=ByName(), store=url, limits=Limits(max_stored_bytes_per_caller=100))
     async with client(app=served) as http:
         task = (await ask(http, "REST 1.0", ADA)).json()["task"]
         refused = await ask(http, "REST 1.0", ADA)
@@ -92,7 +93,7 @@ async def test_a_caller_with_too_many_bytes_reads_what_is_there_and_cancels(url:
 
 
 async def test_metrics_show_what_is_stored_and_how_often_it_was_too_much(url: str) -> None:
-    served = app(auth=ByName(), store=url, max_stored_tasks_per_caller=1, metrics=True)
+    served = app(auth=ByName(), store=url, limits=Limits(max_stored_tasks_per_caller=1), metrics=True)
     async with client(app=served) as http:
         for _ in range(3):
             await ask(http, "REST 1.0", ADA)
@@ -109,7 +110,7 @@ async def test_metrics_show_what_is_stored_and_how_often_it_was_too_much(url: st
 
 
 async def test_in_memory_the_oldest_tasks_of_the_caller_make_room_instead() -> None:
-    served = app(auth=ByName(), max_stored_tasks_per_caller=2, metrics=True)
+    served = app(auth=ByName(), limits=Limits(max_stored_tasks_per_caller=2), metrics=True)
     async with client(app=served) as http:
         await ask(http, "REST 1.0", BOB)
         made = [(await ask(http, "REST 1.0", ADA)).json()["task"]["id"] for _ in range(4)]
@@ -119,7 +120,7 @@ async def test_in_memory_the_oldest_tasks_of_the_caller_make_room_instead() -> N
 
 
 async def test_in_memory_bytes_are_limited_by_the_same_settings() -> None:
-    served = app(auth=ByName(), max_stored_bytes=4_000, max_stored_bytes_per_caller=1_000, metrics=True)
+    served = app(auth=ByName(), limits=Limits(max_stored_bytes=4_000, max_stored_bytes_per_caller=1_000), metrics=True)
     async with client(app=served) as http:
         for _ in range(10):
             assert (await ask(http, "REST 1.0", ADA)).status_code == 200
@@ -132,11 +133,11 @@ async def test_in_memory_bytes_are_limited_by_the_same_settings() -> None:
 
 def test_a_memory_store_of_the_user_s_own_has_its_limits_itself() -> None:
     with pytest.raises(ValueError, match="give max_bytes, max_tasks_per_owner to your InMemoryTaskStore"):
-        app(task_store=InMemoryTaskStore(), max_stored_bytes=1, max_stored_tasks_per_caller=1)
+        app(task_store=InMemoryTaskStore(), limits=Limits(max_stored_bytes=1, max_stored_tasks_per_caller=1))
 
 
 def test_any_other_store_of_the_user_s_own_is_limited(tmp_path: Path) -> None:
-    served: Application = app(task_store=SQLiteStore(tmp_path / "tasks.db"), max_stored_bytes=1)
+    served: Application = app(task_store=SQLiteStore(tmp_path / "tasks.db"), limits=Limits(max_stored_bytes=1))
     assert served.engine.stored is not None
     unlimited: Application = app(task_store=SQLiteStore(tmp_path / "tasks.db"))
     assert unlimited.engine.stored is None
@@ -145,4 +146,4 @@ def test_any_other_store_of_the_user_s_own_is_limited(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["max_stored_tasks_per_caller", "max_stored_bytes_per_caller", "max_stored_bytes"])
 def test_a_limit_of_nothing_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be positive"):
-        app(**{name: 0})
+        app(limits=Limits(**{name: 0}))

@@ -72,12 +72,13 @@ class Application(Starlette):
     """
 
     def __init__(self, parts: Parts, settings: Settings) -> None:
+        limits = settings.limits
         self.traffic = Traffic(
-            max_connections=within_files(settings.max_connections),
-            max_connections_per_address=settings.max_connections_per_address,
-            max_body_bytes=settings.max_body_bytes_in_flight,
-            max_body=settings.max_request_bytes,
-            max_answer_bytes=settings.max_answer_bytes_in_flight,
+            max_connections=within_files(limits.max_connections),
+            max_connections_per_address=limits.max_connections_per_address,
+            max_body_bytes=limits.max_body_bytes_in_flight,
+            max_body=limits.max_request_bytes,
+            max_answer_bytes=limits.max_answer_bytes_in_flight,
             proxies=settings.trusted_proxies,
         )
         self.metrics = _metrics_of(self) if settings.metrics else None
@@ -298,7 +299,7 @@ def _engine_options(parts: Parts, settings: Settings, store: Store) -> EngineOpt
             options, max_stored_tasks_per_caller=None, max_stored_bytes_per_caller=None, max_stored_bytes=None
         )
     # A store may say how much of a conversation it is for; who serves it has the last word.
-    context_messages = settings.max_context_messages or getattr(store, "max_context_messages", None)
+    context_messages = settings.limits.max_context_messages or getattr(store, "max_context_messages", None)
     if context_messages is not None:
         options = replace(options, context_messages=context_messages)
     required: set[str] = set()

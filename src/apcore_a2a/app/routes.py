@@ -68,10 +68,9 @@ def pipeline(served: Served) -> ASGIApp:
     engine = served.engine
     cards = served.cards
     settings = served.settings
+    limits = settings.limits
     limited = _rate_limit(served)
-    rpc = JSONRPCBinding(
-        engine, locate=cards.at, max_values=settings.max_json_values, max_body=settings.max_request_bytes
-    )
+    rpc = JSONRPCBinding(engine, locate=cards.at, max_values=limits.max_json_values, max_body=limits.max_request_bytes)
     routes: dict[tuple[str, str], ASGIApp] = {
         ("POST", "/"): limited(rpc),
         ("GET", EXTENDED_CARD_PATH): limited(ExtendedCardEndpoint(engine, cards)),
@@ -88,8 +87,8 @@ def pipeline(served: Served) -> ASGIApp:
         RESTBinding(
             engine,
             locate=cards.at,
-            max_values=settings.max_json_values,
-            max_body=settings.max_request_bytes,
+            max_values=limits.max_json_values,
+            max_body=limits.max_request_bytes,
             old_statuses=settings.old_statuses,
         )
     )
@@ -150,17 +149,17 @@ def _asks_for_certificates(auth: Authenticator | None) -> bool:
 
 def _rate_limit(served: Served) -> Callable[[ASGIApp], ASGIApp]:
     """What is put around each binding; nothing if there is no limit. What is open to everybody has none."""
-    settings = served.settings
-    anonymous = settings.max_anonymous_requests_per_second
-    if anonymous is None and settings.max_requests_per_second is not None:
-        anonymous = settings.max_requests_per_second
+    limits = served.settings.limits
+    anonymous = limits.max_anonymous_requests_per_second
+    if anonymous is None and limits.max_requests_per_second is not None:
+        anonymous = limits.max_requests_per_second
         if served.auth is not None:  # else nobody has a name, and that is no reason to give less
             anonymous /= ANONYMOUS_PART
     rates = Rates(
-        per_caller=settings.max_requests_per_second,
+        per_caller=limits.max_requests_per_second,
         per_anonymous=anonymous,
-        total=settings.max_total_requests_per_second,
-        burst=settings.request_burst,
+        total=limits.max_total_requests_per_second,
+        burst=limits.request_burst,
     )
     if not rates.are_limited:
         return lambda app: app

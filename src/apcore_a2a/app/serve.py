@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 
 import msgspec
 import uvicorn
+from msgspec.structs import asdict
 from starlette.types import ASGIApp
 from uvicorn.config import LOGGING_CONFIG
 
@@ -28,9 +29,9 @@ from apcore_a2a.engine.context import Interceptor
 from apcore_a2a.http.card import CardSigner
 from apcore_a2a.http.server.connection import GuardedProtocol
 from apcore_a2a.http.server.server import Server
-from apcore_a2a.http.server.tls import BadTLSFiles, ClientCertificates, RenewedContext, TLSFiles
+from apcore_a2a.http.server.tls import BadTLSFiles, RenewedContext, TLSFiles
 from apcore_a2a.protocol.card import AgentCard, CardMode
-from apcore_a2a.settings import Settings
+from apcore_a2a.settings import TLS, Limits, Settings, new_keyword
 from apcore_a2a.storage.contract import Store, TaskStore
 from apcore_a2a.web import is_loopback
 
@@ -75,11 +76,6 @@ class ServeOptions(TypedDict, total=False):
     audit_log: str | None
     cors_origins: str | Sequence[str] | None
     trusted_proxies: str | Sequence[str] | None
-    ssl_certfile: str | None
-    ssl_keyfile: str | None
-    ssl_keyfile_password: str | None
-    ssl_ca_certs: str | None
-    ssl_client_certs: ClientCertificates
     push_notifications: bool
     allow_insecure_webhooks: bool
     webhook_secret: str | None
@@ -93,29 +89,11 @@ class ServeOptions(TypedDict, total=False):
     shutdown_timeout: float
     drain_delay: float
     keep_alive_interval: float
-    max_context_messages: int | None
-    max_requests_per_second: float | None
-    max_anonymous_requests_per_second: float | None
-    max_total_requests_per_second: float | None
-    request_burst: int | None
-    max_active_tasks: int
-    max_active_tasks_per_caller: int
-    max_streams: int
-    max_connections: int
-    max_connections_per_address: int | None
-    max_body_bytes_in_flight: int
-    max_answer_bytes_in_flight: int
-    max_streams_per_caller: int
-    max_stored_tasks_per_caller: int | None
-    max_stored_bytes_per_caller: int | None
-    max_stored_bytes: int | None
-    max_json_values: int
-    max_request_bytes: int
-    max_event_bytes: int
-    max_output_bytes: int
     card_mode: CardMode
     old_statuses: bool
     log_level: str | None
+    limits: Limits
+    tls: TLS | None
 
 
 def serve(
@@ -225,20 +203,21 @@ def run_at(
 def _server_headers(settings: Settings) -> list[tuple[str, str]]:
     """What the server adds to every answer: with TLS, that browsers come back by https only (RFC 6797)."""
     # Not on the loopback interface: it would hold for every other server that a developer runs there.
-    if settings.ssl_certfile is None or is_loopback(settings.host):
+    if settings.tls is None or is_loopback(settings.host):
         return []
     return [("strict-transport-security", "max-age=31536000")]
 
 
 def _tls_context(settings: Settings) -> RenewedContext | None:
-    if settings.ssl_certfile is None:
+    tls = settings.tls
+    if tls is None:
         return None
     files = TLSFiles(
-        certfile=settings.ssl_certfile,
-        keyfile=settings.ssl_keyfile,
-        keyfile_password=settings.ssl_keyfile_password,
-        ca_certs=settings.ssl_ca_certs,
-        client_certs=settings.ssl_client_certs,
+        certfile=tls.certfile,
+        keyfile=tls.keyfile,
+        keyfile_password=tls.keyfile_password,
+        ca_certs=tls.ca_certs,
+        client_certs=tls.client_certs,
     )
     return RenewedContext(files)
 
@@ -256,7 +235,7 @@ async def async_serve(registry_or_executor: object, **options: Unpack[ServeOptio
         'echo'
     """
     for name in options:
-        if name in ("host", "port") or name.startswith("ssl_"):
+        if name in ("host", "port", "tls"):
             raise TypeError(f"async_serve binds nothing: give {name} to the server that runs the application")
     return build(registry_or_executor, options)
 
@@ -303,9 +282,9 @@ def build(target: object, options: ServeOptions, **address: Any) -> Application:
     retention = Retention(
         ttl=settings.task_store_ttl,
         max_tasks=settings.task_store_max,
-        max_bytes=settings.max_stored_bytes,
-        max_bytes_per_owner=settings.max_stored_bytes_per_caller,
-        max_tasks_per_owner=settings.max_stored_tasks_per_caller,
+        max_bytes=settings.limits.max_stored_bytes,
+        max_bytes_per_owner=settings.limits.max_stored_bytes_per_caller,
+        max_tasks_per_owner=settings.limits.max_stored_tasks_per_caller,
     )
     builder = options.get("request_context_builder")
     parts = compose(target, options.get("card"), settings, auth, request_context_builder=builder)
@@ -341,31 +320,51 @@ def _make_signer(source: SigningKeySource | None, card: AgentCard) -> CardSigner
 
 
 def read_settings(options: dict[str, Any]) -> Settings:  # Any: as the user gave them
-    """The options that are settings, checked.
+    """Return the checked settings among the options.
 
     Raises:
-        ValueError: one makes no sense.
-        TypeError: there is no such option, or it is of another type.
+        ValueError: a setting is not valid.
+        TypeError: there is no such option, or a value has the wrong type.
     """
     for name in _NOT_SETTINGS:
         options.pop(name, None)
-    unknown = sorted(options.keys() - set(Settings.__struct_fields__))
-    if unknown:
-        raise TypeError(f"there is no option {', '.join(unknown)}")
+    _refuse_unknown(options.keys() - set(Settings.__struct_fields__))
     for name in ("cors_origins", "trusted_proxies"):
         options[name] = _to_names(options.get(name))
     scopes = options.get("skill_scopes") or {}
     if isinstance(scopes, Mapping):
         scopes = {pattern: _to_names(names) for pattern, names in scopes.items()}
     options["skill_scopes"] = scopes
-    for name, value in options.items():
-        if isinstance(value, os.PathLike):
-            options[name] = os.fspath(value)
+    for name, kind in (("limits", Limits), ("tls", TLS)):
+        value = options.get(name)
+        if isinstance(value, kind):
+            # As a mapping, because msgspec does not check the fields of a struct that exists already.
+            options[name] = _with_paths_as_text(asdict(value))
+        elif value is not None:
+            raise TypeError(f"{name} has the wrong type: expected {kind.__name__}, got {type(value).__name__}")
     try:
-        return msgspec.convert(options, Settings).check()
+        return msgspec.convert(_with_paths_as_text(options), Settings).check()
     except msgspec.ValidationError as error:
         reason, _, name = str(error).partition(" - at `$.")
-        raise TypeError(f"{name.removesuffix('`')} makes no sense: {reason}") from error
+        name = name.removesuffix("`").removeprefix("limits.")
+        raise TypeError(f"{name} has the wrong type: {reason}") from error
+
+
+def _refuse_unknown(names: set[str]) -> None:
+    for name in sorted(names):
+        moved = new_keyword(name)
+        if moved:
+            raise TypeError(f"{name} is now {moved}")
+    if names:
+        raise TypeError(f"there is no option {', '.join(sorted(names))}")
+
+
+def _with_paths_as_text(options: dict[str, Any]) -> dict[str, Any]:  # Any: as the user gave them
+    given = dict(options)
+    for name, value in options.items():
+        if isinstance(value, os.PathLike):
+            given[name] = os.fspath(value)
+    return given
 
 
 def _to_names(given: str | Sequence[str] | None) -> Sequence[str]:

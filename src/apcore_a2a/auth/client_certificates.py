@@ -26,9 +26,9 @@ NameOf = Callable[[x509.Certificate], str | None]
 class ClientCertificateAuthenticator:
     """Lets in who shows a certificate, under the name that is in it.
 
-    The server must ask for certificates (`serve(ssl_ca_certs=…)`), or stand behind a proxy in `trusted_proxies` that
-    does and hands them on in the header `Client-Cert`, as RFC 9440 writes it or as URL-encoded PEM (nginx's
-    `$ssl_client_escaped_cert`).
+    The server must request certificates (`serve(tls=TLS(ca_certs=…))`). Or it is behind a proxy in `trusted_proxies`
+    that requests them and forwards them in the header `Client-Cert`, as RFC 9440 writes it or as URL-encoded PEM
+    (nginx's `$ssl_client_escaped_cert`).
 
     The name is the first URI (as SPIFFE has it), else the first DNS name, else the first e-mail address of the
     certificate's alternative names, else its whole subject. The caller's issuer is the issuer of the certificate.

@@ -4,6 +4,7 @@ from typing import Any
 
 from apcore_a2a.agents.apcore.call import HISTORY
 from apcore_a2a.protocol.model import Task, TaskState
+from apcore_a2a.settings import Limits
 from tests.agents.apcore.conftest import SpeakTo
 from tests.agents.apcore.running import Data, registry_of
 from tests.requirements import requirement
@@ -51,7 +52,7 @@ async def test_of_a_long_conversation_the_last_hundred_messages_are_heard(speak_
 
 @requirement("FR-CTX-002")
 async def test_how_many_messages_are_heard_can_be_chosen(speak_to: SpeakTo) -> None:
-    speaker = await speak_to(registry_of(a__listens=Listens()), max_context_messages=2)
+    speaker = await speak_to(registry_of(a__listens=Listens()), limits=Limits(max_context_messages=2))
     for number in range(4):
         last = await speaker.send(str(number), context_id="talk")
     assert heard(last) == ["2", 2]

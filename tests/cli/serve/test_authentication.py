@@ -139,6 +139,9 @@ async def test_a_key_may_stand_in_a_file(tmp_path: Path) -> None:
         (["--auth-key", SECRET, "--auth-roles-claim", ""], "--auth-roles-claim is empty"),
         (["--card-signing-key", ""], "--card-signing-key is empty"),
         (["--push-notifications", "--webhook-secret", ""], "--webhook-secret is empty"),
+        (["--ssl-keyfile", "a.key"], "--ssl-keyfile has no effect without --ssl-certfile"),
+        (["--ssl-keyfile-password", "x"], "--ssl-keyfile-password has no effect without --ssl-certfile"),
+        (["--ssl-ca-certs", "ca.pem"], "--ssl-ca-certs has no effect without --ssl-certfile"),
     ],
     ids=lambda flags: " ".join(flags)[:40] if isinstance(flags, list) else "",
 )

@@ -19,7 +19,6 @@ from apcore_a2a.auth.client_certificates import MAX_REMEMBERED, certified_name
 from apcore_a2a.errors import A2AConnectionError
 from apcore_a2a.http.server.tls import BadTLSFiles, TLSFiles, server_context
 from apcore_a2a.protocol.model import Task, TaskState
-from apcore_a2a.settings import Settings
 from tests.fakes import COMPLETED, ScriptedAgent
 from tests.interaction.serving import serving
 from tests.processes import running
@@ -141,14 +140,8 @@ def test_what_is_wrong_with_files_is_said_in_a_line_and_nothing_is_asked(
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["ssl_keyfile", "ssl_ca_certs", "ssl_keyfile_password"])
-def test_half_of_the_files_is_refused_by_name(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} is of no use without ssl_certfile"):
-        Settings(**{name: "x"}).check()  # type: ignore[arg-type]  # one of three
-
-
 SERVE = """
-from apcore_a2a import ClientCertificateAuthenticator, serve
+from apcore_a2a import TLS, ClientCertificateAuthenticator, serve
 
 async def echo(text: str) -> str:
     return text
@@ -159,8 +152,8 @@ serve(echo, host="127.0.0.1", port=0, {options})
 
 async def test_serve_speaks_https_knows_callers_by_certificate_and_says_so(authority: Authority) -> None:
     certificate, key = authority.server
-    options = f"ssl_certfile={certificate!r}, ssl_keyfile={key!r}, ssl_ca_certs={authority.pem!r}, "
-    options += "auth=ClientCertificateAuthenticator(), ssl_client_certs='optional'"
+    tls = f"TLS(certfile={certificate!r}, keyfile={key!r}, ca_certs={authority.pem!r}, client_certs='optional')"
+    options = f"auth=ClientCertificateAuthenticator(), tls={tls}"
     async with running("-c", SERVE.format(options=options)) as process:
         url = (await process.says(r"running on (https://[\d.]+:\d+)"))[1]
         planner = authority.files("planner", PLANNER)

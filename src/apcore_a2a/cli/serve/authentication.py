@@ -15,6 +15,7 @@ from apcore_a2a.auth.authenticator import Authenticator
 from apcore_a2a.auth.client_certificates import ClientCertificateAuthenticator
 from apcore_a2a.auth.jwt import LEEWAY, ClaimMapping, JWTAuthenticator
 from apcore_a2a.cli.options import combine
+from apcore_a2a.cli.serve.setting_options import setting_option
 
 BEARER: Final = "bearer"
 API_KEY: Final = "api-key"
@@ -78,37 +79,10 @@ auth_options: Final = combine(
         show_default=True,
         help="Seconds the issuer's clock may differ from ours; 0 takes a token by its word.",
     ),
-    click.option(
-        "--skill-scope",
-        "skill_scopes",
-        envvar="A2A_SKILL_SCOPES",
-        multiple=True,
-        metavar="PATTERN=SCOPE[,SCOPE]",
-        help="Scopes that a caller must have for the skills of that name, such as 'pay.*=pay:write'. May be repeated.",
-    ),
-    click.option(
-        "--admin-role",
-        envvar="A2A_ADMIN_ROLE",
-        help="Role whose bearers may list and cancel everybody's tasks.  [default: none]",
-    ),
-    click.option(
-        "--audit-log",
-        envvar="A2A_AUDIT_LOG",
-        metavar="FILE",
-        help="Write who asked for what, and what came of it, to this file; - is the log.  [default: nowhere]",
-    ),
+    setting_option("skill_scopes"),
+    setting_option("admin_role"),
+    setting_option("audit_log"),
 )
-
-
-def read_skill_scopes(given: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """`PATTERN=SCOPE[,SCOPE]`, as often as it was given."""
-    scopes: dict[str, tuple[str, ...]] = {}
-    for text in given:
-        pattern, _, names = text.partition("=")
-        if not pattern or not names:
-            raise click.ClickException(f"--skill-scope must look like 'pay.*=pay:write', not {text!r}")
-        scopes[pattern] = (*scopes.get(pattern, ()), *names.split(","))
-    return scopes
 
 
 def choose_authenticators(given: dict[str, Any]) -> list[Authenticator] | None:  # Any: the values of the flags

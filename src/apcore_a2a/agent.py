@@ -1,6 +1,6 @@
 """The seam between an agent and the engine: an agent is an async generator of events over a `Call`.
 
-Rule: the engine knows nothing of what runs; an agent knows nothing of stores, streams or protocols.
+Invariant: the engine does not know what kind of agent it runs. An agent knows no stores, streams or protocol versions.
 """
 
 import logging
@@ -18,23 +18,23 @@ NO_CONTROLS: Final = "progress() and ask() are for functions while they run; oth
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """Who is asking: `id` as their issuer knows them, and what else was proved about them."""
+    """The authenticated sender of a request: `id` as the issuer names it, and what else the credentials prove."""
 
     id: str = ANONYMOUS
     type: str = ANONYMOUS
     issuer: str = ""
     roles: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
-    """What the caller's credentials are for, as OAuth 2.0 names it."""
+    """The OAuth 2.0 scopes of the caller's credentials."""
     attributes: Mapping[str, Any] = {}
-    tenant: str = ""  # as the client says it: which part of an agent it means, not who it is
+    tenant: str = ""  # chosen by the client: which part of the agent it addresses. It proves no identity.
 
     @property
     def owner(self) -> str:
-        """What the store files this caller's tasks under; the same `id` of two issuers is two owners."""
-        # With `|`, an authenticated caller of the name "anonymous" is not ANONYMOUS. The name stands first, and has no
-        # line break (`identify` sees to that): a client may make up any tenant, but what begins with its own name is
-        # its own; and all that is one caller's lies side by side in an index.
+        """The key under which the store keeps this caller's tasks. The same `id` of two issuers gives two owners."""
+        # The `|` distinguishes an authenticated caller named "anonymous" from ANONYMOUS. The name comes first and has
+        # no line break (`identify` checks that). A client can invent any tenant, but every key that begins with its
+        # name is its own, and the keys of one caller are adjacent in an index.
         name = f"{self.issuer}|{self.id}" if self.is_authenticated else ANONYMOUS
         return f"{name}\n{self.tenant}" if self.tenant else name
 
@@ -44,15 +44,15 @@ class Caller(Struct, frozen=True, kw_only=True):
 
 
 class CancelToken:
-    """Tells a run that it is no longer wanted. Asked by polling, or told by a callback."""
+    """A request to a run to stop. The run polls `is_cancelled`, or registers a callback."""
 
     def __init__(self) -> None:
         self.is_cancelled = False
         self.was_ignored = False
-        self._callbacks: tuple[Callable[[], object], ...] = ()  # a tuple: there is none for nearly every message
+        self._callbacks: tuple[Callable[[], object], ...] = ()  # a tuple: nearly every message has no callback
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when the token is cancelled; at once if it is already."""
+        """Call `callback` when the token is cancelled, or immediately if it already is."""
         if self.is_cancelled:
             callback()
         else:
@@ -64,16 +64,16 @@ class CancelToken:
             for callback in self._callbacks:
                 try:
                     callback()
-                except Exception:  # whoever cancels is not to blame, and the others want to know, too
+                except Exception:  # the agent's code: it fails neither the cancel nor the other callbacks
                     logger.exception("cancel callback failed")
 
     def ignore(self) -> None:
-        """Say that what runs goes on all the same, because nothing can stop it: then the run counts as abandoned."""
+        """Report that the work continues because it cannot be stopped. The run then counts as abandoned."""
         self.was_ignored = True
 
 
 class Controls(Protocol):
-    """What a function can do to its task while it runs."""
+    """What a function can do with its task while it runs."""
 
     def progress(self, done: float | None, text: str) -> None: ...
 
@@ -81,9 +81,9 @@ class Controls(Protocol):
 
 
 class Call(Struct, kw_only=True):
-    """One message to an agent, with all that the agent may know about it.
+    """One message to an agent, with everything that the agent may know about it.
 
-    A function gets it by asking for it: a parameter with this annotation.
+    A function receives it in a parameter with this annotation.
 
     Example:
         >>> async def report(pages: int, call: Call) -> str:
@@ -94,48 +94,49 @@ class Call(Struct, kw_only=True):
 
     request: SendMessage
     task: Task
-    """The task this run belongs to, as it was when the run began. An agent reads it; only the engine writes."""
+    """The task that this run belongs to, as it was when the run began. An agent reads it. Only the engine writes it."""
     caller: Caller
     history: tuple[Message, ...] = ()
-    """Earlier messages of the conversation (contextId), oldest first, without this one."""
+    """Earlier messages of the conversation (contextId), oldest first, without this message."""
     references: tuple[Task, ...] = ()
     """The caller's tasks that the message refers to."""
     resumed: bool = False
     """Whether the task existed before this message."""
     waited_in: TaskState | None = None
-    """The state in which the task waited for this message; None if it did not, or if another process began the run."""
+    """The state in which the task waited for this message. None if it did not wait, or if another process began the
+    run."""
     headers: Mapping[str, str] = {}
-    """Request headers an agent may use, in lower case: traceparent, tracestate."""
+    """Request headers that an agent may use, with names in lower case: traceparent, tracestate."""
     raw_headers: Mapping[bytes, bytes] = {}
-    """All headers of the request as they came, in lower case, credentials among them: never stored, so there are none
-    for a run that another process began. Of one that came twice, the last."""
+    """All headers of the request, with names in lower case, credentials included. They are never stored, so a run that
+    another process began has none. Of a repeated header, the last value."""
     extensions: frozenset[str] = frozenset()
-    """The extensions that the request asks for (`A2A-Extensions`)."""
+    """The extensions that the request activates (`A2A-Extensions`)."""
     cancel: CancelToken
     deadline: float | None = None
-    """On `time.monotonic`'s clock; the engine ends the run then, with or without the agent."""
+    """The time, on the clock of `time.monotonic`, at which the engine ends the run, even if the agent does not stop."""
     skill: str = ""
-    """The skill that answers, once the agent has chosen one; for logs."""
+    """The skill that answers, once the agent has chosen one. For logs."""
     memo: Any = None
-    """What this agent last kept with `Remember`: JSON, private, stored with the task."""
+    """The value that this agent last kept with `Remember`: JSON, private, stored with the task."""
     prepared: Any = None
-    """What the agent made of the message when it admitted it, for its run; None if another process did."""
+    """A value that `Agent.admit` computed for `Agent.run`. None if another process admitted the message."""
     controls: Controls | None = None
-    """What `progress` and `ask` go to, where the agent is a function."""
+    """The implementation of `progress` and `ask`, if the agent is a function."""
 
     @property
     def message(self) -> Message:
-        """What was sent.
+        """The message that the caller sent.
 
         Example:
-            >>> async def who(call: Call) -> str:
+            >>> async def message_id(call: Call) -> str:
             ...     return call.message.message_id
         """
         return self.request.message
 
     @property
     def text(self) -> str:
-        """The text of the message: all its text parts, in lines.
+        """The text of the message: all its text parts, joined by line breaks.
 
         Example:
             >>> async def shout(call: Call) -> str:
@@ -145,7 +146,7 @@ class Call(Struct, kw_only=True):
 
     @property
     def files(self) -> list[Part]:
-        """The parts of the message that are files, by value (`raw`) or by address (`url`).
+        """The file parts of the message, by value (`raw`) or by address (`url`).
 
         Example:
             >>> async def names(call: Call) -> list[str]:
@@ -154,14 +155,14 @@ class Call(Struct, kw_only=True):
         return self.message.files
 
     def progress(self, done: float | None = None, text: str = "") -> None:
-        """Tell the client how far the task is; from any thread, as often as you like.
+        """Report the progress of the task to the client, from any thread, as often as you like.
 
-        It is shown as the status message of the working task. Of several that come faster than they can be told, the
-        latest counts.
+        Clients see it as the status message of the working task. Reports that follow each other too quickly are
+        coalesced into the latest.
 
         Args:
-            done: The share that is done, from 0 to 1; None if that is not known.
-            text: What is being done.
+            done: The completed share, from 0 to 1. None if it is unknown.
+            text: What the task is doing.
 
         Example:
             >>> def copy(files: list[str], call: Call) -> None:
@@ -173,14 +174,14 @@ class Call(Struct, kw_only=True):
         self.controls.progress(done, text)
 
     def ask(self, question: Any) -> Message:
-        """The user's answer to a question; if there is none yet, the run ends here, and the task waits for it.
+        """Return the user's answer to a question. Without an answer yet, the run ends here and the task waits for it.
 
-        It does not wait: when the answer comes, the function is called again from its start, with what it was first
-        called with, and each `ask` gives the answer that it got. So nothing is lost if the server is restarted in
-        between; but what the function does before it asks, it does again.
+        The function itself does not wait. When the answer arrives, the function is called again from its start with
+        its first arguments, and each `ask` returns the answer that it received. A restart of the server in between
+        loses nothing, but the function repeats what it does before it asks.
 
         Args:
-            question: What to ask: a text, data, parts or a Message.
+            question: The question: a text, data, parts or a Message.
 
         Example:
             >>> async def weather(days: int, call: Call) -> str:
@@ -193,7 +194,7 @@ class Call(Struct, kw_only=True):
 
 
 class Remember(Struct, frozen=True):
-    """Yielded by an agent to keep `memo` with its task: stored with the next event, never shown to a client."""
+    """Yielded by an agent to keep `memo` with its task. It is stored with the next event, and no client sees it."""
 
     memo: Any
 
@@ -202,22 +203,22 @@ AgentEvent = StatusUpdate | ArtifactUpdate | Message | Task | Remember
 
 
 class Admission(Struct, frozen=True):
-    """What an agent says of a message it accepts."""
+    """The answer of an agent that accepts a message."""
 
     retry_safe: bool = False
-    """Whether the run may be repeated from the start after a crash."""
+    """Whether the run may be repeated from its start after a crash."""
 
 
 @runtime_checkable
 class Agent(Protocol):
     """What the engine can run.
 
-    `may_reply` says whether a run may answer with a bare `Message` and no task; the task is then made at the first
-    other event. Otherwise the task exists, and its stream begins, before the agent runs.
+    `may_reply` says whether a run may answer with a bare `Message` and no task. The engine then creates the task at the
+    first other event. Otherwise the task exists, and its stream begins, before the agent runs.
 
-    A run is canceled as asyncio cancels. An agent that also wants to know when a task is canceled that waits for its
-    user may have a method `cancel(call)`, which yields events as `run` does. One that does several things may have a
-    method `skill_of(call)`, which answers the id of the skill that a message is for.
+    A run is cancelled by asyncio cancellation. Two further methods are optional. `cancel(call)` is called when a task
+    is canceled while it waits for its user, and yields events as `run` does. `skill_of(call)` returns the id of the
+    skill that a message is for, if the agent has several.
 
     Example:
         >>> from apcore_a2a.protocol.model import StatusUpdate, TaskState, TaskStatus
@@ -236,7 +237,7 @@ class Agent(Protocol):
     may_reply: bool
 
     async def admit(self, call: Call) -> Admission:
-        """Refuse a message before a task exists, by raising an A2AError; or accept it.
+        """Accept a message, or reject it before a task exists by raising an A2AError.
 
         Example:
             >>> from apcore_a2a.errors import InvalidParamsError
@@ -248,7 +249,7 @@ class Agent(Protocol):
         ...
 
     def run(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
-        """Do the work. An A2AError raised here fails the task with its text; anything else with "Internal error".
+        """Do the work. An A2AError raised here fails the task with its text, any other exception with "Internal error".
 
         Example:
             >>> from apcore_a2a.protocol.model import Artifact, Part, TaskState, TaskStatus

@@ -122,7 +122,7 @@ async def test_callers_without_a_name_share_what_one_may_store(store: Store) -> 
     async with serving(ScriptedAgent(), store, max_stored_tasks_per_caller=1) as engine:
         await User(engine, Caller()).send("go")
         for nobody in (Caller(), Caller(tenant="made up")):
-            with pytest.raises(OverloadedError, match="callers without a name") as caught:
+            with pytest.raises(OverloadedError, match="anonymous callers") as caught:
                 await User(engine, nobody).send("go")
             assert not isinstance(caught.value, LimitExceededError)
         await User(engine).send("go")

@@ -1,9 +1,10 @@
-"""What an agent may know besides its message: what was said before in the context, and the tasks it refers to.
+"""Conversation history: the earlier messages of a context and the referenced tasks, for the agent's `Call`.
 
-A conversation is not stored by itself. It is the tasks of one context: what the user said is in their histories, and
-what the agent answered is in their histories, their statuses and their artifacts.
+A conversation has no record of its own. It is derived from the tasks of one context: the user's messages are in their
+histories, the agent's messages in their histories, statuses and artifacts.
 
-Rule: only what is the caller's own, bounded in messages and in bytes. What is too long is cut, and the oldest go first.
+Invariant: an agent receives only data of the caller, bounded in messages and in bytes. Long messages are truncated, and
+the oldest messages are dropped first.
 """
 
 import asyncio
@@ -20,36 +21,36 @@ from apcore_a2a.storage.contract import Query, Record, Store
 
 MAX_REFERENCES: Final = 10
 MAX_BYTES: Final = 1024 * 1024  # of a conversation, as JSON
-MAX_MESSAGE: Final = 256 * 1024  # bytes of one message of it
-LARGE: Final = 256 * 1024  # bytes of tasks that are not read on the loop
+MAX_MESSAGE: Final = 256 * 1024  # bytes of one of its messages
+LARGE: Final = 256 * 1024  # bytes of tasks from which on a thread reads them
 TRUNCATED: Final = "apcore.truncated"
-"""True in the metadata of a message of which something was left out."""
+"""The metadata key that is true in a truncated message."""
 
 
 class Conversations:
-    """Finds what was said; at most `limit` messages of it."""
+    """Reads conversations from the store, at most `limit` messages of each."""
 
     def __init__(self, store: Store, limit: int) -> None:
         self._store = store
         self._limit = limit
 
     async def tell(self, call: Call, context: CallContext) -> None:
-        """Tell the agent what was said before in the context, and of the tasks that the message refers to."""
+        """Add the earlier messages of the context, and the tasks that the message refers to, to the call."""
         if self._limit:
             call.history = await read_conversation(self._store, context.owner, call.task.context_id, limit=self._limit)
         found: list[Task] = []
         for task_id in call.message.reference_task_ids[:MAX_REFERENCES]:
             record = await self._store.load(task_id, context.owner)
-            if record is not None:  # what is another's is not there
+            if record is not None:  # a task of another owner is not found
                 found.append(record.document.task())
         call.references = tuple(found)
 
 
 async def read_conversation(store: Store, owner: str, context_id: str, *, limit: int) -> tuple[Message, ...]:
-    """The latest messages of an owner's tasks in a context, at most `limit`, and no more than `MAX_BYTES`."""
+    """Return the latest messages of an owner's tasks in a context, oldest first: at most `limit`, and `MAX_BYTES`."""
     query = Query(owner=owner, limit=limit, context_id=context_id, by_creation=True)
     found = _Found(limit)
-    while True:  # a page ends early when its tasks are large
+    while True:  # a page ends early if its tasks are large
         page = await store.page(query)
         if sum(len(record.document.body) for record in page.records) > LARGE:
             await asyncio.to_thread(found.add, page.records)
@@ -61,7 +62,7 @@ async def read_conversation(store: Store, owner: str, context_id: str, *, limit:
 
 
 class _Found:
-    """The messages of a conversation, the newest first, as long as there is room for them."""
+    """The messages of a conversation, newest first, until the limits are reached."""
 
     def __init__(self, limit: int) -> None:
         self.newest_first: list[Message] = []
@@ -70,7 +71,7 @@ class _Found:
         self._room = MAX_BYTES
 
     def add(self, records: Sequence[Record]) -> None:
-        """What was said in these tasks, the newest of which comes first."""
+        """Add the messages of these tasks, which are ordered newest first."""
         for record in records:
             for message in reversed(_messages_of(record.document.task())):
                 size = len(encode(message))
@@ -85,7 +86,7 @@ class _Found:
 
 
 def _messages_of(task: Task) -> list[Message]:
-    """What was said in a task. Its artifacts are what the agent answered, before its last word."""
+    """Return the messages of a task. Its artifacts count as answers of the agent, before its last status message."""
     said = [*task.history]
     for artifact in task.artifacts:
         parts = tuple(_joined(artifact.parts))
@@ -104,7 +105,7 @@ def _answer(artifact: Artifact, parts: tuple[Part, ...], task: Task) -> Message:
 
 
 def _joined(parts: Iterable[Part]) -> Iterator[Part]:
-    """The parts of an artifact, with the pieces of a text as one."""
+    """Yield the parts of an artifact, with adjacent texts joined."""
     pieces: list[str] = []
     for part in parts:
         if isinstance(part.text, str):
@@ -120,16 +121,16 @@ def _joined(parts: Iterable[Part]) -> Iterator[Part]:
 
 
 def _cut(message: Message) -> Message:
-    """A message without what is too much of it: the end of a long text, and data and files that do not fit."""
+    """Return a message within `MAX_MESSAGE`: long texts are truncated, data and files that do not fit are omitted."""
     room = MAX_MESSAGE
     kept: list[Part] = []
     for part in message.parts:
         if isinstance(part.text, str):
-            part = Part(text=part.text[: room // 8])  # a character is six bytes at most, when it is escaped
+            part = Part(text=part.text[: room // 8])  # an escaped character has six bytes at most
         size = len(encode(part))
         if size <= room:
             kept.append(part)
             room -= size
     if not kept:
-        kept.append(Part(text=""))  # no message is without a part
+        kept.append(Part(text=""))  # a message needs at least one part
     return replace(message, parts=tuple(kept), metadata={TRUNCATED: True})

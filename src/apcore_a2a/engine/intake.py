@@ -1,6 +1,6 @@
-"""How a message becomes work: checked, held against those sent before, offered to the agent, given to a run.
+"""Admission of messages: validation, repeated messages, the agent's consent, the task's queue, and the start of a run.
 
-Rule: whoever is refused is refused before anything is stored.
+Invariant: a message that is rejected on arrival leaves nothing in the store.
 """
 
 import asyncio
@@ -38,27 +38,23 @@ from apcore_a2a.protocol.lifecycle import STATE_TRANSITIONS
 from apcore_a2a.protocol.model import Message, Metadata, Role, SendMessage, Task, TaskState, TaskStatus
 from apcore_a2a.storage.contract import Query, Record, Store, Webhook
 
-# From a message to a run: which task it goes on with, whether the agent takes it, what the agent may know.
-#
-# Rule: whatever can be refused is refused here, before a task exists.
-
-# Lost races for a task's turn before its message is refused. Each one lost is one that the message of another replica
-# won, so a few are no sign of overload: of nine messages at three replicas, the unluckiest may lose six.
+# A message is rejected after so many lost races for the task's turn. Another replica's message wins each of them, so a
+# few are no sign of overload: of nine messages at three replicas, the unluckiest may lose six.
 MAX_RACES: Final = 100
-RACE_PAUSE: Final = 0.005  # seconds, times the races lost, times chance: 25 in all at most
+RACE_PAUSE: Final = 0.005  # seconds, times the number of lost races, times a random factor: 25 seconds in total at most
 
 
 class Admitted(Struct, frozen=True):
-    """A message that its agent takes."""
+    """A message that its agent has accepted."""
 
     call: Call
     retry_safe: bool
     version: int
-    """Of the task when the agent looked at it."""
+    """The version of the task on which the agent's decision is based."""
 
 
 class Intake:
-    """Takes messages in for an engine."""
+    """Admits the messages of an engine, and starts their runs."""
 
     def __init__(
         self,
@@ -80,9 +76,10 @@ class Intake:
         self._webhooks = webhooks
 
     async def begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere:
-        """Start the run a message asks for, up to where its sender can be answered.
+        """Start the run that a message asks for, and return it as soon as its sender can be answered.
 
-        A Snapshot when there is no run to wait for: it ended before, or it is not yet its turn and `wait` is false.
+        Return a Snapshot if there is no run to wait for: the run has ended already, or the message waits in the task's
+        queue and `wait` is false. Return Elsewhere if another replica will run the task.
         """
         webhook = None
         if request.configuration.task_push_notification_config is not None:
@@ -93,8 +90,8 @@ class Intake:
                 return await self._begin(request, context, webhook, wait=wait)
             return await self._begin_among_others(request, context, webhook, wait=wait)
         except StoreUnavailableError:
-            raise  # it could not be asked for what came before, either
-        except OverloadedError:  # a limit, which perhaps the same message filled when it came first
+            raise  # the store cannot be asked for an earlier message, either
+        except OverloadedError:  # this message may be a repeat of one that was accepted just before the limit
             earlier = await self._find_repeated(request.message, context, wait=wait)
             if earlier is None:
                 raise
@@ -103,7 +100,7 @@ class Intake:
     async def _find_repeated(
         self, message: Message, context: CallContext, *, wait: bool
     ) -> Run | Snapshot | Elsewhere | None:
-        """What came of the same send before, if there was one."""
+        """Return the result of the message that this one repeats, or None if it repeats none."""
         if not message.task_id:
             return await self._repeats.find(message, context, wait=wait)
         async with self.live(message.task_id, context) as live:
@@ -117,7 +114,7 @@ class Intake:
         for lost in range(MAX_RACES):
             try:
                 return await self._begin(request, context, webhook, wait=wait)
-            except StaleWriteError:  # another replica took the task's turn between our look and our write
+            except StaleWriteError:  # another replica took the task's turn between our read and our write
                 await asyncio.sleep(RACE_PAUSE * lost * random.random())
         raise OverloadedError("Too many messages to this task at once; try again later")
 
@@ -128,7 +125,7 @@ class Intake:
         if message.role is not Role.USER:
             raise InvalidParamsError("Invalid message role", [Violation("message.role", "must be the user's")])
         quota_key = context.quota_key
-        if self._followers is None or message.task_id:  # else a new task may wait for another replica
+        if self._followers is None or message.task_id:  # otherwise a new task may wait for another replica
             self._runs.check_room(quota_key)
         task_id = await self._find_task(message, context)
         if task_id:
@@ -194,7 +191,7 @@ class Intake:
         return new_call(replace(request, message=said), task, context)
 
     def _first_metadata(self, given: Metadata) -> Metadata:
-        """The request's, but for the place of the recorded states, which is not the client's to write."""
+        """Return the metadata of the request without the key of the recorded states, which clients may not write."""
         metadata = dict(given)
         metadata.pop(STATE_TRANSITIONS, None)
         if self._options.state_history:
@@ -204,7 +201,7 @@ class Intake:
     async def _made_before(
         self, task_id: str, request: SendMessage, context: CallContext, *, wait: bool
     ) -> Run | Snapshot | Elsewhere:
-        """What came of a send that turned out to be the same as this one when it was about to be stored."""
+        """Return the result of an earlier message with the same key, found when this one was about to be stored."""
         if self._stored is not None:
             self._stored.give_back(context.owner, request)
         return await self._repeats.outcome(task_id, context, wait=wait)
@@ -221,14 +218,14 @@ class Intake:
             live.kept.set_run(run)
 
     def _attach(self, webhook: Webhook | None, live: LiveTask) -> None:
-        """Have a new task stored with the webhook that came with its message."""
+        """Store a new task together with the webhook of its message."""
         if webhook is not None and self._webhooks is not None:
             self._webhooks.attach(webhook, live)
 
     # ---- a task's next message ------------------------------------------------------------------------------------
 
     async def _find_task(self, message: Message, context: CallContext) -> str:
-        """The id of the task that a message goes on with, empty for a new one; if there is room to store it."""
+        """Return the id of the task that a message continues, or "" for a new task. Check the limits of stored data."""
         task_id = message.task_id
         if not task_id and message.context_id and context.rules.resume_by_context:
             task_id = await self._find_waiting(message.context_id, context)
@@ -237,10 +234,10 @@ class Intake:
         return task_id
 
     async def _find_waiting(self, context_id: str, context: CallContext) -> str:
-        """The task that a message without taskId goes on with: the only one of its context that waits for input."""
+        """Return the id of the only task of a context that waits for input, or "" if there are none or several."""
         query = Query(owner=context.owner, limit=2, context_id=context_id, state=TaskState.INPUT_REQUIRED)
         page = await self._store.page(query)
-        if page.total != 1:  # not the records: a page ends early when they are large
+        if page.total != 1:  # not the number of records: a page ends early if they are large
             return ""
         return page.records[0].document.task().id
 
@@ -271,17 +268,17 @@ class Intake:
         if wait or place is None:
             return await self._take_turn(live, place, admitted, context)
         queued = QueuedMessage(request, context.caller)
-        # What a restart would know of it, and whose share it is.
+        # What a restart would know of the request, and the peer for the quota key.
         later = CallContext(caller=context.caller, peer=context.peer)
         self._runs.in_background(self._run_queued(live, place, queued, admitted, later), live)
         await enqueue(live, queued)
         return await live.latest()
 
     async def queue_here(self, live: LiveTask, request: SendMessage, context: CallContext) -> None:
-        """Take a message that another replica was sent, to a task that runs here; done when it is stored."""
+        """Queue a message that another replica received for a task that runs here. Return when it is stored."""
         with live.held():
             begun = await self._continue(live, request, context, None, wait=False)
-            if isinstance(begun, Run):  # its turn has come at once
+            if isinstance(begun, Run):  # the task was idle
                 await begun.progress.until(OPENED)
                 if begun.error is not None:
                     raise begun.error
@@ -304,7 +301,7 @@ class Intake:
         context: CallContext,
         queued: QueuedMessage | None = None,
     ) -> Run | Snapshot:
-        """Wait for the turn, then run the message, if it may still be said."""
+        """Wait for the turn, then run the message if the task still accepts it."""
         await live.turn.wait(place)
         run = None
         try:
@@ -313,7 +310,7 @@ class Intake:
             if not is_settled(live, queued) and not self._repeats.is_in(live, request.message, context):
                 self._check_takes_messages(live)
                 if live.version != admitted.version:
-                    # The task went on while the message waited: what the agent knew of it is old.
+                    # The task has changed while the message waited, so the agent decides again.
                     admitted = await self._admit_again(live, request, context, queued)
                     self._check_takes_messages(live)
                 if queued is not None:
@@ -331,16 +328,16 @@ class Intake:
         try:
             return await self._admit(live, request, context)
         except StoreUnavailableError:
-            raise  # it says nothing about the message
+            raise  # this is no decision about the message
         except A2AError as error:
             if queued is not None and live.takes_messages():
                 await self._refuse_queued(live, queued, error)
             raise
 
-    # ---- messages that were acknowledged before their turn --------------------------------------------------------
+    # ---- messages that were acknowledged before their turn ----------------------------------------------------------
 
     def resume_queued(self, live: LiveTask, queued: QueuedMessage) -> None:
-        """Have a message wait again that waited when its process died."""
+        """Queue a message again that was in the queue when its process ended."""
         context = CallContext(caller=queued.caller)
         call = new_call(queued.request, live.task, context)
         never_admitted = Admitted(call, retry_safe=False, version=-1)
@@ -350,11 +347,11 @@ class Intake:
     async def _run_queued(
         self, live: LiveTask, place: Place, queued: QueuedMessage, admitted: Admitted, context: CallContext
     ) -> None:
-        """Run a message when its turn comes; if the store is away then, when it is back.
+        """Run a message when its turn comes. If the store is unavailable then, retry until it is available.
 
-        It stays in the queue, and in the store, until the run that it begins is stored, or the task ends without it, or
-        the agent refuses it. Whatever else keeps it from being run (a cancel, a shutdown) ends the task or the process,
-        and both see to the queue.
+        The message stays in the queue, and in the store, until the run that it begins is stored, the task ends without
+        it, or the agent rejects it. Anything else that prevents the run (a cancel, a shutdown) ends the task or the
+        process, and both handle the queue.
         """
         attempt = 0
         while not await self._try_queued(live, place, queued, admitted, context):
@@ -365,7 +362,7 @@ class Intake:
     async def _try_queued(
         self, live: LiveTask, place: Place, queued: QueuedMessage, admitted: Admitted, context: CallContext
     ) -> bool:
-        """Whether the message was run or refused; false if the store is away."""
+        """Return whether the message was run or rejected. False means that the store is unavailable."""
         try:
             begun = await self._take_turn(live, place, admitted, context, queued)
         except StoreUnavailableError:
@@ -379,7 +376,7 @@ class Intake:
         return False
 
     async def _refuse_queued(self, live: LiveTask, queued: QueuedMessage, error: A2AError) -> None:
-        """The agent does not take the message, now that it knows what happened meanwhile: say so in the task."""
+        """Record in the task that the agent has rejected a queued message, because the task has changed meanwhile."""
         dequeue(live, queued)
         try:
             await refuse_message(live, queued.request.message, f"The message was not taken: {error.message}")
@@ -388,7 +385,7 @@ class Intake:
             raise
 
     def _check_takes_messages(self, live: LiveTask) -> None:
-        """Refuse a message whose turn it is, when there is nothing left to say it to."""
+        """Reject a message whose turn has come if the server drains or the task has ended."""
         self._runs.check_draining()
         if not live.takes_messages():
             raise _ended(live)
@@ -403,7 +400,7 @@ class Intake:
 
     @asynccontextmanager
     async def live(self, task_id: str, context: CallContext, *, follow: bool = False) -> AsyncIterator[LiveTask]:
-        """A task of the caller's, live for as long as it is needed here."""
+        """Return a task of the caller as a LiveTask, and hold it for the duration of the context."""
         if self._followers is not None:
             live = await self._followers.look(task_id, context.owner, follow=follow)
         else:
@@ -416,15 +413,13 @@ def _ended(live: LiveTask) -> UnsupportedOperationError:
     return UnsupportedOperationError(f"Task {live.task.id} has ended; send a new message without taskId")
 
 
-# ---- messages that are sent twice -----------------------------------------------------------------------------------
-# Messages that are sent twice: what makes them the same, and what came of the first.
-#
-# Rule: a repeat makes nothing and needs no room. Who makes a task asks the store for the key as it writes; only a
-# message that meets a limit is looked up before.
+# ---- repeated messages (idempotency) --------------------------------------------------------------------------------
+# Invariant: a repeat creates nothing and needs no room. The write that creates a task also checks its key, so only a
+# message that hits a limit is looked up beforehand.
 
 
 class Repeats:
-    """Finds what came of messages that were sent before."""
+    """Detects repeated messages, and finds the result of the first."""
 
     def __init__(self, store: Store, runs: Runs, followers: Followers | None, *, by_message_id: bool) -> None:
         self._store = store
@@ -433,19 +428,19 @@ class Repeats:
         self._by_message_id = by_message_id
 
     def key_of(self, message: Message, context: CallContext) -> str:
-        """What makes a send the same as an earlier one; empty when nothing does."""
+        """Return the idempotency key of a message, or "" if it has none."""
         if not context.idempotency_key and self._by_message_id:
             return message.message_id
         return context.idempotency_key
 
     def is_in(self, live: LiveTask, message: Message, context: CallContext) -> bool:
-        """Whether a message to a task was said there before."""
+        """Return whether the history of the task already has this message."""
         if not self.key_of(message, context):
             return False
         return any(said.message_id == message.message_id for said in live.task.history)
 
     async def find(self, message: Message, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere | None:
-        """What came of the send that a message without a task repeats; None if it repeats none."""
+        """Return the result of the message that a message without taskId repeats, or None if it repeats none."""
         key = self.key_of(message, context)
         if not key:
             return None
@@ -455,7 +450,7 @@ class Repeats:
         return await self.outcome(task_id, context, wait=wait)
 
     async def outcome(self, task_id: str, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere:
-        """What came of a send that made this task."""
+        """Return the result of the message that created this task."""
         run = self._runs.running(task_id)
         if run is not None:
             return run
@@ -469,24 +464,23 @@ class Repeats:
         return Snapshot(record.document, record.version)
 
 
-# ---- whether the agent takes it -------------------------------------------------------------------------------------
-# Asking an agent whether it takes a message.
+# ---- the agent's consent --------------------------------------------------------------------------------------------
 
 EXITED: Final = "the agent's admit tried to exit"
 
 
 async def ask_agent(agent: Agent, call: Call) -> Admission:
-    """What the agent says of a message; whatever it raises is raised, but an exit, which is an error of its own."""
+    """Return the agent's answer to a message. Its exceptions are raised. An attempt to exit becomes a RuntimeError."""
     try:
         return await agent.admit(call)
     except BaseException as error:
-        if _is_exit(error):  # an agent does not end the server, nor the connection
+        if _is_exit(error):  # an agent must end neither the server nor the connection
             raise RuntimeError(EXITED) from error
         raise
 
 
 def _is_exit(error: BaseException) -> bool:
-    """Whether an agent raised what would end more than its answer: SystemExit, or a cancellation of its own."""
+    """Return whether the agent raised SystemExit or KeyboardInterrupt, or a CancelledError that no cancel caused."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is not None and not task.cancelling()

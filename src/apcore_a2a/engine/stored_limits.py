@@ -1,12 +1,14 @@
-"""How much callers may keep in a store: tasks and bytes of one caller, bytes of all.
+"""Limits of stored data: tasks and bytes of one account, bytes of all.
 
-Rule: nothing is deleted to make room, so a store keeps what it promised; whoever has too much is refused what is new.
+Invariant: nothing is deleted to make room, so a store keeps what it has acknowledged. Over the limit, new tasks and
+messages are rejected.
 
-What a caller has is what the store says when it counts. That costs a look at each of their tasks, so it is asked every
-few seconds at most, and then for one twentieth of the time at most, however long it takes; and nobody is refused by
-what it said more than a second ago. What was begun here since is added. Other replicas are not seen in between: what a
-caller sends to each of them within these seconds is what they can have above their limit; so is what tasks write that
-were running when it was reached, and what was on its way to the store while it counted.
+The usage of a quota key is what the store counts. Counting reads each of its tasks, so the store is asked every few
+seconds at most, and for at most one twentieth of the time, however long counting takes. No message is rejected on a
+count that is older than a second, unless counting is that slow. What was begun here since is added. Usage on other
+replicas is not seen in between, so a caller can exceed its limit by three amounts: what it sends to other replicas
+within these seconds, what tasks write that were running when the limit was reached, and what was on its way to the
+store while the store counted.
 """
 
 import asyncio
@@ -23,23 +25,23 @@ from apcore_a2a.errors import LimitExceededError, OverloadedError
 from apcore_a2a.protocol.model import SendMessage, encode
 from apcore_a2a.storage.contract import ALL_OWNERS, ReportsUsage, Store, Usage, stored_quota_key
 
-INTERVAL: Final = 5.0  # seconds for which a count is good enough to let somebody in
-REFUSAL_INTERVAL: Final = 1.0  # and to refuse somebody
-PAUSE: Final = 19  # times as long as counting took, before it is done again
+INTERVAL: Final = 5.0  # seconds for which a count is recent enough to accept a message
+REFUSAL_INTERVAL: Final = 1.0  # and to reject one
+PAUSE: Final = 19  # the pause between two counts, as a multiple of the time that counting took
 MAX_KNOWN: Final = 10_000  # quota keys whose counts are remembered
-RETRY_AFTER: Final = 60  # seconds: room comes when tasks expire
+RETRY_AFTER: Final = 60  # seconds: expired tasks make room
 
 YOUR_TASKS: Final = "You are at your limit of stored tasks; try again when some have expired"
 YOUR_BYTES: Final = "You are at your limit of stored bytes; try again when some tasks have expired"
-NAMELESS: Final = "The agent is at its limit of what it stores for callers without a name; try again later"
+NAMELESS: Final = "The agent is at its limit of stored data for anonymous callers; try again later"
 ALL_BYTES: Final = "The agent is at its limit of stored bytes; try again later"
 
 
 class _Count:
-    """What the store said of a quota key, and what was begun here since."""
+    """The stored usage of a quota key, and what was begun here since the store counted it."""
 
     def __init__(self) -> None:
-        self.lock = asyncio.Lock()  # whoever else wants to know waits for the same answer
+        self.lock = asyncio.Lock()  # concurrent requests wait for the same count
         self.told = Usage(0, 0)
         self.told_at = float("-inf")
         self.took = 0.0
@@ -52,7 +54,7 @@ class _Count:
 
 
 class _Limit(Struct, frozen=True):
-    """What one quota key may have; None is as much as it likes."""
+    """What one quota key may store. None means unlimited."""
 
     tasks: int | None
     bytes: int | None
@@ -62,14 +64,14 @@ class _Limit(Struct, frozen=True):
         return self.tasks is not None or self.bytes is not None
 
     def takes(self, usage: Usage, *, is_new: bool) -> bool:
-        """Whether there is room for a new task, or for a message to an old one."""
+        """Return whether there is room for a new task, or for a message to an existing one."""
         if self.bytes is not None and usage.bytes >= self.bytes:
             return False
         return not is_new or self.tasks is None or usage.tasks < self.tasks
 
 
 class StoredLimits:
-    """Says whether there is room for what a caller wants to have stored."""
+    """Checks whether a caller may store more."""
 
     def __init__(
         self,
@@ -84,13 +86,14 @@ class StoredLimits:
         self._of_all = _Limit(None, options.max_stored_bytes)
         self._observer = observer
         self._clock = clock
-        self._counts: OrderedDict[str, _Count] = OrderedDict()  # by quota key, the latest to be asked for last
+        self._counts: OrderedDict[str, _Count] = OrderedDict()  # by quota key, the most recently used last
 
     async def check(self, owner: str, *, is_new: bool) -> None:
-        """Refuse a new task, or a message to an old one, that its owner has no room for.
+        """Reject a new task, or a message to an existing one, if its owner has no room for it.
 
         Raises:
-            LimitExceededError: it is the owner's own limit; OverloadedError if it is that of several.
+            LimitExceededError: The owner's own limit is reached.
+            OverloadedError: The limit of all owners, or of the anonymous callers, is reached.
         """
         quota_key = stored_quota_key(owner)
         if self._of_caller.is_given and not await self._has_room(quota_key, self._of_caller, is_new=is_new):
@@ -100,10 +103,10 @@ class StoredLimits:
             raise OverloadedError(ALL_BYTES, retry_after=RETRY_AFTER)
 
     def take(self, owner: str, request: SendMessage, *, is_new: bool) -> None:
-        """Count a message that is about to be stored, if there is still room: others came while it was looked at.
+        """Count a message that is about to be stored, if there is still room after the await since `check`.
 
         Raises:
-            LimitExceededError: there is none; or OverloadedError, as in `check`.
+            LimitExceededError: There is no room left; or OverloadedError, as in `check`.
         """
         quota_key = stored_quota_key(owner)
         if not self._of_caller.takes(self._count_of(quota_key).total, is_new=is_new):
@@ -111,29 +114,29 @@ class StoredLimits:
         self.add(owner, len(encode(request)), tasks=int(is_new))
 
     def add(self, owner: str, size: int, *, tasks: int = 0) -> None:
-        """So much more is stored."""
+        """Add to the usage of an owner and of all."""
         for quota_key in (stored_quota_key(owner), ALL_OWNERS):
             count = self._count_of(quota_key)
             count.tasks += tasks
             count.bytes += size
 
     def give_back(self, owner: str, request: SendMessage) -> None:
-        """A new task that was counted by `take` is none."""
+        """Undo `take` for a new task that was not created."""
         size = len(encode(request))
         for quota_key in (stored_quota_key(owner), ALL_OWNERS):
             count = self._count_of(quota_key)
-            # The store may have counted since, and what was counted before that is forgotten.
+            # If the store has counted since, the sums have begun at zero again.
             count.tasks = max(0, count.tasks - 1)
             count.bytes = max(0, count.bytes - size)
 
     async def usage(self) -> Usage:
-        """What is stored of everybody, as far as it is known."""
+        """Return the usage of all owners, as far as it is known."""
         count = await self._count(ALL_OWNERS, INTERVAL)
         return count.total
 
     def _refuse(self, quota_key: str) -> None:
         self._observer.storage_refused(quota_key)
-        if quota_key == ANONYMOUS:  # it is the share of many
+        if quota_key == ANONYMOUS:  # anonymous callers share one quota key
             raise OverloadedError(NAMELESS, retry_after=RETRY_AFTER)
         total = self._count_of(quota_key).total
         if self._of_caller.bytes is not None and total.bytes >= self._of_caller.bytes:
@@ -148,7 +151,7 @@ class StoredLimits:
         return False
 
     async def _count(self, quota_key: str, interval: float) -> _Count:
-        """What a quota key has, as the store said not longer ago than this."""
+        """Return the usage of a quota key, counted by the store at most `interval` seconds ago."""
         count = self._count_of(quota_key)
         async with count.lock:
             begun = self._clock()
@@ -157,7 +160,7 @@ class StoredLimits:
             tasks = count.tasks
             size = count.bytes
             count.told = await self._store.usage(quota_key)
-            # What came while it was counting may be in it or not; it is counted on.
+            # What was begun while the store counted may be included or not, so it stays in the sums.
             count.tasks -= tasks
             count.bytes -= size
             count.told_at = begun
@@ -176,14 +179,15 @@ class StoredLimits:
 
 
 def stored_limits_of(store: Store, options: EngineOptions, observer: Observer) -> StoredLimits | None:
-    """The limits that the options set; None if they set none.
+    """Return the limits that the options set, or None if they set none.
 
     Raises:
-        TypeError: they do, and the store does not say what it keeps.
+        TypeError: The options set limits, but the store does not report its usage.
     """
     given = (options.max_stored_tasks_per_caller, options.max_stored_bytes_per_caller, options.max_stored_bytes)
     if given == (None, None, None):
         return None
     if not isinstance(store, ReportsUsage):
-        raise TypeError(f"limits of what is stored need a store with usage(quota_key); {type(store).__name__} has none")
+        kind = type(store).__name__
+        raise TypeError(f"limits of stored data need a store with usage(quota_key), which {kind} does not have")
     return StoredLimits(store, options, observer=observer)

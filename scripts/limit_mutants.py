@@ -224,7 +224,7 @@ LIMITS: Final = (
         "for interval in (INTERVAL,):",
         QUOTAS,
     ),
-    Mutant("a slow store is asked seldom", STORED, "max(interval, PAUSE * count.took)", "interval", QUOTAS),
+    Mutant("a slow store is asked seldom", STORED, "max(interval, PAUSE * count.seconds)", "interval", QUOTAS),
     Mutant("many cause one count of the store", STORED, "async with count.lock:", "if True:", QUOTAS),
     Mutant("counts of the store are few", STORED, "if len(self._counts) > MAX_KNOWN:", "if False:", QUOTAS),
     Mutant("a store's share of many is nobody's own", STORED, "if quota_key == ANONYMOUS:", "if False:", QUOTAS),

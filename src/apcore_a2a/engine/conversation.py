@@ -34,7 +34,7 @@ class Conversations:
         self._store = store
         self._limit = limit
 
-    async def tell(self, call: Call, context: CallContext) -> None:
+    async def add_history(self, call: Call, context: CallContext) -> None:
         """Add the earlier messages of the context, and the tasks that the message refers to, to the call."""
         if self._limit:
             call.history = await read_conversation(self._store, context.owner, call.task.context_id, limit=self._limit)

@@ -140,14 +140,14 @@ class Intake:
                 if new.earlier is None:
                     return new
                 new.live.release()
-                return await self._made_before(new.earlier, request, context, wait=wait)
+                return await self._earlier_result(new.earlier, request, context, wait=wait)
             run = new
         if run.progress.stage < OPENED:
             await run.progress.until(OPENED)
         if run.error is not None:
             raise run.error
         if run.earlier is not None:
-            return await self._made_before(run.earlier, request, context, wait=wait)
+            return await self._earlier_result(run.earlier, request, context, wait=wait)
         return run
 
     # ---- a new task -----------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Intake:
         message = request.message
         call = self._new_task(request, context)
         if message.context_id or message.reference_task_ids:
-            await self.conversations.tell(call, context)
+            await self.conversations.add_history(call, context)
         admission = await ask_agent(self._agent, call)
         key = self._repeats.key_of(call.request.message, context)
         if self._stored is not None:
@@ -198,7 +198,7 @@ class Intake:
             metadata[STATE_TRANSITIONS] = []
         return metadata
 
-    async def _made_before(
+    async def _earlier_result(
         self, task_id: str, request: SendMessage, context: CallContext, *, wait: bool
     ) -> Run | Snapshot | Elsewhere:
         """Return the result of an earlier message with the same key, found when this one was about to be stored."""
@@ -251,7 +251,7 @@ class Intake:
         if self._repeats.is_in(live, request.message, context):
             return self._runs.running(live.task.id) or await live.latest()
         if live.has_ended():
-            raise _ended(live)
+            raise _task_ended(live)
         admitted = await self._admit(live, request, context)
         if self._stored is not None:
             self._stored.take(context.owner, request, is_new=False)
@@ -286,7 +286,7 @@ class Intake:
     async def _admit(self, live: LiveTask, request: SendMessage, context: CallContext) -> Admitted:
         version = live.version
         call = new_call(request, live.task, context)
-        await self.conversations.tell(call, context)
+        await self.conversations.add_history(call, context)
         call.resumed = True
         if live.memo:
             call.memo = json.decode(live.memo)
@@ -388,7 +388,7 @@ class Intake:
         """Reject a message whose turn has come if the server drains or the task has ended."""
         self._runs.check_draining()
         if not live.takes_messages():
-            raise _ended(live)
+            raise _task_ended(live)
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
@@ -409,7 +409,7 @@ class Intake:
             yield live
 
 
-def _ended(live: LiveTask) -> UnsupportedOperationError:
+def _task_ended(live: LiveTask) -> UnsupportedOperationError:
     return UnsupportedOperationError(f"Task {live.task.id} has ended; send a new message without taskId")
 
 

@@ -88,7 +88,7 @@ class Recovery:
         """What the agent is told when it runs again, from the start, what a dead process left."""
         context = CallContext(caller=stored.caller)
         call = new_call(request, live.task, context)
-        await self._intake.conversations.tell(call, context)
+        await self._intake.conversations.add_history(call, context)
         # The message that is being answered is in the stored task already, and so is what there was of the answer:
         # neither is part of what was said before.
         of_this_run = {call.message.message_id, *(artifact.artifact_id for artifact in live.task.artifacts)}

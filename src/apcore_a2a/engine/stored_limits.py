@@ -33,7 +33,7 @@ RETRY_AFTER: Final = 60  # seconds: expired tasks make room
 
 YOUR_TASKS: Final = "You are at your limit of stored tasks; try again when some have expired"
 YOUR_BYTES: Final = "You are at your limit of stored bytes; try again when some tasks have expired"
-NAMELESS: Final = "The agent is at its limit of stored data for anonymous callers; try again later"
+ANONYMOUS_FULL: Final = "The agent is at its limit of stored data for anonymous callers; try again later"
 ALL_BYTES: Final = "The agent is at its limit of stored bytes; try again later"
 
 
@@ -42,15 +42,15 @@ class _Count:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()  # concurrent requests wait for the same count
-        self.told = Usage(0, 0)
-        self.told_at = float("-inf")
-        self.took = 0.0
+        self.counted = Usage(0, 0)
+        self.counted_at = float("-inf")
+        self.seconds = 0.0
         self.tasks = 0
         self.bytes = 0
 
     @property
     def total(self) -> Usage:
-        return Usage(self.told.tasks + self.tasks, self.told.bytes + self.bytes)
+        return Usage(self.counted.tasks + self.tasks, self.counted.bytes + self.bytes)
 
 
 class _Limit(Struct, frozen=True):
@@ -137,7 +137,7 @@ class StoredLimits:
     def _refuse(self, quota_key: str) -> None:
         self._observer.storage_refused(quota_key)
         if quota_key == ANONYMOUS:  # anonymous callers share one quota key
-            raise OverloadedError(NAMELESS, retry_after=RETRY_AFTER)
+            raise OverloadedError(ANONYMOUS_FULL, retry_after=RETRY_AFTER)
         total = self._count_of(quota_key).total
         if self._of_caller.bytes is not None and total.bytes >= self._of_caller.bytes:
             raise LimitExceededError(YOUR_BYTES, retry_after=RETRY_AFTER)
@@ -155,16 +155,16 @@ class StoredLimits:
         count = self._count_of(quota_key)
         async with count.lock:
             begun = self._clock()
-            if begun - count.told_at < max(interval, PAUSE * count.took):
+            if begun - count.counted_at < max(interval, PAUSE * count.seconds):
                 return count
             tasks = count.tasks
             size = count.bytes
-            count.told = await self._store.usage(quota_key)
+            count.counted = await self._store.usage(quota_key)
             # What was begun while the store counted may be included or not, so it stays in the sums.
             count.tasks -= tasks
             count.bytes -= size
-            count.told_at = begun
-            count.took = self._clock() - begun
+            count.counted_at = begun
+            count.seconds = self._clock() - begun
         return count
 
     def _count_of(self, quota_key: str) -> _Count:

@@ -1,7 +1,7 @@
 """The engine: one method for each A2A operation, over one agent and one store.
 
-Rule: it knows one model and no protocol. What can be refused is refused before a task exists; what belongs to another
-caller is answered like what does not exist.
+Invariant: the engine knows one model and no protocol version. Requests are rejected before a task exists, and tasks of
+other owners are answered like unknown tasks.
 """
 
 import asyncio
@@ -45,14 +45,14 @@ from apcore_a2a.storage.contract import ALL_OWNERS, Backlog, Query, Record, Stor
 
 logger = logging.getLogger(__name__)
 
-WEBHOOK_GRACE: Final = 5.0  # seconds in which webhooks get the last events of a server that shuts down
-LARGE_PAGE: Final = 256 * 1024  # bytes of tasks that are not read on the loop
-OWNER: Final = "apcore.owner"  # in the metadata of tasks that an administrator lists
+WEBHOOK_GRACE: Final = 5.0  # seconds for the delivery of the last events at shutdown
+LARGE_PAGE: Final = 256 * 1024  # bytes of tasks from which on a thread reads them
+OWNER: Final = "apcore.owner"  # the metadata key of the owner, in tasks that an administrator lists
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
 
 
 class Engine:
-    """Serves one agent. Open it before use, then let it recover; close it at the end."""
+    """Serves one agent. Call `open` before use, then `recover`, and `close` at the end."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Engine:
         """Without `posting` the engine has no webhooks.
 
         Raises:
-            TypeError: the store does not support webhooks or limits that are asked for.
+            TypeError: The store does not support the webhooks or the limits that the arguments ask for.
         """
         self.options = options
         self.store = store
@@ -110,27 +110,27 @@ class Engine:
 
     @property
     def active_tasks(self) -> int:
-        """Tasks that run now."""
+        """The number of tasks that run now."""
         return self._runs.active
 
     @property
     def live_tasks(self) -> int:
-        """Tasks kept in memory because somebody runs or watches them; the others are in the store alone."""
+        """The number of tasks kept in memory for a run, a subscriber or a request. All others are only in the store."""
         return self._runs.live
 
     @property
     def stuck_threads(self) -> int:
-        """Threads of the agent whose functions go on although their runs have ended; 0 if it has no threads."""
+        """The number of the agent's threads whose functions continue although their runs have ended."""
         return int(getattr(self._agent, "stuck_threads", 0))
 
     @property
     def out_of_threads(self) -> bool:
-        """Whether the agent refuses every message, because no thread is left to run it on."""
+        """Whether the agent rejects every message because it has no thread left to run it on."""
         return getattr(self._agent, "thread_capacity", 1) == 0
 
     @property
     def store_trouble(self) -> str:
-        """What the store says is wrong with it, for everybody to read; empty when all is well."""
+        """The problem that the store reports, in a text without secrets. Empty if there is none."""
         return trouble_of(self.store)
 
     @property
@@ -138,17 +138,17 @@ class Engine:
         return self._runs.draining
 
     async def backlog(self) -> Backlog:
-        """What webhooks wait for; nothing if there are none."""
+        """Return what waits for delivery to webhooks. Empty if the engine has no webhooks."""
         if self.webhooks is None:
             return Backlog()
         return await self.webhooks.delivery.backlog()
 
     async def open(self) -> None:
-        """Open the store. `recover` comes next, when the agent can work."""
+        """Open the store. Call `recover` next, when the agent is ready."""
         await self.store.open()
 
     async def recover(self) -> None:
-        """Go on with what a dead process left; its runs have begun when this returns."""
+        """Recover the tasks of ended processes, and start background work. The recovered runs have begun on return."""
         await self._recovery.recover()
         if self._cluster is not None:
             self._cluster.start()
@@ -156,7 +156,7 @@ class Engine:
             self.webhooks.delivery.start()
 
     def begin_drain(self) -> None:
-        """Take no more work, and let what runs end; `close` waits for that."""
+        """Reject new work from now on, and let the current runs end. `close` waits for them."""
         if not self._runs.draining:
             self._runs.draining = True
             self._drain.start(self._runs.drain(self.options.shutdown_timeout), name="drain")
@@ -165,14 +165,14 @@ class Engine:
         """End every run and stream, in bounded time, then close the store."""
         self.begin_drain()
         await self._drain.join(self.options.shutdown_timeout + 15)
-        if self._cluster is not None:  # until now, or the others would take over what is still ending here
+        if self._cluster is not None:  # not earlier: other replicas would take over the runs that still end here
             await self._cluster.close()
         if self.webhooks is not None:
             await self.webhooks.delivery.drain(min(self.options.shutdown_timeout, WEBHOOK_GRACE))
         await self.store.close()
 
     async def handle(self, operation: Operation, request: Value, context: CallContext) -> Any:
-        """Any operation by name, through the interceptors: what the bindings await."""
+        """Perform an operation, through the interceptors. All bindings call this."""
         missing = self.options.required_extensions - context.extensions
         if missing:
             raise errors.ExtensionSupportRequiredError(min(missing))
@@ -187,22 +187,25 @@ class Engine:
         return await self._intercepted(perform, operation, request, context)
 
     async def _intercepted(self, perform: Perform, operation: Operation, request: Value, context: CallContext) -> Any:
-        """Do it between the interceptors. Whoever was told before is told after, of an error as of a result."""
-        told: list[Interceptor] = []
+        """Perform an operation between the interceptors.
+
+        Each interceptor whose `before` was called is called `after`, with the result or with the error.
+        """
+        entered: list[Interceptor] = []
         try:
             for interceptor in self._interceptors:
-                told.append(interceptor)
+                entered.append(interceptor)
                 await interceptor.before(operation, request, context)
             result = await perform(request, context)
-        except Exception as error:  # an operation may fail in any way, and it is raised again
-            for interceptor in told:
+        except Exception as error:  # an operation may fail in any way. The error is raised again.
+            for interceptor in entered:
                 await interceptor.after(operation, request, context, error)
             raise
         try:
-            for interceptor in told:
+            for interceptor in entered:
                 await interceptor.after(operation, request, context, result)
         except BaseException:
-            if SHAPES[operation].streams:  # nobody will read it
+            if SHAPES[operation].streams:  # the stream will have no reader
                 result.close()
             raise
         return result
@@ -236,12 +239,12 @@ class Engine:
                 return event_stream(begun.reply)
             start: LogEntry | int | None = 0
             if begun.call.resumed:
-                # What happened before this turn is in the task; the stream begins with that.
+                # The stream begins with the task, which contains all that happened before this turn.
                 start = _start_of_turn(begun)
             return await self._streams.follow(begun.live, context, room, until=UNTIL_USER_IS_ASKED, start=start)
 
     async def _answer_elsewhere(self, live: LiveTask, history_length: int | None, *, wait: bool) -> Task | Document:
-        """Answer for a task that waits for a replica with room."""
+        """Return a task that waits in the store for a replica with room."""
         with _released(live):
             if wait and self._followers is not None:
                 await self._followers.until(live, is_at_rest)
@@ -300,7 +303,7 @@ class Engine:
         return role is not None and context.caller.is_authenticated and role in context.caller.roles
 
     async def _for_owner(self, task_id: str, context: CallContext) -> CallContext:
-        """The call of an administrator, made for whoever else owns the task; as it is, if nobody does."""
+        """Return an administrator's context on behalf of the owner of a task, unchanged for an own or unknown task."""
         record = await self.store.load(task_id, ALL_OWNERS)
         if record is None or record.owner == context.owner:
             return context
@@ -335,7 +338,7 @@ async def _no_push(request: Any, context: CallContext) -> Any:
 
 @contextmanager
 def _released(live: LiveTask) -> Iterator[LiveTask]:
-    """A live task that was held for us, and is not after this."""
+    """Release a live task that the callee has held for us."""
     try:
         yield live
     finally:
@@ -343,7 +346,7 @@ def _released(live: LiveTask) -> Iterator[LiveTask]:
 
 
 async def _wait_for_rest(run: Run) -> None:
-    """Wait until the task rests; the sender's interest keeps it from being canceled for want of any."""
+    """Wait until the task rests. Hold it meanwhile, so that it is not canceled for having no subscriber."""
     if run.progress.stage < RESTED:
         with run.live.held():
             await run.progress.until(RESTED)
@@ -352,14 +355,14 @@ async def _wait_for_rest(run: Run) -> None:
 
 
 def _start_of_turn(run: Run) -> LogEntry | None:
-    """The task as its agent found it; None if the agent was never called."""
+    """Return the task as it was when the agent was called, or None if it was not called."""
     if not run.began:
         return None
     return snapshot_entry(Snapshot(Document(model.encode(run.call.task)), run.began))
 
 
 def _trim_history(document: Document, history_length: int | None) -> Task | Document:
-    """historyLength: unset is everything, 0 is none, n the latest n (1.0 §3.2.4)."""
+    """Apply historyLength: all messages if unset, none for 0, otherwise the latest n (1.0 §3.2.4)."""
     if history_length is None:
         return document
     task = document.task()
@@ -378,7 +381,7 @@ def _list_records(records: Sequence[Record], request: model.ListTasks, *, reader
 
 
 def _outline(task: Task, owner: str) -> Task:
-    """What an administrator is shown of another's task: whose it is and how it stands, and nothing that was said."""
+    """Return what an administrator sees of another owner's task: the owner and the state, but no content."""
     return Task(
         id=task.id,
         context_id=task.context_id,
@@ -396,13 +399,13 @@ def _listed(task: Task, request: model.ListTasks) -> Task:
 
 
 def _last(history: list[Message], length: int) -> list[Message]:
-    if length == 0:  # [-0:] would be all of it
+    if length == 0:  # [-0:] would be the whole list
         return []
     return history[-length:]
 
 
 def _read_timestamp(text: str) -> str:
-    """A time in the form in which times are stored, so that they compare as text."""
+    """Return a time in the form in which times are stored, so that they compare as text."""
     if not text:
         return ""
     try:
@@ -410,7 +413,7 @@ def _read_timestamp(text: str) -> str:
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         moment = moment.astimezone(UTC)
-    except (ValueError, OverflowError) as error:  # the latter for a time before the year 1 or after 9999, in UTC
+    except (ValueError, OverflowError) as error:  # OverflowError: before the year 1 or after 9999, in UTC
         wrong = Violation("statusTimestampAfter", "must be an ISO 8601 time")
         raise InvalidParamsError("Invalid parameter statusTimestampAfter", [wrong]) from error
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

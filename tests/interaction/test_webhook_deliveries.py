@@ -51,7 +51,7 @@ async def test_what_fails_is_tried_again_and_the_reason_is_logged(
             got = [await hook.next() for _ in range(4)]
     assert len({each.body for each in got}) == 1
     assert len({each.headers["webhook-id"] for each in got}) == 1
-    retries = [record for record in caplog.records if record.message == "webhook will be tried again"]
+    retries = [record for record in caplog.records if record.message == "webhook will be retried"]
     assert [record.__dict__["reason"] for record in retries] == ["HTTP 500", "HTTP 404", "HTTP 503"]
     assert {record.levelname for record in retries} == {"WARNING"}
 

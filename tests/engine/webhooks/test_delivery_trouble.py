@@ -107,7 +107,7 @@ async def test_what_cannot_be_given_back_at_the_end_is_left_to_its_lease(
     await gate.reached()
     monkeypatch.setattr(place.store.webhooks, "of_task", Fails(place.store.webhooks.of_task, StoreUnavailableError()))
     await place.delivery.drain(0)
-    assert "webhooks not given back" in caplog.messages
+    assert "webhook claims not released" in caplog.messages
     assert not await place.store.webhooks.claim(1, delivery.LEASE)
     place.clock.now += delivery.LEASE
     assert await place.store.webhooks.claim(1, delivery.LEASE)

@@ -1,16 +1,17 @@
-"""How events get to webhooks: claimed from the store, posted in order, tried again, given up.
+"""Delivery of events to webhooks: claimed from the store, posted in order, retried, given up.
 
-Rule: nobody waits for a webhook but the worker that posts to it. A run and a stream do not know that there are any.
+Invariant: only the worker that posts to a webhook waits for it. Runs and streams do not know that webhooks exist.
 
-A webhook is a reader with a cursor that the store keeps (`storage/contract.py`), so there is no queue here whose loss
-would lose an event. The *dispatcher* claims webhooks that have something to deliver; a *worker* takes one of them and
-posts what it has waited for, oldest first, and writes down after each how far it has got. Killed in between, it posts
-one event twice at most: the receiver knows it by its id.
+A webhook is a reader with a cursor that the store keeps (`storage/contract.py`), so this module has no queue whose loss
+would lose an event. The *dispatcher* claims webhooks that have undelivered events. A *worker* takes one of them, posts
+its events, oldest first, and stores the cursor after each. If it is killed in between, it repeats at most one event,
+which the receiver recognizes by its id.
 
-Three limits keep one bad receiver from being everybody's trouble. There are so many workers (`max_workers`), and only a
-quarter of them post to one *target*, which is a host and a port. And a target that has failed several times in a row
-is left alone for a while (its *circuit* is open); then one worker tries, and the others go on if it gets through. What
-waits meanwhile is not counted as tried, for a minute; if the target is down for longer than that, it is.
+Three limits isolate receivers from each other. The number of workers is limited (`max_workers`). Only a quarter of them
+post to one *target*, which is a host and a port. After several failures in a row, the *circuit* of a target opens:
+nothing is posted to it for a while, then one worker tries, and if it succeeds, the others continue. For a minute, the
+webhooks that wait for an open circuit keep their attempts. If the target is down for longer, each wait counts as a
+failed attempt.
 """
 
 import asyncio
@@ -33,16 +34,12 @@ from apcore_a2a.storage.contract import Backlog, Claim, DeliveryReport, WebhookS
 
 logger = logging.getLogger(__name__)
 
-# ---- where webhooks are ---------------------------------------------------------------------------------------------
-# Where webhooks are: a host and a port, which may be down.
-#
-# Rule: whoever fails several times in a row is left alone (its *circuit* is open), longer each time; then one worker
-# tries, and the others go on if it gets through.
+# ---- targets and their circuits -------------------------------------------------------------------------------------
 
-LATER: Final = 1.0  # seconds after which one is claimed again for which there was no place
-OPENS_AFTER: Final = 5  # failures in a row
-OPEN_FOR: Final = (1.0, 30.0)  # seconds, the first time and at most: twice as long each time
-SPARED: Final = 60.0  # seconds for which what waits for a target that is down is not counted as tried
+LATER: Final = 1.0  # seconds until a claim is due again that found no place in a queue
+OPENS_AFTER: Final = 5  # failures in a row that open the circuit
+OPEN_FOR: Final = (1.0, 30.0)  # seconds that a circuit stays open: the first time, and at most. Doubled each time.
+SPARED: Final = 60.0  # seconds for which waiting for a target that is down is not counted as an attempt
 
 
 class Target:
@@ -53,7 +50,7 @@ class Target:
         self.workers = 0
         self._max_workers = max_workers
         self.queue: deque[tuple[Claim, float]] = deque()  # with the time of the claim
-        self.is_listed = False  # among those that have something for a worker to do
+        self.is_listed = False  # in the list of targets that have work for a worker
         self._failures = 0  # in a row
         self._opened_for = 0.0
         self._closed_until = 0.0
@@ -65,11 +62,11 @@ class Target:
         return not self.workers and not self.queue and not self._failures
 
     def is_forgotten(self, now: float) -> bool:
-        """Whether it failed, but nobody has asked for it since it may be tried again."""
+        """Return whether the circuit may close again, but no claim has asked for the target since."""
         return not self.workers and not self.queue and now > self._closed_until
 
     def seconds_left(self, now: float) -> float:
-        """How long nobody may post to it; the first one after that is a trial, which the others wait for."""
+        """Return for how long the circuit stays open. The first post after that is a trial, which the others await."""
         if self._failures < OPENS_AFTER:
             return 0.0
         if self._is_tried:
@@ -105,14 +102,14 @@ class Target:
             first, longest = OPEN_FOR
             self._opened_for = min(max(2 * self._opened_for, first), longest)
             self._closed_until = now + self._opened_for
-            logger.warning("webhook target left alone", extra={"target": self.name, "seconds": self._opened_for})
+            logger.warning("webhook circuit opened", extra={"target": self.name, "seconds": self._opened_for})
 
 
 # ---- delivery -------------------------------------------------------------------------------------------------------
 
-LEASE: Final = 45.0  # seconds: more than a worker takes for one event, or a claim waits for its worker
-FRESH: Final = 15.0  # seconds for which a claim may wait until it is renewed
-AT_A_TIME: Final = 16  # events that a worker delivers before others have their turn
+LEASE: Final = 45.0  # seconds for which a claim holds: longer than one event takes, or a claim waits for its worker
+FRESH: Final = 15.0  # seconds after which a claim that has waited for a worker is renewed
+AT_A_TIME: Final = 16  # events that a worker delivers before it takes another webhook
 
 
 class DeliveryLimits(Struct, frozen=True, kw_only=True):
@@ -124,17 +121,17 @@ class DeliveryLimits(Struct, frozen=True, kw_only=True):
     max_workers_per_target: int = 16
     max_queued_per_target: int = 64
     max_claimed: int = 512
-    """Claims of the workers, and of the queues before them."""
+    """Claims held by workers and queues together."""
     max_targets: int = 1_000
-    """Targets that are remembered, unless more of them are in use."""
+    """Targets whose failures are remembered, unless more of them are in use."""
     max_bytes: int = 256 * 1024 * 1024
     """Bytes of the notifications that are posted at the same time, unless a single one is larger."""
     large: int = 64 * 1024
-    """Bytes of an event from which on a thread encodes it."""
+    """Size of an event, in bytes, above which a thread encodes it."""
     poll: float = 1.0
-    """The polling interval, for events of which no writer notified this delivery."""
+    """Polling interval, for events that another process stored."""
     pace: float = 0.005
-    """The pause between two claims: a task that streams would keep the store busy with them."""
+    """Pause between two claims. Without it, a task that streams would cause one claim for each event."""
 
 
 DEFAULT_LIMITS: Final = DeliveryLimits()
@@ -145,23 +142,23 @@ class Notification(Struct, frozen=True, kw_only=True):
 
     config: PushConfig
     event_id: str
-    """The same each time the event is posted: by it a receiver knows what it has got already."""
+    """The same for each attempt to post the event, so that receivers recognize repeats."""
     body: bytes
     media_type: str
 
 
 class Sender(Protocol):
-    """Who posts."""
+    """Posts notifications to webhooks."""
 
     def check(self, config: PushConfig) -> None:
-        """Refuse what would never be posted to.
+        """Reject a webhook to which nothing would be posted.
 
         Raises:
-            InvalidParamsError: the text says why.
+            InvalidParamsError: The text says why.
         """
 
     async def send(self, notification: Notification) -> str:
-        """Post it, in bounded time; why it did not arrive, in a few words without secrets, or nothing if it did."""
+        """Post a notification in bounded time. Return the reason of a failure without secrets, or "" on success."""
 
     async def close(self) -> None: ...
 
@@ -194,7 +191,7 @@ class Posting(Struct, frozen=True, kw_only=True):
 
 
 class _ByteBudget:
-    """So many bytes at once; whoever has more waits until there is room, or nobody else has any."""
+    """A limit of bytes in use. A request waits until it fits, or until no other bytes are in use."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -215,7 +212,7 @@ class _ByteBudget:
 
 
 class WebhookDelivery:
-    """Delivers what webhooks wait for, from `start` to `drain`."""
+    """Delivers events to webhooks, from `start` to `drain`."""
 
     def __init__(
         self,
@@ -232,10 +229,10 @@ class WebhookDelivery:
         self._observer = observer
         self._clock = clock
         self._targets: dict[str, Target] = {}
-        self._ready: deque[Target] = deque()  # those that have room and a claim that waits
+        self._ready: deque[Target] = deque()  # targets with room for a worker and a claim in the queue
         self._workers = 0
         self._claimed = 0
-        self._left: list[Claim] = []  # those whose workers had to stop, because the server ends
+        self._left: list[Claim] = []  # claims of workers that the shutdown has stopped
         self._bytes = _ByteBudget(self._limits.max_bytes)
         self._news = asyncio.Event()
         self._work = BackgroundWork()
@@ -245,19 +242,19 @@ class WebhookDelivery:
         self._work.start(self._dispatch(), name="webhooks")
 
     def wake(self) -> None:
-        """There may be something to deliver."""
+        """Let the dispatcher look for undelivered events."""
         self._news.set()
 
     def follow(self, log: EventLog) -> None:
-        """Be woken by the events of a task that has webhooks; a reader of its log like any other."""
+        """Wake the dispatcher at each event of a task that has webhooks, as a reader of its log."""
         if log.closed:
             self.wake()
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiter.add_done_callback(lambda _: self._told(log))
+        waiter.add_done_callback(lambda _: self._on_event(log))
         log.wait(waiter)
 
-    def _told(self, log: EventLog) -> None:
+    def _on_event(self, log: EventLog) -> None:
         self.wake()
         if not log.closed and not self._draining:
             self.follow(log)
@@ -266,11 +263,11 @@ class WebhookDelivery:
         return await self._store.backlog()
 
     async def drain(self, seconds: float) -> None:
-        """Deliver what can be delivered in a little time; the rest stays in the store, if that outlives the process."""
+        """Deliver what can be delivered in this time. A durable store keeps the rest for the next process."""
         self._draining = True
         self.wake()
         await self._work.join(seconds)
-        self._ready.clear()  # nobody else begins
+        self._ready.clear()  # no further worker starts
         for target in self._targets.values():
             self._left += [claim for claim, _ in target.queue]
             target.queue.clear()
@@ -279,17 +276,17 @@ class WebhookDelivery:
         await self._sender.close()
 
     async def _give_back(self) -> None:
-        """Let another replica go on at once; it would have to wait for the end of the lease."""
+        """Release the remaining claims, so that another replica need not wait for their leases to expire."""
         try:
             async with asyncio.timeout(1):
                 for claim in self._left:
                     await self._release(claim)
-        except Exception as error:  # a store of somebody's, or it takes too long: then the lease must end
-            logger.warning("webhooks not given back", extra={"reason": type(error).__name__})
+        except Exception as error:  # a custom store, or a timeout: the leases expire instead
+            logger.warning("webhook claims not released", extra={"reason": type(error).__name__})
 
     async def _release(self, claim: Claim) -> None:
         config = claim.webhook.config
-        # As the store has it: a worker may have been stopped in the middle of writing down how far it had got.
+        # Read the webhook again: its worker may have been stopped while it stored the cursor.
         for webhook in await self._store.of_task(config.task_id, claim.owner) or ():
             if webhook.config.id == config.id:
                 report = DeliveryReport(
@@ -303,7 +300,7 @@ class WebhookDelivery:
     # ---- the dispatcher -------------------------------------------------------------------------------------------
 
     async def _dispatch(self) -> None:
-        """Claim what is due and hand it out, until there is no more; while draining, until nothing is left."""
+        """Claim due webhooks and give them to workers. While draining, end when none are left."""
         while True:
             self._news.clear()
             room = self._limits.max_claimed - self._claimed
@@ -324,7 +321,7 @@ class WebhookDelivery:
             return await self._store.claim(room, LEASE)
         except A2AError as error:
             logger.warning("webhooks not claimed", extra={"reason": error.message})
-        except Exception:  # a store of somebody's: deliveries go on when it does
+        except Exception:  # a custom store: the next poll tries again
             logger.exception("webhooks not claimed")
         return ()
 
@@ -341,7 +338,7 @@ class WebhookDelivery:
         asyncio.get_running_loop().call_later(seconds, self.wake)
 
     def _take(self, claim: Claim) -> None:
-        """Put a claim in its target's queue; one for which there is no place is claimed again later."""
+        """Put a claim into the queue of its target, or postpone it if the queue is full or the circuit is open."""
         now = self._clock()
         target = self._target(claim)
         seconds_left = target.seconds_left(now)
@@ -386,7 +383,7 @@ class WebhookDelivery:
         return target
 
     def _forget_targets(self) -> None:
-        """Whoever failed long ago is tried like a stranger."""
+        """Remove idle targets, and those that failed long ago: they are tried again like new ones."""
         now = self._clock()
         for name, target in list(self._targets.items()):
             if target.is_idle() or target.is_forgotten(now):
@@ -398,7 +395,7 @@ class WebhookDelivery:
             self._ready.append(target)
 
     def _hand_out(self) -> None:
-        """Give claims to workers, the targets in turn."""
+        """Start workers for queued claims, one target after the other."""
         while self._ready and self._workers < self._limits.max_workers:
             target = self._ready.popleft()
             target.is_listed = False
@@ -413,7 +410,7 @@ class WebhookDelivery:
     # ---- a worker -------------------------------------------------------------------------------------------------
 
     async def _run_worker(self, target: Target, claim: Claim, since: float) -> None:
-        """Deliver what one webhook waits for. Never raises: what it could not settle is claimed again in time."""
+        """Deliver the events of one webhook. Log all errors: an unsettled claim is due again when its lease expires."""
         try:
             if await self._renew(claim, since):
                 await self._deliver(target, claim)
@@ -422,7 +419,7 @@ class WebhookDelivery:
             raise
         except A2AError as error:
             logger.warning("webhook not settled", extra={"target": target.name, "reason": error.message})
-        except Exception:  # a store's or a sender's: the other webhooks go on
+        except Exception:  # a custom store or sender: the other webhooks are not affected
             logger.exception("webhook failed", extra={"target": target.name})
         finally:
             self._workers -= 1
@@ -436,7 +433,7 @@ class WebhookDelivery:
             self.wake()
 
     async def _renew(self, claim: Claim, since: float) -> bool:
-        """Whether the claim, which may have waited for a worker, still holds."""
+        """Renew a claim that has waited for a worker. Return whether it still holds."""
         if self._clock() - since < FRESH:
             return True
         webhook = claim.webhook
@@ -446,7 +443,7 @@ class WebhookDelivery:
         return await self._store.settle(claim, report)
 
     def _give_back_queue(self, target: Target) -> None:
-        """A target that was just left alone has no use for claims."""
+        """Postpone the claims of a target whose circuit has just opened."""
         if target.seconds_left(self._clock()):
             waiting = list(target.queue)
             target.queue.clear()
@@ -455,15 +452,15 @@ class WebhookDelivery:
                 self._take(claim)
 
     async def _deliver(self, target: Target, claim: Claim) -> None:
-        """The next events of one webhook. If there are more, it is claimed again: others wait for the worker, too."""
+        """Deliver the next events of one webhook. It is claimed again for the rest, since others wait for workers."""
         webhook = claim.webhook
         delivered = webhook.delivered
         attempts = webhook.attempts
         last = min(webhook.latest, delivered + AT_A_TIME)
         while delivered < last:
-            # One by one: each may be as large as an event may be.
+            # One at a time: each event may have the maximum size.
             records = await self._store.events(webhook.config.task_id, claim.owner, delivered, 1)
-            if not records:  # the task is gone, or its events are
+            if not records:  # the task or its events have been deleted
                 await self._store.settle(claim, DeliveryReport(delivered=webhook.latest))
                 return
             notification = await self._encode(claim, records[0], delivered + 1)
@@ -481,7 +478,7 @@ class WebhookDelivery:
                 return
 
     async def _encode(self, claim: Claim, record: bytes, number: int) -> Notification | None:
-        """Return what is posted for an event; None if the webhook's protocol version posts nothing for it."""
+        """Return the notification of an event, or None if the webhook's protocol version posts nothing for it."""
         config = claim.webhook.config
         encoding = self._formats[claim.webhook.a2a_version]
         if not encoding.is_posted(record):
@@ -511,14 +508,14 @@ class WebhookDelivery:
         return reason
 
     async def _record_failure(self, claim: Claim, delivered: int, attempts: int, reason: str) -> None:
-        """Try again after a pause, or give up."""
+        """Schedule a retry, or give the webhook up after the last one."""
         config = claim.webhook.config
         details = {"task_id": config.task_id, "config_id": config.id, "reason": reason, "attempts": attempts + 1}
         if attempts < len(self._limits.retry_delays):
             pause = self._limits.retry_delays[attempts]
             report = DeliveryReport(delivered=delivered, attempts=attempts + 1, reason=reason, pause=pause)
             if await self._store.settle(claim, report):
-                logger.warning("webhook will be tried again", extra=details)
+                logger.warning("webhook will be retried", extra=details)
                 self._observer.notification_retried(config.task_id)
                 self._wake_after(pause)
         else:

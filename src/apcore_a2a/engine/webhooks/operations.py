@@ -1,7 +1,7 @@
-"""The four operations on webhooks, and what else an owner may ask of them.
+"""The four A2A operations on webhooks, and the owner's operations on dead letters.
 
-Rule: a webhook belongs to its task. What is another's is answered like what is not there, and a URL that would never be
-posted to is refused when it is set.
+Invariant: a webhook belongs to the owner of its task. Webhooks of other owners are answered like unknown ones. A URL to
+which nothing would be posted is rejected when the webhook is set.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,16 @@ from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.model import ListPushConfigs, PushConfig, PushConfigPage, PushConfigRef
 from apcore_a2a.storage.contract import Webhook, WebhookStore
 
-MAX_FAILED: Final = 100  # that are listed at once
+MAX_FAILED: Final = 100  # webhooks in one list of dead letters
 
 
 def check_inline(webhooks: "Webhooks | None", config: PushConfig, context: CallContext) -> Webhook:
-    """The webhook that a message brings, or why not."""
+    """Return the webhook of a message's configuration, with an id.
+
+    Raises:
+        PushNotificationNotSupportedError: The engine has no webhooks.
+        InvalidParamsError: Nothing would be posted to this webhook.
+    """
     if webhooks is None:
         raise PushNotificationNotSupportedError
     return webhooks.check(config, context)
@@ -69,7 +74,7 @@ class Webhooks:
         return PushConfigPage(configs=configs, next_page_token=next_page)
 
     async def delete(self, ref: PushConfigRef, context: CallContext) -> None:
-        """One, or with no id all of a task; that there is none is an error or not, by the version's rules."""
+        """Delete one webhook, or without an id all of a task. The version decides whether a missing one is an error."""
         removed = False
         for webhook in await self.of_task(ref.task_id, context):
             if ref.id in ("", webhook.config.id):
@@ -80,10 +85,10 @@ class Webhooks:
     # ---- inline, with a message -----------------------------------------------------------------------------------
 
     def check(self, config: PushConfig, context: CallContext) -> Webhook:
-        """A webhook as it is stored, with an id.
+        """Return the webhook in the form in which it is stored, with an id.
 
         Raises:
-            InvalidParamsError: nothing would ever be posted to it.
+            InvalidParamsError: Nothing would be posted to this webhook.
         """
         self._sender.check(config)
         return Webhook(
@@ -93,43 +98,43 @@ class Webhooks:
 
     def follow(self, live: LiveTask) -> None:
         if not live.kept.has_webhook:
-            with live.held():  # which also stops the clock, should it be about to be canceled for want of streams
+            with live.held():  # also stops the countdown to a cancel for having no subscriber
                 live.kept.expect_webhook(None)
             self.delivery.follow(live.log)
 
     def attach(self, webhook: Webhook, live: LiveTask) -> None:
-        """Have a new task stored with a webhook."""
+        """Store a new task together with a webhook."""
         live.kept.expect_webhook(_of_task(webhook, live.task.id))
         self.delivery.follow(live.log)
 
     async def resume(self, live: LiveTask, webhook: Webhook | None = None) -> None:
-        """A stored task is gone on with, by a message that may bring a webhook: its events wake their delivery."""
+        """Save the webhook of a message to an existing task, and let the events of the task wake the delivery."""
         if webhook is not None:
             await self._store.save(_of_task(webhook, live.task.id), live.owner)
         if not live.kept.has_webhook and await self._store.of_task(live.task.id, live.owner):
             self.follow(live)
 
-    # ---- what has become of it -----------------------------------------------------------------------------------
+    # ---- the state of deliveries ----------------------------------------------------------------------------------
 
     async def of_task(self, task_id: str, context: CallContext) -> Sequence[Webhook]:
-        """Those of a task, with how far they have got."""
+        """Return the webhooks of a task, with their cursors."""
         webhooks = await self._store.of_task(task_id, context.owner)
         if webhooks is None:
             raise TaskNotFoundError(task_id)
         return webhooks
 
     async def failed(self, context: CallContext) -> Sequence[Webhook]:
-        """Those of a caller that were given up: what they wait for are dead letters."""
+        """Return the webhooks of a caller that were given up. Their undelivered events are dead letters."""
         return await self._store.failed(context.owner, MAX_FAILED)
 
     async def redeliver(self, ref: PushConfigRef, context: CallContext) -> Sequence[Webhook]:
-        """Try again what was given up, from where it stopped; of one webhook, or of all of a task."""
+        """Retry a failed webhook of a task, or all of them, from the cursor on."""
         revived: list[Webhook] = []
         for webhook in await self.of_task(ref.task_id, context):
             if ref.id not in ("", webhook.config.id):
                 continue
             saved = None
-            if webhook.attempts:  # else nothing has gone wrong, and what is under way would be posted twice
+            if webhook.attempts:  # otherwise nothing has failed, and the event being posted would be posted twice
                 saved = await self._store.save(webhook, context.owner)
             revived.append(saved or webhook)
         if ref.id and not revived:
@@ -143,7 +148,7 @@ def _of_task(webhook: Webhook, task_id: str) -> Webhook:
 
 
 def _without_credentials(config: PushConfig) -> PushConfig:
-    """They were given to be used, not to be shown: nobody has to be told what they have said."""
+    """Return the configuration without its credentials. They are not shown again after the webhook was set."""
     if config.authentication is None:
         return config
     return replace(config, authentication=replace(config.authentication, credentials=""))

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 LATER: Final = 1.0  # seconds until a claim is due again that found no place in a queue
 OPENS_AFTER: Final = 5  # failures in a row that open the circuit
 OPEN_FOR: Final = (1.0, 30.0)  # seconds that a circuit stays open: the first time, and at most. Doubled each time.
-SPARED: Final = 60.0  # seconds for which waiting for a target that is down is not counted as an attempt
+LONG_DOWN: Final = 60.0  # seconds for which waiting for a target that is down is not counted as an attempt
 
 
 class Target:
@@ -50,53 +50,53 @@ class Target:
         self.workers = 0
         self._max_workers = max_workers
         self.queue: deque[tuple[Claim, float]] = deque()  # with the time of the claim
-        self.is_listed = False  # in the list of targets that have work for a worker
+        self.is_ready = False  # in the list of targets that have work for a worker
         self._failures = 0  # in a row
         self._opened_for = 0.0
         self._closed_until = 0.0
         self._down_since = 0.0
-        self._is_tried = False
+        self._in_trial = False
         self.reason = ""
 
     def is_idle(self) -> bool:
         return not self.workers and not self.queue and not self._failures
 
-    def is_forgotten(self, now: float) -> bool:
+    def is_long_idle(self, now: float) -> bool:
         """Return whether the circuit may close again, but no claim has asked for the target since."""
         return not self.workers and not self.queue and now > self._closed_until
 
-    def seconds_left(self, now: float) -> float:
+    def open_seconds(self, now: float) -> float:
         """Return for how long the circuit stays open. The first post after that is a trial, which the others await."""
         if self._failures < OPENS_AFTER:
             return 0.0
-        if self._is_tried:
+        if self._in_trial:
             return max(self._closed_until - now, LATER)
         return max(self._closed_until - now, 0.0)
 
     def has_room(self, now: float) -> bool:
-        return self.workers < self._max_workers and not self.seconds_left(now)
+        return self.workers < self._max_workers and not self.open_seconds(now)
 
-    def is_given_up(self, now: float) -> bool:
-        return self._failures >= OPENS_AFTER and now - self._down_since > SPARED
+    def is_long_down(self, now: float) -> bool:
+        return self._failures >= OPENS_AFTER and now - self._down_since > LONG_DOWN
 
     def begin(self) -> None:
         self.workers += 1
-        self._is_tried = self._failures >= OPENS_AFTER
+        self._in_trial = self._failures >= OPENS_AFTER
 
     def end(self) -> None:
         self.workers -= 1
-        self._is_tried = False
+        self._in_trial = False
 
     def succeeded(self) -> None:
         self._failures = 0
         self._opened_for = 0.0
-        self._is_tried = False
+        self._in_trial = False
 
     def failed(self, reason: str, now: float) -> None:
         if not self._failures:
             self._down_since = now
         self._failures += 1
-        self._is_tried = False
+        self._in_trial = False
         self.reason = reason
         if self._failures >= OPENS_AFTER and now >= self._closed_until:
             first, longest = OPEN_FOR
@@ -232,9 +232,9 @@ class WebhookDelivery:
         self._ready: deque[Target] = deque()  # targets with room for a worker and a claim in the queue
         self._workers = 0
         self._claimed = 0
-        self._left: list[Claim] = []  # claims of workers that the shutdown has stopped
+        self._unfinished: list[Claim] = []  # claims of workers that the shutdown has stopped
         self._bytes = _ByteBudget(self._limits.max_bytes)
-        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
         self._work = BackgroundWork()
         self._draining = False
 
@@ -243,7 +243,7 @@ class WebhookDelivery:
 
     def wake(self) -> None:
         """Let the dispatcher look for undelivered events."""
-        self._news.set()
+        self._wake.set()
 
     def follow(self, log: EventLog) -> None:
         """Wake the dispatcher at each event of a task that has webhooks, as a reader of its log."""
@@ -269,17 +269,17 @@ class WebhookDelivery:
         await self._work.join(seconds)
         self._ready.clear()  # no further worker starts
         for target in self._targets.values():
-            self._left += [claim for claim, _ in target.queue]
+            self._unfinished += [claim for claim, _ in target.queue]
             target.queue.clear()
         await self._work.cancel_all(1)
-        await self._give_back()
+        await self._release_claims()
         await self._sender.close()
 
-    async def _give_back(self) -> None:
+    async def _release_claims(self) -> None:
         """Release the remaining claims, so that another replica need not wait for their leases to expire."""
         try:
             async with asyncio.timeout(1):
-                for claim in self._left:
+                for claim in self._unfinished:
                     await self._release(claim)
         except Exception as error:  # a custom store, or a timeout: the leases expire instead
             logger.warning("webhook claims not released", extra={"reason": type(error).__name__})
@@ -302,12 +302,12 @@ class WebhookDelivery:
     async def _dispatch(self) -> None:
         """Claim due webhooks and give them to workers. While draining, end when none are left."""
         while True:
-            self._news.clear()
+            self._wake.clear()
             room = self._limits.max_claimed - self._claimed
             claims = await self._claim(room)
             for claim in claims:
-                self._take(claim)
-            self._hand_out()
+                self._enqueue(claim)
+            self._start_workers()
             if claims and len(claims) == room:
                 continue
             if self._draining and not claims and not self._claimed:
@@ -330,28 +330,30 @@ class WebhookDelivery:
             await asyncio.sleep(self._limits.pace)
         try:
             async with asyncio.timeout(self._limits.poll):
-                await self._news.wait()
+                await self._wake.wait()
         except TimeoutError:
             return
 
     def _wake_after(self, seconds: float) -> None:
         asyncio.get_running_loop().call_later(seconds, self.wake)
 
-    def _take(self, claim: Claim) -> None:
+    def _enqueue(self, claim: Claim) -> None:
         """Put a claim into the queue of its target, or postpone it if the queue is full or the circuit is open."""
         now = self._clock()
         target = self._target(claim)
-        seconds_left = target.seconds_left(now)
-        if seconds_left and target.is_given_up(now):
-            self._start(self._record_failure(claim, claim.webhook.delivered, claim.webhook.attempts, target.reason))
-        elif seconds_left or len(target.queue) >= self._limits.max_queued_per_target:
-            self._start(self._postpone(claim, seconds_left or LATER))
+        open_seconds = target.open_seconds(now)
+        if open_seconds and target.is_long_down(now):
+            self._settle_in_background(
+                self._record_failure(claim, claim.webhook.delivered, claim.webhook.attempts, target.reason)
+            )
+        elif open_seconds or len(target.queue) >= self._limits.max_queued_per_target:
+            self._settle_in_background(self._postpone(claim, open_seconds or LATER))
         else:
             target.queue.append((claim, now))
             self._claimed += 1
-            self._list(target)
+            self._mark_ready(target)
 
-    def _start(self, settling: Coroutine[Any, Any, None]) -> None:
+    def _settle_in_background(self, settling: Coroutine[Any, Any, None]) -> None:
         self._claimed += 1
 
         async def settle() -> None:
@@ -377,35 +379,35 @@ class WebhookDelivery:
         target = self._targets.get(name)
         if target is None:
             if len(self._targets) >= self._limits.max_targets:
-                self._forget_targets()
+                self._remove_idle_targets()
             target = Target(name, max_workers=self._limits.max_workers_per_target)
             self._targets[name] = target
         return target
 
-    def _forget_targets(self) -> None:
+    def _remove_idle_targets(self) -> None:
         """Remove idle targets, and those that failed long ago: they are tried again like new ones."""
         now = self._clock()
         for name, target in list(self._targets.items()):
-            if target.is_idle() or target.is_forgotten(now):
+            if target.is_idle() or target.is_long_idle(now):
                 del self._targets[name]
 
-    def _list(self, target: Target) -> None:
-        if target.queue and not target.is_listed and target.has_room(self._clock()):
-            target.is_listed = True
+    def _mark_ready(self, target: Target) -> None:
+        if target.queue and not target.is_ready and target.has_room(self._clock()):
+            target.is_ready = True
             self._ready.append(target)
 
-    def _hand_out(self) -> None:
+    def _start_workers(self) -> None:
         """Start workers for queued claims, one target after the other."""
         while self._ready and self._workers < self._limits.max_workers:
             target = self._ready.popleft()
-            target.is_listed = False
+            target.is_ready = False
             if not target.queue or not target.has_room(self._clock()):
                 continue
             claim, since = target.queue.popleft()
             self._workers += 1
             target.begin()
             self._work.start(self._run_worker(target, claim, since), name=f"webhook {target.name}")
-            self._list(target)
+            self._mark_ready(target)
 
     # ---- a worker -------------------------------------------------------------------------------------------------
 
@@ -415,7 +417,7 @@ class WebhookDelivery:
             if await self._renew(claim, since):
                 await self._deliver(target, claim)
         except asyncio.CancelledError:
-            self._left.append(claim)
+            self._unfinished.append(claim)
             raise
         except A2AError as error:
             logger.warning("webhook not settled", extra={"target": target.name, "reason": error.message})
@@ -425,11 +427,11 @@ class WebhookDelivery:
             self._workers -= 1
             self._claimed -= 1
             target.end()
-            self._give_back_queue(target)
-            self._list(target)
+            self._postpone_queue(target)
+            self._mark_ready(target)
             if target.is_idle():
                 self._targets.pop(target.name, None)
-            self._hand_out()
+            self._start_workers()
             self.wake()
 
     async def _renew(self, claim: Claim, since: float) -> bool:
@@ -442,14 +444,14 @@ class WebhookDelivery:
         )
         return await self._store.settle(claim, report)
 
-    def _give_back_queue(self, target: Target) -> None:
+    def _postpone_queue(self, target: Target) -> None:
         """Postpone the claims of a target whose circuit has just opened."""
-        if target.seconds_left(self._clock()):
+        if target.open_seconds(self._clock()):
             waiting = list(target.queue)
             target.queue.clear()
             self._claimed -= len(waiting)
             for claim, _ in waiting:
-                self._take(claim)
+                self._enqueue(claim)
 
     async def _deliver(self, target: Target, claim: Claim) -> None:
         """Deliver the next events of one webhook. It is claimed again for the rest, since others wait for workers."""

@@ -60,7 +60,7 @@ def test_whatever_was_changed_is_noticed(changed: dict[str, str]) -> None:
 
 
 def test_another_body_is_noticed() -> None:
-    with pytest.raises(WebhookVerificationError, match="not of this secret and this body"):
+    with pytest.raises(WebhookVerificationError, match="does not match this secret and this body"):
         verify_webhook(SECRET, headers(), BODY + b" ", now=NOW)
 
 

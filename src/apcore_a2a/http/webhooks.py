@@ -1,7 +1,7 @@
-"""How webhooks fare, for the owner of their tasks: what has arrived, what is a dead letter, and try again.
+"""Routes for the owner of a task's webhooks: the state of deliveries, dead letters, and redelivery.
 
-The protocol has no words for this, so it is beside it: two routes, JSON, behind the same door as everything else. Rule:
-no secret is shown, and what is another's is answered like what is not there.
+A2A does not define these operations, so they are two JSON routes beside the protocol, behind the same authentication.
+Invariant: no secret is shown, and webhooks of other owners are answered like unknown ones.
 """
 
 from collections.abc import Sequence
@@ -38,9 +38,9 @@ _REF: Final = LooseDecoder(PushConfigRef)
 
 
 class WebhooksEndpoint:
-    """GET /webhooks: all of ?taskId=, or without it those of the caller that were given up.
+    """GET /webhooks lists the webhooks of ?taskId=, or without it the caller's webhooks that were given up.
 
-    POST /webhooks:redeliver with {"taskId", "id"}: have what was given up posted again; without an id, all of the task.
+    POST /webhooks:redeliver with {"taskId", "id"} retries a webhook that was given up, or all of the task.
     """
 
     def __init__(self, webhooks: Webhooks) -> None:
@@ -81,7 +81,7 @@ class WebhooksEndpoint:
 
 
 def to_json(webhook: Webhook) -> dict[str, Any]:  # Any: JSON
-    """A webhook as its owner may see it: where it points, and how far it has got."""
+    """Return a webhook as JSON for its owner: its URL and the state of its deliveries, without secrets."""
     config = webhook.config
     state = "active"
     if webhook.failed:

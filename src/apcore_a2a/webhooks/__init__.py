@@ -1,6 +1,6 @@
-"""Webhooks: how a notification is posted without opening the network behind the server, and how it is signed.
+"""Posting of webhook notifications, protected against SSRF, and their signatures.
 
-`verify_webhook` is for receivers; it needs nothing but the standard library.
+`verify_webhook` is for receivers. It needs only the standard library.
 """
 
 from apcore_a2a.webhooks.signatures import WebhookVerificationError, verify_webhook

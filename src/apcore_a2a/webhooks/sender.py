@@ -1,7 +1,7 @@
-"""Posts notifications with aiohttp: to vetted addresses, once, in bounded time and bytes.
+"""Posting of notifications with aiohttp, and the checks against server-side request forgery (SSRF).
 
-Rule: no redirect is followed, no proxy asked, no cookie kept, no password file read. The address that is dialed is the
-one that was checked; the name stays in the certificate's check and in `Host`.
+Invariant: no redirect is followed, no proxy used, no cookie stored, no password file read. The address that is dialed
+is the one that was checked. The host name remains in `Host` and in the verification of the certificate.
 """
 
 import asyncio
@@ -24,22 +24,23 @@ from apcore_a2a.errors import A2AError, InvalidParamsError, Violation
 from apcore_a2a.protocol.model import PushConfig
 from apcore_a2a.webhooks.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, parse_secret, sign
 
-TIMEOUT: Final = 10.0  # seconds for all of it
-MAX_ANSWER: Final = 64 * 1024  # bytes of an answer that are read, to use the connection again
-ANSWER_TIME: Final = 1.0  # seconds for them: what the status says counts already
-MAX_SECRET: Final = 4096  # characters of a token, or of credentials: they are sent in headers, and kept
-KEEP_ALIVE: Final = 4.0  # servers close idle connections after five seconds or more: ours are closed first
-TOKEN_HEADERS: Final = ("X-A2A-Notification-Token", "A2A-Notification-Token")  # 0.3's name, and a2a-go's
+TIMEOUT: Final = 10.0  # seconds for one post
+MAX_ANSWER: Final = 64 * 1024  # bytes of a response that are read, so that the connection can be reused
+ANSWER_TIME: Final = 1.0  # seconds for reading them: the status alone decides about success
+MAX_SECRET: Final = 4096  # characters of a token or of credentials, which are stored and sent in headers
+KEEP_ALIVE: Final = 4.0  # seconds. Servers close idle connections after five or more, so ours are closed first.
+TOKEN_HEADERS: Final = ("X-A2A-Notification-Token", "A2A-Notification-Token")  # the names of 0.3 and of a2a-go
 
 
 class AddressRefusedError(OSError):
-    """A name leads to an address that is not public."""
+    """The host resolves to an address that is not public."""
 
 
 class WebhookSender:
-    """A `Sender`. `secrets` sign every notification; two of them while one takes the other's place.
+    """A `Sender`. Each of the `secrets` signs every notification: two of them during a rotation.
 
-    `allow_insecure` is for development: any http or https URL, to any address. `resolver` and `trust` are for tests.
+    `allow_insecure` is for development: it permits any http or https URL and any address. `resolver` and `trust` are
+    for tests.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class WebhookSender:
 
     async def send(self, notification: Notification) -> str:
         try:
-            self.check(notification.config)  # again: the settings may be others than when it was set
+            self.check(notification.config)  # again: the settings may have changed since the webhook was set
             return await self._post(notification)
         except A2AError as error:
             return error.message
@@ -104,7 +105,7 @@ class WebhookSender:
                 limit=DEFAULT_LIMITS.max_workers,
                 limit_per_host=DEFAULT_LIMITS.max_workers_per_target,
                 keepalive_timeout=KEEP_ALIVE,
-                use_dns_cache=False,  # a name is asked for as often as it is dialed, and what it says then is checked
+                use_dns_cache=False,  # every connection resolves the name, and checks the result
                 ssl=self._trust or True,
                 resolver=resolver,
                 socket_factory=socket_factory,
@@ -141,15 +142,16 @@ class WebhookSender:
     async def close(self) -> None:
         if self._session is not None and self._session_resolver is not None:
             await self._session.close()
-            await self._session_resolver.close()  # a session leaves what was given to it
+            await self._session_resolver.close()  # a session does not close a resolver that was passed to it
             self._session = None
 
 
 class _ThreadedResolver(AbstractResolver):
-    """The system's answer, asked for on threads of its own.
+    """Resolves names with the system's resolver, on its own threads.
 
-    aiohttp's asks in the pool of the loop, which has a few threads. Anybody may name a webhook whose name server never
-    answers; some of those, and no agent would find the host of its model any more.
+    aiohttp's resolver uses the thread pool of the event loop, which has only a few threads. Any client can set a
+    webhook whose name server never answers. A few of them would block all name resolution of the agent, for example of
+    the host of its model.
     """
 
     def __init__(self) -> None:
@@ -158,8 +160,8 @@ class _ThreadedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        ask = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        look_up = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
         addresses: list[ResolveResult] = []
         for its_family, _, protocol, _, address in found:
             addresses.append(
@@ -175,12 +177,13 @@ class _ThreadedResolver(AbstractResolver):
         return addresses
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)  # a name server may take its time
+        self._threads.shutdown(wait=False, cancel_futures=True)  # a name server may not answer for a long time
 
 
 class _VettingResolver(AbstractResolver):
-    """Another resolver's answer, if every address in it is public: one that is not shows that the name is not to be
-    trusted, whichever of them would be dialed.
+    """Returns the result of another resolver, or raises if it contains an address that is not public.
+
+    A single address that is not public shows that the name cannot be trusted, whichever address would be dialed.
     """
 
     def __init__(self, resolver: AbstractResolver) -> None:
@@ -199,7 +202,7 @@ class _VettingResolver(AbstractResolver):
 
 
 def _vetted_socket(address: tuple[Any, ...]) -> socket.socket:  # Any: as getaddrinfo has it
-    """A socket for an address that is about to be dialed. An address in the URL itself asks no resolver."""
+    """Return a socket for a public address. This also checks literal addresses in URLs, which no resolver sees."""
     family, kind, protocol, _, (host, *_) = address
     if not is_public(host):
         raise AddressRefusedError
@@ -207,19 +210,19 @@ def _vetted_socket(address: tuple[Any, ...]) -> socket.socket:  # Any: as getadd
 
 
 async def _drain(answer: aiohttp.ClientResponse) -> None:
-    """Read a short answer, so that its connection can be used again; a long one is cut off. The status is known."""
+    """Read a short response, so that its connection can be reused. Close the connection of a long or slow one."""
     try:
         async with asyncio.timeout(ANSWER_TIME):
             await answer.content.readexactly(MAX_ANSWER)
     except asyncio.IncompleteReadError:
-        return  # it was shorter: all is read
+        return  # the response is shorter, and read completely
     except (TimeoutError, aiohttp.ClientError, OSError):
         pass
     answer.close()
 
 
 def _check_text(field: str, text: str) -> None:
-    """Refuse what would not stay in its header, or not be the same text there."""
+    """Reject text that a header cannot carry unchanged."""
     if len(text) > MAX_SECRET:
         wrong = Violation(field, f"is longer than {MAX_SECRET} characters")
         raise InvalidParamsError(f"Invalid parameter {field}: it is longer than {MAX_SECRET} characters", [wrong])
@@ -229,7 +232,7 @@ def _check_text(field: str, text: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Why it did not arrive, in our own words: a library's may hold the URL, which may hold a secret."""
+    """Return why a post failed, in our own words: a library's text may contain the URL, and with it a secret."""
     cause = getattr(error, "os_error", error)
     if isinstance(cause, AddressRefusedError) or isinstance(error.__cause__, AddressRefusedError):
         return "the address is not public"
@@ -248,18 +251,18 @@ def _reason(error: BaseException) -> str:
     return type(error).__name__
 
 
-# ---- addresses ------------------------------------------------------------------------------------------------------
-# Where a webhook may be: no way into the network behind the server.
+# ---- addresses (SSRF) -----------------------------------------------------------------------------------------------
+# A webhook must give no access to the network behind the server.
 #
-# Rule: what a URL says is checked when it is set; where its name leads is checked when it is dialed, at the address
-# that is dialed. A name may lead elsewhere a second later, so the first check alone would prove nothing.
+# Invariant: the URL is checked when the webhook is set. The address is checked when it is dialed. A name may resolve
+# differently a second later (DNS rebinding), so a check at the time of setting would prove nothing.
 
 PORTS: Final = (443, 8443)
 NEEDS_HTTPS: Final = "Webhook URL must use HTTPS in production mode"  # the requirements' text
 NOT_PUBLIC: Final = "Webhook URL must not point to a loopback or private address in production mode"
 
-# What `ipaddress` calls global, and is none of a stranger's business: relays and translations that lead to another
-# address (its own check follows below), and what providers use for their metadata.
+# Addresses that `ipaddress` calls global and that are rejected all the same: relays and translations that lead to
+# another address (checked below), and metadata services of cloud providers.
 _NOT_PUBLIC: Final = tuple(
     ip_network(network)
     for network in (
@@ -286,7 +289,7 @@ _COMPATIBLE: Final = IPv6Network("::/96")  # IPv4-compatible, and ::1
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is anybody's to call, and not within a network: also when it wraps another one."""
+    """Return whether an address is on the public internet. An IPv6 address that wraps an IPv4 address is not."""
     try:
         parsed = ip_address(address.partition("%")[0])  # without the zone of a link-local one
     except ValueError:
@@ -298,14 +301,14 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
     if isinstance(address, IPv6Address):
         inner = _wrapped(address)
         if inner is not None:
-            return False  # nobody has to be called through a translation: there is the address itself
+            return False  # a receiver behind a translation has a direct address as well
     if not address.is_global or address.is_multicast or address.is_reserved:
         return False
     return not any(address in network for network in _NOT_PUBLIC if network.version == address.version)
 
 
 def _wrapped(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that is meant: mapped, compatible, by NAT64, 6to4 or Teredo."""
+    """Return the IPv4 address that an IPv6 address wraps: mapped, compatible, NAT64, 6to4 or Teredo."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address.sixtofour is not None:
@@ -318,10 +321,10 @@ def _wrapped(address: IPv6Address) -> IPv4Address | None:
 
 
 def check_url(url: str, *, allow_insecure: bool) -> SplitResult:
-    """The parts of a webhook's URL, if it may be one. In development (`allow_insecure`) any well-formed one may.
+    """Return the parts of a permitted webhook URL. With `allow_insecure`, every well-formed URL is permitted.
 
     Raises:
-        InvalidParamsError: it may not; the text says why.
+        InvalidParamsError: The URL is not permitted. The text says why.
     """
     parts = _split(url)
     if allow_insecure:
@@ -338,7 +341,7 @@ def check_url(url: str, *, allow_insecure: bool) -> SplitResult:
 
 
 def _split(url: str) -> SplitResult:
-    # Control characters and backslashes are read one way by some and another way by others: nobody needs them.
+    # URL parsers disagree about control characters and backslashes, and no valid URL contains them.
     if any(ord(character) <= 0x20 or character in "\\\x7f" for character in url):
         raise _refused("Webhook URL is not well-formed")
     try:
@@ -369,7 +372,7 @@ def _is_literal(host: str) -> bool:
 
 
 def _is_odd_number(host: str) -> bool:
-    """Whether it is an IPv4 address in a way that only C libraries understand: 2130706433, 0x7f.1, 017700000001."""
+    """Return whether only C libraries read the host as an IPv4 address: 2130706433, 0x7f.1, 017700000001."""
     if _is_literal(host):
         return False
     last = host.rstrip(".").rpartition(".")[2]

@@ -1,7 +1,7 @@
-"""Signed notifications, as Standard Webhooks has them: who wrote it, what was written, and when.
+"""Signatures of notifications by the Standard Webhooks specification: sender, content and time.
 
-Signed is `{webhook-id}.{webhook-timestamp}.{body}`, with HMAC-SHA256. The receiver needs the same secret; libraries for
-Standard Webhooks in other languages read what is written here.
+The signed text is `{webhook-id}.{webhook-timestamp}.{body}`, with HMAC-SHA256. The receiver needs the same secret.
+Libraries for Standard Webhooks in other languages verify these signatures.
 """
 
 import base64
@@ -17,19 +17,19 @@ TIMESTAMP_HEADER: Final = "webhook-timestamp"
 SIGNATURE_HEADER: Final = "webhook-signature"
 PREFIX: Final = "whsec_"
 TOLERANCE: Final = 300.0  # seconds
-MIN_SECRET: Final = 24  # bytes, as Standard Webhooks asks for
-MAX_SIGNATURES: Final = 16  # that are looked at: a sender who changes its secret sends two
+MIN_SECRET: Final = 24  # bytes, required by Standard Webhooks
+MAX_SIGNATURES: Final = 16  # signatures that are compared: a sender that rotates its secret sends two
 
 
 class WebhookVerificationError(ValueError):
-    """What came in was not signed with this secret, or not just now."""
+    """The notification is not signed with this secret, or its timestamp is out of tolerance."""
 
 
 def parse_secret(text: str) -> bytes:
-    """The key that a secret stands for: `whsec_` and base64, of at least 24 bytes.
+    """Return the key of a secret: `whsec_` and the base64 of at least 24 bytes.
 
     Raises:
-        ValueError: it is none; the text does not repeat it.
+        ValueError: The secret is invalid. The text does not repeat it.
     """
     encoded = text.removeprefix(PREFIX)
     try:
@@ -42,7 +42,7 @@ def parse_secret(text: str) -> bytes:
 
 
 def sign(key: bytes, event_id: str, timestamp: int, body: bytes) -> str:
-    """One signature, as it stands in the header."""
+    """Return one signature in the form of the header."""
     content = f"{event_id}.{timestamp}.".encode() + body
     digest = hmac.new(key, content, hashlib.sha256).digest()
     return "v1," + base64.b64encode(digest).decode()
@@ -56,19 +56,19 @@ def verify_webhook(
     tolerance: float = TOLERANCE,
     now: float | None = None,
 ) -> str:
-    """The id of a notification that was signed with this secret within the last minutes.
+    """Return the id of a notification that was signed with this secret within the last minutes.
 
-    Deliveries are repeated when an answer is lost: a receiver that has seen the id before answers 200 and does nothing.
+    A delivery is repeated if its response is lost. A receiver that has seen the id before answers 200 and does nothing.
 
     Args:
         secret: The sender's `webhook_secret`.
-        headers: Of the request; in any case.
-        body: As it came in, byte for byte.
-        tolerance: Seconds by which the sender's clock may differ, either way; what is older is a replay.
-        now: The time, for tests.
+        headers: The headers of the request, with names in any case.
+        body: The body of the request, byte for byte.
+        tolerance: Seconds by which the sender's clock may differ, either way. Older notifications are replays.
+        now: The current time, for tests.
 
     Raises:
-        WebhookVerificationError: answer 401, and act on nothing of it.
+        WebhookVerificationError: The signature is invalid or too old. Answer 401 and ignore the notification.
 
     Example:
         >>> from apcore_a2a.webhooks import verify_webhook
@@ -92,12 +92,12 @@ def verify_webhook(
     if now is None:
         now = time.time()
     expected = sign(parse_secret(secret), event_id, timestamp, body).encode()
-    # Every one is compared, in constant time: how long it takes says nothing of how much of it was right.
+    # All signatures are compared, in constant time, so that the duration reveals nothing about a partial match.
     matches = False
     for signature in signatures.split(" ")[:MAX_SIGNATURES]:
         matches |= hmac.compare_digest(expected, signature.encode())
     if not matches:
-        raise WebhookVerificationError("the signature is not of this secret and this body")
+        raise WebhookVerificationError("the signature does not match this secret and this body")
     if abs(now - timestamp) > tolerance:
         raise WebhookVerificationError("the notification is too old, or a clock is wrong")
     return event_id

@@ -190,13 +190,13 @@ async def test_a_message_that_waits_here_for_a_task_that_is_taken_over_here_is_r
         sending = asyncio.create_task(User(engine).send("next", task_id=task.id))
         await settle()
         told = Gate()
-        tell = engine._intake.conversations.tell
+        add_history = engine._intake.conversations.add_history
 
-        async def tell_late(call: Call, context: CallContext) -> None:
+        async def add_late(call: Call, context: CallContext) -> None:
             await told.stand()
-            await tell(call, context)
+            await add_history(call, context)
 
-        engine._intake.conversations.tell = tell_late  # type: ignore[method-assign]  # the store takes its time
+        engine._intake.conversations.add_history = add_late  # type: ignore[method-assign]  # the store is slow
         disk.replicas.dead.add("dead")
         await disk.replicas.renews()
         await told.reached()

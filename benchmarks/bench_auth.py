@@ -1,4 +1,4 @@
-"""What it costs to know who is calling: a token for the first time, the same token again, an API key, the whole door.
+"""The cost of authentication: a token for the first time, the same token again, an API key, the whole middleware.
 
 python -m benchmarks.bench_auth
 
@@ -50,8 +50,8 @@ async def p50(work: Callable[[int], Awaitable[object]], rounds: int = ROUNDS) ->
     return statistics.median(taken) * 1e6
 
 
-async def nothing(*arguments: Any) -> Any:  # Any: it stands for everything around the door
-    """The application behind the door."""
+async def nothing(*arguments: Any) -> Any:  # Any: it stands for everything around the middleware
+    """The application behind the middleware."""
 
 
 async def measure_tokens(key: Any, alg: str) -> None:
@@ -61,11 +61,11 @@ async def measure_tokens(key: Any, alg: str) -> None:
     again = await p50(lambda number: identify(auth, shown[-1]))
     headers = [(b"authorization", shown[-1]["authorization"].encode()), (b"content-type", b"application/json")]
     scope: Any = {"type": "http", "method": "POST", "path": "/", "headers": headers}
-    door = AuthMiddleware(nothing, auth)
-    whole = await p50(lambda number: door(scope, nothing, nothing))
+    middleware = AuthMiddleware(nothing, auth)
+    whole = await p50(lambda number: middleware(scope, nothing, nothing))
     verdict = "met" if again < LIMIT else "not met"
     print(f"{alg}, first time    {first:7.1f} µs")
-    print(f"{alg}, seen before   {again:7.1f} µs (limit {LIMIT:g}: {verdict}); the whole door {whole:.1f} µs")
+    print(f"{alg}, seen before   {again:7.1f} µs (limit {LIMIT:g}: {verdict}); the whole middleware {whole:.1f} µs")
 
 
 async def main() -> None:

@@ -29,7 +29,7 @@ HOSTS: Final = "../http/middleware.py"
 ROUTES: Final = "../app/routes.py"
 SIGNING: Final = "../app/signing.py"
 CERTIFICATES: Final = "client_certificates.py"
-HANDED_ON: Final = "../http/middleware.py"
+MIDDLEWARE: Final = "../http/middleware.py"
 _START: Final = "        super().__init__(*args, **kwargs)\n"
 
 
@@ -147,7 +147,7 @@ MUTANTS: Final = (
     Mutant(
         "a name with a dot is not this machine's",
         HOSTS,
-        'return "." not in name or name.endswith(NOBODYS)',
+        'return "." not in name or name.endswith(PRIVATE_SUFFIXES)',
         "return True",
         ORIGINS,
     ),
@@ -184,21 +184,21 @@ MUTANTS: Final = (
     # ---- certificates
     Mutant(
         "a certificate is not claimed in a header",
-        HANDED_ON,
+        MIDDLEWARE,
         '[pair for pair in scope["headers"] if pair[0] != HEADER]',
         'list(scope["headers"])',
         TLS,
     ),
     Mutant(
         "only a trusted proxy hands certificates on",
-        HANDED_ON,
+        MIDDLEWARE,
         "!= HEADER]\n        if peer is not None and peer[0] in self._proxies:",
         "!= HEADER]\n        if True:",
         TLS,
     ),
     Mutant(
         "a proxy's own certificate is nobody's",
-        HANDED_ON,
+        MIDDLEWARE,
         "!= HEADER]\n        if peer is not None and peer[0] in self._proxies:",
         "!= HEADER]\n        if False:",
         TLS,
@@ -261,7 +261,11 @@ MUTANTS: Final = (
         HANDSHAKES,
     ),
     Mutant(
-        "a renewed certificate is shown", "../http/server/tls.py", "if stamps == self._seen:", "if True:", HANDSHAKES
+        "a renewed certificate is shown",
+        "../http/server/tls.py",
+        "if fingerprints == self._seen:",
+        "if True:",
+        HANDSHAKES,
     ),
     Mutant(
         "half a renewal changes nothing",

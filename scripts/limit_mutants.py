@@ -14,7 +14,6 @@ QUOTAS: Final = (
 BUCKETS: Final = "../http/rate_limit.py"
 PROXIES: Final = "../http/middleware.py"
 CONTEXT: Final = "../engine/context.py"
-MOMENTS: Final = "../http/rate_limit.py"
 STORED: Final = "../engine/stored_limits.py"
 ROUTES: Final = "../app/routes.py"
 _ROOM: Final = "        if self._has_all(quota_key):\n            raise"
@@ -26,23 +25,21 @@ LIMITS: Final = (
     Mutant(
         "a bucket holds no more than its burst",
         BUCKETS,
-        "max(found.moment, now)",
-        "found.moment or now",
+        "max(slot.full_at, now)",
+        "slot.full_at or now",
         RATES,
     ),
-    Mutant(
-        "the fullest bucket is forgotten", MOMENTS, "moments.index(min(moments))", "moments.index(max(moments))", RATES
-    ),
+    Mutant("the fullest bucket is forgotten", BUCKETS, "times.index(min(times))", "times.index(max(times))", RATES),
     Mutant(
         "a bucket is its caller's alone",
-        MOMENTS,
+        BUCKETS,
         "if tag in tags:\n            place = tags.index(tag)",
         "if any(tags):\n            place = 0",
         RATES,
     ),
     Mutant(
         "workers count together",
-        MOMENTS,
+        BUCKETS,
         "mmap.mmap(-1, self._rows * _ROW.size)",
         "bytearray(self._rows * _ROW.size)",
         RATES,

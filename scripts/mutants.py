@@ -149,7 +149,7 @@ MUTANTS: Final = (
         "../app/access.py",
         "if name_text in headers and name_text in self._credential_headers:",
         "if False:",
-        f"{HOSTILE} tests/auth/test_door.py",
+        f"{HOSTILE} tests/auth/test_auth_middleware.py",
     ),
     Mutant(
         "the door stands before REST",

@@ -8,11 +8,11 @@ INTERVAL: Final = 60.0  # seconds between two lines about the same
 MAX_LINES: Final = 100  # in that time
 
 
-class OnceAMinute:
+class LogThrottle:
     """Says whether a line is due.
 
     Example:
-        >>> lines = OnceAMinute(clock=lambda: 0.0)
+        >>> lines = LogThrottle(clock=lambda: 0.0)
         >>> [lines.is_due("ada is refused"), lines.is_due("ada is refused"), lines.is_due("bob is refused")]
         [True, False, True]
     """

@@ -30,7 +30,7 @@ SERVE = """
 from apcore_a2a import TLS, serve
 from apcore_a2a.http.server import tls
 
-tls.LOOK_INTERVAL = 0.05
+tls.POLL_INTERVAL = 0.05
 
 async def echo(text: str) -> str:
     return text
@@ -323,13 +323,13 @@ def test_files_are_read_again_only_when_they_have_changed(authority: Authority, 
     link.symlink_to(certificate)
     context = RenewedContext(TLSFiles(certfile=str(link), keyfile=key))
     first = context.current
-    context.look()
+    context.reload_if_changed()
     assert context.current is first
     other = tmp_path / "other.pem"
     shutil.copy(certificate, other)
     link.unlink()
     link.symlink_to(other)  # as Kubernetes changes what a secret says
-    context.look()
+    context.reload_if_changed()
     assert context.current is not first
 
 
@@ -343,6 +343,6 @@ def test_the_authorities_of_callers_are_renewed_as_well(authority: Authority, tm
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other")
     shutil.copy(other.pem, trusted)
-    context.look()
+    context.reload_if_changed()
     (left,) = context.current.get_ca_certs(binary_form=True)
     assert left == ssl.PEM_cert_to_DER_cert(other.ca.cert_pem.bytes().decode())

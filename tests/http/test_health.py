@@ -44,13 +44,13 @@ async def test_health_says_what_troubles_the_store(path: str) -> None:
 
 
 async def test_however_many_ask_the_store_is_asked_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "ASKED_EVERY", 3600)
+    monkeypatch.setattr(health, "CHECK_INTERVAL", 3600)
     store = Counted()
     async with browsing(await async_serve(registry(), task_store=store)) as client:
         for _ in range(20):
             assert (await client.get("/health")).status_code == 200
     assert store.asked == 1
-    monkeypatch.setattr(health, "ASKED_EVERY", 0)
+    monkeypatch.setattr(health, "CHECK_INTERVAL", 0)
     async with browsing(await async_serve(registry(), task_store=store)) as client:
         await client.get("/health")
         store.reason = "gone"

@@ -8,14 +8,14 @@ import pytest
 from apcore_a2a.agent import Caller
 from apcore_a2a.app.serve import ServeOptions, build
 from apcore_a2a.engine.context import live_quota_key
-from apcore_a2a.http.rate_limit import PLACES, SharedMoments, TokenBuckets
+from apcore_a2a.http.rate_limit import PLACES, SharedBuckets, TokenBuckets
 from apcore_a2a.settings import Limits
 from tests.fakes import COMPLETED, Gate, ScriptedAgent
 from tests.interaction.serving import CARD
 from tests.processes import running
 
 V1 = {"A2A-Version": "1.0"}
-GET = {"jsonrpc": "2.0", "id": 7, "method": "GetTask", "params": {"id": "nobody"}}
+GET = {"jsonrpc": "2.0", "id": 7, "method": "GetTask", "params": {"id": "unknown"}}
 SLOW = 0.001  # requests a second: what is empty stays so for the time of a test
 
 
@@ -89,23 +89,23 @@ def test_only_so_many_buckets_are_kept_and_the_fullest_go() -> None:
         assert buckets.take("eve") == 0
     for number in range(1_000):
         assert buckets.take(f"caller {number}") == 0
-    assert buckets.take("eve") == 0  # who has asked most is not forgotten for those who ask once
+    assert buckets.take("eve") == 0  # the bucket that is most used is kept, and those that were used once are evicted
     assert buckets.take("eve") > 0
 
 
-def test_a_moment_is_that_of_its_name_alone() -> None:
-    moments = SharedMoments(1_000)
+def test_a_shared_bucket_belongs_to_its_name_alone() -> None:
+    buckets = SharedBuckets(1_000)
     names = [f"caller {number}" for number in range(300)]
     for number, name in enumerate(names, 1):
-        moments.write(moments.find(name), float(number))
+        buckets.write(buckets.find(name), float(number))
     for number, name in enumerate(names, 1):
-        assert moments.find(name).moment in (0.0, float(number))
-    kept = sum(moments.find(name).moment > 0 for name in names)
+        assert buckets.find(name).full_at in (0.0, float(number))
+    kept = sum(buckets.find(name).full_at > 0 for name in names)
     assert kept > 290  # a row that was full has forgotten the others
-    assert moments.find("nobody").moment == 0
-    for name in ("caller 299", "half a character \ud800"):
-        moments.write(moments.find(name), 5.0)
-        assert moments.find(name).moment == 5.0
+    assert buckets.find("unknown").full_at == 0
+    for name in ("caller 299", "lone surrogate \ud800"):
+        buckets.write(buckets.find(name), 5.0)
+        assert buckets.find(name).full_at == 5.0
 
 
 FORKED = """

@@ -19,7 +19,7 @@ from apcore_a2a.agent import Caller
 from apcore_a2a.auth.authenticator import BEARER, SYSTEM, outside_type, to_names
 from apcore_a2a.auth.keys import ALGORITHMS, IssuerKeys, VerificationKeys, import_keys
 from apcore_a2a.errors import A2AError, OverloadedError
-from apcore_a2a.log_throttle import OnceAMinute
+from apcore_a2a.log_throttle import LogThrottle
 from apcore_a2a.protocol.decoding import check_and_decode, decode
 
 logger = logging.getLogger(__name__)
@@ -232,7 +232,7 @@ class JWTAuthenticator:
         self._mapping = claim_mapping or _DEFAULT
         self._issuer = checks.get("issuer")
         self._required = _required_claims(self._mapping.id, checks)
-        self._refusals = OnceAMinute()  # lines of the log
+        self._refusals = LogThrottle()  # lines of the log
         self._keys: VerificationKeys | None = None
         self._issuer_keys: IssuerKeys | None = None
         self._discovers = False

@@ -38,9 +38,9 @@ from apcore_a2a.web import NO_STORE, SAFE
 logger = logging.getLogger(__name__)
 
 BODY_DEADLINE: Final = 30.0
-READ_ON_BYTES: Final = 256 * 1024 * 1024  # of a refused body, read so that its sender sees the answer: see `refuse`
-READ_ON_SECONDS: Final = 10.0
-READ_ON_PAUSE: Final = 2.0  # seconds without a byte, after which nothing more is waited for
+DRAIN_BYTES: Final = 256 * 1024 * 1024  # of a refused body, read so that its sender sees the answer: see `refuse`
+DRAIN_SECONDS: Final = 10.0
+DRAIN_PAUSE: Final = 2.0  # seconds without a byte, after which nothing more is waited for
 PIECE: Final = 64 * 1024  # bytes of a large event that are written at once
 LARGE: Final = 1024 * 1024  # bytes of an event that is not encoded on the loop
 MAX_KEY: Final = 256  # characters of an Idempotency-Key
@@ -63,7 +63,7 @@ Locate = Callable[[AgentCard, Scope, str], AgentCard]
 """From a card, a request and the version that it speaks, to the card as it is told there."""
 
 
-def as_it_is(card: AgentCard, scope: Scope, version: str) -> AgentCard:
+def unchanged_card(card: AgentCard, scope: Scope, version: str) -> AgentCard:
     """The card of an agent that knows its address; others say on a card where it was asked for."""
     return card
 
@@ -189,14 +189,16 @@ _DIALECTS: Final[dict[bytes | None, Dialect]] = {version.encode(): dialect for v
 _CARRIED: Final = frozenset(
     {b"traceparent", b"tracestate", b"a2a-extensions", b"x-a2a-extensions", b"idempotency-key", b"last-event-id"}
 )
-_ANYONE: Final = Caller()
-_ELSEWHERE: Final = Traffic()  # for a binding that is used without the application around it
+_ANONYMOUS: Final = Caller()
+_UNSHARED_TRAFFIC: Final = Traffic()  # for a binding that is used without the application around it
 
 
 def inbound(scope: Scope) -> Inbound:
     """The request as the bindings see it; the caller is whom the authentication found, else anonymous."""
-    caller = scope.get("a2a.caller", _ANYONE)
-    return Inbound(dict(scope["headers"]), scope["query_string"], caller, scope.get(KEY, _ELSEWHERE), client_of(scope))
+    caller = scope.get("a2a.caller", _ANONYMOUS)
+    return Inbound(
+        dict(scope["headers"]), scope["query_string"], caller, scope.get(KEY, _UNSHARED_TRAFFIC), client_of(scope)
+    )
 
 
 def path_of(scope: Scope) -> str:
@@ -298,19 +300,19 @@ async def refuse(refused: HTTPError, body: bytes, receive: Receive, send: Send, 
     start = [(b"content-type", media), (b"content-length", length), *SAFE, *NO_STORE, *refused.headers]
     await send({"type": "http.response.start", "status": refused.status, "headers": start})
     await send({"type": "http.response.body", "body": body, "more_body": True})
-    await _read_on(receive)
+    await _drain_body(receive)
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _read_on(receive: Receive) -> None:
+async def _drain_body(receive: Receive) -> None:
     """Throw away what is left of a body: so many bytes, for so long, at most."""
     now = asyncio.get_running_loop().time
-    end = now() + READ_ON_SECONDS
+    end = now() + DRAIN_SECONDS
     size = 0
     is_last = False
     try:
-        while not is_last and size < READ_ON_BYTES and now() < end:
-            chunk, is_last = await within(READ_ON_PAUSE, _receive_chunk(receive))
+        while not is_last and size < DRAIN_BYTES and now() < end:
+            chunk, is_last = await within(DRAIN_PAUSE, _receive_chunk(receive))
             size += len(chunk)
     except (TimeoutError, HTTPError):
         logger.debug("the sender of a refused body stopped or left")

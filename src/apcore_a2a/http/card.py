@@ -60,7 +60,7 @@ def _form(body: bytes, modified: float) -> _Form:
     return _Form(body, headers, etag, date)
 
 
-async def _hand_out(form: _Form, request: Inbound, send: Send) -> None:
+async def _send_form(form: _Form, request: Inbound, send: Send) -> None:
     if form.is_known(request):
         await send({"type": "http.response.start", "status": 304, "headers": [*form.headers, *SAFE]})
         await send({"type": "http.response.body", "body": b""})
@@ -136,7 +136,7 @@ class CardEndpoint:
         request = inbound(scope)
         forms = self._encoded(scope)
         form = forms[self._choose(scope["path"], request.version())]
-        await _hand_out(form, request, send)
+        await _send_form(form, request, send)
 
     def _encoded(self, scope: Scope) -> dict[str, _Form]:
         """The card in every form, for the address at which it was asked for."""
@@ -215,7 +215,7 @@ class KeysEndpoint:
         self._form = _form(keys, time.time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _hand_out(self._form, inbound(scope), send)
+        await _send_form(self._form, inbound(scope), send)
 
 
 # ---- the card as a page ---------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 HEALTH: Final = "/health"
 LIVE: Final = "/health/live"
 READY: Final = "/health/ready"
-ASKED_EVERY: Final = 1.0  # seconds
+CHECK_INTERVAL: Final = 1.0  # seconds
 PATIENCE: Final = 2.0  # seconds for the store's answer
 NO_THREADS: Final = "Every thread is held by a function that does not return"
 NO_ANSWER: Final = "The task store does not answer"
@@ -42,14 +42,14 @@ class HealthEndpoint:
         self._count_modules = count_modules
         self._started = time.monotonic()
         self._asking = asyncio.Lock()
-        self._asked = -ASKED_EVERY  # when the store was asked
+        self._asked = -CHECK_INTERVAL  # when the store was asked
         self._said = ""  # and what it said
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if path_of(scope) == LIVE:
             await self._say_alive(send)
             return
-        reason = await self._trouble()
+        reason = await self._problem()
         if reason:
             await _say_unhealthy(send, reason)
             return
@@ -69,7 +69,7 @@ class HealthEndpoint:
     def _uptime(self) -> float:
         return round(time.monotonic() - self._started, 3)
 
-    async def _trouble(self) -> str:
+    async def _problem(self) -> str:
         """What is wrong, for everybody to see; empty if nothing is."""
         if self._engine.draining:
             return "shutting down"
@@ -80,7 +80,7 @@ class HealthEndpoint:
             return known
         async with self._asking:  # who comes while the store is asked gets the same answer
             now = time.monotonic()
-            if now - self._asked >= ASKED_EVERY:
+            if now - self._asked >= CHECK_INTERVAL:
                 self._said = await self._ask_store()
                 self._asked = time.monotonic()
             return self._said

@@ -18,7 +18,6 @@ from apcore_a2a.http.asgi import (
     HTTPError,
     Inbound,
     Locate,
-    as_it_is,
     error_headers,
     inbound,
     internal,
@@ -26,6 +25,7 @@ from apcore_a2a.http.asgi import (
     refuse,
     respond,
     send_stream,
+    unchanged_card,
 )
 from apcore_a2a.http.traffic import MAX_BODY
 from apcore_a2a.protocol import jsonrpc
@@ -40,7 +40,7 @@ class JSONRPCBinding:
     """Serves an engine over JSON-RPC 2.0."""
 
     def __init__(
-        self, engine: Engine, *, locate: Locate = as_it_is, max_values: int = MAX_VALUES, max_body: int = MAX_BODY
+        self, engine: Engine, *, locate: Locate = unchanged_card, max_values: int = MAX_VALUES, max_body: int = MAX_BODY
     ) -> None:
         self._engine = engine
         self._locate = locate
@@ -80,7 +80,7 @@ class JSONRPCBinding:
             reply = jsonrpc.format_error(id, request.encode_error(known, dialect or request.error_dialect()))
             if isinstance(known, OverloadedError):
                 request.note_refusal(known)
-            await _answer_error(send, known, reply, as_event=_is_told_as_event(request, dialect, operation))
+            await _answer_error(send, known, reply, as_event=_expects_event_stream(request, dialect, operation))
         else:
             if SHAPES[operation].streams:
                 await send_stream(result, receive, send, dialect, head=jsonrpc.result_head(id), tail=b"}")
@@ -105,7 +105,7 @@ async def _answer_error(send: Send, error: A2AError, reply: bytes, *, as_event: 
         await respond(send, 200, reply, headers=error_headers(error))
 
 
-def _is_told_as_event(request: Inbound, dialect: Dialect | None, operation: Operation | None) -> bool:
+def _expects_event_stream(request: Inbound, dialect: Dialect | None, operation: Operation | None) -> bool:
     """Whether the client looks for an error where it would look for the first event."""
     if dialect is None or operation is None or not dialect.RULES.stream_errors_as_events:
         return False

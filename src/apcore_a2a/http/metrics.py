@@ -81,7 +81,7 @@ _HELP: Final = {
 }
 # Of several workers, that of the one with most is shown; all other figures are added up. What is stored, and what of it
 # waits for webhooks, is in the store that they share: each of them sees all of it.
-_OF_THE_WORST: Final = frozenset(
+_MAXIMUM_OF_WORKERS: Final = frozenset(
     {
         "loop_lag_seconds_max",
         "loop_lag_seconds_max_last_minute",
@@ -109,7 +109,7 @@ def make_board(workers: int) -> MetricsBoard:
     return MetricsBoard(workers, len(_HELP))
 
 
-def forget_gauges(board: MetricsBoard, worker: int) -> None:
+def reset_gauges(board: MetricsBoard, worker: int) -> None:
     """Take down what a worker that has ended says of now; what it has counted stays."""
     row = board.read(worker)
     kept: list[float] = []
@@ -214,7 +214,7 @@ class Metrics(Observer):
         self._board.write(self._worker, list(own.values()))
         values: dict[str, float] = {}
         for name, column in zip(_HELP, zip(*self._board.read_all(), strict=True), strict=True):
-            value = max(column) if name in _OF_THE_WORST else sum(column)
+            value = max(column) if name in _MAXIMUM_OF_WORKERS else sum(column)
             values[name] = int(value) if value.is_integer() else value  # the board has no whole numbers
         return values
 
@@ -274,7 +274,7 @@ class Metrics(Observer):
 # Whatever runs on the loop without waiting delays everybody by as long as it takes. The wall clock also counts the time
 # in which the machine did something else; the time on the processor counts only our own.
 
-EVERY: Final = 0.1  # seconds
+LAG_INTERVAL: Final = 0.1  # seconds
 MINUTE: Final = 60.0
 
 
@@ -285,7 +285,7 @@ class LoopLag:
         self.longest = 0.0
         self.longest_on_processor = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._asked_for = 0.0  # when the timer is due, on the loop's clock
+        self._due_at = 0.0  # when the timer is due, on the loop's clock
         self._processor = 0.0  # what the loop's thread had used when it was set
         self._seconds: deque[tuple[int, float]] = deque()  # of each second of the last minute the longest
 
@@ -305,13 +305,13 @@ class LoopLag:
 
     def _set(self) -> None:
         loop = asyncio.get_running_loop()
-        self._asked_for = loop.time() + EVERY
+        self._due_at = loop.time() + LAG_INTERVAL
         self._processor = time.thread_time()
-        self._timer = loop.call_at(self._asked_for, self._measure)
+        self._timer = loop.call_at(self._due_at, self._measure)
 
     def _measure(self) -> None:
         now = asyncio.get_running_loop().time()
-        lag = max(now - self._asked_for, 0.0)
+        lag = max(now - self._due_at, 0.0)
         self.longest = max(self.longest, lag)
         # What was computed before the timer was due has delayed nobody; it is counted as far as there was a delay.
         on_processor = min(lag, time.thread_time() - self._processor)

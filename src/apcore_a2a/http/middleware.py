@@ -28,7 +28,11 @@ from apcore_a2a.web import is_loopback
 
 READS: Final = ("GET", "HEAD", "OPTIONS")
 WRONG_HOST: Final = "This server answers to localhost only; if it has another name, say so with --url (in Python: url=)"
-NOBODYS: Final = (".localhost", ".internal", ".local")  # like a name without a dot: no page of the internet has one
+PRIVATE_SUFFIXES: Final = (
+    ".localhost",
+    ".internal",
+    ".local",
+)  # like a name without a dot: no page of the internet has one
 NO_HOST: Final = "The request names no host"
 TWO_HOSTS: Final = "The request names two hosts"
 WRONG_ORIGIN: Final = (
@@ -117,7 +121,7 @@ class OriginGate:
         # Many systems have their own name at 127.0.1.1, and containers call their host host.docker.internal.
         if self._on_loopback or not name or ":" in name:
             return False
-        return "." not in name or name.endswith(NOBODYS)
+        return "." not in name or name.endswith(PRIVATE_SUFFIXES)
 
     def _is_forbidden(self, scope: Scope, host: bytes, origin: str) -> bool:
         if "*" in self._origins or origin in self._origins:

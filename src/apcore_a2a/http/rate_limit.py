@@ -5,7 +5,7 @@ moment is kept at which the bucket will be full (the generic cell rate algorithm
 caller whose moment has passed is as good as unknown.
 
 Rule: memory is bounded. Of two callers, the one whose bucket is fuller is forgotten first, which can only be to their
-good. The moments lie in memory that forked processes share, so workers of one machine count together.
+good. The times lie in memory that forked processes share, so workers of one machine count together.
 """
 
 import math
@@ -35,22 +35,22 @@ from apcore_a2a.http.asgi import client_of, error_headers, refuse_early
 # was not counted; a process that is killed in the middle leaves nobody waiting.
 
 PLACES: Final = 8
-_ROW: Final = struct.Struct(f"={PLACES}Q{PLACES}d")  # the tags of the names, then their moments; a tag of 0 is nobody
+_ROW: Final = struct.Struct(f"={PLACES}Q{PLACES}d")  # the tags of the names, then their times; a tag of 0 is nobody
 _TAG: Final = struct.Struct("=Q")
-_MOMENT: Final = struct.Struct("=d")
+_TIME: Final = struct.Struct("=d")
 _HASH: Final = struct.Struct("=QQ")
 
 
-class Found(NamedTuple):
+class Slot(NamedTuple):
     """A place in the memory: in which row, which of its places, whose it is or will be; and its moment, 0 for none."""
 
     offset: int
     place: int
     tag: int
-    moment: float
+    full_at: float
 
 
-class SharedMoments:
+class SharedBuckets:
     """Moments by name, as many as there are places."""
 
     def __init__(self, most: int) -> None:
@@ -59,7 +59,7 @@ class SharedMoments:
         # Secret: nobody can choose names that share a row, or a tag, with somebody else's.
         self._key = secrets.token_bytes(16)
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> Slot:
         """Where the moment of a name is, or would be."""
         digest = blake2b(name.encode(errors="surrogatepass"), digest_size=_HASH.size, key=self._key).digest()
         number, tag = _HASH.unpack(digest)
@@ -67,15 +67,15 @@ class SharedMoments:
         offset = number % self._rows * _ROW.size
         row = _ROW.unpack_from(self._memory, offset)
         tags = row[:PLACES]
-        moments = row[PLACES:]
+        times = row[PLACES:]
         if tag in tags:
             place = tags.index(tag)
-            return Found(offset, place, tag, moments[place])
-        return Found(offset, moments.index(min(moments)), tag, 0.0)
+            return Slot(offset, place, tag, times[place])
+        return Slot(offset, times.index(min(times)), tag, 0.0)
 
-    def write(self, found: Found, moment: float) -> None:
-        _MOMENT.pack_into(self._memory, found.offset + 8 * (PLACES + found.place), moment)
-        _TAG.pack_into(self._memory, found.offset + 8 * found.place, found.tag)
+    def write(self, slot: Slot, full_at: float) -> None:
+        _TIME.pack_into(self._memory, slot.offset + 8 * (PLACES + slot.place), full_at)
+        _TAG.pack_into(self._memory, slot.offset + 8 * slot.place, slot.tag)
 
 
 # ---- rate limit -----------------------------------------------------------------------------------------------------
@@ -83,8 +83,8 @@ class SharedMoments:
 MAX_CALLERS: Final = 100_000  # buckets kept: 1.6 MB
 TOO_MANY_OF_YOURS: Final = "You are over your limit of requests; try again later"
 TOO_MANY: Final = "The agent is over its limit of requests; try again later"
-_ANYONE: Final = Caller()
-_EVERYBODY: Final = ""  # the name of the bucket that all share
+_ANONYMOUS: Final = Caller()
+_ALL_CALLERS: Final = ""  # the name of the bucket that all share
 
 
 class Rates(Struct, frozen=True, kw_only=True):
@@ -131,17 +131,17 @@ class TokenBuckets:
         self._interval = 1 / rate  # seconds in which a bucket gains one token
         self._tolerance = (burst - 1) * self._interval
         self._clock = clock
-        self._full_at = SharedMoments(most)
+        self._buckets = SharedBuckets(most)
 
     def take(self, name: str) -> float:
         """Take a token: 0 if there was one; else nothing is taken, and the seconds until there is."""
         now = self._clock()
-        found = self._full_at.find(name)
-        full_at = max(found.moment, now)
+        slot = self._buckets.find(name)
+        full_at = max(slot.full_at, now)
         missing = full_at - now - self._tolerance
         if missing > 1e-9:  # less than a nanosecond is how numbers are rounded
             return missing
-        self._full_at.write(found, full_at + self._interval)
+        self._buckets.write(slot, full_at + self._interval)
         return 0.0
 
 
@@ -171,14 +171,14 @@ class RateLimit:
         return limited
 
     def _refused(self, scope: Scope) -> OverloadedError | None:
-        caller = scope.get("a2a.caller", _ANYONE)
+        caller = scope.get("a2a.caller", _ANONYMOUS)
         buckets = self._callers if caller.is_authenticated else self._anonymous
         if buckets is not None:
             wait = buckets.take(live_quota_key(caller, client_of(scope)))
             if wait:
                 return LimitExceededError(TOO_MANY_OF_YOURS, retry_after=math.ceil(wait))
         if self._total is not None:
-            wait = self._total.take(_EVERYBODY)
+            wait = self._total.take(_ALL_CALLERS)
             if wait:
                 return OverloadedError(TOO_MANY, retry_after=math.ceil(wait))
         return None

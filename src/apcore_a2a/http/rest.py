@@ -19,7 +19,6 @@ from apcore_a2a.http.asgi import (
     HTTPError,
     Inbound,
     Locate,
-    as_it_is,
     error_headers,
     inbound,
     internal,
@@ -29,6 +28,7 @@ from apcore_a2a.http.asgi import (
     refuse,
     respond,
     send_stream,
+    unchanged_card,
     wrong_media_type,
 )
 from apcore_a2a.http.traffic import MAX_BODY
@@ -80,7 +80,7 @@ class RESTBinding:
         self,
         engine: Engine,
         *,
-        locate: Locate = as_it_is,
+        locate: Locate = unchanged_card,
         max_values: int = MAX_VALUES,
         max_body: int = MAX_BODY,
         old_statuses: bool = False,

@@ -16,7 +16,7 @@ from apcore_a2a.agent import Caller
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.engine.context import live_quota_key, network_of
 from apcore_a2a.errors import A2AError, LimitExceededError, OverloadedError
-from apcore_a2a.log_throttle import OnceAMinute
+from apcore_a2a.log_throttle import LogThrottle
 from apcore_a2a.quota import QuotaCounter
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class Traffic:
         """It has read nearly all, or is gone."""
         self.answer_bytes -= self._unread.pop(reader, 0)
 
-    def look_at(self, reader: Reader) -> bool:
+    def has_read_more(self, reader: Reader) -> bool:
         """Whether a reader has taken anything since the last look."""
         before = self._unread.get(reader)
         left = reader.unread()
@@ -170,7 +170,7 @@ class Traffic:
 
     def _make_room(self) -> None:
         for reader in list(self._unread):
-            self.look_at(reader)
+            self.has_read_more(reader)
         while self.answer_bytes > self.max_answer_bytes and len(self._unread) > 1:  # one answer may be as it is
             slowest = next(iter(self._unread))
             self.reader_done(slowest)
@@ -196,7 +196,7 @@ class Refusals:
         self.requests = 0  # by a limit, or for want of something: 429 and 503
         self.connections = 0
         self.readers = 0
-        self._lines = OnceAMinute(clock=clock)
+        self._lines = LogThrottle(clock=clock)
 
     def refuse_request(
         self, error: A2AError, caller: Caller, peer: tuple[str, int] | None, *, reason: str = ""

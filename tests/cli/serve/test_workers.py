@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from apcore_a2a.http.metrics import Metrics, forget_gauges, make_board
+from apcore_a2a.http.metrics import Metrics, make_board, reset_gauges
 from apcore_a2a.http.traffic import Traffic
 from apcore_a2a.storage.contract import Backlog, Usage
 from tests.cli.conftest import HEARING
@@ -334,7 +334,7 @@ async def test_what_a_dead_worker_said_of_now_is_forgotten() -> None:
     board = make_board(2)
     board.write(0, [3.0] * len(board.read(0)))
     board.write(1, [5.0] * len(board.read(1)))
-    forget_gauges(board, 1)
+    reset_gauges(board, 1)
     metrics = Metrics(Traffic(), stuck_threads=lambda: 0, backlog=no_backlog, usage=no_usage)
     metrics.share(board, 0)
     values = metrics.values()

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from apcore_a2a.http.server.connection import LOOKS, GuardedProtocol
+from apcore_a2a.http.server.connection import CHECKS, GuardedProtocol
 from apcore_a2a.http.traffic import KEY, Traffic
 from tests.fakes import COMPLETED, PATIENCE, ScriptedAgent, chunk
 from tests.interaction.serving import serving
@@ -75,7 +75,7 @@ async def test_a_client_that_reads_slowly_but_steadily_gets_its_whole_answer(url
             got += len(await reader.readexactly(2**20))
         got += len(await reader.read())
     writer.transport.abort()
-    assert looks > 3 * LOOKS  # many times as long as one may read nothing
+    assert looks > 3 * CHECKS  # many times as long as one may read nothing
     assert got > SIZE
 
 

@@ -98,7 +98,7 @@ async def test_our_client_says_what_to_do_about_an_authority_it_does_not_know(au
     async with serving(AGENT, tls=authority.context()) as url, httpx.AsyncClient() as http:
         for transport in (None, http):
             async with A2AClient(url, http=transport) as agent:
-                with pytest.raises(A2AConnectionError, match="name its file in SSL_CERT_FILE"):
+                with pytest.raises(A2AConnectionError, match="set SSL_CERT_FILE to its file"):
                     await agent.agent_card
 
 

@@ -96,7 +96,7 @@ def _unusable(source: object) -> TypeError:
 #
 # - schemas are remembered, which makes a call several times as fast (see `registry_view`);
 # - there are no time limits that nobody chose: how long a task may take is the engine's to say;
-# - a module may return anything that JSON can say, not objects only (see `bare_output`);
+# - a module may return anything that JSON can say, not objects only (see `NonDictOutput`);
 # - modules that block have threads of their own, and those that never return are counted (see `blocking`);
 # - what requires approval is asked of the caller. Without a handler apcore would run it, and write a warning;
 # - it tells its ACL and its approval handler, which apcore's does only from 0.32 on.
@@ -208,7 +208,7 @@ OBJECTS: Final = (dict, Mapping, BaseModel)  # what `dict` can copy; its own fir
 PIPELINE_TAKES_OBJECTS_ONLY: Final = [int(number) for number in re.findall(r"\d+", apcore.__version__)] >= [0, 32]
 
 
-class BareOutput(dict[str, Any]):
+class NonDictOutput(dict[str, Any]):
     """An output on its way through the pipeline."""
 
     def __init__(self, value: Any) -> None:
@@ -217,7 +217,7 @@ class BareOutput(dict[str, Any]):
 
 
 def unwrap(output: Any) -> Any:
-    if isinstance(output, BareOutput):
+    if isinstance(output, NonDictOutput):
         return output.value
     return output
 
@@ -239,7 +239,7 @@ class ExecuteAny(getattr(apcore, "BuiltinExecute", object)):  # type: ignore[mis
             ctx.module = module  # what follows asks it for its schemas
         # Only what a module has returned: a stream, which has no output yet, skips the steps up to the last one.
         if result.action == "continue" and not isinstance(ctx.output, OBJECTS):
-            ctx.output = BareOutput(ctx.output)
+            ctx.output = NonDictOutput(ctx.output)
         return result
 
 
@@ -252,7 +252,7 @@ def takes_objects_only(executor: Any) -> bool:
 
 
 class OutputSchema:
-    """The schema of the output of one call; what it is not asked about a `BareOutput` is the schema's own answer."""
+    """The schema of the output of one call; what it is not asked about a `NonDictOutput` is the schema's own answer."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
@@ -260,7 +260,7 @@ class OutputSchema:
 
     def model_validate(self, value: Any, **options: Any) -> Any:
         """Compare an output with the schema; not None, which apcore does not compare either."""
-        if not isinstance(value, BareOutput):
+        if not isinstance(value, NonDictOutput):
             return self._compare(value, options)
         self._is_bare = True
         if value.value is None:

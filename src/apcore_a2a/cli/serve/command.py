@@ -39,7 +39,7 @@ from apcore_a2a.cli.serve.targets import (
     parse_target,
 )
 from apcore_a2a.cli.serve.workers import Workers
-from apcore_a2a.http.metrics import forget_gauges, make_board
+from apcore_a2a.http.metrics import make_board, reset_gauges
 from apcore_a2a.http.server.server import NotStarted, bind
 from apcore_a2a.settings import Settings
 from apcore_a2a.storage.contract import as_shared
@@ -272,7 +272,7 @@ def _run_workers(app: Application, settings: Settings, given: dict[str, Any], on
         why_not = run_at(app, settings, log_level=level, log_config=None, on_started=note_and_show, sockets=sockets)
         return _exit_code(why_not)
 
-    workers = Workers(count, serve_worker, sockets, partial(forget_gauges, board))
+    workers = Workers(count, serve_worker, sockets, partial(reset_gauges, board))
     return workers.run()
 
 

@@ -23,7 +23,7 @@ from apcore_a2a.web import NO_STORE, SAFE
 HEADER_DEADLINE: Final = 15.0
 MAX_HEADERS: Final = 64 * 1024
 STALLED: Final = 60.0  # seconds after which a client that has taken nothing of what waits for it is let go
-LOOKS: Final = 4  # how often in that time we look whether it has
+CHECKS: Final = 4  # how often in that time we look whether it has
 
 
 def _last_answer(status: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
@@ -67,12 +67,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self._guard_traffic: Traffic = self.app_state.get(KEY) or Traffic()
         self._guard_address = ""  # whose share of connections this one is
         self._guard_timer: asyncio.TimerHandle | None = None
-        self._guard_look_timer: asyncio.TimerHandle | None = None
-        self._guard_idle_looks = 0
+        self._guard_check_timer: asyncio.TimerHandle | None = None
+        self._guard_idle_checks = 0
         self._guard_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(OneWriteTransport(transport))  # type: ignore[arg-type]  # it has all that one has
+        super().connection_made(CoalescingTransport(transport))  # type: ignore[arg-type]  # it has all that one has
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.context.verify_mode is not ssl.CERT_NONE:
             # What every request of this connection has in its scope. A copy: the other connections have another.
@@ -132,7 +132,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         if self.unread():  # nearly all is read, and the rest counts as long as it waits
-            self._guard_traffic.look_at(self)
+            self._guard_traffic.has_read_more(self)
         else:
             self._guard_forget()
 
@@ -151,27 +151,27 @@ class GuardedProtocol(HttpToolsProtocol):
     def _guard_watch(self) -> None:
         """Look from now on whether the client reads, until it has read everything."""
         self._guard_forget()
-        self._guard_idle_looks = 0
-        self._guard_look_timer = self.loop.call_later(STALLED / LOOKS, self._guard_look)
+        self._guard_idle_checks = 0
+        self._guard_check_timer = self.loop.call_later(STALLED / CHECKS, self._guard_check)
         self._guard_traffic.reader_waits(self)
 
-    def _guard_look(self) -> None:
+    def _guard_check(self) -> None:
         if not self.unread():
             self._guard_forget()
             return
-        if self._guard_traffic.look_at(self):
-            self._guard_idle_looks = 0
+        if self._guard_traffic.has_read_more(self):
+            self._guard_idle_checks = 0
         else:
-            self._guard_idle_looks += 1
-        if self._guard_idle_looks >= LOOKS:
+            self._guard_idle_checks += 1
+        if self._guard_idle_checks >= CHECKS:
             self.hang_up()
         else:
-            self._guard_look_timer = self.loop.call_later(STALLED / LOOKS, self._guard_look)
+            self._guard_check_timer = self.loop.call_later(STALLED / CHECKS, self._guard_check)
 
     def _guard_forget(self) -> None:
-        if self._guard_look_timer is not None:
-            self._guard_look_timer.cancel()
-            self._guard_look_timer = None
+        if self._guard_check_timer is not None:
+            self._guard_check_timer.cancel()
+            self._guard_check_timer = None
             self._guard_traffic.reader_done(self)
 
     # ---- headers --------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ LARGE: Final = 64 * 1024  # bytes of a body that is not copied to save a call
 HEAD: Final = b"HTTP/1.1 "  # how every head begins; a body that does waits a turn as well, and nothing else happens
 
 
-class OneWriteTransport:
+class CoalescingTransport:
     """A connection's transport, for uvicorn. What is not here is the transport's own."""
 
     __slots__ = ("_head", "_sending", "_transport", "is_closing")

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 #
 # Rule: nothing is asked at a terminal. A key that needs a passphrase gets it from the settings, or is refused.
 
-LOOK_INTERVAL: Final = 5.0  # seconds between two looks at the files
+POLL_INTERVAL: Final = 5.0  # seconds between two looks at the files
 
 ClientCertificates = Literal["required", "optional"]
 """Whether a caller without a certificate gets through to the application at all."""
@@ -74,21 +74,21 @@ class RenewedContext:
 
     def __init__(self, files: TLSFiles) -> None:
         self._files = files
-        self._seen = _stamps(files)
+        self._seen = _fingerprints(files)
         self.current = server_context(files)
 
     async def watch(self) -> None:
         """Look at the files from time to time, for ever."""
         while True:
-            await asyncio.sleep(LOOK_INTERVAL)
-            await asyncio.to_thread(self.look)
+            await asyncio.sleep(POLL_INTERVAL)
+            await asyncio.to_thread(self.reload_if_changed)
 
-    def look(self) -> None:
+    def reload_if_changed(self) -> None:
         """Make the context anew, if the files have changed; connections that are open keep theirs."""
-        stamps = _stamps(self._files)
-        if stamps == self._seen:
+        fingerprints = _fingerprints(self._files)
+        if fingerprints == self._seen:
             return
-        self._seen = stamps
+        self._seen = fingerprints
         try:
             self.current = server_context(self._files)
         except (BadTLSFiles, OSError) as error:
@@ -97,19 +97,19 @@ class RenewedContext:
             logger.info("TLS certificate renewed", extra={"certificate": self._files.certfile})
 
 
-def _stamps(files: TLSFiles) -> list[tuple[int, ...]]:
+def _fingerprints(files: TLSFiles) -> list[tuple[int, ...]]:
     """What changes when a file is written, replaced, or a link leads elsewhere."""
-    stamps: list[tuple[int, ...]] = []
+    fingerprints: list[tuple[int, ...]] = []
     for path in (files.certfile, files.keyfile, files.ca_certs):
         if path is None:
             continue
         try:
             found = os.stat(path)
         except OSError:  # it is being replaced
-            stamps.append(())
+            fingerprints.append(())
         else:
-            stamps.append((found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev))
-    return stamps
+            fingerprints.append((found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev))
+    return fingerprints
 
 
 def _check_readable(path: str, what: str, flag: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from apcore_a2a.http.server.connection import LARGE, OneWriteTransport
+from apcore_a2a.http.server.connection import LARGE, CoalescingTransport
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
@@ -32,11 +32,11 @@ def recorded() -> Recorded:
 
 
 @pytest.fixture
-def transport(recorded: Recorded) -> OneWriteTransport:
-    return OneWriteTransport(cast(Any, recorded))
+def transport(recorded: Recorded) -> CoalescingTransport:
+    return CoalescingTransport(cast(Any, recorded))
 
 
-async def test_head_and_body_are_one_write(recorded: Recorded, transport: OneWriteTransport) -> None:
+async def test_head_and_body_are_one_write(recorded: Recorded, transport: CoalescingTransport) -> None:
     for body in (b"first", b"second"):
         transport.write(HEAD)
         transport.write(body)
@@ -44,7 +44,7 @@ async def test_head_and_body_are_one_write(recorded: Recorded, transport: OneWri
     assert recorded.done == [HEAD + b"first", HEAD + b"second"]
 
 
-async def test_a_large_body_is_not_copied(recorded: Recorded, transport: OneWriteTransport) -> None:
+async def test_a_large_body_is_not_copied(recorded: Recorded, transport: CoalescingTransport) -> None:
     body = b"x" * (LARGE + 1)
     transport.write(HEAD)
     transport.write(body)
@@ -52,7 +52,7 @@ async def test_a_large_body_is_not_copied(recorded: Recorded, transport: OneWrit
     assert recorded.done[1] is body
 
 
-async def test_a_head_without_a_body_waits_one_turn(recorded: Recorded, transport: OneWriteTransport) -> None:
+async def test_a_head_without_a_body_waits_one_turn(recorded: Recorded, transport: CoalescingTransport) -> None:
     transport.write(HEAD)
     assert recorded.done == []
     await asyncio.sleep(0)
@@ -62,7 +62,7 @@ async def test_a_head_without_a_body_waits_one_turn(recorded: Recorded, transpor
 
 
 async def test_what_waits_is_written_before_the_connection_closes(
-    recorded: Recorded, transport: OneWriteTransport
+    recorded: Recorded, transport: CoalescingTransport
 ) -> None:
     transport.write(HEAD)
     transport.close()

@@ -30,7 +30,7 @@ from apcore_a2a.protocol.model import (
     encode,
 )
 from apcore_a2a.storage.contract import Change, Page, Query, Store, TaskListResult
-from apcore_a2a.storage.custom import SimpleStore
+from apcore_a2a.storage.custom import TaskStoreAdapter
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from apcore_a2a.storage.postgres.store import PostgresStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
@@ -149,8 +149,8 @@ STORES = {
         lambda _, clock, tasks: PostgresStore(shared_server().url(), ttl=TTL, max_tasks=tasks, clock=clock),
         replays=True,
     ),
-    "simple": Kind(lambda *_: SimpleStore(DictStore()), retains=False),
-    "dicts": Kind(lambda *_: SimpleStore(StoreOfDicts()), retains=False),
+    "simple": Kind(lambda *_: TaskStoreAdapter(DictStore()), retains=False),
+    "dicts": Kind(lambda *_: TaskStoreAdapter(StoreOfDicts()), retains=False),
 }
 
 _ticks = count(1)

@@ -6,7 +6,7 @@ import pytest
 
 from apcore_a2a.protocol.model import Artifact, Part, PushConfig, Task, TaskState, TaskStatus
 from apcore_a2a.storage.contract import METHODS, TaskStore, missing_methods
-from apcore_a2a.storage.custom import SimpleStore
+from apcore_a2a.storage.custom import TaskStoreAdapter
 from apcore_a2a.storage.memory import InMemoryTaskStore
 from tests.requirements import requirement
 from tests.storage.contract import Clock, DictStore, timestamp
@@ -28,7 +28,7 @@ def test_the_contract_is_seven_async_methods_that_can_be_checked_at_run_time() -
 @requirement("FR-STR-003")
 def test_any_class_with_the_seven_methods_is_accepted() -> None:
     assert missing_methods(DictStore()) == []
-    SimpleStore(DictStore())
+    TaskStoreAdapter(DictStore())
 
 
 @requirement("FR-STR-003")
@@ -40,7 +40,7 @@ def test_the_methods_that_a_store_lacks_are_named() -> None:
 
     text = "Half lacks methods of TaskStore: delete, delete_push_config, get, get_push_config, list, save_push_config"
     with pytest.raises(TypeError, match=f"^{text}$"):
-        SimpleStore(Half())
+        TaskStoreAdapter(Half())
 
 
 @requirement("FR-STR-002")

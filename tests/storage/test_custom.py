@@ -9,7 +9,7 @@ from apcore_a2a.errors import StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
 from apcore_a2a.storage import custom
 from apcore_a2a.storage.contract import Query, TaskListResult, trouble_of
-from apcore_a2a.storage.custom import RESERVED, SimpleStore
+from apcore_a2a.storage.custom import RESERVED, TaskStoreAdapter
 from tests.fakes import PATIENCE
 from tests.requirements import requirement
 from tests.storage.contract import ALICE, Author, DictStore, append, assert_holds, ids, timestamp, write_task
@@ -40,7 +40,7 @@ class DurableStore(DictStore):
 @requirement("FR-STR-003")
 async def test_a_store_is_given_tasks_as_clients_see_them_but_for_one_name_in_the_metadata() -> None:
     tasks = DictStore()
-    store = SimpleStore(tasks)
+    store = TaskStoreAdapter(tasks)
     author = Author("t")
     author.task.metadata = {"mine": 1}
     await write_task(store, author, TaskState.WORKING)
@@ -60,7 +60,7 @@ async def test_a_store_is_given_tasks_as_clients_see_them_but_for_one_name_in_th
 
 async def test_saves_that_wait_for_one_another_become_one() -> None:
     tasks = GatedStore()
-    store = SimpleStore(tasks)
+    store = TaskStoreAdapter(tasks)
     author = await write_task(store, Author("t"), TaskState.WORKING)
     saves = tasks.saves
     tasks.gate.clear()
@@ -77,7 +77,7 @@ async def test_saves_that_wait_for_one_another_become_one() -> None:
 
 async def test_a_slow_save_of_one_task_holds_up_no_other() -> None:
     tasks = GatedStore()
-    store = SimpleStore(tasks)
+    store = TaskStoreAdapter(tasks)
     slow, other = await write_task(store, Author("slow")), await write_task(store, Author("other"))
     opened, shut = tasks.gate, asyncio.Event()
     tasks.gate = shut
@@ -92,7 +92,7 @@ async def test_a_slow_save_of_one_task_holds_up_no_other() -> None:
 
 async def test_a_save_under_way_does_not_bring_a_removed_task_back() -> None:
     tasks = GatedStore()
-    store = SimpleStore(tasks)
+    store = TaskStoreAdapter(tasks)
     author = await write_task(store, Author("t"), TaskState.WORKING)
     tasks.gate.clear()
     future = store.append(author.chunk("x"))
@@ -106,7 +106,7 @@ async def test_a_save_under_way_does_not_bring_a_removed_task_back() -> None:
 
 async def test_close_waits_for_the_saves_under_way() -> None:
     tasks = GatedStore()
-    store = SimpleStore(tasks)
+    store = TaskStoreAdapter(tasks)
     author = await write_task(store, Author("t"), TaskState.WORKING)
     tasks.gate.clear()
     future = store.append(author.chunk("last"))
@@ -120,9 +120,9 @@ async def test_close_waits_for_the_saves_under_way() -> None:
 
 
 async def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(custom, "LAST_SAVES", 0.01)
+    monkeypatch.setattr(custom, "CLOSE_TIMEOUT", 0.01)
     tasks = GatedStore()
-    store = SimpleStore(tasks)
+    store = TaskStoreAdapter(tasks)
     author = await write_task(store, Author("t"), TaskState.WORKING)
     tasks.gate.clear()
     future = store.append(author.chunk("last"))
@@ -135,7 +135,7 @@ async def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, cap
 
 async def test_the_task_is_saved_as_it_was_at_the_call_though_it_moves_on() -> None:
     tasks = DictStore()
-    store = SimpleStore(tasks)
+    store = TaskStoreAdapter(tasks)
     author = await write_task(store, Author("t"), TaskState.WORKING)
     future = store.append(author.chunk("written"))
     author.chunk("never written")
@@ -145,7 +145,7 @@ async def test_the_task_is_saved_as_it_was_at_the_call_though_it_moves_on() -> N
 
 async def test_a_store_that_fails_is_not_available_and_says_no_more() -> None:
     tasks = GatedStore()
-    store = SimpleStore(tasks)
+    store = TaskStoreAdapter(tasks)
     author = await write_task(store, Author("t"), TaskState.WORKING)
     rival = author.rival()
     tasks.broken = True
@@ -163,7 +163,7 @@ async def test_a_store_that_fails_is_not_available_and_says_no_more() -> None:
 
 async def test_a_creation_that_failed_leaves_its_key_free() -> None:
     tasks = GatedStore()
-    store = SimpleStore(tasks)
+    store = TaskStoreAdapter(tasks)
     tasks.broken = True
     with pytest.raises(StoreUnavailableError):
         await store.create(Author("t1").create(), key="k")
@@ -173,7 +173,7 @@ async def test_a_creation_that_failed_leaves_its_key_free() -> None:
 
 async def test_only_so_many_keys_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(custom, "MAX_KEYS", 2)
-    store = SimpleStore(DictStore())
+    store = TaskStoreAdapter(DictStore())
     for n in range(3):
         assert await store.create(Author(f"t{n}").create(), key=f"k{n}") is None
     assert await store.create(Author("again").create(), key="k2") == "t2"
@@ -189,7 +189,7 @@ async def test_a_store_that_cannot_be_read_is_not_available() -> None:
         async def list(self, context_id: str | None, cursor: str | None, limit: int) -> TaskListResult:
             raise ConnectionError
 
-    store = SimpleStore(Unreadable())
+    store = TaskStoreAdapter(Unreadable())
     for attempt in (store.check(), store.load("t", ALICE), store.page(Query(owner=ALICE, limit=1))):
         with pytest.raises(StoreUnavailableError):
             await attempt
@@ -198,7 +198,7 @@ async def test_a_store_that_cannot_be_read_is_not_available() -> None:
 @pytest.mark.parametrize("metadata", [None, {}, {RESERVED: "mine"}, {RESERVED: {"owner": ALICE}}])
 async def test_a_task_that_somebody_else_put_there_belongs_to_nobody(metadata: dict[str, object] | None) -> None:
     tasks = DictStore()
-    store = SimpleStore(tasks)
+    store = TaskStoreAdapter(tasks)
     status = TaskStatus(state=TaskState.WORKING, timestamp=timestamp())
     await tasks.save(Task(id="t", context_id="talk", status=status, metadata=metadata))
     assert await store.load("t", ALICE) is None
@@ -208,7 +208,7 @@ async def test_a_task_that_somebody_else_put_there_belongs_to_nobody(metadata: d
 
 async def test_listings_read_every_page_of_the_store() -> None:
     tasks = DictStore()
-    store = SimpleStore(tasks)
+    store = TaskStoreAdapter(tasks)
     for n in range(450):
         await write_task(store, Author(f"t{n}"))
     assert len(await ids(store, Query(owner=ALICE, limit=100))) == 450
@@ -219,7 +219,7 @@ async def test_a_cursor_that_goes_nowhere_ends_the_listing() -> None:
         async def list(self, context_id: str | None, cursor: str | None, limit: int) -> TaskListResult:
             return TaskListResult([], "again")
 
-    page = await SimpleStore(Stuck()).page(Query(owner=ALICE, limit=1))
+    page = await TaskStoreAdapter(Stuck()).page(Query(owner=ALICE, limit=1))
     assert (page.total, page.next_cursor) == (0, "")
 
 
@@ -227,13 +227,13 @@ async def test_a_cursor_that_goes_nowhere_ends_the_listing() -> None:
 
 
 def test_a_store_is_durable_if_it_says_so() -> None:
-    assert SimpleStore(DurableStore()).durable is True
-    assert SimpleStore(DictStore()).durable is False
+    assert TaskStoreAdapter(DurableStore()).durable is True
+    assert TaskStoreAdapter(DictStore()).durable is False
 
 
 async def test_a_durable_store_hands_over_what_was_running() -> None:
     tasks = DurableStore()
-    before = SimpleStore(tasks)
+    before = TaskStoreAdapter(tasks)
     author = Author("running")
     await before.create(author.create(), key="k")
     await append(before, author.work())
@@ -241,7 +241,7 @@ async def test_a_durable_store_hands_over_what_was_running() -> None:
     await write_task(before, Author("waiting"), TaskState.WORKING, TaskState.INPUT_REQUIRED)
     await before.close()
 
-    after = SimpleStore(tasks)
+    after = TaskStoreAdapter(tasks)
     [orphan] = await after.orphans()
     assert (orphan.document.task().id, orphan.epoch, orphan.run) == ("running", 2, author.run)
     assert await after.create(Author("again").create(), key="k") == "running"
@@ -253,7 +253,7 @@ async def test_a_durable_store_hands_over_what_was_running() -> None:
 
 
 async def test_a_store_that_is_not_durable_has_no_orphans() -> None:
-    store = SimpleStore(DictStore())
+    store = TaskStoreAdapter(DictStore())
     await write_task(store, Author("t"), TaskState.WORKING)
     assert await store.orphans() == []
 
@@ -270,7 +270,7 @@ class NoCoroutines(DictStore):
 
 @pytest.mark.parametrize("tasks", [WrongAnswers(), NoCoroutines()], ids=["no task", "no coroutine"])
 async def test_whatever_a_store_does_instead_nobody_waits_for_ever(tasks: DictStore) -> None:
-    store = SimpleStore(tasks)
+    store = TaskStoreAdapter(tasks)
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(StoreUnavailableError):
             await write_task(store, Author("t"), TaskState.WORKING)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from apcore_a2a.errors import A2AError
 from apcore_a2a.settings import hide_password
 from apcore_a2a.storage.contract import Store, missing_methods
-from apcore_a2a.storage.custom import SimpleStore
+from apcore_a2a.storage.custom import TaskStoreAdapter
 from apcore_a2a.storage.memory import MAX_CAPACITY, TTL, InMemoryTaskStore
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 
@@ -115,7 +115,7 @@ def choose_store(url: str | None, store: Any, retention: Retention) -> Store:  #
     missing = missing_methods(store)
     if missing:
         raise TypeError(f"task_store {type(store).__name__} lacks the methods: {', '.join(missing)}")
-    return SimpleStore(store)
+    return TaskStoreAdapter(store)
 
 
 OTHER_STORE: Final = "name another with --store (in Python: store=)"

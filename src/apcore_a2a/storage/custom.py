@@ -121,7 +121,7 @@ def unpack(task: Task | None) -> SavedTask | None:
     return SavedTask(replace(task, metadata=metadata or None), bookkeeping)
 
 
-async def ask(method: Callable[[*Arguments], Awaitable[T]], *arguments: *Arguments) -> T:
+async def call_store(method: Callable[[*Arguments], Awaitable[T]], *arguments: *Arguments) -> T:
     """Call a method of a store of yours: whatever goes wrong in it, the engine sees a store that is not available."""
     try:
         return await method(*arguments)
@@ -145,7 +145,7 @@ class PendingWebhook(Struct):
     future: "asyncio.Future[Webhook | None]"
 
 
-class SimpleWebhooks:
+class AdapterWebhooks:
     """A `WebhookStore`. `enqueue` has a webhook handed to `add` when the saves that wait are made."""
 
     def __init__(
@@ -195,12 +195,12 @@ class SimpleWebhooks:
         for webhook in self._table.listed(task_id)[:1]:
             fields = {name: getattr(webhook.config, name) for name in PushConfig.__struct_fields__}
             saved = SavedPushConfig(**fields, a2a_version=webhook.a2a_version)
-            await ask(self._tasks.save_push_config, task_id, saved)
+            await call_store(self._tasks.save_push_config, task_id, saved)
 
     async def adopt(self, saved: SavedTask) -> None:
         """Take up what an earlier process has kept: the events that come now are for it."""
         task_id = saved.task.id
-        found = await ask(self._tasks.get_push_config, task_id)
+        found = await call_store(self._tasks.get_push_config, task_id)
         if found is None or task_id in self._table.tasks:
             return
         config = PushConfig(**{name: getattr(found, name) for name in PushConfig.__struct_fields__})
@@ -208,7 +208,7 @@ class SimpleWebhooks:
         self.add(PendingWebhook(webhook, saved.bookkeeping.owner, asyncio.get_running_loop().create_future()), saved)
 
     async def of_task(self, task_id: str, owner: str) -> Sequence[Webhook] | None:
-        saved = unpack(await ask(self._tasks.get, task_id))
+        saved = unpack(await call_store(self._tasks.get, task_id))
         if saved is None or saved.bookkeeping.owner != owner:
             return None
         if self._durable and saved.state not in TERMINAL:
@@ -218,7 +218,7 @@ class SimpleWebhooks:
     async def remove(self, task_id: str, owner: str, config_id: str) -> bool:
         if await self.of_task(task_id, owner) is None or not self._table.remove(task_id, config_id):
             return False
-        await ask(self._tasks.delete_push_config, task_id)
+        await call_store(self._tasks.delete_push_config, task_id)
         await self.keep_first(task_id)
         return True
 
@@ -257,7 +257,7 @@ class SimpleWebhooks:
 # saved. It checks each waiting change against the last state that was saved, as a database would, and then saves what
 # they lead to: two saves of one task never overtake each other. That holds in one process, which is all it promises.
 
-LAST_SAVES: Final = 10.0  # seconds for a store of yours to save what is left when the agent ends
+CLOSE_TIMEOUT: Final = 10.0  # seconds for a store of yours to save what is left when the agent ends
 PAGE: Final = 200  # tasks asked for at a time
 MAX_KEYS: Final = 10_000  # idempotency keys remembered: `TaskStore` cannot be asked for one
 RUNNING: Final = (TaskState.SUBMITTED, TaskState.WORKING)
@@ -296,7 +296,7 @@ class _PendingSave(Struct):
             self.future.set_exception(error)
 
 
-class SimpleStore:
+class TaskStoreAdapter:
     """Serves the engine from any `TaskStore`, or from one whose tasks are dictionaries.
 
     A listing reads every task of its context, or every task there is.
@@ -307,7 +307,7 @@ class SimpleStore:
 
     Example:
         >>> from apcore_a2a.storage.memory import InMemoryTaskStore
-        >>> SimpleStore(InMemoryTaskStore()).durable
+        >>> TaskStoreAdapter(InMemoryTaskStore()).durable
         False
     """
 
@@ -326,7 +326,7 @@ class SimpleStore:
         self._tokens = PageTokens(secrets.token_bytes(KEY_SIZE))  # those of an earlier process are not known here
         self._last_save_failed = False
         self._webhooks = WebhookTable()
-        self.webhooks = SimpleWebhooks(self._tasks, self._webhooks, durable=self.durable, enqueue=self._enqueue)
+        self.webhooks = AdapterWebhooks(self._tasks, self._webhooks, durable=self.durable, enqueue=self._enqueue)
 
     async def open(self) -> None:
         """The store is yours to open."""
@@ -334,7 +334,7 @@ class SimpleStore:
     async def close(self) -> None:
         """Return when all is saved, or has not been for long; the store is yours to close."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + LAST_SAVES
+        end = loop.time() + CLOSE_TIMEOUT
         while self._saving and loop.time() < end:
             await asyncio.wait(self._saving.values(), timeout=end - loop.time())
         if self._saving:
@@ -342,7 +342,7 @@ class SimpleStore:
 
     async def check(self) -> None:
         """As near as the seven methods come: ask for a task that is not there."""
-        await ask(self._tasks.get, "")
+        await call_store(self._tasks.get, "")
 
     def trouble(self) -> str:
         if self._last_save_failed:
@@ -376,7 +376,7 @@ class SimpleStore:
         return self._submit(change, None)
 
     async def load(self, task_id: str, owner: str) -> Record | None:
-        saved = unpack(await ask(self._tasks.get, task_id))
+        saved = unpack(await call_store(self._tasks.get, task_id))
         if saved is None or owner not in (saved.bookkeeping.owner, ALL_OWNERS):
             return None
         return saved.to_record()
@@ -426,7 +426,7 @@ class SimpleStore:
                 orphans.append(claimed)
         # After the listing, not within it: a store need not like to be written to while it lists.
         for claimed in orphans:
-            await ask(self._tasks.save, claimed.pack())
+            await call_store(self._tasks.save, claimed.pack())
             await self.webhooks.adopt(claimed)
         return [claimed.to_record() for claimed in orphans]
 
@@ -439,8 +439,8 @@ class SimpleStore:
             return False
         self._last_saved.pop(task_id, None)
         if self._webhooks.tasks.pop(task_id, None) is not None:
-            await ask(self._tasks.delete_push_config, task_id)
-        return await ask(self._tasks.delete, task_id)
+            await call_store(self._tasks.delete_push_config, task_id)
+        return await call_store(self._tasks.delete, task_id)
 
     def _remember(self, owner: str, key: str, task_id: str) -> None:
         self._keys.pop((owner, key), None)  # to stand at the end again: the one that was used longest ago goes first
@@ -451,7 +451,7 @@ class SimpleStore:
     async def _list(self, context_id: str) -> AsyncIterator[SavedTask]:
         cursor: str | None = None
         while True:
-            result = await ask(self._tasks.list, context_id or None, cursor, PAGE)
+            result = await call_store(self._tasks.list, context_id or None, cursor, PAGE)
             for task in result.tasks:
                 saved = unpack(task)
                 if saved is not None:
@@ -500,7 +500,7 @@ class SimpleStore:
             # Taken out, and put back only after a save that went well: after one that failed, the store is asked anew.
             before = self._last_saved.pop(task_id, None)
             if before is None:
-                before = unpack(await ask(self._tasks.get, task_id))
+                before = unpack(await call_store(self._tasks.get, task_id))
             latest = before
             for save in batch:
                 if save.follows(latest):
@@ -509,7 +509,7 @@ class SimpleStore:
                 else:
                     save.resolve(StaleWriteError())
             if latest is not None and latest is not before:
-                await ask(self._tasks.save, latest.pack())
+                await call_store(self._tasks.save, latest.pack())
                 self._last_save_failed = False
         except StoreUnavailableError as error:
             self._last_save_failed = True
@@ -519,12 +519,12 @@ class SimpleStore:
         if latest is not None and latest.state not in AT_REST:
             self._last_saved[task_id] = latest
         for save in taken:
-            self._tell_webhooks(save)
+            self._add_webhook_events(save)
         for save in batch:
             save.resolve(None)
         return latest
 
-    def _tell_webhooks(self, saved: _PendingSave) -> None:
+    def _add_webhook_events(self, saved: _PendingSave) -> None:
         """There are events to be delivered, if the task has webhooks."""
         change = saved.change
         task_id = saved.task.id

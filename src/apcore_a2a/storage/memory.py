@@ -33,7 +33,7 @@ from apcore_a2a.storage.contract import (
     stored_quota_key,
 )
 from apcore_a2a.storage.cursor import KEY_SIZE, PageTokens
-from apcore_a2a.storage.owner_index import HeldBytes, Holding, OwnerIndex, StoredTask, find_page
+from apcore_a2a.storage.owner_index import HeldBytes, OwnerIndex, QuotaShare, StoredTask, find_page
 from apcore_a2a.storage.webhook_table import MemoryWebhooks, WebhookTable
 
 TTL: Final = 3600.0  # seconds
@@ -122,14 +122,16 @@ class InMemoryTaskStore:
         self._tokens = PageTokens(secrets.token_bytes(KEY_SIZE))
         self._tasks: dict[str, StoredTask] = {}
         self._indexes: dict[str, OwnerIndex] = {}  # by owner; one whose last task is gone is gone, too
-        self._holdings: dict[str, Holding] = {}  # by quota key; the same
+        self._shares: dict[str, QuotaShare] = {}  # by quota key; the same
         # The first to end is the first to expire: the ttl is one for all. Not a dictionary: to find its first key, it
         # passes all that were removed before it, which took 93 µs for each `load` in a full store of 100,000.
         self._ended: deque[StoredTask] = deque()
         self._keys: dict[tuple[str, str], str] = {}  # (owner, idempotency key) → id of the task made with it
         self._webhooks = WebhookTable(clock)
-        self._kept: dict[str, int] = {}  # by task: the bytes that are kept for its webhooks, as they were counted last
-        self.webhooks = MemoryWebhooks(self._webhooks, find=self._find_own, count_kept=self._count_kept)
+        self._webhook_bytes: dict[
+            str, int
+        ] = {}  # by task: the bytes for its webhooks, as last counted
+        self.webhooks = MemoryWebhooks(self._webhooks, find=self._find_own, recount=self._count_webhook_bytes)
         self._push_configs: dict[str, PushConfig] = {}  # of the small contract
         self._created = 0  # tasks ever created: the number of the last one
 
@@ -154,7 +156,7 @@ class InMemoryTaskStore:
             raise StaleWriteError
         index = self._indexes.get(owner)
         if index is None:  # not setdefault, which would make an index for each task and throw it away
-            index = OwnerIndex(self._holding_of(owner))
+            index = OwnerIndex(self._share_of(owner))
         share = index.share
         # The sizes spelled out, here and in `append`: a call for each would make a message 5 % dearer.
         size = len(change.memo)
@@ -167,7 +169,7 @@ class InMemoryTaskStore:
         if is_full or has_all:
             self._make_room(share, size)
         self._indexes[owner] = index  # also if it was there: it is taken out when its last task makes room
-        self._holdings[share.quota_key] = share
+        self._shares[share.quota_key] = share
         share.add()
         self._created += 1
         stored = StoredTask(task.id, owner, task.context_id, key, self._created)
@@ -180,11 +182,11 @@ class InMemoryTaskStore:
         self._write(stored, change, size)
         return None
 
-    def _holding_of(self, owner: str) -> Holding:
+    def _share_of(self, owner: str) -> QuotaShare:
         quota_key = stored_quota_key(owner)
-        share = self._holdings.get(quota_key)
+        share = self._shares.get(quota_key)
         if share is None:
-            return Holding(quota_key)
+            return QuotaShare(quota_key)
         return share
 
     def append(self, change: Change) -> None:
@@ -236,44 +238,44 @@ class InMemoryTaskStore:
             index.move_to_ended(stored)
         if stored.id in self._webhooks.tasks:
             self._webhooks.add_events(stored.id, change.events, status.state)
-            self._count_kept(stored)
+            self._count_webhook_bytes(stored)
         elif has_ended:
-            self._let_go(stored, index.share)
+            self._make_evictable(stored, index.share)
         if held.all > self._max_bytes or held_by_owner.all > self._max_bytes_per_owner:
             self._shrink(stored, index.share)
 
     # ---- what leaves -------------------------------------------------------------------------------------------------
 
-    def _let_go(self, stored: StoredTask, share: Holding) -> None:
+    def _make_evictable(self, stored: StoredTask, share: QuotaShare) -> None:
         """The task has ended, and nobody waits for its events: it may expire, or make room."""
         stored.expires = self._clock() + self._ttl
         self._ended.append(stored)
-        share.let_go(stored)
+        share.allow_eviction(stored)
         size = stored.growth + len(stored.body)
-        if self._kept:
-            size += self._kept.get(stored.id, 0)
+        if self._webhook_bytes:
+            size += self._webhook_bytes.get(stored.id, 0)
         self._held.ended += size
         share.held.ended += size
 
-    def _count_kept(self, stored: StoredTask) -> None:
+    def _count_webhook_bytes(self, stored: StoredTask) -> None:
         """What is kept for a task's webhooks has changed: count it, and see whether the task may go."""
-        before = self._kept.pop(stored.id, 0)
+        before = self._webhook_bytes.pop(stored.id, 0)
         kept = 0
         is_waiting = False
         webhooks = self._webhooks.tasks.get(stored.id)
         if webhooks is not None:
-            kept = self._kept[stored.id] = webhooks.size
+            kept = self._webhook_bytes[stored.id] = webhooks.size
             is_waiting = webhooks.is_waiting
         share = self._indexes[stored.owner].share
         if stored.expires < inf:  # until it is let go again; its entry in the queue is stale
             stored.expires = inf
-            share.call_back()
+            share.prevent_eviction()
             self._held.ended -= stored.size + before
             share.held.ended -= stored.size + before
         self._held.all += kept - before
         share.held.all += kept - before
         if stored.state in TERMINAL and not is_waiting:
-            self._let_go(stored, share)
+            self._make_evictable(stored, share)
 
     def _expire(self, limit: int = MAX_EXPIRED) -> None:
         """Let tasks go whose time is over, the first to have ended first."""
@@ -282,9 +284,9 @@ class InMemoryTaskStore:
         for _ in range(limit):
             if not ended or now < ended[0].expires < inf:  # for ever: a stale one
                 return
-            self._drop_ended(ended.popleft())
+            self._drop_if_evictable(ended.popleft())
 
-    def _make_room(self, share: Holding, size: int) -> None:
+    def _make_room(self, share: QuotaShare, size: int) -> None:
         """Let ended tasks go until one more of this size, of the quota key whose share it is, fits.
 
         Raises:
@@ -307,28 +309,28 @@ class InMemoryTaskStore:
         while held.all > for_all:
             self._evict()
 
-    def _shrink(self, written: StoredTask, share: Holding) -> None:
+    def _shrink(self, written: StoredTask, share: QuotaShare) -> None:
         """Let ended tasks go until a task that has grown fits, but never that task itself: its reader is waiting."""
         while share.held.all > self._max_bytes_per_owner and share.first_ended() not in (None, written):
             self._evict_of(share)
         while self._held.all > self._max_bytes and self._ended and self._ended[0] is not written:
-            self._drop_ended(self._ended.popleft())
+            self._drop_if_evictable(self._ended.popleft())
 
     def _evict(self) -> None:
         """Let the task go that ended first."""
         while self._ended:
-            if self._drop_ended(self._ended.popleft()):
+            if self._drop_if_evictable(self._ended.popleft()):
                 return
         raise OverloadedError(FULL, retry_after=5)
 
-    def _evict_of(self, share: Holding) -> None:
+    def _evict_of(self, share: QuotaShare) -> None:
         """Let the task go of one quota key that ended first."""
         first = share.first_ended()
         assert first is not None  # who calls has seen that there is one
         self._drop(first)
         self._sweep_stale()
 
-    def _drop_ended(self, stored: StoredTask) -> bool:
+    def _drop_if_evictable(self, stored: StoredTask) -> bool:
         """Let a task go that stood in the queue; false when the entry is stale."""
         return stored.expires < inf and self._drop(stored)
 
@@ -346,18 +348,18 @@ class InMemoryTaskStore:
         if index.is_empty:
             del self._indexes[stored.owner]
         if not index.share.tasks:
-            del self._holdings[index.share.quota_key]
+            del self._shares[index.share.quota_key]
         return True
 
-    def _release(self, stored: StoredTask, share: Holding) -> None:
+    def _release(self, stored: StoredTask, share: QuotaShare) -> None:
         """What a task has held is free again."""
-        size = stored.size + self._kept.pop(stored.id, 0)
+        size = stored.size + self._webhook_bytes.pop(stored.id, 0)
         for held in (self._held, share.held):
             held.all -= size
             if stored.expires < inf:
                 held.ended -= size
         if stored.expires < inf:
-            share.call_back()
+            share.prevent_eviction()
         stored.expires = inf  # where it still stands in a queue, its entry is stale
         stored.body = b""
         stored.memo = b""
@@ -403,7 +405,7 @@ class InMemoryTaskStore:
     async def usage(self, quota_key: str) -> Usage:
         if quota_key == ALL_OWNERS:
             return Usage(len(self._tasks), self._held.all)
-        share = self._holdings.get(quota_key)
+        share = self._shares.get(quota_key)
         if share is None:
             return Usage(0, 0)
         return Usage(share.tasks, share.held.all)

@@ -75,7 +75,7 @@ class HeldBytes(Struct):
     """Those of tasks that have ended, and may go to make room."""
 
 
-class Holding:
+class QuotaShare:
     """What one quota key has here, under all the tenants that it names. Only the store writes to it."""
 
     def __init__(self, quota_key: str) -> None:
@@ -97,7 +97,7 @@ class Holding:
         self.tasks -= 1
         self.unfinished -= 1
 
-    def let_go(self, stored: StoredTask) -> None:
+    def allow_eviction(self, stored: StoredTask) -> None:
         """A task may go from now on."""
         self.unfinished -= 1
         self._ended.append(stored)
@@ -105,7 +105,7 @@ class Holding:
         if len(self._ended) > 2 * self.tasks + 16:
             self._ended = deque(each for each in self._ended if each.expires < inf)
 
-    def call_back(self) -> None:
+    def prevent_eviction(self) -> None:
         """A task that might go may not any more."""
         self.unfinished += 1
 
@@ -121,7 +121,7 @@ class Holding:
 class OwnerIndex:
     """Which tasks an owner has: by context, and in an order from which the newest can be listed."""
 
-    def __init__(self, share: Holding) -> None:
+    def __init__(self, share: QuotaShare) -> None:
         self.share = share
         self._unfinished: dict[str, StoredTask] = {}
         self._ended: dict[str, StoredTask] = {}

@@ -56,7 +56,7 @@ class TaskWebhooks(Struct, kw_only=True):
     def is_waiting(self) -> bool:
         return any(row.webhook.is_waiting for row in self.rows.values())
 
-    def forget_delivered(self) -> None:
+    def drop_delivered(self) -> None:
         """When the task has ended and every webhook has got every event, none is needed any more."""
         if self.ended and all(row.webhook.delivered >= self.latest for row in self.rows.values()):
             self.size -= len(self.base) + sum(map(len, self.events))
@@ -134,7 +134,7 @@ class WebhookTable:
         kept.size += len(encode(config))
         kept.ended = state in TERMINAL
         self.tasks[config.task_id] = kept
-        self._enter(config.task_id, kept.rows[config.id])
+        self._schedule(config.task_id, kept.rows[config.id])
         return fresh
 
     def remove(self, task_id: str, config_id: str) -> bool:
@@ -143,7 +143,7 @@ class WebhookTable:
         if kept is None or row is None:
             return False
         kept.size -= len(encode(row.webhook.config))
-        kept.forget_delivered()
+        kept.drop_delivered()
         if not kept.rows:
             del self.tasks[task_id]
         return True
@@ -167,9 +167,9 @@ class WebhookTable:
             row.webhook = replace(row.webhook, latest=kept.latest)
             if not was_waiting:
                 row.since = now
-                self._enter(task_id, row)
+                self._schedule(task_id, row)
 
-    def _enter(self, task_id: str, row: _Row) -> None:
+    def _schedule(self, task_id: str, row: _Row) -> None:
         if len(self._due) > STALE_ENTRIES * (len(self.tasks) + 1):
             self._sweep()
         self._push(task_id, row)
@@ -196,7 +196,7 @@ class WebhookTable:
                 continue  # of a webhook as it was
             row.due = now + lease
             row.claim += 1
-            self._enter(task_id, row)  # for when the lease is over
+            self._schedule(task_id, row)  # for when the lease is over
             claimed.append(Claim(row.webhook, kept.owner, row.claim))
         return claimed
 
@@ -214,8 +214,8 @@ class WebhookTable:
             reason=report.reason,
         )
         row.due = self._clock() + report.pause
-        self._enter(config.task_id, row)
-        kept.forget_delivered()
+        self._schedule(config.task_id, row)
+        kept.drop_delivered()
         return True
 
     def failed(self, owner: str, limit: int) -> list[Webhook]:
@@ -263,18 +263,18 @@ class WebhookTable:
 
 
 class MemoryWebhooks:
-    """A `WebhookStore`. `find` gives a task of an owner, `count_kept` is told of one for which more or less is kept."""
+    """A `WebhookStore`. `find` gives a task of an owner, `recount` is told of one for which more or less is kept."""
 
     def __init__(
         self,
         table: WebhookTable,
         *,
         find: Callable[[str, str], StoredTask | None],
-        count_kept: Callable[[StoredTask], None],
+        recount: Callable[[StoredTask], None],
     ) -> None:
         self._table = table
         self._find = find
-        self._count_kept = count_kept
+        self._recount = recount
 
     async def save(self, webhook: Webhook, owner: str) -> Webhook | None:
         stored = self._find(webhook.config.task_id, owner)
@@ -282,7 +282,7 @@ class MemoryWebhooks:
             return None
         document = stored.document().body
         saved = self._table.save(webhook, owner, document=document, state=stored.state, version=stored.version)
-        self._count_kept(stored)
+        self._recount(stored)
         return saved
 
     async def of_task(self, task_id: str, owner: str) -> Sequence[Webhook] | None:
@@ -294,7 +294,7 @@ class MemoryWebhooks:
         stored = self._find(task_id, owner)
         if stored is None or not self._table.remove(task_id, config_id):
             return False
-        self._count_kept(stored)
+        self._recount(stored)
         return True
 
     async def failed(self, owner: str, limit: int) -> Sequence[Webhook]:
@@ -307,7 +307,7 @@ class MemoryWebhooks:
         stored = self._find(claim.webhook.config.task_id, claim.owner)
         if stored is None or not self._table.settle(claim, report):
             return False
-        self._count_kept(stored)
+        self._recount(stored)
         return True
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:

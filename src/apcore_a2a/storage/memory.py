@@ -1,12 +1,14 @@
-"""Tasks in memory: the default. Rule: but for listings, no operation costs more the more tasks there are.
+"""The store in memory, which is the default.
 
-A task that is running is kept as the engine's live object; one at rest as its encoded bytes, which the garbage
-collector never scans. Events are not kept: a running task's are in its log, and a finished task supersedes them. Only
-for webhooks they are, until these have got them (`webhook_table`).
+Invariant: except for listings, the cost of an operation does not depend on the number of tasks.
 
-Ended tasks stand in a queue in the order of their ends, which is the order in which they expire or make room, and in a
-second one with those of the same quota key. A task that is removed before its turn stays in the queues as a *stale*
-entry, which never expires. A task that has ended comes into the queues when no webhook waits for its events any more.
+A running task is stored as the engine's live object. A task at rest is stored as its encoded bytes, which the garbage
+collector never scans. Events are not stored, because the event log holds those of a running task, and a finished task
+replaces them. The exception are events for webhooks, which are stored until they are delivered (`webhook_table`).
+
+Ended tasks are in two queues in the order of their ends, which is the order of expiry and eviction: one queue of all
+tasks, and one of each quota key. A task enters the queues when it has ended and no webhook waits for its events. A task
+that is removed earlier leaves a *stale* entry in the queues, which never expires.
 """
 
 import secrets
@@ -40,19 +42,19 @@ TTL: Final = 3600.0  # seconds
 
 
 class MoreOptions(TypedDict, total=False):
-    """What is seldom given."""
+    """Rarely used options of `InMemoryTaskStore`."""
 
     max_tasks_per_owner: int
-    """Most tasks of one owner, whatever tenants they name; without it, as many as there may be of all."""
+    """Maximum number of tasks of one account, in all its tenants. Defaults to `max_capacity`."""
     ttl: float
     """The old name of `ttl_seconds`."""
 
 
 def read_ttl(ttl_seconds: float, more: MoreOptions) -> float:
-    """The time for which finished tasks are kept, by either of its names.
+    """Return the time for which finished tasks are stored, given by either of its names.
 
     Raises:
-        TypeError: it has both, or there is an option that does not exist.
+        TypeError: both names are given, or an option does not exist.
     """
     unknown = sorted(more.keys() - MoreOptions.__annotations__.keys())
     if unknown:
@@ -64,9 +66,9 @@ def read_ttl(ttl_seconds: float, more: MoreOptions) -> float:
     return more["ttl"]
 
 
-ANONYMOUS: Final = "anonymous"  # who owns what is put in by `save`
-MAX_EXPIRED: Final = 16  # tasks that one call lets go: however many have expired, nobody waits for all of them
-MAX_SWEPT: Final = 1_000  # tasks that a listing lets go: it looks at many anyway
+ANONYMOUS: Final = "anonymous"  # the owner of tasks stored by `save`
+MAX_EXPIRED: Final = 16  # expired tasks that one call removes: no caller waits until all of them are removed
+MAX_SWEPT: Final = 1_000  # expired tasks that a listing removes: it reads many tasks anyway
 MAX_CAPACITY: Final = 10_000  # tasks
 MAX_BYTES: Final = 256 * 1024 * 1024
 
@@ -75,14 +77,14 @@ FULL: Final = "The agent is at its limit of unfinished tasks; try again later"
 
 
 class InMemoryTaskStore:
-    """Keeps tasks in this process, the newest `max_capacity` of them, finished ones for `ttl_seconds`.
+    """Stores at most `max_capacity` tasks in this process, finished ones for `ttl_seconds`.
 
-    All together take `max_bytes` at most as JSON, those of one owner `max_bytes_per_owner` (half of that by default);
-    one owner has `max_tasks_per_owner` at most, if that is given. The finished tasks that ended first make room, and
-    when there are none, new tasks are refused. An owner is one, whatever tenants they name.
+    All tasks together take at most `max_bytes` as JSON, those of one account at most `max_bytes_per_owner` (by default
+    half of `max_bytes`). An account has at most `max_tasks_per_owner` tasks, if given. The limits count an account in
+    all its tenants. The finished tasks that ended first are evicted. If there are none, new tasks are rejected.
 
-    A conversation is the messages of the tasks in one context. An agent is told the latest `max_context_messages` of
-    it; the oldest are left out first.
+    A conversation consists of the messages of all tasks in one context. An agent receives the latest
+    `max_context_messages` of them.
 
     Example:
         >>> from apcore_a2a import InMemoryTaskStore
@@ -121,28 +123,26 @@ class InMemoryTaskStore:
         self._clock = clock
         self._tokens = PageTokens(secrets.token_bytes(KEY_SIZE))
         self._tasks: dict[str, StoredTask] = {}
-        self._indexes: dict[str, OwnerIndex] = {}  # by owner; one whose last task is gone is gone, too
-        self._shares: dict[str, QuotaShare] = {}  # by quota key; the same
-        # The first to end is the first to expire: the ttl is one for all. Not a dictionary: to find its first key, it
-        # passes all that were removed before it, which took 93 µs for each `load` in a full store of 100,000.
+        self._indexes: dict[str, OwnerIndex] = {}  # by owner, removed with the owner's last task
+        self._shares: dict[str, QuotaShare] = {}  # by quota key, removed with its last task
+        # The first to end is the first to expire, because all tasks have the same TTL. Not a dictionary: finding its
+        # first key passes all keys removed before it, which took 93 µs for each `load` in a full store of 100,000.
         self._ended: deque[StoredTask] = deque()
         self._keys: dict[tuple[str, str], str] = {}  # (owner, idempotency key) → id of the task made with it
         self._webhooks = WebhookTable(clock)
-        self._webhook_bytes: dict[
-            str, int
-        ] = {}  # by task: the bytes for its webhooks, as last counted
+        self._webhook_bytes: dict[str, int] = {}  # by task: the bytes for its webhooks, as last counted
         self.webhooks = MemoryWebhooks(self._webhooks, find=self._find_own, recount=self._count_webhook_bytes)
-        self._push_configs: dict[str, PushConfig] = {}  # of the small contract
-        self._created = 0  # tasks ever created: the number of the last one
+        self._push_configs: dict[str, PushConfig] = {}  # for the small contract `TaskStore`
+        self._created = 0  # number of tasks ever created, which is the number of the last one
 
     async def open(self) -> None:
-        """Nothing to open."""
+        """Do nothing: memory needs no opening."""
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: memory needs no closing."""
 
     async def check(self) -> None:
-        """Memory is always there."""
+        """Do nothing: memory is always available."""
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
         self._expire()
@@ -155,10 +155,10 @@ class InMemoryTaskStore:
         if task.id in self._tasks and self._find(task.id) is not None:
             raise StaleWriteError
         index = self._indexes.get(owner)
-        if index is None:  # not setdefault, which would make an index for each task and throw it away
+        if index is None:  # not setdefault, which would create and discard an index for each task
             index = OwnerIndex(self._share_of(owner))
         share = index.share
-        # The sizes spelled out, here and in `append`: a call for each would make a message 5 % dearer.
+        # The sizes are computed inline here and in `append`: a function call for each costs 5 % of a message.
         size = len(change.memo)
         if change.document is None:
             size += sum(map(len, change.events))
@@ -168,7 +168,7 @@ class InMemoryTaskStore:
         has_all = share.tasks >= self._max_tasks_per_owner or share.held.all + size > self._max_bytes_per_owner
         if is_full or has_all:
             self._make_room(share, size)
-        self._indexes[owner] = index  # also if it was there: it is taken out when its last task makes room
+        self._indexes[owner] = index  # even if it existed: evicting its last task removes it
         self._shares[share.quota_key] = share
         share.add()
         self._created += 1
@@ -190,14 +190,15 @@ class InMemoryTaskStore:
         return share
 
     def append(self, change: Change) -> None:
-        # Not by way of `_find`: a task that can be appended to has not ended, so it does not expire.
+        # Not through `_find`: only a task that has not ended accepts events, and such a task does not expire.
         stored = self._tasks.get(change.task.id)
         if stored is None or stored.owner != change.owner or stored.state in TERMINAL:
             raise StaleWriteError
-        # The first is `change.expected`, spelled out: that saves a call for every event.
+        # The first comparison is `change.expected`, inlined to save a call for every event.
         if stored.version != change.version - len(change.events) or change.epoch < stored.epoch:
             raise StaleWriteError
-        # Unfinished tasks alone are over the limit: none may grow. The end of a task is always taken: it makes room.
+        # If unfinished tasks alone exceed the limit, none of them may grow. The end of a task is always accepted,
+        # because it makes room.
         held = self._held
         if held.all - held.ended > self._max_bytes and change.task.status.state not in TERMINAL:
             raise StoreUnavailableError("The agent has no memory left for unfinished tasks; try again later")
@@ -210,7 +211,7 @@ class InMemoryTaskStore:
         self._write(stored, change, size)
 
     def _write(self, stored: StoredTask, change: Change, size: int) -> None:
-        """Make the change; `size` is what the task holds then."""
+        """Apply the change. `size` is the size of the task after it."""
         status = change.task.status
         document = change.document
         grown = size - stored.growth - len(stored.body)
@@ -244,10 +245,10 @@ class InMemoryTaskStore:
         if held.all > self._max_bytes or held_by_owner.all > self._max_bytes_per_owner:
             self._shrink(stored, index.share)
 
-    # ---- what leaves -------------------------------------------------------------------------------------------------
+    # ---- expiry and eviction -----------------------------------------------------------------------------------------
 
     def _make_evictable(self, stored: StoredTask, share: QuotaShare) -> None:
-        """The task has ended, and nobody waits for its events: it may expire, or make room."""
+        """Let a task expire or be evicted, because it has ended and no webhook waits for its events."""
         stored.expires = self._clock() + self._ttl
         self._ended.append(stored)
         share.allow_eviction(stored)
@@ -258,7 +259,7 @@ class InMemoryTaskStore:
         share.held.ended += size
 
     def _count_webhook_bytes(self, stored: StoredTask) -> None:
-        """What is kept for a task's webhooks has changed: count it, and see whether the task may go."""
+        """Count the bytes for a task's webhooks again, and update whether the task may be evicted."""
         before = self._webhook_bytes.pop(stored.id, 0)
         kept = 0
         is_waiting = False
@@ -267,7 +268,7 @@ class InMemoryTaskStore:
             kept = self._webhook_bytes[stored.id] = webhooks.size
             is_waiting = webhooks.is_waiting
         share = self._indexes[stored.owner].share
-        if stored.expires < inf:  # until it is let go again; its entry in the queue is stale
+        if stored.expires < inf:  # it becomes evictable again below; its present entry in the queue is stale
             stored.expires = inf
             share.prevent_eviction()
             self._held.ended -= stored.size + before
@@ -278,27 +279,27 @@ class InMemoryTaskStore:
             self._make_evictable(stored, share)
 
     def _expire(self, limit: int = MAX_EXPIRED) -> None:
-        """Let tasks go whose time is over, the first to have ended first."""
+        """Remove at most `limit` expired tasks, in the order of their ends."""
         ended = self._ended
         now = self._clock()
         for _ in range(limit):
-            if not ended or now < ended[0].expires < inf:  # for ever: a stale one
+            if not ended or now < ended[0].expires < inf:  # infinite: a stale entry
                 return
             self._drop_if_evictable(ended.popleft())
 
     def _make_room(self, share: QuotaShare, size: int) -> None:
-        """Let ended tasks go until one more of this size, of the quota key whose share it is, fits.
+        """Evict ended tasks until a new task of this size fits, both in the store and in the share of its quota key.
 
         Raises:
-            OverloadedError: it cannot fit beside the tasks that have not ended; then none is let go.
-                LimitExceededError if that is because of the quota key's own.
+            OverloadedError: it cannot fit beside the unfinished tasks. No task is evicted.
+            LimitExceededError: it cannot fit beside the unfinished tasks of the same quota key. No task is evicted.
         """
         held = self._held
         own = share.held
         for_all = self._max_bytes - size
         for_owner = self._max_bytes_per_owner - size
         is_share_full = own.all - own.ended > for_owner or share.unfinished >= self._max_tasks_per_owner
-        if is_share_full and share.quota_key != ANONYMOUS:  # whose share is that of many
+        if is_share_full and share.quota_key != ANONYMOUS:  # all anonymous callers have one share
             raise LimitExceededError(SHARE_FULL, retry_after=5)
         if is_share_full or held.all - held.ended > for_all:
             raise OverloadedError(FULL, retry_after=5)
@@ -310,28 +311,28 @@ class InMemoryTaskStore:
             self._evict()
 
     def _shrink(self, written: StoredTask, share: QuotaShare) -> None:
-        """Let ended tasks go until a task that has grown fits, but never that task itself: its reader is waiting."""
+        """Evict ended tasks until a task that has grown fits, but never that task, because its subscribers read it."""
         while share.held.all > self._max_bytes_per_owner and share.first_ended() not in (None, written):
             self._evict_of(share)
         while self._held.all > self._max_bytes and self._ended and self._ended[0] is not written:
             self._drop_if_evictable(self._ended.popleft())
 
     def _evict(self) -> None:
-        """Let the task go that ended first."""
+        """Evict the task that ended first."""
         while self._ended:
             if self._drop_if_evictable(self._ended.popleft()):
                 return
         raise OverloadedError(FULL, retry_after=5)
 
     def _evict_of(self, share: QuotaShare) -> None:
-        """Let the task go of one quota key that ended first."""
+        """Evict the task of one quota key that ended first."""
         first = share.first_ended()
-        assert first is not None  # who calls has seen that there is one
+        assert first is not None  # checked by the caller
         self._drop(first)
         self._sweep_stale()
 
     def _drop_if_evictable(self, stored: StoredTask) -> bool:
-        """Let a task go that stood in the queue; false when the entry is stale."""
+        """Remove a task that was in the queue. Return False if the entry is stale."""
         return stored.expires < inf and self._drop(stored)
 
     def _drop(self, stored: StoredTask) -> bool:
@@ -352,7 +353,7 @@ class InMemoryTaskStore:
         return True
 
     def _release(self, stored: StoredTask, share: QuotaShare) -> None:
-        """What a task has held is free again."""
+        """Subtract the bytes of a task from all counts."""
         size = stored.size + self._webhook_bytes.pop(stored.id, 0)
         for held in (self._held, share.held):
             held.all -= size
@@ -360,13 +361,15 @@ class InMemoryTaskStore:
                 held.ended -= size
         if stored.expires < inf:
             share.prevent_eviction()
-        stored.expires = inf  # where it still stands in a queue, its entry is stale
+        stored.expires = inf  # makes its entries in the queues stale
         stored.body = b""
         stored.memo = b""
 
     def _sweep_stale(self) -> None:
-        """An entry in the queue has become stale, where finding it would take a search."""
-        # Swept when they are the majority, so that on average each costs one look.
+        """Remove the stale entries from the queue when they are the majority.
+
+        Removing one entry would take a search. Removed in bulk, each costs a constant time on average.
+        """
         if len(self._ended) > 2 * len(self._tasks):
             self._ended = deque(stored for stored in self._ended if stored.expires < inf)
 
@@ -394,7 +397,7 @@ class InMemoryTaskStore:
         return None if stored is None else stored.record()
 
     async def events(self, task_id: str, owner: str, after: int, limit: int = ALL) -> Sequence[bytes] | None:
-        return await self.webhooks.events(task_id, owner, after, limit)  # they are kept for webhooks alone
+        return await self.webhooks.events(task_id, owner, after, limit)  # events are stored only for webhooks
 
     async def page(self, query: Query) -> Page:
         start = self._tokens.parse(query)
@@ -411,7 +414,7 @@ class InMemoryTaskStore:
         return Usage(share.tasks, share.held.all)
 
     async def orphans(self) -> list[Record]:
-        return []  # what a process leaves behind here goes with it
+        return []  # no task outlives its process
 
     async def remove(self, task_id: str, owner: str) -> bool:
         stored = self._find_own(task_id, owner)
@@ -421,10 +424,10 @@ class InMemoryTaskStore:
         self._sweep_stale()
         return True
 
-    # ---- the small contract, for code that uses the store directly ------------------------------------------------
+    # ---- the small contract TaskStore, for code that uses the store directly -----------------------------------------
 
     async def save(self, task: Task) -> None:
-        """Put a task in as it is, whatever was there; it belongs to anonymous callers.
+        """Store a task as it is, replacing any task with the same id. A new task belongs to anonymous callers.
 
         Example:
             >>> import asyncio
@@ -438,7 +441,7 @@ class InMemoryTaskStore:
         document = None
         if task.status.state in AT_REST:
             document = Document(encode(task))
-        event = b""  # events are not kept here: it stands for the step from one version to the next
+        event = b""  # a placeholder for the step to the next version: events are not stored here
         old = self._find(task.id)
         if old is None:
             new = Change(task=copy(task), owner=ANONYMOUS, version=1, events=[event], document=document)
@@ -455,21 +458,21 @@ class InMemoryTaskStore:
         self._replace(old, change)
 
     def _replace(self, old: StoredTask, change: Change) -> None:
-        # A new entry, because the old one may stand among the ended: the task may run again, or end anew.
+        # A new entry, because the old one may be in the queues of ended tasks, and the task may run or end again.
         stored = replace(old, expires=inf, body=b"", memo=b"", growth=0)
         self._tasks[old.id] = stored
         index = self._indexes[old.owner]
         index.remove(old)
         self._release(old, index.share)
         index.add(stored)
-        size = 0  # of a task at work; as anywhere here, its events are counted, and it has none
+        size = 0  # for a running task the sizes of its events are counted, and this one has none
         if change.document is not None:
             size = len(change.document.body)
         self._write(stored, change, size)
         self._sweep_stale()
 
     async def get(self, task_id: str) -> Task | None:
-        """A copy of the task; None if there is none.
+        """Return a copy of the task, or None.
 
         Example:
             >>> import asyncio
@@ -480,7 +483,7 @@ class InMemoryTaskStore:
         return None if stored is None else stored.document().task()
 
     async def list(self, context_id: str | None = None, cursor: str | None = None, limit: int = 50) -> TaskListResult:
-        """One page of the tasks of anonymous callers, the newest first.
+        """Return one page of the tasks of anonymous callers, newest first.
 
         Example:
             >>> import asyncio
@@ -492,7 +495,7 @@ class InMemoryTaskStore:
         return TaskListResult([record.document.task() for record in page.records], page.next_cursor or None)
 
     async def delete(self, task_id: str) -> bool:
-        """Forget a task, whoever's it is; whether there was one.
+        """Remove a task of any owner and return whether it existed.
 
         Example:
             >>> import asyncio
@@ -503,7 +506,7 @@ class InMemoryTaskStore:
         return stored is not None and await self.remove(task_id, stored.owner)
 
     async def save_push_config(self, task_id: str, config: PushConfig) -> None:
-        """Keep the webhook of a task, in the place of an earlier one.
+        """Store the webhook of a task, replacing an earlier one.
 
         Example:
             >>> async def main(store: InMemoryTaskStore) -> None:
@@ -512,7 +515,7 @@ class InMemoryTaskStore:
         self._push_configs[task_id] = config
 
     async def get_push_config(self, task_id: str) -> PushConfig | None:
-        """The webhook of a task; None if it has none.
+        """Return the webhook of a task, or None.
 
         Example:
             >>> import asyncio
@@ -524,7 +527,7 @@ class InMemoryTaskStore:
         return self._push_configs.get(task_id)
 
     async def delete_push_config(self, task_id: str) -> bool:
-        """Forget the webhook of a task; whether it had one.
+        """Remove the webhook of a task and return whether it existed.
 
         Example:
             >>> import asyncio

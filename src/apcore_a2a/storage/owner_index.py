@@ -1,9 +1,9 @@
-"""The tasks of one owner in memory, so that each is found by its context and a listing by what it shows.
+"""Indexes over the tasks in memory: those of one owner by context and in the order of their ends, and listings of them.
 
-Rule: what a task costs here does not depend on how many there are; a page of the newest costs about its own size.
+Invariant: adding, moving and removing a task takes constant time. A page of the newest tasks costs about its own size.
 
-Tasks that have not ended and tasks that have are kept apart. The latter lie in the order of their ends, so that the
-newest are found from the back. Of the former there are few, and their times change: a listing looks at all of them.
+Unfinished and ended tasks are indexed separately. Ended tasks are in the order of their ends, so that the newest are
+found from the back. Unfinished tasks are few, and their times change, so a listing reads all of them.
 """
 
 from collections import deque
@@ -19,9 +19,9 @@ from apcore_a2a.storage.contract import ALL_OWNERS, Query, Record
 from apcore_a2a.storage.cursor import Cursor, PageRoom, Position, newest
 
 
-# gc=False: there is one for each task, and a full collection would look at all of them. eq=False: compared by identity.
+# gc=False: there is one per task, and a full garbage collection would scan all of them. eq=False: compared by identity.
 class StoredTask(Struct, gc=False, eq=False):
-    """One task in memory: the engine's live object while it runs, its encoded bytes when it is at rest.
+    """One task in memory: the engine's live object while it runs, or its encoded bytes while it is at rest.
 
     Only the store writes to it.
     """
@@ -40,9 +40,9 @@ class StoredTask(Struct, gc=False, eq=False):
     memo: bytes = b""
     run: bytes = b""
     growth: int = 0
-    """Bytes beside `body`: of the memo, and of a live object as JSON (its last document, and the events since)."""
+    """Bytes in addition to `body`: the memo, and a live object as JSON (its last document and the events since)."""
     expires: float = inf
-    """When it may go; for ever: it has not ended, or a webhook waits for its events."""
+    """The time of expiry. Infinite while the task has not ended, or while a webhook waits for its events."""
 
     @property
     def size(self) -> int:
@@ -52,7 +52,7 @@ class StoredTask(Struct, gc=False, eq=False):
     def document(self) -> Document:
         if self.task is None:
             return Document(self.body)
-        # The live task moves on: what is answered is a picture of it.
+        # The live task changes later, so the document is a snapshot.
         return Document(encode(self.task))
 
     def record(self) -> Record:
@@ -68,49 +68,50 @@ class StoredTask(Struct, gc=False, eq=False):
 
 
 class HeldBytes(Struct):
-    """How many bytes of tasks are kept, of all owners or of one. Only the store writes to it."""
+    """The size of the stored tasks in bytes, of all owners or of one quota key. Only the store writes to it."""
 
     all: int = 0
     ended: int = 0
-    """Those of tasks that have ended, and may go to make room."""
+    """Bytes of the tasks that can be evicted."""
 
 
 class QuotaShare:
-    """What one quota key has here, under all the tenants that it names. Only the store writes to it."""
+    """The tasks and bytes of one quota key, in all its tenants. Only the store writes to it."""
 
     def __init__(self, quota_key: str) -> None:
         self.quota_key = quota_key
         self.tasks = 0
         self.unfinished = 0
-        """Of the tasks, those that may not go: they have not ended, or a webhook waits for their events."""
+        """Number of tasks that cannot be evicted: they have not ended, or a webhook waits for their events."""
         self.held = HeldBytes()
-        # Those that may go, the first to have ended first; one that has gone, or may not go any more, is stale.
+        # Evictable tasks, in the order of their ends. The entry of a task that was removed, or that is no longer
+        # evictable, is stale.
         self._ended: deque[StoredTask] = deque()
 
     def add(self) -> None:
-        """There is one more task."""
+        """Count one more task, which is not evictable."""
         self.tasks += 1
         self.unfinished += 1
 
     def remove(self) -> None:
-        """There is one task fewer, which was called back before if it might go."""
+        """Count one task fewer. The caller has made it non-evictable before."""
         self.tasks -= 1
         self.unfinished -= 1
 
     def allow_eviction(self, stored: StoredTask) -> None:
-        """A task may go from now on."""
+        """Make a task evictable."""
         self.unfinished -= 1
         self._ended.append(stored)
-        # Swept when the stale are the majority, so that on average each costs one look.
+        # Stale entries are removed when they are the majority, so that each costs a constant time on average.
         if len(self._ended) > 2 * self.tasks + 16:
             self._ended = deque(each for each in self._ended if each.expires < inf)
 
     def prevent_eviction(self) -> None:
-        """A task that might go may not any more."""
+        """Make an evictable task non-evictable again."""
         self.unfinished += 1
 
     def first_ended(self) -> StoredTask | None:
-        """The task that ended first, of those that may go."""
+        """Return the evictable task that ended first, or None."""
         while self._ended:
             if self._ended[0].expires < inf:
                 return self._ended[0]
@@ -119,15 +120,15 @@ class QuotaShare:
 
 
 class OwnerIndex:
-    """Which tasks an owner has: by context, and in an order from which the newest can be listed."""
+    """The tasks of one owner, by context and in an order from which the newest can be listed."""
 
     def __init__(self, share: QuotaShare) -> None:
         self.share = share
         self._unfinished: dict[str, StoredTask] = {}
         self._ended: dict[str, StoredTask] = {}
-        # Whether the order of the ends is that of the status times. It is, unless an agent makes times up.
+        # Whether the order of the ends is the order of the status times. It is, unless an agent invents times.
         self._in_order = True
-        # Nearly every context has one task, so only one with more costs a dictionary.
+        # Nearly every context has one task, so a dictionary is created only for a context with more.
         self._by_context: dict[str, StoredTask | dict[str, StoredTask]] = {}
 
     @property
@@ -135,7 +136,7 @@ class OwnerIndex:
         return not self._by_context
 
     def add(self, stored: StoredTask) -> None:
-        """Take in a task that has not ended."""
+        """Add a task that has not ended."""
         self._unfinished[stored.id] = stored
         same_context = self._by_context.setdefault(stored.context_id, stored)
         if isinstance(same_context, dict):
@@ -144,7 +145,7 @@ class OwnerIndex:
             self._by_context[stored.context_id] = {same_context.id: same_context, stored.id: stored}
 
     def move_to_ended(self, stored: StoredTask) -> None:
-        """The task has just ended."""
+        """Move a task that has just ended to the ended tasks."""
         ended = self._ended
         if self._in_order and ended:
             last = ended[next(reversed(ended))]
@@ -166,7 +167,7 @@ class OwnerIndex:
     # ---- listings ----------------------------------------------------------------------------------------------------
 
     def page(self, query: Query, start: Cursor | None) -> tuple[list[StoredTask], Cursor | None, int]:
-        """What a page shows, where it ends if there is a next one, and how many tasks match in all."""
+        """Return the tasks on a page, the cursor of the next page if there is one, and the number of matching tasks."""
         candidates: Iterable[StoredTask]
         if query.context_id or query.changed_since or query.state is not None:
             matching = self.matching(query)
@@ -203,19 +204,19 @@ class OwnerIndex:
         return (same_context,)
 
     def _all(self, since: str = "") -> Iterable[StoredTask]:
-        """All tasks, save some that have not changed since then."""
+        """Return all tasks, without some that have not changed since `since`."""
         ended: Iterable[StoredTask] = reversed(self._ended.values())
         if since and self._in_order:
             ended = takewhile(lambda stored: stored.changed_at >= since, ended)
         return chain(self._unfinished.values(), ended)
 
     def _newest(self, query: Query, start: Cursor | None) -> Iterator[StoredTask]:
-        """All tasks that can be on a page, and few others."""
-        missing = query.limit + 1  # with the one that shows that there is a next page
+        """Return all tasks that can be on a page, and few others."""
+        missing = query.limit + 1  # one more, which tells that there is a next page
         last = ""
         yield from self._unfinished.values()
         for stored in reversed(self._ended.values()):
-            # Not as soon as there are enough: among those of one time the order is by number, and all must be seen.
+            # Do not stop as soon as there are enough: tasks of the same time are ordered by number, so all are needed.
             if missing <= 0 and stored.changed_at < last:
                 return
             if start is None or _by_status(stored) < start.position:
@@ -235,7 +236,7 @@ def _by_status(stored: StoredTask) -> Position:
 def _fill_page(
     candidates: Iterable[StoredTask], query: Query, start: Cursor | None
 ) -> tuple[list[StoredTask], Cursor | None]:
-    """What a page shows of those that may be on it, and where it ends if there is a next one."""
+    """Return those candidates that fit on a page, and the cursor of the next page if there is one."""
     position = _by_status
     if query.by_creation:
         position = _by_creation
@@ -251,13 +252,13 @@ def _fill_page(
 def find_page(
     indexes: Mapping[str, OwnerIndex], query: Query, start: Cursor | None
 ) -> tuple[list[StoredTask], Cursor | None, int]:
-    """What a page shows, where it ends if there is a next one, and how many tasks match in all."""
+    """Return the tasks on a page, the cursor of the next page if there is one, and the number of matching tasks."""
     if query.owner != ALL_OWNERS:
         index = indexes.get(query.owner)
         if index is None:
             return [], None, 0
         return index.page(query, start)
-    # Each task is looked at: it is for administrators, who seldom ask.
+    # A listing of all owners reads each task. It is for administrators, and rare.
     matching: list[StoredTask] = []
     for index in indexes.values():
         matching += index.matching(query)

@@ -1,10 +1,10 @@
-"""The webhooks of stores that keep no events: which there are, what they have got, and the events they wait for.
+"""The webhooks of stores that do not store events: their cursors, and the events that are due for delivery.
 
-Rule: a task has a row here only while it has a webhook. Its events are kept from the first that a webhook waits for;
-what all of them have got is let go.
+Invariant: a task has an entry here only while it has a webhook. Its events are stored from the first one that a webhook
+waits for. They are dropped when the task has ended and all of its webhooks have received all of them.
 
-Which webhook is due next stands in a heap. An entry is never changed: when a webhook's time changes it gets another
-entry, and those that do not match it any more are passed over.
+A heap orders the webhooks by the time at which they are due. An entry of the heap is never changed: when the time of a
+webhook changes, a new entry is pushed, and entries that no longer match their webhook are skipped.
 """
 
 import heapq
@@ -23,33 +23,33 @@ from apcore_a2a.protocol.model import Document, Task, TaskState, decode_task, en
 from apcore_a2a.storage.contract import ALL, MAX_WEBHOOKS, Backlog, Claim, DeliveryReport, Webhook
 from apcore_a2a.storage.owner_index import StoredTask
 
-STALE_ENTRIES: Final = 64  # in the heap, for each task
+STALE_ENTRIES: Final = 64  # maximum number of stale heap entries per task
 TOO_MANY: Final = f"A task has {MAX_WEBHOOKS} webhooks at most; delete one first"
 
 
 class _Row(Struct):
-    """One webhook. `due` is when it may be claimed; `claim` the number of the last claim on it."""
+    """One webhook. It can be claimed from `due` on. `claim` is the number of the last claim on it."""
 
     webhook: Webhook
     due: float
     since: float
-    """When it got something to deliver, if it has."""
+    """The time since which it has had undelivered events."""
     claim: int = 0
 
 
 class TaskWebhooks(Struct, kw_only=True):
-    """The webhooks of one task, and what they may still need of its past."""
+    """The webhooks of one task, and the events that they still need."""
 
     owner: str
     latest: int = 0
     base: bytes = b""
-    """The task as it was before the first event in `events`; empty if that is the task itself."""
+    """The task as it was before the first event in `events`. Empty if that event is the task itself."""
     first: int = 1
     """The sequence number of the first event in `events`."""
     events: list[bytes] = []
     rows: dict[str, _Row] = {}
     size: int = 0
-    """The bytes that are kept for its webhooks: counted on the way, for a task may have many events."""
+    """The bytes stored for its webhooks, counted incrementally because a task may have many events."""
     ended: bool = False
 
     @property
@@ -57,7 +57,7 @@ class TaskWebhooks(Struct, kw_only=True):
         return any(row.webhook.is_waiting for row in self.rows.values())
 
     def drop_delivered(self) -> None:
-        """When the task has ended and every webhook has got every event, none is needed any more."""
+        """Drop all events if the task has ended and every webhook has received every event."""
         if self.ended and all(row.webhook.delivered >= self.latest for row in self.rows.values()):
             self.size -= len(self.base) + sum(map(len, self.events))
             self.base = b""
@@ -65,7 +65,7 @@ class TaskWebhooks(Struct, kw_only=True):
             self.first = self.latest + 1
 
     def add_outcome(self, document: bytes) -> None:
-        """The task at rest stands for its last event, which was not kept."""
+        """Store the task at rest in place of its last event, which was not stored."""
         self.events.insert(0, b'{"task":' + document + b"}")
         self.size += len(self.events[0]) - len(self.base)
         self.base = b""
@@ -79,7 +79,7 @@ class TaskWebhooks(Struct, kw_only=True):
             task = decode_task(self.base)
         else:
             first, _ = v1.decode_record(records.pop(0))
-            assert isinstance(first, Task)  # see `base`
+            assert isinstance(first, Task)  # because `base` is empty
             task = first
         v1.replay(task, records)
         return Document(encode(task), task)
@@ -92,7 +92,7 @@ class TaskWebhooks(Struct, kw_only=True):
 
 
 class WebhookTable:
-    """All webhooks of a store. `tasks` is for looking up; only the methods change it."""
+    """All webhooks of a store. `tasks` is public for lookups. Only the methods change it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.tasks: dict[str, TaskWebhooks] = {}
@@ -101,7 +101,7 @@ class WebhookTable:
         self._entries = count()
 
     def begin(self, task_id: str, owner: str, webhook: Webhook) -> None:
-        """The webhook of a task that is being created: its events come next."""
+        """Add the webhook of a task that is being created, before its events."""
         now = self._clock()
         config = webhook.config
         kept = TaskWebhooks(owner=owner, size=len(encode(config)))
@@ -109,7 +109,7 @@ class WebhookTable:
         self.tasks[task_id] = kept
 
     def save(self, webhook: Webhook, owner: str, *, document: bytes, state: TaskState, version: int) -> Webhook:
-        """A webhook of a task that exists, which is `document` now."""
+        """Add or replace a webhook of an existing task, whose present state is `document`."""
         config = webhook.config
         now = self._clock()
         kept = self.tasks.get(config.task_id)
@@ -149,13 +149,13 @@ class WebhookTable:
         return True
 
     def drop_settled(self) -> None:
-        """Forget the webhooks of all tasks that have ended, but for those that wait or have failed."""
+        """Drop the webhooks of all ended tasks, except those that wait or have failed."""
         for task_id, kept in list(self.tasks.items()):
             if kept.ended and not kept.events:
                 del self.tasks[task_id]
 
     def add_events(self, task_id: str, events: Sequence[bytes], state: TaskState) -> None:
-        """What was just written to a task that has webhooks, and its state now."""
+        """Add the events that were just written to a task with webhooks. `state` is its new state."""
         kept = self.tasks[task_id]
         kept.ended = state in TERMINAL
         now = self._clock()
@@ -179,7 +179,7 @@ class WebhookTable:
             heapq.heappush(self._due, (row.due, next(self._entries), task_id, row.webhook.config.id))
 
     def _sweep(self) -> None:
-        """Throw out the entries that no longer match, when they are many more than the webhooks."""
+        """Build the heap again without stale entries."""
         self._due = []
         for task_id, kept in self.tasks.items():
             for row in kept.rows.values():
@@ -193,10 +193,10 @@ class WebhookTable:
             kept = self.tasks.get(task_id)
             row = kept.rows.get(config_id) if kept is not None else None
             if kept is None or row is None or row.due != due or not row.webhook.is_waiting:
-                continue  # of a webhook as it was
+                continue  # a stale entry
             row.due = now + lease
             row.claim += 1
-            self._schedule(task_id, row)  # for when the lease is over
+            self._schedule(task_id, row)  # for the end of the lease
             claimed.append(Claim(row.webhook, kept.owner, row.claim))
         return claimed
 
@@ -263,7 +263,10 @@ class WebhookTable:
 
 
 class MemoryWebhooks:
-    """A `WebhookStore`. `find` gives a task of an owner, `recount` is told of one for which more or less is kept."""
+    """The `WebhookStore` of tasks in memory.
+
+    `find` returns a task of an owner. `recount` is called with a task when the bytes for its webhooks have changed.
+    """
 
     def __init__(
         self,

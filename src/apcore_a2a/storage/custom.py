@@ -1,4 +1,8 @@
-"""Any `TaskStore`, made to serve the engine: its tasks, its webhooks, and what is put beside each task."""
+"""An adapter that serves the engine from any `TaskStore`, in one process.
+
+Invariant: the data that the engine needs in addition to a task (owner, version, epoch, …) is stored in the task's
+metadata under one reserved name, and is removed on every read.
+"""
 
 import asyncio
 import logging
@@ -38,10 +42,7 @@ from apcore_a2a.storage.webhook_table import WebhookTable
 
 logger = logging.getLogger(__name__)
 
-# ---- saved task -----------------------------------------------------------------------------------------------------
-# A task as a `TaskStore` of yours keeps it, and what the engine needs to know of it beside.
-#
-# Rule: that travels in the task's metadata under one reserved name, and is taken out on every read.
+# ---- saved tasks ----------------------------------------------------------------------------------------------------
 
 RESERVED: Final = "apcore-a2a"
 
@@ -50,11 +51,11 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class Bookkeeping(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What travels in the metadata."""
+    """The engine's data about a task, stored in the metadata of the task."""
 
     owner: str
     created: int
-    """Nanoseconds since 1970, made to differ: the order of creation."""
+    """The time of creation in nanoseconds since 1970, made unique. It defines the order of creation."""
     version: int
     epoch: int
     key: str = ""
@@ -63,7 +64,7 @@ class Bookkeeping(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SavedTask(Struct, frozen=True):
-    """A task as the engine knows it, and what travels with it."""
+    """A task without the reserved metadata, and its bookkeeping."""
 
     task: Task
     bookkeeping: Bookkeeping
@@ -87,7 +88,7 @@ class SavedTask(Struct, frozen=True):
         return self.task.status.timestamp, self.bookkeeping.created
 
     def pack(self) -> Task:
-        """The task as your store keeps it."""
+        """Return the task with its bookkeeping in the metadata, as the user's store receives it."""
         metadata = {**(self.task.metadata or {}), RESERVED: msgspec.to_builtins(self.bookkeeping)}
         return replace(self.task, metadata=metadata)
 
@@ -104,16 +105,18 @@ class SavedTask(Struct, frozen=True):
 
 
 def unpack(task: Task | None) -> SavedTask | None:
-    """A task and what travelled with it; None for one that the engine did not save, and that so has no owner.
+    """Return a task of the user's store and its bookkeeping, or None if the engine did not save it.
+
+    A task that the engine did not save has no owner.
 
     Raises:
-        StoreUnavailableError: your store has answered with something else.
+        StoreUnavailableError: the store returned an object that is not a task.
     """
     if task is not None and not isinstance(task, Task):
         raise StoreUnavailableError from TypeError(f"a TaskStore gave a {type(task).__name__} for a Task")
     if task is None or not task.metadata or RESERVED not in task.metadata:
         return None
-    metadata = dict(task.metadata)  # the task is yours: nothing is taken out of the original
+    metadata = dict(task.metadata)  # a copy, because the task belongs to the user's store
     try:
         bookkeeping = msgspec.convert(metadata.pop(RESERVED), Bookkeeping)
     except msgspec.ValidationError:
@@ -122,23 +125,24 @@ def unpack(task: Task | None) -> SavedTask | None:
 
 
 async def call_store(method: Callable[[*Arguments], Awaitable[T]], *arguments: *Arguments) -> T:
-    """Call a method of a store of yours: whatever goes wrong in it, the engine sees a store that is not available."""
+    """Call a method of the user's store, and raise StoreUnavailableError for any exception of it."""
     try:
         return await method(*arguments)
     except Exception as error:  # foreign code
         raise StoreUnavailableError from error
 
 
-# ---- simple webhooks ------------------------------------------------------------------------------------------------
-# The webhooks of a `TaskStore` of yours: it keeps the first of each task, for that is all it has room for.
+# ---- webhooks -------------------------------------------------------------------------------------------------------
+# The user's store holds only the first webhook of each task, because `TaskStore` has a single one. The other webhooks
+# are in memory.
 #
-# Rule: a webhook is added between two saves of its task, so that it misses no event and gets none twice.
+# Invariant: a webhook is added between two saves of its task, so that it misses no event and receives none twice.
 
-MAX_SETTLED: Final = 10_000  # tasks whose webhooks have got everything, and are still remembered
+MAX_SETTLED: Final = 10_000  # tasks with webhooks above which those with nothing left to deliver are dropped
 
 
 class PendingWebhook(Struct):
-    """A webhook that waits for the saves before it: it gets what comes after them."""
+    """A webhook that waits for earlier saves of its task. It receives the events after them."""
 
     webhook: Webhook
     owner: str
@@ -146,7 +150,7 @@ class PendingWebhook(Struct):
 
 
 class AdapterWebhooks:
-    """A `WebhookStore`. `enqueue` has a webhook handed to `add` when the saves that wait are made."""
+    """The `WebhookStore` of the adapter. `enqueue` passes a webhook to `add` after the waiting saves."""
 
     def __init__(
         self,
@@ -172,7 +176,7 @@ class AdapterWebhooks:
         return saved
 
     def add(self, pending: PendingWebhook, saved: SavedTask | None) -> None:
-        """To the task as it was last saved: what is saved next is for the webhook."""
+        """Add a webhook to the task as it was last saved. It receives the events of later saves."""
         if pending.future.done():
             return
         if saved is None or saved.bookkeeping.owner != pending.owner:
@@ -198,7 +202,7 @@ class AdapterWebhooks:
             await call_store(self._tasks.save_push_config, task_id, saved)
 
     async def adopt(self, saved: SavedTask) -> None:
-        """Take up what an earlier process has kept: the events that come now are for it."""
+        """Load the webhook that an earlier process stored. It receives the events from now on."""
         task_id = saved.task.id
         found = await call_store(self._tasks.get_push_config, task_id)
         if found is None or task_id in self._table.tasks:
@@ -247,33 +251,31 @@ class AdapterWebhooks:
         return self._table.backlog()
 
 
-# ---- simple ---------------------------------------------------------------------------------------------------------
-# A store of yours with only the seven methods of `TaskStore`, made to serve the engine, in one process.
+# ---- the adapter ----------------------------------------------------------------------------------------------------
+# Invariant: saves of one task are made in order, and those that wait are coalesced into one.
 #
-# Rule: what the engine needs beside the task (owner, version, epoch, …) travels in the task's metadata under one
-# reserved name, and is taken out on every read. Saves of one task are made in order; those that wait become one.
-#
-# `TaskStore` has no compare-and-set, so that of `Store` is made here. There is one worker for each task that is being
-# saved. It checks each waiting change against the last state that was saved, as a database would, and then saves what
-# they lead to: two saves of one task never overtake each other. That holds in one process, which is all it promises.
+# `TaskStore` has no compare-and-set, so the adapter implements that of `Store`. There is one worker for each task that
+# is being saved. It checks each waiting change against the last saved state, as a database would, and then saves the
+# resulting state, so that two saves of one task are never reordered. This holds within one process, which is all that
+# the adapter promises.
 
-CLOSE_TIMEOUT: Final = 10.0  # seconds for a store of yours to save what is left when the agent ends
-PAGE: Final = 200  # tasks asked for at a time
-MAX_KEYS: Final = 10_000  # idempotency keys remembered: `TaskStore` cannot be asked for one
+CLOSE_TIMEOUT: Final = 10.0  # seconds in which the user's store must complete the last saves at shutdown
+PAGE: Final = 200  # tasks per call of `TaskStore.list`
+MAX_KEYS: Final = 10_000  # idempotency keys in memory, because `TaskStore` has no lookup by key
 RUNNING: Final = (TaskState.SUBMITTED, TaskState.WORKING)
 
 
 class _PendingSave(Struct):
-    """A change that waits to be saved, with the task as it was when it came."""
+    """A change that waits to be saved, with the task as it was when the change was submitted."""
 
     task: Task
     change: Change
     key: str | None
-    """The idempotency key of a new task, perhaps empty; None for a change to a task that exists."""
+    """The idempotency key of a new task, possibly empty. None for a change to an existing task."""
     future: "asyncio.Future[None]"
 
     def follows(self, saved: SavedTask | None) -> bool:
-        """Whether the change may be made to the task as it was last saved; a new task follows none at all."""
+        """Return whether the change applies to the task as it was last saved. A new task requires None."""
         is_new = self.key is not None
         if saved is None:
             return is_new
@@ -287,7 +289,7 @@ class _PendingSave(Struct):
         )
 
     def resolve(self, error: A2AError | None) -> None:
-        """Tell whoever waits, unless they have been told, or have left."""
+        """Complete the future, unless it is done or cancelled."""
         if self.future.done():
             return
         if error is None:
@@ -297,13 +299,13 @@ class _PendingSave(Struct):
 
 
 class TaskStoreAdapter:
-    """Serves the engine from any `TaskStore`, or from one whose tasks are dictionaries.
+    """Serves the engine from any `TaskStore`, or from a store whose tasks are dictionaries.
 
-    A listing reads every task of its context, or every task there is.
+    A listing reads every task of its context, or every task of the store.
 
-    `durable` is what your class says of itself: an attribute of that name.
+    `durable` is the attribute of that name of the user's store.
 
-    The first webhook of a task is kept in your store, the others and what was delivered in memory.
+    The first webhook of a task is stored in the user's store. Other webhooks and all cursors are in memory.
 
     Example:
         >>> from apcore_a2a.storage.memory import InMemoryTaskStore
@@ -317,22 +319,22 @@ class TaskStoreAdapter:
             raise TypeError(f"{type(tasks).__name__} lacks methods of TaskStore: {', '.join(missing)}")
         self.durable = getattr(tasks, "durable", False) is True
         self._tasks: TaskStore = DictTaskStore(tasks) if takes_dicts(tasks) else tasks
-        self._last_saved: dict[str, SavedTask] = {}  # of tasks that run here, so that a save need not read first
-        self._waiting: dict[str, list[_PendingSave | PendingWebhook]] = {}  # by task, in the order in which they came
+        self._last_saved: dict[str, SavedTask] = {}  # of running tasks, so that a save need not read the task first
+        self._waiting: dict[str, list[_PendingSave | PendingWebhook]] = {}  # by task, in the order of submission
         self._saving: dict[str, asyncio.Task[None]] = {}  # the worker of each task that is being saved
         self._keys: dict[tuple[str, str], str] = {}  # (owner, idempotency key) → task id, the oldest first
         self._key_lock = asyncio.Lock()
         self._last_created = 0
-        self._tokens = PageTokens(secrets.token_bytes(KEY_SIZE))  # those of an earlier process are not known here
+        self._tokens = PageTokens(secrets.token_bytes(KEY_SIZE))  # tokens of an earlier process become invalid
         self._last_save_failed = False
         self._webhooks = WebhookTable()
         self.webhooks = AdapterWebhooks(self._tasks, self._webhooks, durable=self.durable, enqueue=self._enqueue)
 
     async def open(self) -> None:
-        """The store is yours to open."""
+        """Do nothing: the user opens the store."""
 
     async def close(self) -> None:
-        """Return when all is saved, or has not been for long; the store is yours to close."""
+        """Wait for the last saves, at most CLOSE_TIMEOUT seconds. The user closes the store."""
         loop = asyncio.get_running_loop()
         end = loop.time() + CLOSE_TIMEOUT
         while self._saving and loop.time() < end:
@@ -341,7 +343,7 @@ class TaskStoreAdapter:
             logger.error("tasks not saved: the store does not answer", extra={"tasks": len(self._saving)})
 
     async def check(self) -> None:
-        """As near as the seven methods come: ask for a task that is not there."""
+        """Read a task that does not exist, which is the closest to a health check that the seven methods allow."""
         await call_store(self._tasks.get, "")
 
     def trouble(self) -> str:
@@ -353,7 +355,7 @@ class TaskStoreAdapter:
         if not key:
             await self._create(change, key)
             return None
-        async with self._key_lock:  # of two creations with one key, the second waits to see what becomes of the first
+        async with self._key_lock:  # of two creations with the same key, the second waits for the result of the first
             earlier = await self.find_key(key, change.owner)
             if earlier is not None:
                 return earlier
@@ -401,7 +403,7 @@ class TaskStoreAdapter:
         return Page(shown, self._tokens.seal(last, query.owner), len(matching))
 
     async def usage(self, quota_key: str) -> Usage:
-        """The seven methods know no owner, so every task is read, as for a listing."""
+        """Return the usage by reading every task, as a listing does: the seven methods have no owner parameter."""
         tasks = 0
         size = 0
         async for saved in self._list(""):
@@ -417,14 +419,14 @@ class TaskStoreAdapter:
         orphans: list[SavedTask] = []
         async for saved in self._list(""):
             bookkeeping = saved.bookkeeping
-            if bookkeeping.key:  # the one time that every task is read: keys of earlier processes count as well
+            if bookkeeping.key:  # every task is read here, so the keys of earlier processes are loaded, too
                 self._remember(bookkeeping.owner, bookkeeping.key, saved.task.id)
-            # A run may go on while its task waits for authorization, and a message may wait for its turn.
+            # A run may continue while its task waits for authorization, and a message may be in the task's queue.
             is_waiting_run = saved.state not in TERMINAL and bookkeeping.run != ""
             if saved.state in RUNNING or is_waiting_run:
                 claimed = SavedTask(saved.task, replace(bookkeeping, epoch=bookkeeping.epoch + 1))
                 orphans.append(claimed)
-        # After the listing, not within it: a store need not like to be written to while it lists.
+        # After the listing, not during it: a store need not support writes while it lists.
         for claimed in orphans:
             await call_store(self._tasks.save, claimed.pack())
             await self.webhooks.adopt(claimed)
@@ -433,7 +435,7 @@ class TaskStoreAdapter:
     async def remove(self, task_id: str, owner: str) -> bool:
         saving = self._saving.get(task_id)
         if saving is not None:
-            await asyncio.wait({saving})  # else the save under way would put the task back
+            await asyncio.wait({saving})  # otherwise the save in progress would restore the task
         record = await self.load(task_id, owner)
         if record is None or record.owner != owner:
             return False
@@ -443,7 +445,7 @@ class TaskStoreAdapter:
         return await call_store(self._tasks.delete, task_id)
 
     def _remember(self, owner: str, key: str, task_id: str) -> None:
-        self._keys.pop((owner, key), None)  # to stand at the end again: the one that was used longest ago goes first
+        self._keys.pop((owner, key), None)  # moves it to the end: the least recently used key is dropped first
         self._keys[owner, key] = task_id
         if len(self._keys) > MAX_KEYS:
             del self._keys[next(iter(self._keys))]
@@ -456,7 +458,7 @@ class TaskStoreAdapter:
                 saved = unpack(task)
                 if saved is not None:
                     yield saved
-            if not result.next_cursor or result.next_cursor == cursor:  # one that does not move would never end
+            if not result.next_cursor or result.next_cursor == cursor:  # the same cursor again would never end
                 return
             cursor = result.next_cursor
 
@@ -465,14 +467,14 @@ class TaskStoreAdapter:
     def _submit(self, change: Change, key: str | None) -> "asyncio.Future[None]":
         loop = asyncio.get_running_loop()
         task_id = change.task.id
-        # A copy: the task moves on while its save waits.
+        # A copy, because the task changes while its save waits.
         save = _PendingSave(copy(change.task), change, key, loop.create_future())
         self._enqueue(task_id, save)
         return save.future
 
     def _enqueue(self, task_id: str, pending: _PendingSave | PendingWebhook) -> None:
         self._waiting.setdefault(task_id, []).append(pending)
-        if task_id not in self._saving:  # `close` awaits them all
+        if task_id not in self._saving:  # `close` awaits all of these workers
             self._saving[task_id] = asyncio.get_running_loop().create_task(self._save_waiting(task_id))
 
     async def _save_waiting(self, task_id: str) -> None:
@@ -494,10 +496,10 @@ class TaskStoreAdapter:
             del self._saving[task_id]
 
     async def _save(self, task_id: str, batch: list[_PendingSave]) -> SavedTask | None:
-        """Refuse the changes that follow nothing, and save what the others lead to; the task as it is saved then."""
+        """Reject stale changes, save the result of the others, and return the task as saved."""
         taken: list[_PendingSave] = []
         try:
-            # Taken out, and put back only after a save that went well: after one that failed, the store is asked anew.
+            # Removed here, and set again only after a successful save: after a failed one, the task is read again.
             before = self._last_saved.pop(task_id, None)
             if before is None:
                 before = unpack(await call_store(self._tasks.get, task_id))
@@ -525,7 +527,7 @@ class TaskStoreAdapter:
         return latest
 
     def _add_webhook_events(self, saved: _PendingSave) -> None:
-        """There are events to be delivered, if the task has webhooks."""
+        """Pass the saved events to the webhooks of the task, if it has any."""
         change = saved.change
         task_id = saved.task.id
         if change.webhook is not None and saved.key is not None:
@@ -535,10 +537,10 @@ class TaskStoreAdapter:
             self._webhooks.add_events(task_id, change.events, saved.task.status.state)
 
     def _apply(self, save: _PendingSave, latest: SavedTask | None) -> SavedTask:
-        """The task with a change made to it, or a new task."""
+        """Return the task with the change applied, or a new task."""
         change = save.change
         if latest is None:
-            # Time itself, so that the order outlives the process; but no two tasks share a number.
+            # The wall-clock time, so that the order outlives the process, but unique for each task.
             self._last_created = max(time.time_ns(), self._last_created + 1)
             created = self._last_created
             key = save.key or ""
@@ -551,7 +553,7 @@ class TaskStoreAdapter:
             version=change.version,
             epoch=change.epoch,
             key=key,
-            # Bytes as text: your store may keep a task's metadata as JSON.
+            # As text, because the user's store may write the metadata as JSON.
             memo=b64encode(change.memo).decode(),
             run=b64encode(change.run).decode(),
         )

@@ -1,17 +1,17 @@
-"""The fixtures: `store` is each of `STORES` in turn, `sqlite` the one whose connections are watched."""
+"""Fixtures: `store` is each store of `STORES` in turn, `sqlite` an SQLite store whose connections are spies."""
 
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from apcore_a2a.storage.contract import Store
+from apcore_a2a.storage.sqlite.database import SQLiteTuning
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.storage.contract import STORES, TTL, Clock
-from tests.storage.sqlite_spy import Spy
+from tests.storage.sqlite_spy import Spy, spies
 
 MakeStore = Callable[[str, int], Awaitable[Store]]
 
@@ -40,22 +40,23 @@ async def store(request: pytest.FixtureRequest, make_store: MakeStore) -> Store:
 
 
 @pytest.fixture
-def connections(monkeypatch: pytest.MonkeyPatch) -> list[Spy]:
-    """Every connection opened from now on: the writer, the readers."""
-    opened: list[Spy] = []
-    connect = sqlite3.connect
-
-    def spy(*arguments: Any, **options: Any) -> Spy:
-        opened.append(connect(*arguments, factory=Spy, **options))
-        return opened[-1]
-
-    monkeypatch.setattr(sqlite3, "connect", spy)
-    return opened
+def connections() -> list[Spy]:
+    """The connections that the fixture `sqlite` opens: the writer, the readers."""
+    return []
 
 
 @pytest.fixture
-async def sqlite(tmp_path: Path, clock: Clock, connections: list[Spy]) -> AsyncIterator[SQLiteStore]:
-    store = SQLiteStore(tmp_path / "tasks.db", ttl=TTL, clock=clock, monotonic=clock)
+def tuning() -> SQLiteTuning:
+    """The tuning of the fixture `sqlite`. A test with other values parametrizes it."""
+    return SQLiteTuning()
+
+
+@pytest.fixture
+async def sqlite(
+    tmp_path: Path, clock: Clock, connections: list[Spy], tuning: SQLiteTuning
+) -> AsyncIterator[SQLiteStore]:
+    tuning = replace(tuning, connection_class=spies(connections))
+    store = SQLiteStore(tmp_path / "tasks.db", ttl=TTL, clock=clock, monotonic=clock, tuning=tuning)
     await store.open()
     yield store
     await store.close()

@@ -25,6 +25,17 @@ class Spy(sqlite3.Connection):
         return super().executemany(sql, rows)
 
 
+def spies(opened: list[Spy]) -> type[Spy]:
+    """Return a class of connections that add themselves to the list."""
+
+    class ListedSpy(Spy):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            opened.append(self)
+
+    return ListedSpy
+
+
 def _size(parameters: Iterable[object]) -> int:
     return sum(len(value) if isinstance(value, str | bytes) else 8 for value in parameters)
 

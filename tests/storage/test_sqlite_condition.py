@@ -10,8 +10,7 @@ import pytest
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.contract import Query, trouble_of
-from apcore_a2a.storage.sqlite import database as database_module
-from apcore_a2a.storage.sqlite.database import Trouble
+from apcore_a2a.storage.sqlite.database import SQLiteTuning, Trouble
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.storage.contract import ALICE, Author, append, assert_holds, write_task
 from tests.storage.sqlite_spy import Spy
@@ -28,10 +27,10 @@ def make_room(writer: Spy) -> None:
     writer.execute("PRAGMA max_page_count=1000000")
 
 
-async def test_a_full_disk_is_told_of_until_there_is_room_whatever_small_write_succeeds(
-    sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("tuning", [SQLiteTuning(probe_interval=0.0)])
+async def test_a_full_disk_is_reported_until_there_is_room_even_if_small_writes_succeed(
+    sqlite: SQLiteStore, writer: Spy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(database_module, "PROBE_INTERVAL", 0.0)
     author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     assert trouble_of(sqlite) == ""
     fill_disk(writer)
@@ -51,10 +50,8 @@ async def test_a_full_disk_is_told_of_until_there_is_room_whatever_small_write_s
     await assert_holds(sqlite, author)
 
 
-async def test_a_failing_disk_is_tried_again_now_and_then_only(
-    sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database_module, "PROBE_INTERVAL", 1e9)
+@pytest.mark.parametrize("tuning", [SQLiteTuning(probe_interval=1e9)])
+async def test_a_failing_disk_is_probed_once_per_interval(sqlite: SQLiteStore, writer: Spy) -> None:
     author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     fill_disk(writer)
     with pytest.raises(StoreUnavailableError):
@@ -66,10 +63,10 @@ async def test_a_failing_disk_is_tried_again_now_and_then_only(
         await sqlite.check()
 
 
-async def test_one_kind_of_trouble_is_logged_again_after_a_while(
-    sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("tuning", [SQLiteTuning(log_interval=0.0)])
+async def test_one_kind_of_trouble_is_logged_again_after_the_log_interval(
+    sqlite: SQLiteStore, writer: Spy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(database_module, "LOG_INTERVAL", 0.0)
     author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     fill_disk(writer)
     for _ in range(2):
@@ -78,10 +75,8 @@ async def test_one_kind_of_trouble_is_logged_again_after_a_while(
     assert len(caplog.records) >= 2
 
 
-async def test_a_probe_leaves_nothing_behind(
-    sqlite: SQLiteStore, writer: Spy, connections: list[Spy], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database_module, "PROBE_INTERVAL", 0.0)
+@pytest.mark.parametrize("tuning", [SQLiteTuning(probe_interval=0.0)])
+async def test_a_probe_leaves_no_row_behind(sqlite: SQLiteStore, writer: Spy, connections: list[Spy]) -> None:
     author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     fill_disk(writer)
     with pytest.raises(StoreUnavailableError):
@@ -180,23 +175,19 @@ async def test_a_second_store_that_is_refused_takes_no_lock_of_sqlite_away(sqlit
     assert "database is locked" in switch_journal(sqlite.path)
 
 
-@pytest.fixture
-def side_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on systems where locks on the file itself would keep SQLite out."""
-    monkeypatch.setattr(database_module, "LOCKS_ARE_APART", False)
+SIDE_LOCK = SQLiteTuning(locks_file_itself=False)  # as on systems where a lock on the file itself would exclude SQLite
 
 
-@pytest.mark.usefixtures("side_lock")
-async def test_where_the_lock_is_a_file_beside_it_a_second_store_is_refused_and_its_removal_noticed(
+async def test_with_a_lock_file_a_second_store_is_rejected_and_removing_the_lock_file_is_noticed(
     tmp_path: Path,
 ) -> None:
-    store = SQLiteStore(tmp_path / "tasks.db")
+    store = SQLiteStore(tmp_path / "tasks.db", tuning=SIDE_LOCK)
     await store.open()
     await store.check()
     (tmp_path / "link.db").symlink_to(store.path)
     for path in (store.path, tmp_path / "link.db"):
         with pytest.raises(StoreUnavailableError, match="in use"):
-            await SQLiteStore(path).open()
+            await SQLiteStore(path, tuning=SIDE_LOCK).open()
     (tmp_path / "tasks.db.lock").unlink()
     with pytest.raises(StoreUnavailableError):
         await store.check()
@@ -206,8 +197,7 @@ async def test_where_the_lock_is_a_file_beside_it_a_second_store_is_refused_and_
     await store.close()
 
 
-@pytest.mark.usefixtures("side_lock")
-async def test_where_the_lock_is_a_file_beside_it_a_directory_is_no_store_either(tmp_path: Path) -> None:
+async def test_a_directory_in_place_of_the_lock_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "tasks.db.lock").mkdir()
     with pytest.raises(StoreUnavailableError, match="cannot be opened"):
-        await SQLiteStore(tmp_path / "tasks.db").open()
+        await SQLiteStore(tmp_path / "tasks.db", tuning=SIDE_LOCK).open()

@@ -12,8 +12,7 @@ import pytest
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.contract import Query
-from apcore_a2a.storage.sqlite import database
-from apcore_a2a.storage.sqlite import writer as writer_module
+from apcore_a2a.storage.sqlite.database import SQLiteTuning
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.storage.contract import ALICE, Author, append, assert_holds, write_task
 from tests.storage.sqlite_spy import Brake, Spy, in_one_batch
@@ -65,10 +64,10 @@ async def test_close_writes_what_was_still_to_be_written(braked: tuple[SQLiteSto
     await assert_holds(store, author)
 
 
-async def test_a_full_disk_refuses_writes_and_leaves_reads_until_there_is_room(
-    sqlite: SQLiteStore, writer: Spy, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("tuning", [SQLiteTuning(probe_interval=0.0)])
+async def test_a_full_disk_rejects_writes_and_serves_reads_until_there_is_room(
+    sqlite: SQLiteStore, writer: Spy
 ) -> None:
-    monkeypatch.setattr(database, "PROBE_INTERVAL", 0.0)
     author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     rival = author.rival()
     pages = writer.execute("PRAGMA page_count").fetchone()[0]
@@ -152,17 +151,16 @@ async def test_a_file_that_cannot_be_read_is_a_store_that_is_not_available(
             await read
 
 
-async def test_what_cannot_be_swept_away_fails_no_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_failing_removal_of_expired_tasks_fails_no_write(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writer_module, "SWEEP_INTERVAL", 0.001)
     swept = threading.Semaphore(0)
 
     def broken() -> float:
         swept.release()
         raise OSError("no clock")
 
-    store = SQLiteStore(tmp_path / "tasks.db", clock=broken)
+    store = SQLiteStore(tmp_path / "tasks.db", clock=broken, tuning=SQLiteTuning(sweep_interval=0.001))
     await store.open()
     assert all(swept.acquire(timeout=5) for _ in range(3))
     author = await write_task(store, Author("t"), TaskState.WORKING)
@@ -171,9 +169,18 @@ async def test_what_cannot_be_swept_away_fails_no_write(
     assert {record.message for record in caplog.records} == {"expired tasks not removed"}
 
 
-async def test_a_disk_that_does_not_keep_up_is_a_store_that_is_not_available(
-    sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer_module, "MAX_WAITING", 0)
+async def test_with_a_full_write_queue_the_store_is_unavailable(tmp_path: Path) -> None:
+    brake = Brake()
+    store = SQLiteStore(tmp_path / "tasks.db", clock=brake, tuning=SQLiteTuning(max_waiting=1))
+    await store.open()
+    brake.released.clear()
+    held = asyncio.ensure_future(store.check())
+    await asyncio.sleep(0)
+    assert brake.reached.wait(5)
+    waiting = asyncio.ensure_future(store.check())
+    await asyncio.sleep(0)  # it is in the queue now
     with pytest.raises(StoreUnavailableError):
-        await sqlite.create(Author("t").create())
+        await store.create(Author("t").create())
+    brake.released.set()
+    await asyncio.wait_for(asyncio.gather(held, waiting), 5)
+    await store.close()

@@ -4,7 +4,9 @@ import re
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.contract import Query
 from apcore_a2a.storage.sql import CODES
+from apcore_a2a.storage.sqlite.database import SQLiteTuning
 from apcore_a2a.storage.sqlite.schema import APPLICATION_ID, MIGRATIONS, connect_writer, migrate
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.storage.contract import ALICE, BOB, Author, write_task
@@ -53,15 +56,20 @@ async def test_a_second_store_in_this_process_is_refused_too(tmp_path: Path) -> 
     await second.close()
 
 
-async def test_a_store_that_did_not_open_can_be_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> None:
-        raise sqlite3.OperationalError("database is locked")
+async def test_a_store_that_failed_to_open_can_be_opened_again(tmp_path: Path) -> None:
+    locked = threading.Event()
+    locked.set()
 
-    store = SQLiteStore(tmp_path / "tasks.db")
-    with monkeypatch.context() as broken:
-        broken.setattr("apcore_a2a.storage.sqlite.webhooks.release_all", fail)
-        with pytest.raises(StoreUnavailableError):
-            await store.open()
+    class Locked(sqlite3.Connection):
+        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+            if sql.startswith("UPDATE webhook") and locked.is_set():
+                raise sqlite3.OperationalError("database is locked")
+            return super().execute(sql, parameters)
+
+    store = SQLiteStore(tmp_path / "tasks.db", tuning=SQLiteTuning(connection_class=Locked))
+    with pytest.raises(StoreUnavailableError):
+        await store.open()
+    locked.clear()
     await store.open()
     await store.close()
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from apcore_a2a.errors import StaleWriteError
 from apcore_a2a.protocol.model import PushConfig, TaskState, encode
 from apcore_a2a.storage.contract import Query, Webhook
-from apcore_a2a.storage.sqlite import writer as writer_module
+from apcore_a2a.storage.sqlite.database import SQLiteTuning
 from apcore_a2a.storage.sqlite.store import READER_THREADS, SQLiteStore
 from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, ids, timestamp, write_task
 from tests.storage.sqlite_spy import Spy
@@ -132,10 +132,10 @@ async def test_a_clock_that_jumps_past_the_ttl_erases_nothing_until_that_time_ha
     await store.close()
 
 
-async def test_one_sweep_removes_so_many_tasks_at_most_and_says_that_there_are_more(
-    sqlite: SQLiteStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("tuning", [SQLiteTuning(max_swept=32)])
+async def test_one_interval_removes_a_limited_number_of_expired_tasks_and_logs_a_warning(
+    sqlite: SQLiteStore, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writer_module, "MAX_SWEPT", 32)
     await ended_tasks(sqlite, 100)
     clock.now += TTL
     await sqlite.check()

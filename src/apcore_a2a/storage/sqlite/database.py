@@ -8,8 +8,11 @@ import threading
 import time
 from contextlib import suppress
 from enum import Enum
+from math import inf
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from apcore_a2a.errors import StoreUnavailableError
 
@@ -40,16 +43,33 @@ logger = logging.getLogger(__name__)
 if sys.platform != "win32":  # which has no such module; there `_SideLock` is used
     import fcntl
 
-LOCKS_ARE_APART: Final = sys.platform == "linux"  # flock(2) from SQLite's fcntl(2) locks
-LOOK_BESIDE_INTERVAL: Final = 1.0  # seconds
-
 Identity = tuple[int, int]  # device and inode: which file it is, whatever it is called
+
+
+class SQLiteTuning(Struct, frozen=True, kw_only=True):
+    """Intervals (in seconds) and limits of a store that only its tests change."""
+
+    probe_interval: float = 5.0
+    """Between two probes of a disk that could not be written."""
+    log_interval: float = 60.0
+    """For which one kind of trouble is logged once."""
+    side_file_interval: float = 1.0
+    """Between two checks of the files beside the database."""
+    sweep_interval: float = 60.0
+    """Between two searches for expired tasks while nothing is written."""
+    max_swept: int = 1_000
+    """Expired tasks removed in one interval while nothing is written, so that a wrong clock can be noticed in time."""
+    max_waiting: int = 20_000
+    """Writes in the queue. With more, the disk does not keep up, and further writes are rejected."""
+    locks_file_itself: bool = sys.platform == "linux"
+    """Whether to lock the database file: possible where flock(2) and SQLite's fcntl(2) locks are independent."""
+    connection_class: type[sqlite3.Connection] = sqlite3.Connection
 
 
 class DatabaseFile:
     """The file that a path leads to, ours alone until `close`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tuning: SQLiteTuning) -> None:
         # Absolute, so that a change of the working directory changes nothing; not resolved, so that we notice when a
         # symbolic link is pointed elsewhere.
         self._named = os.path.abspath(path)
@@ -57,10 +77,15 @@ class DatabaseFile:
         """Where the file really is: SQLite keeps its log there, too."""
         if not self.path.parent.is_dir():
             raise StoreUnavailableError(f"The task store cannot be opened: there is no directory {self.path.parent}")
-        self._lock = _lock(self.path)
+        self._lock: _FileLock | _SideLock
+        if tuning.locks_file_itself:
+            self._lock = _FileLock(self.path)
+        else:
+            self._lock = _SideLock(self.path)
+        self._side_file_interval = tuning.side_file_interval
         self._identity: Identity | None = None
-        self._beside: dict[str, Identity | None] = {}  # what lies beside it, and must stay there
-        self._next_look_beside = 0.0
+        self._side_files: dict[str, Identity | None] = {}  # what lies beside it, and must stay there
+        self._next_side_file_check = 0.0
 
     def watch(self) -> None:
         """Remember which files the paths name; called when SQLite has opened them.
@@ -69,12 +94,12 @@ class DatabaseFile:
             StoreUnavailableError: the file was replaced while it was being opened.
         """
         self._identity = _identify(self._named)
-        self._beside = {name: _identify(name) for name in (f"{self.path}-wal", self._lock.name)}
-        if self._beside[self._lock.name] != self._lock.identity:
+        self._side_files = {name: _identify(name) for name in (f"{self.path}-wal", self._lock.name)}
+        if self._side_files[self._lock.name] != self._lock.identity:
             raise StoreUnavailableError(f"The task store {self._named} was replaced while it was opened; start again")
 
-    def look_beside_next_time(self) -> None:
-        self._next_look_beside = 0.0
+    def check_side_files_next(self) -> None:
+        self._next_side_file_check = 0.0
 
     def find_missing(self) -> str:
         """The path that no longer names the file we have open, as it was removed, moved or replaced; else empty.
@@ -85,9 +110,9 @@ class DatabaseFile:
         if _identify(self._named) != self._identity:
             return self._named
         now = time.monotonic()
-        if now >= self._next_look_beside:
-            self._next_look_beside = now + LOOK_BESIDE_INTERVAL
-            for name, identity in self._beside.items():
+        if now >= self._next_side_file_check:
+            self._next_side_file_check = now + self._side_file_interval
+            for name, identity in self._side_files.items():
                 if _identify(name) != identity:
                     return name
         return ""
@@ -183,12 +208,6 @@ class _SideLock:
         self._connection.close()
 
 
-def _lock(path: Path) -> _FileLock | _SideLock:
-    if LOCKS_ARE_APART:
-        return _FileLock(path)
-    return _SideLock(path)
-
-
 def _in_use(path: Path) -> StoreUnavailableError:
     return StoreUnavailableError(
         f"The task store {path} is in use by another process; stop that one, or give each its own file"
@@ -209,9 +228,6 @@ def _cannot_open(path: Path, error: OSError) -> StoreUnavailableError:
 # - FULL and FAILING end when a probe succeeds. A write that succeeds proves little: on a nearly full disk some small
 #   ones do. The probe writes a megabyte, in the writer thread, every few seconds, and only while there is such trouble.
 
-LOG_INTERVAL: Final = 60.0  # seconds for which one kind of trouble is logged once
-PROBE_INTERVAL: Final = 5.0  # seconds between probes
-
 
 class Trouble(Enum):
     """What can be wrong, in words that anybody may read: they name no path, and none of SQLite's texts."""
@@ -224,7 +240,7 @@ class Trouble(Enum):
 
 
 # By SQLite's primary result code. What is not here (a value too large, a bug of ours) is not the file's trouble.
-BY_CODE: Final = {
+TROUBLE_BY_CODE: Final = {
     sqlite3.SQLITE_FULL: Trouble.FULL,
     sqlite3.SQLITE_CORRUPT: Trouble.DAMAGED,
     sqlite3.SQLITE_NOTADB: Trouble.DAMAGED,
@@ -241,15 +257,16 @@ _PROBED: Final = (Trouble.FULL, Trouble.FAILING)
 class FileCondition:
     """What the last reads and writes have shown of the file. The writer thread and all readers report here."""
 
-    def __init__(self) -> None:
+    def __init__(self, tuning: SQLiteTuning) -> None:
         self.is_gone = False
+        self._tuning = tuning
         self._writing: Trouble | None = None  # why the last write failed
         self._is_damaged = False  # whether any read has found damage: writes may go on elsewhere in the file
         self._next_probe = 0.0
         self._logged: dict[Trouble, float] = {}  # when each kind was logged last
         self._log_guard = threading.Lock()
 
-    def tell(self) -> str:
+    def describe(self) -> str:
         """What is wrong, for everybody to see; empty when all is well."""
         if self._writing is not None:
             return self._writing.value
@@ -292,12 +309,12 @@ class FileCondition:
     def needs_probe(self) -> bool:
         return self._writing in _PROBED
 
-    def take_probe(self) -> bool:
+    def start_probe(self) -> bool:
         """Whether a probe is due now; the next one is then due later."""
         now = time.monotonic()
         if not self.needs_probe or now < self._next_probe:
             return False
-        self._next_probe = now + PROBE_INTERVAL
+        self._next_probe = now + self._tuning.probe_interval
         return True
 
     def probe_succeeded(self) -> None:
@@ -311,7 +328,7 @@ class FileCondition:
 
     def _classify(self, error: sqlite3.Error) -> Trouble | None:
         code = getattr(error, "sqlite_errorcode", 0)  # an error of Python's own module has none
-        trouble = BY_CODE.get(code & 0xFF)  # the low byte is the primary code
+        trouble = TROUBLE_BY_CODE.get(code & 0xFF)  # the low byte is the primary code
         if trouble is None:
             logger.error("task store refused a statement", exc_info=error)
         else:
@@ -321,7 +338,7 @@ class FileCondition:
     def _log(self, trouble: Trouble, detail: str) -> None:
         now = time.monotonic()
         with self._log_guard:
-            if now < self._logged.get(trouble, -LOG_INTERVAL) + LOG_INTERVAL:
+            if now < self._logged.get(trouble, -inf) + self._tuning.log_interval:
                 return
             self._logged[trouble] = now
         # In the message itself: it is one of five, and many a logging setup shows nothing of what is in `extra`.

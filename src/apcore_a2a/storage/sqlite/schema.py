@@ -109,30 +109,35 @@ MIGRATIONS: Final = (
 )
 
 
+ConnectionClass = type[sqlite3.Connection]
+
+
 def event_key(task: int, sequence: int) -> int:
     """The key of one event of the task with this number."""
     return task << 32 | sequence
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path, connection_class: ConnectionClass = sqlite3.Connection) -> sqlite3.Connection:
     """A connection without implicit transactions, for any thread (SQLite's own mutex guards it)."""
     try:
-        return sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
+        return sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False, factory=connection_class)
     except sqlite3.Error as error:
         raise StoreUnavailableError(f"The task store {path} cannot be opened: {error}") from error
 
 
-def connect_reader(path: Path) -> sqlite3.Connection:
-    reader = connect(path)
+def connect_reader(path: Path, connection_class: ConnectionClass = sqlite3.Connection) -> sqlite3.Connection:
+    reader = connect(path, connection_class)
     reader.execute("PRAGMA query_only=ON")
     return reader
 
 
-def connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
+def connect_writer(
+    path: Path, synchronous: str, connection_class: ConnectionClass = sqlite3.Connection
+) -> sqlite3.Connection:
     """The one connection that writes; makes the tables, or brings them up to date."""
-    writer = connect(path)
+    writer = connect(path, connection_class)
     try:
-        _refuse_foreign_file(writer, path)
+        _reject_foreign_file(writer, path)
         writer.execute("PRAGMA journal_mode=WAL")
         writer.execute(f"PRAGMA synchronous={synchronous}")
         writer.execute("PRAGMA journal_size_limit=67108864")  # what a burst leaves of the log on disk
@@ -148,7 +153,7 @@ def connect_writer(path: Path, synchronous: str) -> sqlite3.Connection:
     return writer
 
 
-def _refuse_foreign_file(writer: sqlite3.Connection, path: Path) -> None:
+def _reject_foreign_file(writer: sqlite3.Connection, path: Path) -> None:
     """Touch nothing that is not ours, and nothing that we might misread."""
     application = _pragma(writer, "application_id")
     version = _pragma(writer, "user_version")

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, TypeVar, TypeVarTuple
+from typing import Final, TypedDict, TypeVar, TypeVarTuple, Unpack
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from apcore_a2a.errors import StoreUnavailableError
@@ -22,7 +22,7 @@ from apcore_a2a.storage.contract import ALL, Backlog, Change, Claim, DeliveryRep
 from apcore_a2a.storage.cursor import PageTokens
 from apcore_a2a.storage.sql import DEFAULT_TTL, ReadOption, read_options
 from apcore_a2a.storage.sqlite import reads, webhooks
-from apcore_a2a.storage.sqlite.database import DatabaseFile, FileCondition
+from apcore_a2a.storage.sqlite.database import DatabaseFile, FileCondition, SQLiteTuning
 from apcore_a2a.storage.sqlite.schema import connect_reader, connect_writer, read_page_key
 from apcore_a2a.storage.sqlite.writer import AgeClock, SQLiteWriter, Tables, take_snapshot
 
@@ -33,6 +33,14 @@ _OPTIONS: Final[dict[str, ReadOption]] = {"synchronous": str.upper, "ttl": float
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
+
+
+class MoreSQLiteOptions(TypedDict, total=False):
+    """Rarely used options of `SQLiteStore`."""
+
+    monotonic: Callable[[], float]
+    """The clock that measures the time while the process runs."""
+    tuning: SQLiteTuning
 
 
 class SQLiteStore:
@@ -57,8 +65,11 @@ class SQLiteStore:
         ttl: float = DEFAULT_TTL,
         max_tasks: int = 1_000_000,
         clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        **more: Unpack[MoreSQLiteOptions],
     ) -> None:
+        unknown = sorted(more.keys() - MoreSQLiteOptions.__annotations__.keys())
+        if unknown:
+            raise TypeError(f"SQLiteStore has no parameter {', '.join(unknown)}")
         if synchronous not in ("NORMAL", "FULL"):
             raise ValueError(f"synchronous is NORMAL or FULL, not {synchronous!r}")
         if not (ttl > 0 and max_tasks > 0):
@@ -69,7 +80,8 @@ class SQLiteStore:
         self._synchronous = synchronous
         self._ttl = ttl
         self._max_tasks = max_tasks
-        self._clock = AgeClock(clock, monotonic)
+        self._clock = AgeClock(clock, more.get("monotonic", time.monotonic))
+        self._tuning = more.get("tuning", SQLiteTuning())
         self._opened: _OpenDatabase | None = None
         self.webhooks = SQLiteWebhooks(self, self._clock)
 
@@ -99,9 +111,9 @@ class SQLiteStore:
             StoreUnavailableError: another process has the file, or it is none we can use; the text says which.
         """
         # In a thread: bringing an older file up to date may take a while.
-        connections = await asyncio.to_thread(_Connections, self.path, self._synchronous)
+        connections = await asyncio.to_thread(_Connections, self.path, self._synchronous, self._tuning)
         tables = Tables(connections.writer, ttl=self._ttl, max_tasks=self._max_tasks, clock=self._clock)
-        self._opened = _OpenDatabase(connections, tables)
+        self._opened = _OpenDatabase(connections, tables, self._tuning)
         try:
             await self._opened.submit(webhooks.release_all)
         except BaseException:
@@ -129,7 +141,7 @@ class SQLiteStore:
     def trouble(self) -> str:
         if self._opened is None:
             return "the task store is not open"
-        return self._opened.condition.tell()
+        return self._opened.condition.describe()
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
         return await self._database.submit(Tables.create, take_snapshot(change), key)
@@ -221,15 +233,18 @@ class _Connections:
     Should opening fail halfway, the stack closes what is open by then.
     """
 
-    def __init__(self, path: Path, synchronous: str) -> None:
+    def __init__(self, path: Path, synchronous: str, tuning: SQLiteTuning) -> None:
+        connection_class = tuning.connection_class
         with ExitStack() as stack:
-            self.file = stack.enter_context(closing(DatabaseFile(path)))
+            self.file = stack.enter_context(closing(DatabaseFile(path, tuning)))
             path = self.file.path
-            self.writer = stack.enter_context(closing(connect_writer(path, synchronous)))
-            self.reader = stack.enter_context(closing(connect_reader(path)))  # for reads in the event loop
+            self.writer = stack.enter_context(closing(connect_writer(path, synchronous, connection_class)))
+            self.reader = stack.enter_context(
+                closing(connect_reader(path, connection_class))
+            )  # for reads in the event loop
             self.idle: SimpleQueue[sqlite3.Connection] = SimpleQueue()
             for _ in range(READER_THREADS):
-                self.idle.put(stack.enter_context(closing(connect_reader(path))))
+                self.idle.put(stack.enter_context(closing(connect_reader(path, connection_class))))
             self.tokens = PageTokens(read_page_key(self.reader))
             self.file.watch()
             self.threads = stack.enter_context(ThreadPoolExecutor(READER_THREADS, "apcore-a2a-sqlite-reader"))
@@ -239,18 +254,18 @@ class _Connections:
 class _OpenDatabase:
     """A store's database while it is open: one thread writes, a few read, and short reads are made on the spot."""
 
-    def __init__(self, connections: _Connections, tables: Tables) -> None:
+    def __init__(self, connections: _Connections, tables: Tables, tuning: SQLiteTuning) -> None:
         self.connections = connections
         self.tables = tables
-        self.condition = FileCondition()
-        self.writer = SQLiteWriter(tables, connections.file, self.condition)
+        self.condition = FileCondition(tuning)
+        self.writer = SQLiteWriter(tables, connections.file, self.condition, tuning)
         self._loop = asyncio.get_running_loop()
 
     def submit(self, apply: Callable[[Tables, *Arguments], T], *args: *Arguments) -> "asyncio.Future[T]":
         return self.writer.submit(apply, self.tables, *args)
 
     def read_now(self, read: Callable[[sqlite3.Connection, *Arguments], T], *args: *Arguments) -> T:
-        self._refuse_if_gone()
+        self._raise_if_gone()
         try:
             return read(self.connections.reader, *args)
         except sqlite3.Error as error:
@@ -266,10 +281,10 @@ class _OpenDatabase:
             finally:
                 self.connections.idle.put(connection)
 
-        self._refuse_if_gone()
+        self._raise_if_gone()
         return await self._loop.run_in_executor(self.connections.threads, run)
 
-    def _refuse_if_gone(self) -> None:
+    def _raise_if_gone(self) -> None:
         """What is in a file that nobody can find any more would be gone after a restart: it is not shown, either."""
         if self.condition.is_gone:
             raise StoreUnavailableError

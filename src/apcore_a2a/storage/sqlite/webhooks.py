@@ -50,7 +50,7 @@ def save(tables: Tables, webhook: Webhook, owner: str) -> Webhook | None:
         if STATES[state] in AT_REST:
             delivered = version - 1
         tables.add_webhook(number, webhook, delivered=delivered, latest=version)
-        tables.expect_webhooks(config.task_id, owner)
+        tables.mark_webhooks(config.task_id, owner)
     row = database.execute(f"SELECT {_COLUMNS} FROM webhook WHERE task = ? AND id = ?", (number, config.id)).fetchone()
     return _to_webhook(row)
 

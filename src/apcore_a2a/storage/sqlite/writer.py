@@ -17,7 +17,7 @@ from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import TaskState, encode
 from apcore_a2a.storage.contract import Change, Webhook
 from apcore_a2a.storage.sql import CODES
-from apcore_a2a.storage.sqlite.database import PROBE_INTERVAL, DatabaseFile, FileCondition
+from apcore_a2a.storage.sqlite.database import DatabaseFile, FileCondition, SQLiteTuning
 from apcore_a2a.storage.sqlite.schema import event_key, roll_back
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ MAX_DOCUMENT: Final = 64 * 1024  # a larger document is not written again: reade
 PROBE_SIZE: Final = 1024 * 1024  # more than most writes: room for a few bytes is no room
 
 # Whether a webhook of the task still waits for an event: then the task stays, though it has ended.
-_OWES: Final = "EXISTS (SELECT 1 FROM webhook WHERE task = number AND failed = 0 AND delivered < latest)"
+_WEBHOOK_WAITS: Final = "EXISTS (SELECT 1 FROM webhook WHERE task = number AND failed = 0 AND delivered < latest)"
 _RUNNING: Final = (CODES[TaskState.SUBMITTED], CODES[TaskState.WORKING])
 _WAITING: Final = (CODES[TaskState.INPUT_REQUIRED], CODES[TaskState.AUTH_REQUIRED])
 
@@ -122,7 +122,7 @@ class Tables:
         self._count: int | None = None  # of all tasks; None: not counted yet
         self._tally_changes: dict[tuple[str, int], int] = {}  # by owner and state: what the tally does not say yet
 
-    def forget(self) -> None:
+    def discard_cache(self) -> None:
         """The transaction came to nothing: what was learnt in it may be wrong."""
         self._cache.clear()
         self._count = None
@@ -202,7 +202,7 @@ class Tables:
             (number, config.id, encode(config), webhook.a2a_version, delivered, latest, now),
         )
 
-    def expect_webhooks(self, task_id: str, owner: str) -> None:
+    def mark_webhooks(self, task_id: str, owner: str) -> None:
         """The task has got one, if it had none before: from now on its events are for it, too."""
         cached = self._cache.get((task_id, owner))
         if cached is not None:
@@ -239,7 +239,7 @@ class Tables:
             "INSERT INTO event (key, body) VALUES (?, ?)", list(zip(keys, change.events, strict=True))
         )
         if cached.has_webhooks and change.events:
-            self._tell_webhooks(number, change.version)
+            self._advance_webhooks(number, change.version)
         if change.document is not None:
             self.database.execute("REPLACE INTO document VALUES (?, ?, ?)", (number, change.version, change.document))
         if change.memo != cached.memo or change.run != cached.run:
@@ -249,7 +249,7 @@ class Tables:
         else:
             self._cache[change.id, change.owner] = cached
 
-    def _tell_webhooks(self, number: int, version: int) -> None:
+    def _advance_webhooks(self, number: int, version: int) -> None:
         """There are events to be delivered: this is all that is written for that, in the transaction of the events."""
         self.database.execute(
             "UPDATE webhook SET latest = ?, since = iif(delivered < latest, since, ?) WHERE task = ?",
@@ -307,8 +307,8 @@ class Tables:
         if self.database.execute("SELECT 1 FROM task WHERE id = ?", (task_id,)).fetchone() is not None:
             raise StaleWriteError
         # Two at most: a store that was opened with a lower limit comes down to it task by task, not in one long change.
-        oldest = f"SELECT number, owner, state FROM task WHERE ended IS NOT NULL AND NOT {_OWES} ORDER BY ended, number"
-        if not self._remove_ended(f"{oldest} LIMIT ?", min(excess, 2)):
+        removable = f"SELECT number, owner, state FROM task WHERE ended IS NOT NULL AND NOT {_WEBHOOK_WAITS}"
+        if not self._remove_ended(f"{removable} ORDER BY ended, number LIMIT ?", min(excess, 2)):
             raise OverloadedError("The agent is at its limit of unfinished tasks; try again later", retry_after=5)
 
     def sweep(self, limit: int) -> bool:
@@ -317,7 +317,7 @@ class Tables:
         # A webhook keeps its task as long again: were webhooks switched off, nobody would ever deliver.
         removed = self._remove_ended(
             "SELECT number, owner, state FROM task"
-            f" WHERE ended <= ? AND (ended <= ? OR NOT {_OWES}) ORDER BY ended, number LIMIT ?",
+            f" WHERE ended <= ? AND (ended <= ? OR NOT {_WEBHOOK_WAITS}) ORDER BY ended, number LIMIT ?",
             now - self._ttl,
             now - 2 * self._ttl,
             limit,
@@ -374,10 +374,7 @@ class Tables:
 # writer thread touches `Tables` and its connection, only the loop's thread touches futures.
 
 MAX_BATCH: Final = 512  # writes in one transaction: bounds how long the first waits for the last
-MAX_WAITING: Final = 20_000  # writes in the queue: beyond it the disk does not keep up, and more would only wait longer
-SWEEP_INTERVAL: Final = 60.0  # seconds between looks for expired tasks while nothing is written
 SWEEP_IDLE: Final = 16  # expired tasks removed at a time then; beside writes, two for each
-MAX_SWEPT: Final = 1_000  # expired tasks removed in one interval then: if the clock is wrong, there is time to notice
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -392,10 +389,11 @@ class _PendingWrite(Struct, gc=False):
 class SQLiteWriter:
     """Calls methods of `Tables` in a thread of its own."""
 
-    def __init__(self, tables: Tables, file: DatabaseFile, condition: FileCondition) -> None:
+    def __init__(self, tables: Tables, file: DatabaseFile, condition: FileCondition, tuning: SQLiteTuning) -> None:
         self._tables = tables
         self._file = file
         self._condition = condition
+        self._tuning = tuning
         self._database = tables.database
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_PendingWrite | None] = queue.SimpleQueue()  # None is the last thing in it
@@ -411,7 +409,7 @@ class SQLiteWriter:
         """Have `apply` called in the next transaction; the future is done after its commit."""
         if self._closed:
             raise StoreUnavailableError("The task store is closed")
-        if self._queue.qsize() >= MAX_WAITING:
+        if self._queue.qsize() >= self._tuning.max_waiting:
             raise StoreUnavailableError
         future: asyncio.Future[T] = self._loop.create_future()
         self._queue.put(_PendingWrite(apply, arguments, future))
@@ -432,20 +430,20 @@ class SQLiteWriter:
 
     def _run(self) -> None:
         is_last = False
-        patience = SWEEP_INTERVAL
+        timeout = self._tuning.sweep_interval
         while not is_last:
-            writes, is_last = self._next_batch(patience)
+            writes, is_last = self._next_batch(timeout)
             self._probe_if_due()
             results, more_expired = self._commit(writes)
-            patience = self._patience(more_expired)
+            timeout = self._wait_time(more_expired)
             self._call_in_loop(_resolve, writes, results)
         self._call_in_loop(self._stopped.set_result, None)
 
-    def _next_batch(self, patience: float) -> tuple[list[_PendingWrite], bool]:
-        """All that waits, or what comes first within `patience` seconds, if anything; and whether it is the last."""
+    def _next_batch(self, timeout: float) -> tuple[list[_PendingWrite], bool]:
+        """All that waits, or what comes first within `timeout` seconds, if anything; and whether it is the last."""
         batch: list[_PendingWrite] = []
         with suppress(queue.Empty):
-            write = self._queue.get(timeout=patience)
+            write = self._queue.get(timeout=timeout)
             while write is not None:
                 batch.append(write)
                 if len(batch) == MAX_BATCH:
@@ -454,33 +452,34 @@ class SQLiteWriter:
             return batch, True
         return batch, False
 
-    def _patience(self, more_expired: bool) -> float:
+    def _wait_time(self, more_expired: bool) -> float:
         """How long to wait for writes before there is something else to do."""
-        if more_expired and self._may_sweep_on():
+        if more_expired and self._may_continue_sweep():
             return 0.0
         if self._condition.needs_probe:
-            return PROBE_INTERVAL
-        return SWEEP_INTERVAL
+            return self._tuning.probe_interval
+        return self._tuning.sweep_interval
 
-    def _may_sweep_on(self) -> bool:
+    def _may_continue_sweep(self) -> bool:
         now = time.monotonic()
+        limit = self._tuning.max_swept
         if now >= self._next_interval:
-            self._next_interval = now + SWEEP_INTERVAL
+            self._next_interval = now + self._tuning.sweep_interval
             self._swept = 0
         self._swept += SWEEP_IDLE
-        if self._swept <= MAX_SWEPT:
+        if self._swept <= limit:
             return True
-        if self._swept <= MAX_SWEPT + SWEEP_IDLE:  # once in the interval
-            logger.warning("many tasks have expired at once: is the clock right?", extra={"removed": MAX_SWEPT})
+        if self._swept <= limit + SWEEP_IDLE:  # once in the interval
+            logger.warning("many tasks have expired at once: is the clock right?", extra={"removed": limit})
         return False
 
     def _check(self) -> None:
-        self._file.look_beside_next_time()  # that is, after this transaction
+        self._file.check_side_files_next()  # that is, after this transaction
         self._condition.check()
 
     def _probe_if_due(self) -> None:
         """See whether a disk that could not be written to can be now; due only while there is such trouble."""
-        if not self._condition.take_probe():
+        if not self._condition.start_probe():
             return
         try:
             self._tables.write_probe()
@@ -537,7 +536,7 @@ class SQLiteWriter:
         return result
 
     def _roll_back(self) -> None:
-        self._tables.forget()
+        self._tables.discard_cache()
         with suppress(sqlite3.Error):  # a database that cannot even do that will say so at the next BEGIN
             roll_back(self._database)
 

@@ -1,1 +1,1 @@
-"""Whatever can be served, as an Agent: functions, executors, apcore modules, executors of the official SDK."""
+"""Adapters to the Agent interface: functions, executors, apcore modules, and executors of the official SDK."""

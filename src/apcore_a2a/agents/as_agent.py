@@ -1,4 +1,4 @@
-"""Whatever can be served, as an Agent."""
+"""`as_agent`, which adapts anything that can be served to the Agent interface."""
 
 from typing import Any
 
@@ -11,21 +11,22 @@ from apcore_a2a.agents.functions.skill import collect, is_collection, mark_of
 def as_agent(
     thing: Any, *, retry_safe: bool | None = None, request_context_builder: Any = None, default_skill: str = ""
 ) -> Agent:
-    """An Agent that does what `thing` does.
+    """Adapt `thing` to an Agent.
 
     Args:
-        thing: an Agent; an AgentExecutor, ours or a2a-sdk's; a function, coroutine function or generator function; or
-            several of them: a list, a dict by the ids of their skills, a module, an object with public methods.
-        retry_safe: whether a run may be repeated from the start after a crash; else `thing.retry_safe` says so, if it
-            is there. An Agent says it itself, for each message.
-        request_context_builder: makes what an executor gets to see: a `RequestContextBuilder`, or a2a-sdk's for an
-            executor of a2a-sdk's. Nothing else has such a context.
-        default_skill: the id of the function that a message is for which names none.
+        thing: An Agent, an AgentExecutor (of this package or of a2a-sdk), a function, coroutine function or generator
+            function, or a collection of functions: a list, a dict of functions by skill id, a module, or an object
+            with public methods.
+        retry_safe: Whether a run may be repeated from the start after a crash. The default is `thing.retry_safe`, or
+            False without that attribute. An Agent decides this itself, for each message.
+        request_context_builder: Builds the context that an executor receives: a `RequestContextBuilder`, or that of
+            a2a-sdk for an executor of a2a-sdk. Only executors have such a context.
+        default_skill: The id of the function that handles messages without a skill id.
 
     Raises:
-        TypeError: it is none of these; the text says why.
-        ValueError: there is no function in it, two have the same id, or none is `default_skill`.
-        ImportError: it needs an extra that is not installed.
+        TypeError: `thing` cannot be served. The text says why.
+        ValueError: The collection has no function, two functions have the same id, or none is `default_skill`.
+        ImportError: `thing` needs an extra that is not installed.
 
     Example:
         >>> async def echo(text: str) -> str:
@@ -42,7 +43,7 @@ def as_agent(
         return thing
     if retry_safe is None:
         retry_safe = bool(getattr(thing, "retry_safe", False))
-    # Before our own AgentExecutor, which has the same methods: theirs take other values.
+    # Checked before our own AgentExecutor: both have the same methods, but those of a2a-sdk take other types.
     if _is_from_sdk(thing):
         return _from_sdk(thing, retry_safe, request_context_builder)
     if isinstance(thing, AgentExecutor):
@@ -50,7 +51,7 @@ def as_agent(
     if callable(thing) or is_collection(thing):
         agents = _from_functions(thing, retry_safe)
         if callable(thing) and not agents[0].skill.signature.inputs and mark_of(thing) is None:
-            return agents[0]  # it takes whatever is said to it, so nobody has to name a skill
+            return agents[0]  # it accepts any message, so clients need not name a skill
         return SkillAgent(agents, default_skill=default_skill)
     expected = "an Agent, an AgentExecutor (with execute and cancel), a function or several"
     raise TypeError(f"a {type(thing).__name__} cannot be served: expected {expected}")
@@ -59,7 +60,7 @@ def as_agent(
 def _from_functions(thing: Any, retry_safe: bool) -> list[FunctionAgent]:
     if callable(thing):
         return [FunctionAgent(thing, retry_safe=retry_safe)]
-    threads = make_threads()  # for all of them together
+    threads = make_threads()  # shared by all the functions
     agents: list[FunctionAgent] = []
     for skill_id, function in collect(thing).items():
         is_safe = retry_safe or bool(getattr(function, "retry_safe", False))
@@ -68,15 +69,15 @@ def _from_functions(thing: Any, retry_safe: bool) -> list[FunctionAgent]:
 
 
 def _check_builder(thing: Any, builder: Any) -> None:
-    """Refuse a builder that has no `build`, and one for what has no context."""
+    """Raise TypeError if `thing` is not an executor, or the builder has no method `build`."""
     if isinstance(thing, Agent) or not isinstance(thing, AgentExecutor):
-        raise TypeError(f"request_context_builder is for executors, and a {type(thing).__name__} is none")
+        raise TypeError(f"request_context_builder is for executors, not for a {type(thing).__name__}")
     if not isinstance(builder, RequestContextBuilder):
         raise TypeError(f"request_context_builder {type(builder).__name__} lacks the method build")
 
 
 def _is_from_sdk(thing: object) -> bool:
-    """Whether it is an executor of a2a-sdk's, told without importing that: most servers do not have it."""
+    """Whether this is an executor of a2a-sdk. Does not import a2a-sdk, which most servers do not have."""
     for base in type(thing).__mro__:
         if base.__name__ == "AgentExecutor" and base.__module__.startswith("a2a."):
             return True

@@ -1,6 +1,7 @@
-"""Python values as parts and messages, for agents written by hand.
+"""Converts Python values to parts and messages of the model, for agents written by hand.
 
-Rule: values cross as they are: integers exact, nothing shared with the agent, and what JSON cannot say is refused.
+Invariant: a converted value shares no object with the agent, and integers stay exact. A value without a JSON form is
+rejected.
 """
 
 import io
@@ -14,7 +15,7 @@ from apcore_a2a.errors import InvalidAgentResponseError
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.model import Message, Part, Role, StatusUpdate, TaskState, TaskStatus, check_finite
 
-# What a file is, by its first bytes.
+# Media types by the first bytes of a file.
 MAGIC: Final = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -24,11 +25,11 @@ MAGIC: Final = {
     b"\x1f\x8b": "application/gzip",
 }
 UNKNOWN_BYTES: Final = "application/octet-stream"
-MAX_FILE: Final = 64 * 1024 * 1024  # bytes of a file object that we read into memory
+MAX_FILE: Final = 64 * 1024 * 1024  # bytes that we read from a file object into memory
 
 
 def media_type_of(content: bytes) -> str:
-    """What some bytes are, by how they begin."""
+    """Return the media type of some bytes, guessed from how they begin."""
     for magic, media_type in MAGIC.items():
         if content.startswith(magic):
             return media_type
@@ -36,19 +37,19 @@ def media_type_of(content: bytes) -> str:
 
 
 def read_file(file: io.IOBase) -> Part:
-    """What is left of an open file, as a part with the file's name; it is closed then. It may block.
+    """Read the rest of an open file into a part with the file's name, and close the file. May block.
 
     Raises:
-        InvalidAgentResponseError: it is too large.
+        InvalidAgentResponseError: The file is too large.
     """
-    source: Any = file  # Any: `read` is not among the methods that all of them promise
+    source: Any = file  # Any: io.IOBase does not declare `read`
     with file:
         content = source.read(MAX_FILE + 1)
     if len(content) > MAX_FILE:
         raise InvalidAgentResponseError(f"The agent's file is larger than {MAX_FILE} bytes")
     name = getattr(file, "name", "")
     filename = ""
-    if isinstance(name, str):  # a file without a name has a number
+    if isinstance(name, str):  # the "name" of an unnamed file is its descriptor, a number
         filename = os.path.basename(name)
     by_name = mimetypes.guess_type(filename)[0]
     if isinstance(content, str):
@@ -57,10 +58,12 @@ def read_file(file: io.IOBase) -> Part:
 
 
 def to_parts(content: Any) -> list[Part]:
-    """Text as text, bytes as a file, parts as they are, None as nothing, anything else as data.
+    """Convert a value to parts: text to a text part, bytes to a file, None to no part, any other value to data.
+
+    Parts stay as they are.
 
     Raises:
-        InvalidAgentResponseError: JSON has no form for it.
+        InvalidAgentResponseError: The value has no JSON form.
 
     Example:
         >>> to_parts({"celsius": 21})
@@ -95,24 +98,24 @@ def _to_data(content: Any) -> Any:
 
 
 def _dump(value: Any) -> Any:
-    dump = getattr(value, "model_dump", None)  # pydantic's, which is not imported for that
+    dump = getattr(value, "model_dump", None)  # a pydantic model, recognized without importing pydantic
     if dump is None:
         raise TypeError(f"{type(value).__name__} has no JSON form")
     return dump()
 
 
 def text_of(message: Message, separator: str = "\n") -> str:
-    """The text parts of a message, joined."""
+    """Return the text parts of a message, joined."""
     return separator.join(part.text for part in message.parts if isinstance(part.text, str))
 
 
 def has_text(message: Message) -> bool:
-    """Whether a message has a text part, if only an empty one."""
+    """Whether a message has a text part, which may be empty."""
     return any(isinstance(part.text, str) for part in message.parts)
 
 
 def agent_message(content: Any, *, metadata: dict[str, Any] | None = None) -> Message:
-    """What the agent says: `content` as `to_parts` reads it. The engine adds the task it belongs to.
+    """Return a message of the agent with `content`, converted by `to_parts`. The engine adds the ids of the task.
 
     Example:
         >>> agent_message("Hello").role
@@ -124,13 +127,13 @@ def agent_message(content: Any, *, metadata: dict[str, Any] | None = None) -> Me
 
 
 # ---- approvals ------------------------------------------------------------------------------------------------------
-# What a task says that waits for an approval, and how a reply is read; for functions and apcore modules alike.
+# The status of a task that waits for an approval, and the reading of the reply. Functions and apcore modules share it.
 
 ANSWERS: Final = {"approve": True, "approved": True, "yes": True, "reject": False, "rejected": False, "no": False}
 
 
 def read_answer(message: Message) -> bool | None:
-    """Whether a reply approves; None if it says neither yes nor no."""
+    """Whether a reply approves the call. None if it neither approves nor rejects."""
     for part in message.parts:
         if isinstance(part.data, dict) and isinstance(part.data.get("approved"), bool):
             return bool(part.data["approved"])
@@ -142,12 +145,12 @@ def read_answer(message: Message) -> bool | None:
 
 
 def approval_required(what: str, *, skill_id: str, approval_id: str | None) -> StatusUpdate:
-    """Wait for the caller's yes or no to a call of what is named."""
+    """Return the INPUT_REQUIRED status that asks the caller to approve or reject a call of `what`."""
     text = f'Approval required for {what}. Reply "approve" or "reject".'
     message = agent_message(text, metadata={"approvalId": approval_id, "skillId": skill_id})
     return StatusUpdate(status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=message))
 
 
 def rejected(text: str) -> StatusUpdate:
-    """The end of a task that was not approved. It is not FAILED: nothing was run, and trying again will not help."""
+    """Return the REJECTED status that ends a task without approval. FAILED would suggest a run, and a useful retry."""
     return StatusUpdate(status=TaskStatus(state=TaskState.REJECTED, message=agent_message(text)))

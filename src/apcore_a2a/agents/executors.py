@@ -1,6 +1,6 @@
-"""What an agent written as an AgentExecutor sees: its two methods, what they get, and where they publish.
+"""The interface of an agent written as an AgentExecutor: its two methods, their context and their event queue.
 
-Rule: the words and the contract are A2A's own AgentExecutor's; the values are our model's.
+Invariant: names and contract are those of the AgentExecutor of a2a-sdk. The values are those of our model.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ from apcore_a2a.protocol.model import (
 
 logger = logging.getLogger(__name__)
 
-MAX_AHEAD: Final = 64  # events an executor may be ahead of the engine
+MAX_AHEAD: Final = 64  # events that may wait for the engine before the executor has to wait
 
 
 class RequestContext:
-    """What an executor may know about the message it gets.
+    """The message that an executor handles, with its task, conversation and caller.
 
     Example:
         >>> async def execute(context: RequestContext, event_queue: EventQueue) -> None:
@@ -49,7 +49,7 @@ class RequestContext:
 
     @property
     def message(self) -> Message:
-        """The message itself, with its parts.
+        """The message, with its parts.
 
         Example:
             >>> async def execute(context, event_queue):
@@ -59,7 +59,7 @@ class RequestContext:
 
     @property
     def task_id(self) -> str:
-        """The id of the task, new or not.
+        """The id of the task, whether it is new or not.
 
         Example:
             >>> async def execute(context, event_queue):
@@ -79,7 +79,7 @@ class RequestContext:
 
     @property
     def current_task(self) -> Task | None:
-        """The task that the message goes on with; None when the message is its first.
+        """The task that the message continues. None for the first message of a task.
 
         Example:
             >>> async def execute(context, event_queue):
@@ -111,7 +111,7 @@ class RequestContext:
 
     @property
     def configuration(self) -> SendConfiguration:
-        """What the sender wishes for: output modes, history length, whether it waits.
+        """The options of the sender: output modes, history length, whether the request blocks.
 
         Example:
             >>> async def execute(context, event_queue):
@@ -121,7 +121,7 @@ class RequestContext:
 
     @property
     def metadata(self) -> Metadata:
-        """The metadata of the request; empty if it has none.
+        """The metadata of the request. Empty if it has none.
 
         Example:
             >>> async def execute(context, event_queue):
@@ -131,7 +131,7 @@ class RequestContext:
 
     @property
     def caller(self) -> Caller:
-        """Who asks.
+        """The caller, who sent the message.
 
         Example:
             >>> async def execute(context, event_queue):
@@ -150,7 +150,9 @@ class RequestContext:
 
 
 class EventQueue:
-    """Where an executor publishes. A full one makes `enqueue_event` wait; a closed one takes nothing.
+    """The queue to which an executor publishes its events.
+
+    A full queue makes `enqueue_event` wait. A closed queue ignores events.
 
     Example:
         >>> queue = EventQueue("task")
@@ -161,16 +163,16 @@ class EventQueue:
 
     def __init__(self, task_id: str) -> None:
         self._task_id = task_id
-        # The queue itself has no maximum: None, which ends it, must always find room. The semaphore is the maximum.
+        # The asyncio.Queue has no maximum, so that None, which ends it, always fits. The semaphore bounds the events.
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(MAX_AHEAD)
         self.is_closed = False
 
     async def enqueue_event(self, event: Event) -> None:
-        """Publish an event. What comes after a Message, a terminal state or the end of `execute` is ignored.
+        """Publish an event. Events after a Message, a terminal state or the end of `execute` are ignored.
 
         Raises:
-            InvalidAgentResponseError: it is no event, or an event of another task.
+            InvalidAgentResponseError: The value is not an event, or it belongs to another task.
 
         Example:
             >>> queue = EventQueue("task")
@@ -182,7 +184,7 @@ class EventQueue:
         self._check(event)
         await self._room.acquire()
         if self.is_closed:
-            self._room.release()  # for the next who waits
+            self._room.release()  # wakes the next waiting call
             about = {"task_id": self._task_id, "event": repr(type(event))}
             logger.warning("event ignored: the run is over", extra=about)
             return
@@ -192,7 +194,7 @@ class EventQueue:
 
     def _check(self, event: object) -> None:
         match event:
-            case Message():  # the answer to a message, which belongs to no task yet
+            case Message():  # a direct reply, which belongs to no task
                 return
             case Task(id=task_id) | StatusUpdate(task_id=task_id) | ArtifactUpdate(task_id=task_id):
                 if task_id not in ("", self._task_id):
@@ -201,7 +203,9 @@ class EventQueue:
                 raise InvalidAgentResponseError(f"The agent published a {type(event).__name__}, which is not an event")
 
     def close(self) -> None:
-        """Take nothing more; what was published can still be read. An executor need not call it: its end does.
+        """Accept no more events. Published events can still be read.
+
+        Called for the executor when `execute` ends.
 
         Example:
             >>> queue = EventQueue("task")
@@ -212,7 +216,7 @@ class EventQueue:
         if not self.is_closed:
             self.is_closed = True
             self._events.put_nowait(None)
-            self._room.release()  # whoever waits for room learns that there is no use in it, and wakes the next one
+            self._room.release()  # a waiting enqueue_event sees that the queue is closed, and wakes the next one
 
     def __aiter__(self) -> "EventQueue":
         return self
@@ -220,14 +224,14 @@ class EventQueue:
     async def __anext__(self) -> Event:
         event = await self._events.get()
         if event is None:
-            self._events.put_nowait(None)  # for the next who iterates: a run may be read again while it is cancelled
+            self._events.put_nowait(None)  # for the next iteration: a cancelled run reads its queue a second time
             raise StopAsyncIteration
         self._room.release()
         return event
 
 
 def _is_last(event: Event) -> bool:
-    """Whether an executor has nothing more to say after this event."""
+    """Whether this event is the last one of a run."""
     if isinstance(event, Message):
         return True
     return isinstance(event, StatusUpdate | Task) and event.status.state in TERMINAL
@@ -235,11 +239,11 @@ def _is_last(event: Event) -> bool:
 
 @runtime_checkable
 class AgentExecutor(Protocol):
-    """An agent as two methods.
+    """An agent with two methods.
 
-    `execute` handles one message: it publishes a single Message, or a task's events up to a terminal state or one that
-    waits for the user, and returns. It may publish AUTH_REQUIRED and go on by itself. `cancel` is called when the task
-    is cancelled, after asyncio cancelled `execute`, and publishes CANCELED.
+    `execute` handles one message. It publishes a single Message, or events of a task up to a terminal state or a state
+    that waits for the user, and returns. It may publish AUTH_REQUIRED and continue by itself. `cancel` is called when
+    the task is cancelled, after asyncio cancelled `execute`, and publishes CANCELED.
 
     Example:
         >>> class Echo:
@@ -261,7 +265,7 @@ class AgentExecutor(Protocol):
         """
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Say that the task is cancelled, after tidying up.
+        """Clean up, then publish that the task is cancelled.
 
         Example:
             >>> async def cancel(self, context, event_queue):
@@ -271,7 +275,7 @@ class AgentExecutor(Protocol):
 
 @runtime_checkable
 class RequestContextBuilder(Protocol):
-    """Makes what an executor gets to see, in place of a plain RequestContext.
+    """Builds the context that an executor receives, instead of a plain RequestContext.
 
     Example:
         >>> class Tenant(RequestContext):
@@ -286,7 +290,7 @@ class RequestContextBuilder(Protocol):
     """
 
     async def build(self, call: Call) -> RequestContext:
-        """The context of one call; an A2AError raised here fails the task with its text.
+        """Return the context of one call. An A2AError raised here fails the task with its text.
 
         Example:
             >>> async def build(self, call):
@@ -296,7 +300,7 @@ class RequestContextBuilder(Protocol):
 
 
 class TaskUpdater:
-    """Publishes the usual events. Content may be text, data, bytes, parts or a Message.
+    """Publishes the usual events of a task. Content may be text, data, bytes, parts or a Message.
 
     Example:
         >>> class Report:
@@ -307,13 +311,13 @@ class TaskUpdater:
         ...         await updater.complete("Done")
     """
 
-    # Its methods have the names of a2a-sdk's TaskUpdater, so that executors can be moved between the two.
+    # The methods have the names of those of a2a-sdk's TaskUpdater, so that executors can move between the two.
 
     def __init__(self, event_queue: EventQueue) -> None:
         self._queue = event_queue
 
     async def update_status(self, state: TaskState, content: Any = None, *, metadata: Metadata | None = None) -> None:
-        """Publish a status; the content becomes its message, the metadata are added to the task's.
+        """Publish a status. The content becomes its message. The metadata are merged into those of the task.
 
         Example:
             >>> queue = EventQueue("task")
@@ -337,7 +341,9 @@ class TaskUpdater:
         last_chunk: bool = True,
         metadata: Metadata | None = None,
     ) -> str:
-        """Publish an artifact, or a chunk of one: then `last_chunk=False` until the last. The artifact's id.
+        """Publish an artifact or a chunk of one, and return the artifact's id.
+
+        All chunks but the last are published with `last_chunk=False`.
 
         Example:
             >>> queue = EventQueue("task")
@@ -351,7 +357,7 @@ class TaskUpdater:
         return artifact.artifact_id
 
     async def submit(self, content: Any = None) -> None:
-        """Say that the task is taken, and will be worked on later.
+        """Publish SUBMITTED: the task is accepted, and its work begins later.
 
         Example:
             >>> queue = EventQueue("task")
@@ -362,7 +368,7 @@ class TaskUpdater:
         await self.update_status(TaskState.SUBMITTED, content)
 
     async def start_work(self, content: Any = None) -> None:
-        """Say that the task is worked on; again and again, to report progress.
+        """Publish WORKING. Call it again to report progress.
 
         Example:
             >>> queue = EventQueue("task")
@@ -373,7 +379,7 @@ class TaskUpdater:
         await self.update_status(TaskState.WORKING, content)
 
     async def complete(self, content: Any = None) -> None:
-        """End the task: it is done.
+        """End the task with COMPLETED.
 
         Example:
             >>> queue = EventQueue("task")
@@ -384,7 +390,7 @@ class TaskUpdater:
         await self.update_status(TaskState.COMPLETED, content)
 
     async def failed(self, content: Any = None) -> None:
-        """End the task: it went wrong, and the content says why.
+        """End the task with FAILED. The content says why.
 
         Example:
             >>> queue = EventQueue("task")
@@ -395,7 +401,7 @@ class TaskUpdater:
         await self.update_status(TaskState.FAILED, content)
 
     async def reject(self, content: Any = None) -> None:
-        """End the task: it will not be done.
+        """End the task with REJECTED: the agent does not do it.
 
         Example:
             >>> queue = EventQueue("task")
@@ -406,7 +412,7 @@ class TaskUpdater:
         await self.update_status(TaskState.REJECTED, content)
 
     async def cancel(self, content: Any = None) -> None:
-        """End the task, because its caller asked for that.
+        """End the task with CANCELED, as its caller requested.
 
         Example:
             >>> queue = EventQueue("task")
@@ -417,7 +423,7 @@ class TaskUpdater:
         await self.update_status(TaskState.CANCELED, content)
 
     async def requires_input(self, content: Any = None) -> None:
-        """Ask the user; `execute` is called again with the answer.
+        """Publish INPUT_REQUIRED with a question. The reply starts a new call of `execute`.
 
         Example:
             >>> queue = EventQueue("task")
@@ -428,7 +434,7 @@ class TaskUpdater:
         await self.update_status(TaskState.INPUT_REQUIRED, content)
 
     async def requires_auth(self, content: Any = None) -> None:
-        """Wait for the user to log in elsewhere.
+        """Publish AUTH_REQUIRED: the user has to log in elsewhere.
 
         Example:
             >>> queue = EventQueue("task")
@@ -440,22 +446,22 @@ class TaskUpdater:
 
 
 # ---- executor agent -------------------------------------------------------------------------------------------------
-# An AgentExecutor as an Agent: its `execute` on a task of its own, its events in the order it published them.
+# Adapts an AgentExecutor to an Agent: `execute` runs on an asyncio task of its own, and its events keep their order.
 #
-# Rule: the run owns what it starts. When the engine lets go of it, `execute` has returned or was cancelled, and
-# `cancel` was called if somebody asked for that.
+# Invariant: a run owns the asyncio tasks that it starts. When the engine's call of `run` ends, `execute` has returned
+# or was cancelled, and `cancel` was called if a cancel was requested.
 
-# Together less than the five seconds after which the engine ends a cancelled run without its agent.
-UNWIND_TIME: Final = 1.0  # for `execute` to end once it is cancelled
-CANCEL_TIME: Final = 3.0  # for `cancel`
+# Together less than the five seconds after which the engine ends a cancelled run without waiting for its agent.
+UNWIND_TIME: Final = 1.0  # seconds in which a cancelled `execute` has to end
+CANCEL_TIME: Final = 3.0  # seconds for `cancel`
 
-ENDS_THE_LOOP: Final = (SystemExit, KeyboardInterrupt)  # from a task of its own, asyncio lets them through
+ENDS_THE_LOOP: Final = (SystemExit, KeyboardInterrupt)  # raised in an asyncio task, they end the event loop
 
 
 class _ExecutorRun:
-    """One `execute`, and the `cancel` that may follow. Owns both of their tasks.
+    """One call of `execute`, and the call of `cancel` that may follow. Owns the asyncio tasks of both.
 
-    `queue` is closed when `execute` has returned, or when `cancel` has, if that was called: it is `cancel` that
+    `queue` closes when `execute` returns. If `cancel` was called, it closes when `cancel` returns, because `cancel`
     publishes CANCELED.
     """
 
@@ -466,8 +472,8 @@ class _ExecutorRun:
         self._context = RequestContext(call)
         self._execution = asyncio.create_task(self._execute(), name=f"execute {call.task.id}")
         self._cancellation: asyncio.Task[None] | None = None
-        # Whether the run's caller has heard how `execute` ended; if not, `close` writes it to the log.
-        self._is_told = False
+        # Whether `returned` has reported how `execute` ended. If not, `close` logs a failure.
+        self._is_reported = False
 
     async def _execute(self) -> None:
         try:
@@ -475,31 +481,31 @@ class _ExecutorRun:
         except ENDS_THE_LOOP as error:
             raise RuntimeError(f"the executor raised {type(error).__name__}") from error
         finally:
-            if self._cancellation is None:  # else `cancel` may have more to say
+            if self._cancellation is None:  # else `cancel` may still publish
                 self.queue.close()
 
     async def returned(self) -> None:
-        """Wait for `execute`, and fail as it failed."""
-        # Not `await self._execution`: there a cancellation of this task and one of `execute` would look the same.
+        """Wait for `execute`, and raise the exception that it raised."""
+        # `await self._execution` could not tell a cancellation of this task from one of `execute`.
         await asyncio.wait({self._execution})
-        self._is_told = True
+        self._is_reported = True
         if self._execution.cancelled():
             raise RuntimeError("the executor cancelled itself")
         self._execution.result()
 
     def cancel(self) -> None:
-        """Stop `execute` and call `cancel`, in bounded time; the queue closes when that is done."""
+        """Stop `execute` and call `cancel`, in bounded time. The queue closes when `cancel` has returned."""
         if self._cancellation is None:
             self._execution.cancel()
             self._cancellation = asyncio.create_task(self._cancel(), name=f"cancel {self._call.task.id}")
 
     def give_up(self) -> None:
-        """Stop `execute`. Nobody asked for a cancel: the engine cannot take what the executor says."""
+        """Stop `execute` without calling `cancel`: the run ends, but the task is not cancelled."""
         self.queue.close()
         self._execution.cancel()
 
     async def _cancel(self) -> None:
-        await asyncio.wait({self._execution}, timeout=UNWIND_TIME)  # not longer: `cancel` may be what ends it
+        await asyncio.wait({self._execution}, timeout=UNWIND_TIME)  # not longer: it may end only after `cancel`
         try:
             async with asyncio.timeout(CANCEL_TIME):
                 await self._executor.cancel(self._context, self.queue)
@@ -509,12 +515,12 @@ class _ExecutorRun:
             self.queue.close()
 
     async def close(self) -> None:
-        """Wait for what was started. Whoever has said the last word may tidy up; who has not is stopped."""
+        """Wait for both asyncio tasks. After its last event `execute` may clean up; without one it is stopped first."""
         try:
             if not self.queue.is_closed:
                 await self._stop()
             await asyncio.wait(self._owned())
-        except asyncio.CancelledError:  # the engine has waited long enough: no more tidying up
+        except asyncio.CancelledError:  # the engine does not wait any longer: stop the cleanup as well
             for task in self._owned():
                 task.cancel()
             await asyncio.wait(self._owned(), timeout=UNWIND_TIME)
@@ -528,7 +534,7 @@ class _ExecutorRun:
             self.give_up()
             return
         self.cancel()
-        async for _ in self.queue:  # nobody takes them any more, but nobody shall wait for room
+        async for _ in self.queue:  # discard the events, so that the executor does not wait for room
             pass
 
     def _owned(self) -> set[asyncio.Task[None]]:
@@ -537,16 +543,16 @@ class _ExecutorRun:
         return {self._execution, self._cancellation}
 
     def _report(self, task: asyncio.Task[None]) -> None:
-        """Log a failure that nobody else hears of."""
-        if not task.done() or task.cancelled() or self._is_told:
+        """Log a failure that `returned` has not reported."""
+        if not task.done() or task.cancelled() or self._is_reported:
             return
         error = task.exception()
         if error is not None:
             logger.warning("executor failed while its run ended", exc_info=error, extra={"work": task.get_name()})
 
 
-class _Informed:
-    """An executor whose contexts a builder makes."""
+class _BuildingContext:
+    """An executor that receives the contexts of a RequestContextBuilder."""
 
     def __init__(self, executor: AgentExecutor, builder: RequestContextBuilder) -> None:
         self._executor = executor
@@ -560,7 +566,7 @@ class _Informed:
 
 
 class ExecutorAgent:
-    """Serves an AgentExecutor."""
+    """Adapts an AgentExecutor to an Agent."""
 
     may_reply = True
 
@@ -569,7 +575,7 @@ class ExecutorAgent:
     ) -> None:
         self._executor = executor
         if builder is not None:
-            self._executor = _Informed(executor, builder)
+            self._executor = _BuildingContext(executor, builder)
         self._admission = Admission(retry_safe=retry_safe)
 
     async def admit(self, call: Call) -> Admission:
@@ -580,11 +586,11 @@ class ExecutorAgent:
         has_begun = call.task.status.state is not TaskState.SUBMITTED
         try:
             async for event in run.queue:
-                told: Event | None = event
+                published: Event | None = event
                 if has_begun:
-                    told = _without_old_state(event)
-                if told is not None:
-                    yield told
+                    published = _without_submitted(event)
+                if published is not None:
+                    yield published
                 has_begun = True
             await run.returned()
         except asyncio.CancelledError:
@@ -592,16 +598,16 @@ class ExecutorAgent:
                 run.cancel()
                 async for event in run.queue:
                     yield event
-            else:  # the server stops, or nobody wants the answer: the task itself was not cancelled
+            else:  # the server stops, or the last stream is gone: the task itself was not cancelled
                 run.give_up()
             raise
         finally:
             await run.close()
 
     async def cancel(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
-        """Cancel a task that is not running because it waits for its user: only `cancel` is called."""
+        """Cancel a task that waits for its user and does not run. Calls only the executor's `cancel`."""
         run = _ExecutorRun(self._executor, call)
-        run.cancel()  # before `execute` could begin
+        run.cancel()  # before `execute` can begin
         try:
             async for event in run.queue:
                 yield event
@@ -609,11 +615,11 @@ class ExecutorAgent:
             await run.close()
 
 
-def _without_old_state(event: Event) -> Event | None:
-    """An event of a task that has begun; None if it has nothing to say.
+def _without_submitted(event: Event) -> Event | None:
+    """Return an event of a task that has begun, with WORKING instead of SUBMITTED. None for a Task in SUBMITTED.
 
-    Executors like to say SUBMITTED at the start of each run. Of a task that goes on it is not true any more, and the
-    engine would refuse it: no state leads back there.
+    Many executors publish SUBMITTED at the start of each run. The engine rejects that state for a task that continues,
+    because no transition leads back to it.
     """
     if isinstance(event, Message | ArtifactUpdate) or event.status.state is not TaskState.SUBMITTED:
         return event

@@ -1,26 +1,30 @@
-"""JSON Schemas of skills: made self-contained, and asked where text and files go. Rule: a schema is never changed."""
+"""JSON Schemas of skills: makes them self-contained, and finds the fields for text and files.
+
+Invariant: a schema is never changed.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-Schema = dict[str, Any]  # JSON Schema is free-form; only the keywords named below are looked at
+Schema = dict[str, Any]  # JSON Schema is free-form. Only the keywords named below are read.
 
-ROOT: Final = ""  # "the input itself", where a property name could stand
-_TABLES: Final = ("$defs", "definitions")  # pydantic's, and that of older schemas
+ROOT: Final = ""  # stands for the whole input, in place of a property name
+_TABLES: Final = ("$defs", "definitions")  # the keyword that pydantic uses, and that of older schemas
 
 
-# What takes the place of references may be as much as all definitions together, each once, and so many objects and
-# lists more. Without a limit, a dozen definitions that each name the next one twice make a card of a megabyte, and two
-# dozen a server that does not start.
+# Expanded references may hold as many objects and lists as all definitions together, plus MAX_COPIED. Without a limit,
+# a dozen definitions that each refer to the next one twice make a card of a megabyte. With two dozen the server does
+# not start.
 MAX_COPIED: Final = 2_000
-MAX_LEVELS: Final = 16  # of references inside of what references name
+MAX_LEVELS: Final = 16  # nested references that are expanded
 
 
 def inline(schema: Schema) -> Schema:
-    """The schema with every `$ref` replaced by what it names.
+    """Return the schema with each `$ref` replaced by its definition.
 
-    Where a definition contains itself, and so deep inside that all would be too large, anything goes: the card says
-    less then, but a call is checked by the module's own schema.
+    A reference inside its own definition, or nested so deep that the result would be too large, becomes the empty
+    schema, which any value matches. The card is less precise then, but calls are checked against the module's own
+    schema.
     """
     definitions: dict[str, Any] = {}
     rest: Schema = {}
@@ -41,11 +45,11 @@ def inline(schema: Schema) -> Schema:
 
 
 class _TooLargeError(Exception):
-    """More would be copied than may be."""
+    """The expansion exceeds the limit of copied objects and lists."""
 
 
 class _Expansion:
-    """Puts what they name in the place of references, so many levels deep."""
+    """Replaces references by their definitions, down to a number of levels."""
 
     def __init__(self, definitions: Mapping[str, Any], levels: int, limit: int) -> None:
         self._definitions = definitions
@@ -53,7 +57,7 @@ class _Expansion:
         self._left = limit  # objects and lists that may still be copied
 
     def expand(self, node: Any, inside: frozenset[str]) -> Any:
-        """A copy of a node, which stands inside of these definitions."""
+        """Return an expanded copy of a node that is inside of these definitions."""
         if isinstance(node, dict | list) and inside:
             self._left -= 1
             if self._left < 0:
@@ -61,11 +65,11 @@ class _Expansion:
         match node:
             case {"$ref": str(name), **rest}:
                 named: Any = {}
-                if name not in inside and len(inside) < self._levels:  # else this would never end, or be too large
+                if name not in inside and len(inside) < self._levels:  # else endless, or too large
                     named = self.expand(self._definitions.get(name, {}), inside | {name})
-                if not isinstance(named, dict):  # true and false are schemas, too
+                if not isinstance(named, dict):  # true and false are schemas as well
                     return named
-                # Keywords beside a `$ref`, a description say, are nearer to the property than those of the definition.
+                # Keywords beside a `$ref`, such as a description, override those of the definition.
                 return {**named, **self.expand(rest, inside)}
             case dict():
                 return {key: self.expand(value, inside) for key, value in node.items()}
@@ -75,7 +79,7 @@ class _Expansion:
 
 
 def _count(node: Any) -> int:
-    """How many objects and lists there are."""
+    """Return the number of objects and lists in a node."""
     match node:
         case dict():
             return 1 + sum(map(_count, node.values()))
@@ -85,8 +89,10 @@ def _count(node: Any) -> int:
 
 
 def text_field(schema: Schema) -> str | None:
-    """Where plain text goes: ROOT if the input is a string; else its only property, or the only one that is required
-    and takes no file, if that is a string; else None.
+    """Return the field that takes plain text, or None.
+
+    This is ROOT if the input is a string. Otherwise it is the only property, or the only required property that takes
+    no file, provided that it is a string.
     """
     if _is_text(schema):
         return ROOT
@@ -103,7 +109,7 @@ def text_field(schema: Schema) -> str | None:
 
 
 def file_field(schema: Schema) -> str | None:
-    """Where a file goes: ROOT if the input is one, the only property that is one, else None."""
+    """Return the field that takes a file: ROOT if the input is a file, else the only property that is one, or None."""
     if _is_file(schema):
         return ROOT
     found: list[str] = []
@@ -116,7 +122,7 @@ def file_field(schema: Schema) -> str | None:
 
 
 def is_base64(schema: Schema, field: str) -> bool:
-    """Whether the file of this field is its content alone, in a string; else it is an object with `uri` or `bytes`."""
+    """Whether this field takes a file as a base64 string. Otherwise it takes an object with `uri` or `bytes`."""
     node = schema
     if field != ROOT:
         node = _properties(schema).get(field, {})
@@ -144,7 +150,7 @@ def _properties(schema: Schema) -> dict[str, Any]:
 
 
 def _may_be(node: object, fits: Callable[[Schema], bool]) -> bool:
-    if not isinstance(node, dict):  # true, say: a schema that takes anything, and says nothing
+    if not isinstance(node, dict):  # for example true, the schema that any value matches
         return False
-    choices = node.get("anyOf", [node])  # an optional property is anyOf itself and null
+    choices = node.get("anyOf", [node])  # an optional property is anyOf of its type and null
     return any(fits(choice) for choice in choices if isinstance(choice, dict))

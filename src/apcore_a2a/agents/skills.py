@@ -1,4 +1,4 @@
-"""Skills, of functions and modules alike: what the card says besides A2A's own fields, and which a message names."""
+"""Skills of functions and modules: the card extension that describes them, and the skill id that a message names."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -12,19 +12,18 @@ from apcore_a2a.agents.schema import Schema, text_field
 from apcore_a2a.errors import InvalidParamsError, Violation
 from apcore_a2a.protocol.card import AgentExtension, advise
 
-# What a card says of a skill besides A2A's own fields, be it a function or an apcore module: schemas and effects.
-#
-# Rule: A2A has no field for these, so they are in the params of one extension, by the id of the skill.
+# The schemas and annotations of a skill on the card. A2A has no field for these, so they are in the params of one
+# extension, by skill id.
 
 EXTENSION: Final = "urn:apcore:a2a:modules:1"
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"
-FILE: Final = "application/octet-stream"  # of any kind
+FILE: Final = "application/octet-stream"  # a file of any type
 MAX_EXAMPLES: Final = 10
 
 
 class Annotations(Struct, frozen=True, kw_only=True):
-    """What a skill says about its effects; the defaults are apcore's."""
+    """The effects of a skill. The defaults are those of apcore."""
 
     readonly: bool = False
     destructive: bool = False
@@ -39,7 +38,7 @@ class Example(Struct, frozen=True):
 
 
 def to_title(skill_id: str) -> str:
-    """A name for people, of a skill that has none of its own.
+    """Return a display name for a skill without one of its own.
 
     Example:
         >>> to_title("math.add_numbers")
@@ -49,7 +48,7 @@ def to_title(skill_id: str) -> str:
 
 
 def modes(schema: Schema) -> tuple[str, ...]:
-    """The media types that fit a schema."""
+    """Return the media types that fit a schema."""
     if not schema:
         return (TEXT,)
     if text_field(schema) is None:
@@ -60,14 +59,14 @@ def modes(schema: Schema) -> tuple[str, ...]:
 def describe_call(
     input_schema: Schema, output_schema: Schema, examples: Sequence[Example], annotations: Annotations | None
 ) -> dict[str, Any]:
-    """What a client that knows the extension is told of a skill: enough to build a form and to judge the risk."""
+    """Return the entry of a skill in the extension. A client can build a form from it, and judge the risk of a call."""
     params: dict[str, Any] = {
         "annotations": msgspec.to_builtins(annotations),
         "inputSchema": input_schema,
         "outputSchema": output_schema,
         "examples": [{"name": each.title, "input": each.inputs} for each in examples[:MAX_EXAMPLES]],
     }
-    # What is empty says nothing, and cards with many skills are large as it is.
+    # Empty entries are left out, because cards with many skills are large anyway.
     for name in list(params):
         if not params[name]:
             del params[name]
@@ -75,7 +74,7 @@ def describe_call(
 
 
 def describe_skills(described: dict[str, dict[str, Any]]) -> AgentExtension:
-    """The extension with what is told of each skill, by its id."""
+    """Return the extension with the entries of the skills, by skill id."""
     return AgentExtension(
         uri=EXTENSION,
         description="Schemas and annotations of the skills",
@@ -84,16 +83,16 @@ def describe_skills(described: dict[str, dict[str, Any]]) -> AgentExtension:
 
 
 def without_skills(extension: AgentExtension, hidden: Container[str]) -> AgentExtension:
-    """The extension without what is told of some skills; any other as it is."""
+    """Return the extension without the entries of the hidden skills. Other extensions are returned as they are."""
     if extension.uri != EXTENSION:
         return extension
     params = extension.params or {}
-    told = {skill_id: told for skill_id, told in params.get("skills", {}).items() if skill_id not in hidden}
-    return replace(extension, params={**params, "skills": told})
+    shown = {skill_id: entry for skill_id, entry in params.get("skills", {}).items() if skill_id not in hidden}
+    return replace(extension, params={**params, "skills": shown})
 
 
-# ---- which skill a message names ------------------------------------------------------------------------------------
-# Which skill a message is for, as far as the message says it, and what is answered when it does not.
+# ---- the skill id of a message --------------------------------------------------------------------------------------
+# Reads the skill id from the metadata, and makes the error for a message without one.
 
 SKILL_ID: Final = "skillId"
 FIELD: Final = "metadata.skillId"
@@ -102,15 +101,15 @@ NO_TEXT: Final = "expected string"
 
 
 def named_skill(call: Call) -> str:
-    """The id of the skill that the message names, else the request; empty if neither does."""
+    """Return the skill id in the metadata of the message, else of the request. Empty if neither names one."""
     return first_skill_id(call.message.metadata, call.request.metadata)
 
 
 def first_skill_id(*metadata: Mapping[str, Any] | None) -> str:
-    """The first id that is named; empty if there is none.
+    """Return the first skill id in these metadata. Empty if there is none.
 
     Raises:
-        InvalidParamsError: what stands there is no text. To run another skill in its place would be worse.
+        InvalidParamsError: The skill id is not a string. Running the default skill instead would be worse.
     """
     for each in metadata:
         skill = (each or {}).get(SKILL_ID)
@@ -123,5 +122,5 @@ def first_skill_id(*metadata: Mapping[str, Any] | None) -> str:
 
 
 def missing_skill(known: Iterable[str]) -> InvalidParamsError:
-    """The error for a message that could be for any of several skills."""
+    """Return the error for a message without a skill id, when there are several skills."""
     return InvalidParamsError(MISSING, [Violation(FIELD, f"{MISSING}; {advise(known)}", "required")])

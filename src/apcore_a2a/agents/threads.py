@@ -1,8 +1,9 @@
-"""Blocking code on threads of its own, for agents that are no coroutines.
+"""Threads for agents whose code blocks.
 
-Rule: a run has a daemon thread to itself, at most `limit` do at once, and those that never return are counted. Not
-asyncio's pool: that one is small, resolves host names too, and is waited for when the process ends, which such a thread
-would prevent. A thread whose run is over waits for another one, for a while: to start one costs a fifth of a message.
+Invariant: each run has a daemon thread of its own, at most `limit` threads run at once, and functions that never
+return are counted. asyncio's pool is not used: it is small, it also resolves host names, and at exit the process waits
+for its threads, so that a function that never returns would block the exit. The thread of a finished run waits a while
+for another run, because starting a thread costs a fifth of a message.
 """
 
 import asyncio
@@ -19,20 +20,20 @@ from apcore_a2a.agent import CancelToken
 
 logger = logging.getLogger(__name__)
 
-LAST_JOB_TIME: Final = 5.0  # seconds to come to an end, for what nobody waits for, before its thread counts as stuck
+LAST_JOB_TIME: Final = 5.0  # seconds after which the thread of an abandoned job counts as stuck
 
-MAX_IDLE: Final = 16  # threads that wait for a run
-IDLE_TIME: Final = 10.0  # seconds that they do
+MAX_IDLE: Final = 16  # idle threads that are kept for further runs
+IDLE_TIME: Final = 10.0  # seconds that they are kept
 
 T = TypeVar("T")
 
 
 class Threads:
-    """As many workers as may run at once; who wants one more waits for its turn.
+    """A pool of at most `limit` running workers. Further calls of `worker` wait for a free one.
 
-    No thread can be ended from outside. One whose function goes on after its run has ended is stuck, until the function
-    returns. Up to `spare` of the stuck are replaced, so that others do not wait for them; each one above that takes the
-    place of a worker, and with `limit` of those nothing can run any more.
+    A thread cannot be ended from outside. If its function continues after the run has ended, the thread is stuck until
+    the function returns. Up to `spare` stuck threads are replaced. Each further one reduces the capacity, and with
+    `limit` of those no run can start.
     """
 
     def __init__(self, limit: int, *, spare: int = 0) -> None:
@@ -48,16 +49,16 @@ class Threads:
 
     @property
     def capacity(self) -> int:
-        """How many functions can run at once, as things stand."""
+        """How many functions can run at once, given the stuck threads."""
         return self._limit - max(0, len(self._stuck) - self._spare)
 
     @asynccontextmanager
     async def worker(self, name: str, cancel: CancelToken) -> AsyncIterator["Worker"]:
-        """A thread for one run, whose token is told when its function goes on."""
+        """Provide a thread for one run. If its function continues after the run, `cancel.ignore()` is called."""
         await self._free.acquire()
         try:
             worker = self._idle_or_new(name)
-        except RuntimeError:  # the system has no thread left, or no memory for one
+        except RuntimeError:  # the system cannot start another thread
             self._free.release()
             raise
         try:
@@ -72,7 +73,7 @@ class Threads:
             if worker.loop is loop:
                 worker.rename(name)
                 return worker
-            worker.retire()  # an agent may be served twice, one loop after the other
+            worker.retire()  # it belongs to an earlier event loop: an agent may be served twice
         return Worker(name, loop, on_idle=self._retire, on_exit=self._exited)
 
     def _put_back(self, worker: "Worker", cancel: CancelToken) -> None:
@@ -83,7 +84,7 @@ class Threads:
         elif worker.has_last_job:
             worker.close()
             worker.loop.call_later(LAST_JOB_TIME, self._leave_behind, worker)
-        # Those that are counted as stuck end, and are not any more.
+        # A thread that counts as stuck is not kept: it ends, and is not counted any more.
         elif len(self._idle) < MAX_IDLE and worker not in self._stuck:
             self._idle.append(worker)
             self._free.release()
@@ -91,17 +92,17 @@ class Threads:
             worker.close()
 
     def _retire(self, worker: "Worker") -> None:
-        """A thread has waited for long, unless it has found a run in the meantime."""
+        """End a thread that has been idle for too long, unless a run has taken it in the meantime."""
         if worker in self._idle:
             self._idle.remove(worker)
             worker.retire()
 
     def expect_end(self, worker: "Worker") -> None:
-        """Nobody wants what a worker's function is about any more: it counts as stuck if it does not return soon."""
+        """Count a worker as stuck unless its function, whose result is not needed any more, returns soon."""
         asyncio.get_running_loop().call_later(LAST_JOB_TIME, self._leave_behind, worker)
 
     def _leave_behind(self, worker: "Worker") -> None:
-        """Count a worker as stuck, unless its thread has ended by now, or it is counted already."""
+        """Count a worker as stuck, unless its thread has ended or is already counted."""
         if worker.has_ended or worker in self._stuck:
             return
         self._stuck.add(worker)
@@ -113,9 +114,9 @@ class Threads:
             logger.error("every thread is held by a function that does not return", extra=extra)
 
     def _exited(self, worker: "Worker") -> None:
-        """Its thread has ended, and not only its run: a function that goes on still counts."""
+        """Free the place of a worker whose thread has ended."""
         if worker.is_retired:
-            return  # it had no place among those that run
+            return  # an idle thread does not count towards the limit
         was_replaced = worker in self._stuck and self.stuck <= self._spare
         self._stuck.discard(worker)
         if not was_replaced:
@@ -123,7 +124,7 @@ class Threads:
 
 
 class Worker:
-    """One thread that does one job after another, so that a generator stays on the thread it began on."""
+    """One thread that runs jobs in order, so that all steps of a generator run on the same thread."""
 
     def __init__(
         self,
@@ -135,25 +136,25 @@ class Worker:
     ) -> None:
         self.name = name
         self.loop = loop
-        self.is_busy = False  # with a job that nobody waits for any more
+        self.is_busy = False  # with a job whose caller was cancelled
         self.has_last_job = False
-        self.is_retired = False  # without a run
+        self.is_retired = False  # ended while idle
         self.has_ended = False  # set by the thread itself
-        # None ends the thread. A job is a function without arguments, and whom to tell what came of it.
+        # None ends the thread. A job is a future and the function, without arguments, that produces its result.
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._on_idle = on_idle
         self._on_exit = on_exit
-        # A daemon: the interpreter does not wait for it, should a function never return.
+        # A daemon thread: the interpreter does not wait for it if the function never returns.
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     def rename(self, name: str) -> None:
-        """Take a run of another name."""
+        """Set the name of the next run."""
         self.name = name
         self._thread.name = name
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a function on the thread. Cancelled, it stops waiting; the function goes on."""
+        """Run a function on the thread. Cancelling the call stops the wait, not the function."""
         context = contextvars.copy_context()  # as asyncio.to_thread does
         done: Future[T] = Future()
         self._jobs.put((done, lambda: context.run(function, *args)))
@@ -163,16 +164,16 @@ class Worker:
             self.is_busy = not done.done()
 
     def close(self) -> None:
-        """Let the thread end after what it does now."""
+        """End the thread after its current jobs."""
         self._jobs.put(None)
 
     def retire(self) -> None:
-        """Let the thread end, which has no run."""
+        """End the idle thread."""
         self.is_retired = True
         self.close()
 
     def later(self, job: Callable[[], object]) -> None:
-        """Run a last job that nobody waits for."""
+        """Run a last job, without waiting for it."""
         self.has_last_job = True
         self._jobs.put((Future(), job))
 
@@ -186,21 +187,21 @@ class Worker:
                 next_job = self._wait_for_job()
         finally:
             self.has_ended = True
-            self._tell(self._on_exit)
+            self._call_on_loop(self._on_exit)
 
     def _wait_for_job(self) -> tuple[Future[Any], Callable[[], Any]] | None:
-        """The next job; None when there is to be none any more."""
+        """Return the next job, or None if the thread has to end."""
         while True:
             try:
                 return self._jobs.get(timeout=IDLE_TIME)
             except Empty:
-                if not self._tell(self._on_idle):
+                if not self._call_on_loop(self._on_idle):
                     return None
 
-    def _tell(self, what: "Callable[[Worker], None]") -> bool:
-        """Have something done about this worker on its loop; false if that is closed, and nobody waits any more."""
+    def _call_on_loop(self, callback: "Callable[[Worker], None]") -> bool:
+        """Schedule a callback with this worker on its event loop. False if the loop is closed."""
         try:
-            self.loop.call_soon_threadsafe(what, self)
+            self.loop.call_soon_threadsafe(callback, self)
         except RuntimeError:
             return False
         return True
@@ -209,10 +210,10 @@ class Worker:
 def _settle(done: Future[Any], job: Callable[[], Any]) -> None:
     try:
         done.set_result(job())
-    # A future refuses the one, and who waits would wait for ever; the other looks like the end of whoever waits.
+    # A future rejects StopIteration, so its caller would wait forever. GeneratorExit would end the waiting generator.
     except (StopIteration, GeneratorExit) as error:
         failure = RuntimeError(f"the function raised {type(error).__name__}")
         failure.__cause__ = error
         done.set_exception(failure)
-    except BaseException as error:  # also SystemExit: it is the run that ends, and its owner decides how
+    except BaseException as error:  # SystemExit as well: it ends the run, and the owner of the run decides how
         done.set_exception(error)

@@ -1,1 +1,1 @@
-"""Where a2a-sdk meets the model: its protobuf messages, and the executors written for it. Needs the extra `sdk`."""
+"""Serves executors written for a2a-sdk, and converts its types to the model and back. Needs the extra `sdk`."""

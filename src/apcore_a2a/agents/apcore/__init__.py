@@ -1,1 +1,1 @@
-"""apcore in: modules become skills, messages become calls. The only package that knows apcore."""
+"""Serves apcore modules as skills, and turns messages into module calls. The only package that imports apcore."""

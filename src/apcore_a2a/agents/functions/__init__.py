@@ -1,1 +1,1 @@
-"""Python functions as skills of an agent."""
+"""Serves Python functions as skills of an agent."""

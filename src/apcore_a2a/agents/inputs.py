@@ -1,7 +1,7 @@
-"""Parts of a message into the inputs of a skill, be it a function or an apcore module.
+"""Reads the inputs of a skill, a function or an apcore module, from the parts of a message.
 
-Rule: values cross as they are: integers exact, those that came as floats included (`integers`); nothing is shared with
-what is stored.
+Invariant: integers stay exact, and those that arrive as floats become integers (`IntegerSchema`). The inputs share no
+object with the stored message.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,26 +17,26 @@ from apcore_a2a.protocol.decoding import check_tree, decode
 from apcore_a2a.protocol.model import Part
 
 # ---- integers -------------------------------------------------------------------------------------------------------
-# Whole numbers that come as floats, made integers where a skill's schema says integer.
+# Restores integers that arrive as floats, where the schema of the skill says integer.
 #
-# Official clients keep the data of a part in a `google.protobuf.Struct`, whose numbers are all doubles: they send the
-# integer 5 as `5.0`. JSON Schema calls that an integer, too; code that counts with it does not.
+# Official clients hold the data of a part in a `google.protobuf.Struct`, whose numbers are all doubles: they send the
+# integer 5 as `5.0`. JSON Schema accepts that as an integer, Python code often does not.
 #
-# Rule: a number becomes an integer where the schema says integer and nowhere says number, and only if it is one that a
-# double holds exactly. Every other value stays as it came.
+# Invariant: a number becomes an integer only if a schema of its place says integer, none says number, and a double
+# holds the integer exactly. All other values stay as they are.
 
-EXACT: Final = 2**53  # beyond it, a double stands for several integers, and nobody knows which one was meant
+EXACT: Final = 2**53  # a larger double stands for several integers, so the original one is unknown
 _CHOICES: Final = ("anyOf", "oneOf")
 _LOOKED_INTO: Final = (float, dict, list)
 
 
 class IntegerSchema:
-    """The input schema of a skill, as it is, asked where integers stand.
+    """Restores integers by the original input schema of a skill.
 
-    Not the schema of the card: in that one, references have been replaced so many levels deep, and no further.
+    The schema of the card does not serve: its references are expanded to a limited depth only.
 
-    A value may be large, and the event loop waits meanwhile: what the schemas say of a place in it is worked out once,
-    and kept for as long as the schema is (100,000 numbers in a list: 30 ms instead of 290).
+    A value may be large, and restoring it blocks the event loop. So the rules for each place in a value are derived
+    once and cached for the life of the schema (100,000 numbers in a list: 30 ms instead of 290).
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -45,15 +45,16 @@ class IntegerSchema:
         self._place = _Place(self, [schema])
 
     def restore(self, value: Any) -> Any:
-        """The value with its integers; objects and lists in it are changed in place."""
+        """Return the value with its integers restored. Objects and lists are changed in place."""
         if not self._has_integers or not isinstance(value, _LOOKED_INTO):
             return value
         return self._place.restore(value)
 
     def all_that_apply(self, value: Any, given: list[Any]) -> tuple[list[Schema], bool]:
-        """The schemas, with those that they name or are made of; and whether another value could have had others.
+        """Return the schemas that apply to a value, and whether the result depends on the value.
 
-        Each is there once, so that circles end. Some of those given may be anything but a schema.
+        Includes the schemas that `given` refers to or is composed of. Each is included once, so that cycles end. Items
+        of `given` that are not schemas are skipped.
         """
         found: list[Schema] = []
         seen: set[int] = set()
@@ -78,13 +79,13 @@ class IntegerSchema:
         return [branch for branch in branches if _may_be(value, self._named_by(branch))]
 
     def _named_by(self, node: Any) -> Any:
-        """What a reference names; anything else as it is."""
+        """Return the schema that a reference refers to. Any other node is returned as it is."""
         if isinstance(node, dict) and "$ref" in node:
             return self._resolve(node["$ref"])
         return node
 
     def _resolve(self, reference: Any) -> Any:
-        """What a JSON pointer into this schema names; None if that is nothing."""
+        """Return the node at a JSON pointer into this schema, or None."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
         node: Any = self._root
@@ -96,19 +97,19 @@ class IntegerSchema:
 
 
 class _Place:
-    """A place in a value: the schemas that may speak of what stands there."""
+    """A place in a value, with the schemas that may apply to it."""
 
     def __init__(self, schema: IntegerSchema, given: list[Any]) -> None:
         self._schema = schema
         self._given = given
-        # What they say, once that is known: of numbers; and of anything, where no alternative depends on the value.
+        # Cached rules: for numbers, and for all values if no alternative depends on the value.
         self._of_numbers: _Rules | None = None
         self._of_all: _Rules | None = None
 
     def restore(self, value: Any) -> Any:
-        """A number, object or list with its integers."""
+        """Return a number, object or list with its integers restored."""
         if isinstance(value, float):
-            if self._of_numbers is None:  # every alternative is worth a look, whatever the number is
+            if self._of_numbers is None:  # every alternative may apply, whatever the number is
                 self._of_numbers = self._find_rules(value)
             return self._of_numbers.to_integer(value)
         rules = self._of_all or self._find_rules(value)
@@ -131,7 +132,7 @@ class _Place:
 
 
 class _Rules:
-    """What schemas that apply together say of a value, and of the places in it."""
+    """The combined rules of several schemas for a value and for the places in it."""
 
     def __init__(self, schema: IntegerSchema, nodes: list[Schema]) -> None:
         self._schema = schema
@@ -140,14 +141,14 @@ class _Rules:
         self._is_number = any(_says(node, "number") for node in nodes)
         self._listed = {value for node in nodes for value in _listed_integers(node)}
         self._first_items = max((len(_first_items(node)) for node in nodes), default=0)
-        # By name and by index, as far as the schemas name them: a client may make up any number of others.
+        # By name and by index, only those that the schemas name: a client may send any number of others.
         self._properties: dict[str, _Place] = {}
         self._items: dict[int, _Place] = {}
         self._other_property: _Place | None = None
         self._other_item: _Place | None = None
 
     def to_integer(self, value: float) -> float | int:
-        """The number as an integer, if that is what the schemas want."""
+        """Return the number as an integer if the schemas say so."""
         if self._is_number or not value.is_integer() or abs(value) > EXACT:
             return value
         if self._is_integer or value in self._listed:
@@ -189,16 +190,16 @@ def _says(node: Schema, kind: str) -> bool:
 
 
 def _listed_integers(node: Schema) -> list[int]:
-    """The integers among the only values that a schema allows."""
+    """Return the integers among the values of `const` and `enum`."""
     allowed = [node.get("const")]
     listed = node.get("enum")
-    if isinstance(listed, list):  # else it is a property of that name
+    if isinstance(listed, list):  # else `node` is a table of properties, one of them named "enum"
         allowed.extend(listed)
-    return [value for value in allowed if type(value) is int]  # not a bool, which Python counts among the integers
+    return [value for value in allowed if type(value) is int]  # not a bool, which is an int in Python
 
 
 def _may_be(value: Any, node: Any) -> bool:
-    """Whether an alternative is worth a look: an object has what it requires, and the marks by which it is told."""
+    """Whether an alternative may apply: an object has the required properties, and fits its `const` and `enum`."""
     if not isinstance(node, dict):
         return False
     if isinstance(value, float):
@@ -216,7 +217,7 @@ def _may_be(value: Any, node: Any) -> bool:
 
 
 def _is_allowed(value: Any, mark: Any) -> bool:
-    """Whether a value is among the only ones that a schema allows, if it says so."""
+    """Whether `const` or `enum` of a schema allows a value."""
     if not isinstance(mark, dict):
         return True
     if "const" in mark:
@@ -227,7 +228,7 @@ def _is_allowed(value: Any, mark: Any) -> bool:
 
 
 def _of_property(nodes: Iterable[Schema], name: str) -> list[Any]:
-    """What the schemas of an object say of one of its properties."""
+    """Return what the schemas of an object hold for one of its properties."""
     found: list[Any] = []
     for node in nodes:
         properties = node.get("properties", {})
@@ -240,7 +241,7 @@ def _of_property(nodes: Iterable[Schema], name: str) -> list[Any]:
 
 
 def _of_item(nodes: Iterable[Schema], index: int) -> list[Any]:
-    """What the schemas of a list say of one of its items."""
+    """Return what the schemas of a list hold for one of its items."""
     found: list[Any] = []
     for node in nodes:
         first = _first_items(node)
@@ -254,22 +255,22 @@ def _of_item(nodes: Iterable[Schema], index: int) -> list[Any]:
 
 
 def _first_items(node: Schema) -> Any:
-    """The schemas of the first items of a list, one for each."""
+    """Return the schemas of the first items of a list, one per item."""
     rest = node.get("items")
-    if isinstance(rest, list):  # as older schemas wrote `prefixItems`, and what follows it in `additionalItems`
+    if isinstance(rest, list):  # older schemas: `items` and `additionalItems` for `prefixItems` and `items`
         return rest
     return node.get("prefixItems", ())
 
 
 # ---- inputs ---------------------------------------------------------------------------------------------------------
 
-MAX_VIOLATIONS: Final = 50  # that an error names
-MAX_TEXT: Final = 300  # characters of each: it may repeat what a client sent
+MAX_VIOLATIONS: Final = 50  # violations that an error names
+MAX_TEXT: Final = 300  # characters of each, which may repeat input of the client
 _JSON: Final = msgspec.json.Decoder()
 
 
 class TakesInputs(Protocol):
-    """What is asked of a skill to read its inputs. The schema is empty where the skill has none."""
+    """The attributes of a skill that are needed to read its inputs. The schema is empty if the skill has none."""
 
     @property
     def id(self) -> str: ...
@@ -282,15 +283,15 @@ class TakesInputs(Protocol):
 
 
 def read_inputs(parts: tuple[Part, ...], skill: TakesInputs) -> tuple[Any, tuple[Part, ...]]:
-    """Read the first part that fits the skill; the others are for its context.
+    """Read the inputs from the first part that fits the skill, and return them with the other parts.
 
     Raises:
-        InvalidParamsError: no part can be read as input of this skill.
-        ContentTypeNotSupportedError: a file for a skill that takes none.
+        InvalidParamsError: No part can be read as input of this skill.
+        ContentTypeNotSupportedError: The part is a file, and the skill takes none.
     """
     if not parts:
         raise errors.InvalidParamsError("Message must contain at least one Part")
-    chosen = 0  # where none fits, the error is about the first
+    chosen = 0  # if no part fits, the error is about the first
     for index, part in enumerate(parts):
         if _fits(part, skill):
             chosen = index
@@ -315,7 +316,7 @@ def _read(part: Part, skill: TakesInputs) -> Any:
     if part.data is not UNSET:
         if not isinstance(part.data, dict) and schema.get("type", "object") == "object":
             raise _unreadable("The data part must be a JSON object")
-        return msgspec.to_builtins(part.data)  # a copy: skills change their inputs
+        return msgspec.to_builtins(part.data)  # a copy, because skills may change their inputs
     if isinstance(part.text, str):
         if not schema:
             return _read_text(part.text, "text", any_object=True)
@@ -329,11 +330,11 @@ def _read(part: Part, skill: TakesInputs) -> Any:
 
 
 def _read_text(text: str, field: str | None, *, any_object: bool) -> Any:
-    """Text as the inputs themselves if it is JSON, else as the value of `field`; None if it can be neither."""
+    """Return the text as inputs if it is a JSON object, else as the value of `field`. None if it can be neither."""
     if field == ROOT:
         return text
     value = _parse_json(text)
-    # An object without the field that text goes to would be refused. The text of a question may well be JSON.
+    # An object without `field` would be rejected as input. It is taken as text, which may well be JSON.
     if isinstance(value, dict) and (any_object or field in value):
         return value
     if field is None:
@@ -342,7 +343,7 @@ def _read_text(text: str, field: str | None, *, any_object: bool) -> Any:
 
 
 def _parse_json(text: str) -> Any:
-    """What the text says in JSON; None if that is nothing, or too much or too deep to be touched."""
+    """Return the value of a JSON text. None if it is invalid, too large or too deep."""
     try:
         body = text.encode()
         check_tree(body)
@@ -368,7 +369,7 @@ def _read_file(part: Part, skill: TakesInputs) -> Any:
 
 def _read_content(part: Part, skill: TakesInputs) -> Any:
     if part.raw is UNSET:
-        raise errors.ContentTypeNotSupportedError(f"Skill {skill.id} takes the content of files, and no addresses")
+        raise errors.ContentTypeNotSupportedError(f"Skill {skill.id} takes the content of files, not URLs")
     return msgspec.to_builtins(part.raw)  # base64
 
 
@@ -384,7 +385,7 @@ def _describe_file(part: Part) -> dict[str, Any]:
 
 
 def fill_in(inputs: dict[str, Any], rest: tuple[Part, ...], skill: TakesInputs) -> None:
-    """Put the first text and the first file of the parts that are left where nothing was given."""
+    """Fill missing inputs with the first text and the first file of the other parts."""
     for part in rest:
         if isinstance(part.text, str):
             field = text_field(skill.input_schema)
@@ -397,14 +398,14 @@ def fill_in(inputs: dict[str, Any], rest: tuple[Part, ...], skill: TakesInputs) 
 
 
 def refuse_inputs(violations: Sequence[errors.Violation]) -> errors.InvalidParamsError:
-    """The error that names each wrong field, as many as anybody reads: a client may send any number of them."""
+    """Return the error that names the wrong fields, at most MAX_VIOLATIONS of them: a client may send any number."""
     named: list[errors.Violation] = []
     texts: list[str] = []
     for field, message, code in violations[:MAX_VIOLATIONS]:
         shown = errors.Violation(field[:MAX_TEXT], message[:MAX_TEXT], code)
         named.append(shown)
         texts.append(f"{shown.field}: {shown.message}" if shown.field else shown.message)
-    text = f"Invalid parameters: {'; '.join(texts[:3])}"  # for people
+    text = f"Invalid parameters: {'; '.join(texts[:3])}"  # the readable summary
     return errors.InvalidParamsError(text, named, kind="SchemaValidationError")
 
 

@@ -133,16 +133,16 @@ async def wrong_type(number: complex) -> None: ...
     [
         (
             too_many,
-            "too_many cannot be served: without types it may ask for (message), (message, call) or (call), and no more",
+            "too_many cannot be served: without types it may take (message), (message, call) or (call), and no more",
         ),
         (
             half_typed,
             "half_typed cannot be served: number has a type and another parameter has none;"
-            " give all of them types, or ask for (message), (message, call) or (call)",
+            " give all of them types, or take (message), (message, call) or (call)",
         ),
         (
             hidden_type,
-            "hidden_type cannot be served: Decimal, the type of amount, is not known when it runs;"
+            "hidden_type cannot be served: Decimal, the type of amount, is not known at run time:"
             " import or define it in the module, and not under TYPE_CHECKING or in a function",
         ),
         (

@@ -228,7 +228,7 @@ async def test_a_file_goes_to_the_parameter_that_takes_bytes() -> None:
 
 async def test_the_address_of_a_file_is_no_content_of_one() -> None:
     async with talk_to(look) as user:
-        with pytest.raises(ContentTypeNotSupportedError, match="takes the content of files, and no addresses"):
+        with pytest.raises(ContentTypeNotSupportedError, match="takes the content of files, not URLs"):
             await user.task(message_of(Part(url="https://example.com/a.png"), Part(text="What is it?")))
 
 

@@ -1,4 +1,4 @@
-"""An agent made of functions: of one, or of several among which the message chooses."""
+"""Agents made of functions: `FunctionAgent` serves one, `SkillAgent` several, and the message names the skill."""
 
 import inspect
 import io
@@ -21,20 +21,23 @@ from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.card import advise
 from apcore_a2a.protocol.model import Message, StatusUpdate, TaskState, TaskStatus
 
-# Plain functions as agents: what a client sends becomes the arguments, what the function gives the events of a task.
+# ---- one function ---------------------------------------------------------------------------------------------------
+# A message becomes the arguments of the function, and its results become the events of a task.
 #
-# Rule: a function knows nothing of tasks. Coroutines run on the loop, everything else on a thread of its own.
+# Invariant: coroutine functions run on the event loop, all others on a thread of their own.
 
-MAX_THREADS: Final = 64  # of one agent, at once
-SPARE_THREADS: Final = 64  # as many again, for functions that go on after their runs have ended
+MAX_THREADS: Final = 64  # threads of one agent that run at once
+SPARE_THREADS: Final = 64  # further threads, which replace those of functions that continue after their runs
 OUT_OF_THREADS: Final = "Every thread of the agent is held by a function that does not return; try again later"
-RETRY_AFTER: Final = 30  # seconds: such a function may return yet, but it has taken its time
+RETRY_AFTER: Final = 30  # seconds: a function that blocks for long rarely returns sooner
 
-_END: Final = object()  # of an iterator; None may be one of its items
+_END: Final = object()  # marks the end of an iterator. None may be one of its items.
 
 
 def ask(question: Any) -> StatusUpdate:
-    """Return or yield this to wait for the user's answer, which comes as the next message of the same task.
+    """Return the status that asks the user a question. A function returns or yields it.
+
+    The answer arrives as the next message of the same task.
 
     Example:
         >>> ask("Which city?").status.state
@@ -44,12 +47,12 @@ def ask(question: Any) -> StatusUpdate:
 
 
 def make_threads() -> Threads:
-    """The threads of one agent, for all its functions together."""
+    """Return the threads that all functions of one agent share."""
     return Threads(MAX_THREADS, spare=SPARE_THREADS)
 
 
 class FunctionAgent:
-    """Serves one function; docs/agents.md says what it may take and give.
+    """Adapts one function to an Agent. docs/agents.md lists the supported parameters and results.
 
     Example:
         >>> async def echo(text: str) -> str:
@@ -69,7 +72,7 @@ class FunctionAgent:
         self.skill = describe(function, skill_id=skill_id)
         self.may_reply = may_be_message(self.skill.signature.answer)
         self._function = function
-        # What a card says of the agent, which is made from these two as if this were the function.
+        # The agent card is built from these two, as it is for a function.
         self.__name__ = name_of(function)
         self.__doc__ = docstring_of(function)
         self._blocks = not _is_async(function)
@@ -79,12 +82,12 @@ class FunctionAgent:
 
     @property
     def stuck_threads(self) -> int:
-        """Threads on which the function goes on although its run has ended."""
+        """The number of threads on which the function continues after its run has ended."""
         return self._threads.stuck
 
     @property
     def thread_capacity(self) -> int:
-        """How many calls can run at once, as things stand; with 0, messages are refused."""
+        """How many calls can run at once, given the stuck threads. With 0, messages are rejected."""
         return self._threads.capacity
 
     async def admit(self, call: Call) -> Admission:
@@ -105,7 +108,7 @@ class FunctionAgent:
         return self._run(call, FunctionOutput(self.may_reply))
 
     async def _run_if_approved(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
-        """Run a function that must not run unasked: the caller is asked, and the answer decides about this call."""
+        """Run a function that requires approval: ask the caller first. The answer decides about this call only."""
         waiting = what_was_waited_for(call)
         approved = None
         if waiting is None:
@@ -128,11 +131,11 @@ class FunctionAgent:
                 yield event
 
     async def _run_with_controls(self, call: Call, waiting: Waiting | None) -> AsyncGenerator[AgentEvent, None]:
-        """Run a function that may say more than it answers, and may ask."""
+        """Run a function that may report progress and ask the user."""
         answers: list[Message] = []
         if waiting is None:
             waiting = Waiting()
-        else:  # it is called again: what it was answered is known, and what it made is made anew
+        else:  # a repeated call: its answers are known, and its artifacts replace the earlier ones
             answers = user_messages(call)[1 + waiting.approval_messages :]
         controls = FunctionControls(answers)
         call.controls = controls
@@ -162,7 +165,7 @@ class FunctionAgent:
             yield event
 
     async def _call(self, call: Call, stack: AsyncExitStack) -> Any:
-        """Call the function, on a thread if it may block. What is needed for the whole run is put on the stack."""
+        """Call the function, on a thread if it may block. The stack holds what the whole run needs."""
         arguments, named = call.prepared or self.skill.read_arguments(call)
         if not self._blocks:
             result = self._function(*arguments, **named)
@@ -174,15 +177,15 @@ class FunctionAgent:
                 if isinstance(result, io.IOBase):
                     return await worker.call(read_file, result)
                 if isinstance(result, Iterator):
-                    # The body of a generator has not run yet. It goes on where it began, so the thread is kept.
+                    # The body of a generator has not run yet. All of it runs on this thread, so the thread is kept.
                     await stack.enter_async_context(during_the_call.pop_all())
                     return _iterate(result, worker)
-        if inspect.isawaitable(result):  # of a function that returns a coroutine without being one: a lambda, say
+        if inspect.isawaitable(result):  # a plain function, such as a lambda, that returns a coroutine
             return await result
         return result
 
     async def _loaded(self, result: Any, call: Call) -> Any:
-        """What a coroutine gives, with the content of an open file in its place: reading it may block."""
+        """Return the result of a coroutine. An open file is read on a thread, because that may block."""
         if not isinstance(result, io.IOBase):
             return result
         async with self._threads.worker(self.__name__, call.cancel) as worker:
@@ -190,7 +193,7 @@ class FunctionAgent:
 
 
 async def _iterate(iterator: Iterator[Any], worker: Worker) -> AsyncGenerator[Any, None]:
-    """The items of an iterator that may block before each of them."""
+    """Yield the items of an iterator that may block before each item."""
     try:
         while True:
             chunk = await worker.call(next, iterator, _END)
@@ -202,7 +205,7 @@ async def _iterate(iterator: Iterator[Any], worker: Worker) -> AsyncGenerator[An
     finally:
         close = getattr(iterator, "close", None)
         if close is not None:
-            worker.later(close)  # not waited for: the generator may be blocked, and its run is over
+            worker.later(close)  # without waiting: the generator may be blocked, and its run is over
 
 
 def _closing(chunks: AsyncIterable[Any]) -> AbstractAsyncContextManager[object]:
@@ -212,7 +215,7 @@ def _closing(chunks: AsyncIterable[Any]) -> AbstractAsyncContextManager[object]:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """Whether a call of the function cannot block."""
+    """Whether the function, or its `__call__`, is a coroutine function or an async generator function."""
     for target in (function, getattr(function, "__call__", None)):  # noqa: B004  # for objects with an async __call__
         if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
             return True
@@ -220,23 +223,23 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 # ---- several functions ----------------------------------------------------------------------------------------------
-# Several functions as one agent: each is a skill, and a message says which one it is for.
+# Each function is a skill, and a message names the skill that it is for.
 #
-# Rule: a task stays with the skill that it began with, whatever a reply says.
+# Invariant: a task stays with the skill that it began with. The skill id of a reply is ignored.
 
 MayKnow = Callable[[Caller, FunctionSkill], bool]
 
 
 class SkillAgent:
-    """Serves functions as skills.
+    """Serves several functions as the skills of one agent.
 
     Args:
-        agents: One for each function.
-        default_skill: Whom a message is for that names no skill; else the only skill there is, if it is the only one.
-        may_know: Whether a caller may be told that there is a skill, by an error that lists them; everybody if None.
+        agents: One agent per function.
+        default_skill: The id of the skill for messages without a skill id. A single skill is its own default.
+        may_know: Whether an error may list a skill to a caller. None allows all skills for all callers.
 
     Raises:
-        ValueError: there is no such skill.
+        ValueError: There is no skill `default_skill`.
     """
 
     def __init__(
@@ -253,7 +256,7 @@ class SkillAgent:
         self.may_reply = any(agent.may_reply for agent in agents)
 
     def telling(self, may_know: MayKnow) -> "SkillAgent":
-        """The same agent, whose errors name only the skills that their caller may know of."""
+        """Return this agent with errors that list only the skills visible to the caller."""
         return SkillAgent(list(self._agents.values()), default_skill=self._default_skill, may_know=may_know)
 
     @property
@@ -262,12 +265,12 @@ class SkillAgent:
 
     @property
     def stuck_threads(self) -> int:
-        """Threads on which functions go on although their runs have ended."""
+        """The number of threads on which functions continue after their runs have ended."""
         return self._any_agent.stuck_threads
 
     @property
     def thread_capacity(self) -> int:
-        """How many calls of functions that block can run at once, as things stand."""
+        """How many calls of blocking functions can run at once, given the stuck threads."""
         return self._any_agent.thread_capacity
 
     async def admit(self, call: Call) -> Admission:
@@ -280,17 +283,20 @@ class SkillAgent:
         return agent.run(call)
 
     async def _run_with_task(self, agent: FunctionAgent, call: Call) -> AsyncGenerator[AgentEvent, None]:
-        """Have the task from the start, though that of another function may never be."""
+        """Run a function, and create its task at the start.
+
+        The engine delays tasks of this agent because another of its functions may reply without one.
+        """
         yield StatusUpdate(status=TaskStatus(state=TaskState.WORKING))
         async with aclosing(agent.run(call)) as events:
             async for event in events:
                 yield event
 
     def skill_of(self, call: Call) -> str:
-        """The id of the skill that a message is for, whether there is such a skill or not."""
+        """Return the id of the skill that a message is for. The skill need not exist."""
         skill_id = named_skill(call)
         if call.resumed:
-            # What the request of the first message said besides is in the task's metadata.
+            # The metadata of the first request are those of the task.
             skill_id = first_skill_id(user_messages(call)[0].metadata, call.task.metadata)
         skill_id = skill_id or self._default_skill
         if not skill_id:

@@ -1,4 +1,4 @@
-"""What a function yields or returns as events of a task, and what it may ask of the engine while it runs."""
+"""Converts the results of a function to events of its task, and implements `Call.progress` and `Call.ask`."""
 
 import asyncio
 import logging
@@ -16,29 +16,24 @@ from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, S
 
 logger = logging.getLogger(__name__)
 
-# What a function returns or yields, told as the events of its task.
-#
-# Rule: a function knows nothing of tasks; what it gives is sent when it is there.
-
 
 class FunctionOutput:
-    """What a function has given so far, told as events.
+    """Converts the results of one run of a function to events, each as soon as it is available.
 
-    Pieces of text make one artifact, each sent when it is there. That a piece was the last is known only later, so an
-    empty one says it: clients show the pieces as they come, and joined they are the same text. Anything else is an
-    artifact of its own.
+    Pieces of text form one artifact. Which piece is the last is known only at the end, so an empty piece marks the
+    end: clients show the pieces as they arrive, and the joined text is unchanged. Other values are one artifact each.
     """
 
     def __init__(self, may_reply: bool, known_ids: Sequence[str] = ()) -> None:
         self.artifact_ids: list[str] = []
-        """Of the artifacts so far. A run that repeats another is given those of the other, and replaces them."""
+        """The ids of the artifacts so far. A repeated run uses those of the earlier run, to replace its artifacts."""
         self._known_ids = known_ids
         self._may_reply = may_reply
-        self._text_id = ""  # the artifact that pieces of text are appended to, once there is one
-        self._state = TaskState.WORKING  # as the function itself has said, if it has
+        self._text_id = ""  # the artifact to which pieces of text are appended. Empty before the first one.
+        self._state = TaskState.WORKING  # the latest state that the function has published
 
     def add(self, chunk: Any) -> Iterator[AgentEvent]:
-        """The events for one of several things that a function yields."""
+        """Return the events for one value that a function yields."""
         match chunk:
             case None | "":
                 return
@@ -53,7 +48,7 @@ class FunctionOutput:
                     yield from self._close_text()
                 yield chunk
             case Message():
-                # As a status, because an agent that may reply ends its task with a message: another function of it may.
+                # As a status: a Message would end the task if another function of the agent may reply with messages.
                 yield StatusUpdate(status=TaskStatus(state=self._state, message=chunk))
             case ArtifactUpdate() | Remember():
                 yield chunk
@@ -61,7 +56,7 @@ class FunctionOutput:
                 yield _update(to_parts(chunk), self._next_id(), last=True)
 
     def add_whole(self, result: Any) -> Iterator[AgentEvent]:
-        """The events for all that a function returns at once."""
+        """Return the events for the value that a function returns."""
         match result:
             case str():
                 yield _update([Part(text=result)], self._next_id(), last=True)
@@ -69,7 +64,7 @@ class FunctionOutput:
                 self._state = TaskState.COMPLETED
                 if self._may_reply:
                     yield result
-                else:  # the function did not say that it may, so the task is there already
+                else:  # not annotated as a reply, so the task exists already
                     yield StatusUpdate(status=TaskStatus(state=TaskState.COMPLETED, message=result))
             case _:
                 yield from self.add(result)
@@ -99,19 +94,19 @@ def _update(parts: list[Part], artifact_id: str, *, append: bool = False, last: 
 
 
 # ---- function controls ----------------------------------------------------------------------------------------------
-# A function that can speak while it runs: `Call.progress` and `Call.ask`.
+# Events of a function while it runs: `Call.progress` and `Call.ask`.
 #
-# What such a function gives passes a relay, on its way from the function's own asyncio task to the run's. So a status
-# can be told while the function is busy, on the loop or on a thread.
+# The function runs in an asyncio task of its own, and a relay passes its events to the run. So a status can be
+# published while the function is busy, on the event loop or on a thread.
 #
-# Rule: the run owns the function's task. When the engine lets go of the run, the task has ended, or was cancelled and
-# had its time to unwind.
+# Invariant: the run owns the function's asyncio task. When the run ends, that task has ended, or it was cancelled and
+# had UNWIND_TIME to clean up.
 
-UNWIND_TIME: Final = 4.0  # seconds for a cancelled function; the engine ends its run after five, with or without it
+UNWIND_TIME: Final = 4.0  # seconds for a cancelled function. After five the engine ends the run in any case.
 
 
 class Asked(BaseException):
-    """Ends a run that waits for its user. No Exception: a function that handles its errors shall not handle this."""
+    """Ends a run that waits for its user. A BaseException, so that `except Exception` does not catch it."""
 
     def __init__(self, question: Any) -> None:
         super().__init__("the run ends here, and goes on with the user's answer")
@@ -119,10 +114,10 @@ class Asked(BaseException):
 
 
 def find_question(ended: "Asked | BaseExceptionGroup[BaseException]") -> Any:
-    """What a run asks that has ended so: itself, or in a task group, where the first of several questions counts.
+    """Return the question of a run that ended with these exceptions. In a group, the first question counts.
 
     Raises:
-        BaseExceptionGroup: the same, if there are other errors in it.
+        BaseExceptionGroup: The group, if it contains other errors.
     """
     if isinstance(ended, Asked):
         return ended.question
@@ -133,13 +128,13 @@ def find_question(ended: "Asked | BaseExceptionGroup[BaseException]") -> Any:
 
 
 class FunctionControls:
-    """What one run of a function says besides its answer, and what it was answered."""
+    """The progress and the questions of one run of a function, with the answers of the user."""
 
     def __init__(self, answers: list[Message]) -> None:
         self._answers = deque(answers)
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._waiting: deque[AgentEvent] = deque()  # at most one of the function's events, with a progress before it
+        self._waiting: deque[AgentEvent] = deque()  # at most one event of the function, and a progress before it
         self._news = asyncio.Event()
         self._room = asyncio.Event()
 
@@ -153,10 +148,10 @@ class FunctionControls:
         message = agent_message(text, metadata={PROGRESS: done})
         update = StatusUpdate(status=TaskStatus(state=TaskState.WORKING, message=message))
         if threading.get_ident() == self._thread:
-            self._tell(update)
+            self._publish(update)
             return
-        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-            self._loop.call_soon_threadsafe(self._tell, update)
+        with suppress(RuntimeError):  # the loop is closed, so the run is over
+            self._loop.call_soon_threadsafe(self._publish, update)
 
     def ask(self, question: Any) -> Message:
         if not self._answers:
@@ -166,7 +161,7 @@ class FunctionControls:
     # ---- the relay ---------------------------------------------------------------------------------------------------
 
     async def relay(self, events: AsyncGenerator[AgentEvent, None]) -> AsyncGenerator[AgentEvent, None]:
-        """The events of a function, with what it says in between. Fails as the function fails."""
+        """Yield the events of a function and its progress in between. Raises the exception that the function raises."""
         function = asyncio.create_task(self._pump(events))
         function.add_done_callback(lambda _: self._news.set())
         try:
@@ -184,26 +179,26 @@ class FunctionControls:
         function.result()
 
     async def _pump(self, events: AsyncGenerator[AgentEvent, None]) -> None:
-        """Run the function, one event ahead of whoever takes them."""
+        """Run the function, at most one event ahead of the reader."""
         try:
             async with aclosing(events):
                 async for event in events:
                     while self._waiting:
                         self._room.clear()
                         await self._room.wait()
-                    self._tell(event)
-        except (SystemExit, KeyboardInterrupt) as error:  # would end the loop, from a task of its own
+                    self._publish(event)
+        except (SystemExit, KeyboardInterrupt) as error:  # raised in an asyncio task, they end the event loop
             raise RuntimeError(f"the function raised {type(error).__name__}") from error
 
-    def _tell(self, event: AgentEvent) -> None:
+    def _publish(self, event: AgentEvent) -> None:
         if self._waiting and _is_progress(event) and _is_progress(self._waiting[-1]):
-            self._waiting.pop()  # nobody has seen it yet, and it is out of date
+            self._waiting.pop()  # outdated before it was read
         self._waiting.append(event)
         self._news.set()
 
 
 async def _stop(function: asyncio.Task[None]) -> None:
-    """End a function whose run is over, within its time."""
+    """Cancel a function whose run is over, and wait at most UNWIND_TIME for it."""
     if function.done():
         return
     function.cancel()

@@ -1,4 +1,4 @@
-"""What a function takes, read once from its signature, its types and its docstring."""
+"""Reads how a function is called, and its JSON Schemas, from its signature, types and docstring."""
 
 import dataclasses
 import inspect
@@ -20,27 +20,28 @@ from apcore_a2a.agents.schema import Schema, inline
 from apcore_a2a.errors import Violation
 from apcore_a2a.protocol.model import ArtifactUpdate, Message, Part, StatusUpdate, Task, check_finite, encode
 
-# What a function asks for: the message, the call, or inputs of its own.
+# The parameters of a function: the message, the call, or inputs.
 #
-# A function whose parameters have types is called by their names: they are its inputs, and what a client sends is
-# checked against them. One that asks for a message only (`text: str`, `message: Message`, no type) gets it as it came.
+# Typed parameters are inputs: they are filled by name, and the input of a client is checked against their types. A
+# function that takes only a message (`text: str`, `message: Message`, no type) receives it unchanged.
 #
-# Rule: the annotations decide, once, when the function is served; whatever cannot be called is refused then.
+# Invariant: the annotations decide, once, when the function is served. A function that cannot be called is rejected
+# then.
 
 ReadArgument = Callable[[Call, Message], object]
-"""Reads an argument from a call and the message that asks for it, which is an earlier one where the call is a reply."""
+"""Reads an argument from a call and the message with its inputs, an earlier message if the call is a reply."""
 
-# What a parameter gets that is no input, by its annotation.
+# The arguments of parameters that are not inputs, by annotation.
 GIVEN: Final[dict[object, ReadArgument]] = {
     Message: lambda call, asked: asked,
     Call: lambda call, asked: call,
     str: lambda call, asked: text_of(asked),
 }
-_GIVEN_NAMES: Final = re.compile(r"\b(Message|Call)\b")  # ours, which may be imported for type checkers alone
-_NOT_THERE: Final = (NameError, AttributeError)  # what an annotation raises that names nothing
-_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # they are left empty
+_GIVEN_NAMES: Final = re.compile(r"\b(Message|Call)\b")  # our types, which may be imported under TYPE_CHECKING only
+_NOT_THERE: Final = (NameError, AttributeError)  # raised by an annotation with an unknown name
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # parameters that receive nothing
 _FILES: Final = (bytes, bytearray, io.IOBase, IO)
-# What a function may answer that is no value of its own: it has no schema.
+# Return types that are parts or events instead of values. They have no schema.
 _EVENTS: Final = (Message, Part, StatusUpdate, ArtifactUpdate, Task, Remember, NoneType)
 
 
@@ -51,7 +52,7 @@ class Input(Struct, frozen=True):
     type: Any
     default: Any = inspect.Parameter.empty
     is_composed: bool = False
-    """Whether there are classes of the user's in it."""
+    """Whether its type contains classes of the application."""
 
     @property
     def is_required(self) -> bool:
@@ -62,31 +63,31 @@ class Signature(Struct, frozen=True):
     """How a function is called."""
 
     given: dict[str, ReadArgument]
-    """What we give it, by parameter."""
+    """The arguments that are not inputs, by parameter."""
     inputs: tuple[Input, ...]
-    """What a client gives it; nothing if the function takes a message as it comes."""
+    """The inputs, filled by a client. Empty if the function takes the message unchanged."""
     positional: dict[str, Any]
-    """The parameters that go by their place, in that order, with their defaults."""
+    """The positional-only parameters, in order, with their defaults."""
     takes_call: bool
     answer: Any
-    """The annotation of what it returns; Any if there is none."""
+    """The return annotation. Any if there is none."""
 
     @property
     def takes_only_text(self) -> bool:
-        """Whether its text is all that the function gets of a message."""
+        """Whether the function receives only the text of a message."""
         return not self.inputs and set(self.given.values()) == {GIVEN[str]}
 
 
 def read_signature(function: Callable[..., Any]) -> Signature:
-    """How to call a function.
+    """Return how to call a function.
 
     Raises:
-        TypeError: there is no way; the text says why.
+        TypeError: The function cannot be called with messages. The text says why.
     """
     name = name_of(function)
     try:
         signature = inspect.signature(function)
-    except ValueError as error:  # some functions written in C
+    except ValueError as error:  # raised for some functions written in C
         raise TypeError(f"{name} cannot be served: its parameters are unknown") from error
     hints = _read_hints(function)
     parameters = [each for each in signature.parameters.values() if each.kind not in _VARIADIC]
@@ -103,7 +104,7 @@ def read_signature(function: Callable[..., Any]) -> Signature:
 
 
 def _refuse_hidden_types(name: str, parameters: list[inspect.Parameter], hints: dict[str, Any]) -> None:
-    """Refuse a parameter whose type Python cannot see: taken for one without, it would get a message."""
+    """Raise TypeError for a parameter whose type cannot be resolved: without a type it would receive a message."""
     for parameter in parameters:
         has_type = parameter.annotation is not parameter.empty
         if not has_type or parameter.name in hints or parameter.default is not parameter.empty:
@@ -111,18 +112,18 @@ def _refuse_hidden_types(name: str, parameters: list[inspect.Parameter], hints: 
         written = str(parameter.annotation)
         if not _GIVEN_NAMES.search(written):
             raise TypeError(
-                f"{name} cannot be served: {written}, the type of {parameter.name}, is not known when it runs;"
+                f"{name} cannot be served: {written}, the type of {parameter.name}, is not known at run time:"
                 " import or define it in the module, and not under TYPE_CHECKING or in a function"
             )
 
 
 def _find_inputs(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> tuple[Input, ...]:
-    """The parameters that a client fills in; none if the function takes its message as it comes."""
+    """Return the parameters that a client fills in. None if the function takes the message unchanged."""
     found: list[Input] = []
     for parameter in parameters:
         if parameter.name not in hints:
             if parameter.default is parameter.empty and parameter.name != "call":
-                return ()  # it has no type, so it is the message
+                return ()  # without a type it receives the message
             continue
         hint = hints[parameter.name]
         if hint not in (Call, Message):
@@ -130,14 +131,14 @@ def _find_inputs(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> 
     if all(each.type is Any for each in found):
         return ()
     if len(found) == 1 and found[0].type is str and found[0].is_required:
-        return ()  # its text is all of the message's
+        return ()  # a single string receives the whole text of the message
     return tuple(found)
 
 
 def _find_given(
     name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], inputs: tuple[Input, ...]
 ) -> dict[str, ReadArgument]:
-    """What the other parameters get. One with a default is left to it, unless it asks for the call or the message."""
+    """Return the arguments of the other parameters. One with a default keeps it, unless its type is Call or Message."""
     of_client = {each.name for each in inputs}
     given: dict[str, ReadArgument] = {}
     untyped = 0
@@ -148,7 +149,7 @@ def _find_given(
         if parameter.default is not parameter.empty and hint not in (Call, Message):
             continue
         if hint is Any:
-            # By its name, else by its place: the message first, then the call.
+            # By name, else by position: the message first, then the call.
             hint = Message
             if parameter.name == "call" or (given and GIVEN[Call] not in given.values()):
                 hint = Call
@@ -156,12 +157,12 @@ def _find_given(
         if hint not in GIVEN:
             raise TypeError(
                 f"{name} cannot be served: {parameter.name} has a type and another parameter has none;"
-                " give all of them types, or ask for (message), (message, call) or (call)"
+                " give all of them types, or take (message), (message, call) or (call)"
             )
         given[parameter.name] = GIVEN[hint]
     if untyped > 2:
         raise TypeError(
-            f"{name} cannot be served: without types it may ask for (message), (message, call) or (call), and no more"
+            f"{name} cannot be served: without types it may take (message), (message, call) or (call), and no more"
         )
     return given
 
@@ -170,13 +171,13 @@ def _check_input(name: str, each: Input) -> Input:
     try:
         _, definitions = schemas_of([each.type])
     except TypeError as error:
-        reason = str(error).splitlines()[-1]  # before it stands what one could do in a schema
+        reason = str(error).splitlines()[-1]  # the lines before it are advice about schemas
         raise TypeError(f"{name} cannot be served: JSON has no form for {each.name}: {reason}") from error
     return replace(each, is_composed=bool(definitions))
 
 
 def _read_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations, without those that name what only a type checker can see."""
+    """Return the annotations, without those that only a type checker can resolve."""
     target: Any = function
     if isinstance(function, partial):
         target = function.func
@@ -202,7 +203,7 @@ def _read_hints_that_are_there(target: Any) -> dict[str, Any]:
 
 
 def _given_or_same(hint: Any) -> Any:
-    """`Call` for `Call | None`, of a function that is also called by others, who have none; anything else as it is."""
+    """Return `Call` for `Call | None` (the function is also called without one). Others are returned as they are."""
     choices = [choice for choice in _choices(hint) if choice is not NoneType]
     if len(choices) == 1 and choices[0] in (Call, Message) and len(choices) < len(_choices(hint)):
         return choices[0]
@@ -216,7 +217,7 @@ def name_of(function: Any) -> str:
 
 
 def docstring_of(function: Any) -> str | None:
-    if isinstance(function, partial):  # which has a docstring about partials
+    if isinstance(function, partial):  # its own docstring is that of `partial`
         return docstring_of(function.func)
     if inspect.isroutine(function):
         return inspect.getdoc(function)
@@ -227,7 +228,7 @@ def docstring_of(function: Any) -> str | None:
 
 
 def input_schema(inputs: tuple[Input, ...], docstring: str | None) -> Schema:
-    """The schema of an object with a property for each input, described as the docstring describes it."""
+    """Return the schema of an object with one property per input, described by the docstring."""
     described = read_docstring(docstring).parameters
     schemas, definitions = schemas_of([each.type for each in inputs])
     properties: dict[str, Schema] = {}
@@ -252,19 +253,19 @@ def _default_of(each: Input) -> Schema:
     try:
         default = msgspec.to_builtins(each.default, str_keys=True)
         check_finite(default)
-    except (TypeError, ValueError, RecursionError):  # a default of its own kind is Python's business
+    except (TypeError, ValueError, RecursionError):  # a default without a JSON form is not on the card
         return {}
     return {"default": default}
 
 
 def output_schema(answer: Any) -> Schema:
-    """The schema of what a function gives; empty where there is nothing to say, as of files and of events."""
+    """Return the schema of the results of a function. Empty if it is unknown, as for files and events."""
     choices = [choice for choice in _choices(_unstreamed(answer)) if choice not in _EVENTS]
     if not choices or any(choice in (Any, bytes, bytearray) for choice in choices):
         return {}
     try:
-        schemas, definitions = schemas_of([Union[tuple(choices)]])  # noqa: UP007  # of a list made here
-    except TypeError:  # a class of its own: whether JSON has a form for it is seen when it is there
+        schemas, definitions = schemas_of([Union[tuple(choices)]])  # noqa: UP007  # the list is computed
+    except TypeError:  # an unknown class: the value shows whether it has a JSON form
         return {}
     schema = schemas[0]
     if definitions:
@@ -273,7 +274,7 @@ def output_schema(answer: Any) -> Schema:
 
 
 def gives_files(answer: Any) -> bool:
-    """Whether all that a function gives is files."""
+    """Whether all results of a function are files."""
     choices = [choice for choice in _choices(_unstreamed(answer)) if choice is not NoneType]
     return bool(choices) and all(isinstance(choice, type) and issubclass(choice, _FILES) for choice in choices)
 
@@ -289,7 +290,7 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
 
 
 def _unstreamed(answer: Any) -> Any:
-    """What a generator yields; anything else as it is."""
+    """Return the type that a generator yields. Any other annotation is returned as it is."""
     origin = get_origin(answer)
     streams = isinstance(origin, type) and (
         issubclass(origin, AsyncIterable | Iterator | Generator) or origin is Iterable
@@ -300,38 +301,38 @@ def _unstreamed(answer: Any) -> Any:
 
 
 # ---- typed values ---------------------------------------------------------------------------------------------------
-# Annotations of Python as JSON Schema, and JSON as values of these types.
+# Converts Python annotations to JSON Schema, and JSON to values of these types.
 #
-# msgspec knows the types of the standard library, dataclasses, typed dicts, named tuples and its own structs. Models of
-# pydantic are known by their methods: who uses one has it installed, and nobody else needs it.
+# msgspec supports the types of the standard library, dataclasses, typed dicts, named tuples and its own structs. Models
+# of pydantic are recognized by their methods, so pydantic need not be installed.
 #
-# Rule: strict. A text is no number and a number no text, whatever Python would make of them.
+# Invariant: conversion is strict. A string is not accepted as a number, nor a number as a string.
 
-MAX_TYPES: Final = 1_000  # of the user's, about which something is kept
+MAX_TYPES: Final = 1_000  # types of the application that the caches hold
 _PLAIN: Final = (str, int, float, bytes, NoneType)
-# How msgspec says where in a value it has found something wrong: "… - at `$.rows[0].name`", "… - at `key` in `$.rows`".
+# How a msgspec error names the place in a value: "… - at `$.rows[0].name`", "… - at `key` in `$.rows`".
 _PLACE: Final = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
-_STEP: Final = re.compile(r"\[\.\.\.\]|\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]")  # the first: some key of a dict
+_STEP: Final = re.compile(r"\[\.\.\.\]|\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]")  # the first is an unnamed key of a dict
 
 
 def schemas_of(types: Sequence[Any]) -> tuple[list[Schema], dict[str, Schema]]:
-    """The schema of each type, and the definitions that they refer to.
+    """Return the schema of each type, and the definitions that the schemas refer to.
 
     Raises:
-        TypeError: JSON has no form for one of them; the text says which.
+        TypeError: A type has no JSON form. The text says which one.
     """
     schemas, definitions = msgspec.json.schema_components(types, schema_hook=_model_schema)
     return list(schemas), definitions
 
 
 def to_value(data: Any, annotation: Any, *, composed: bool) -> Any:
-    """The value of a type that JSON stands for.
+    """Convert JSON data to a value of a type.
 
     Args:
-        composed: Whether there may be dataclasses in it.
+        composed: Whether the value may contain dataclasses.
 
     Raises:
-        msgspec.ValidationError: it stands for none.
+        msgspec.ValidationError: The data do not fit the type.
     """
     value = msgspec.convert(data, annotation, strict=True, str_keys=True, dec_hook=_read_model)
     if composed:
@@ -340,7 +341,7 @@ def to_value(data: Any, annotation: Any, *, composed: bool) -> Any:
 
 
 def _complete(value: Any) -> None:
-    """Give dataclasses the defaults that msgspec leaves to their classes: it would not write them back as JSON."""
+    """Set the defaults of dataclasses, which msgspec leaves to the class and would not write back as JSON."""
     if isinstance(value, dict):
         inside: Iterable[Any] = value.values()
     elif isinstance(value, list | tuple | set | frozenset):
@@ -353,14 +354,14 @@ def _complete(value: Any) -> None:
 
 
 def _completed_fields(value: Any) -> list[Any]:
-    """What is in the fields of a struct or a dataclass; nothing of anything else."""
-    kind: Any = type(value)  # Any: it is a type, which mypy does not take for hashable
+    """Set missing defaults of a dataclass, and return the field values of a struct or dataclass. Empty for others."""
+    kind: Any = type(value)  # Any: mypy does not treat a type as hashable
     names = _field_names(kind)
     found = [getattr(value, name) for name in names]
-    # With slots there is no `__dict__`, and no default of a class either.
+    # A class with slots has no `__dict__`, and no class-level defaults.
     if dataclasses.is_dataclass(kind) and hasattr(value, "__dict__"):
         for name, held in zip(names, found, strict=True):
-            vars(value).setdefault(name, held)  # past a class that is frozen
+            vars(value).setdefault(name, held)  # a frozen class rejects setattr
     return found
 
 
@@ -374,7 +375,7 @@ def _field_names(kind: type) -> tuple[str, ...]:
 
 
 def to_violations(name: str, error: msgspec.ValidationError) -> list[Violation]:
-    """What is wrong with an input, and where: with dots, as of modules (`rows.0.name`)."""
+    """Return the violations of an input, with dotted fields as for modules (`rows.0.name`)."""
     text = str(error)
     steps = [name]
     place = _PLACE.search(text)
@@ -385,7 +386,7 @@ def to_violations(name: str, error: msgspec.ValidationError) -> list[Violation]:
     found = getattr(error.__cause__, "errors", None)
     if found is None:
         return [Violation(".".join(steps), text)]
-    # A model of pydantic: it names all that is wrong with it.
+    # A pydantic model lists all its errors.
     violations: list[Violation] = []
     for item in found():
         field = ".".join([*steps, *map(str, item["loc"])])
@@ -393,7 +394,7 @@ def to_violations(name: str, error: msgspec.ValidationError) -> list[Violation]:
     return violations
 
 
-# ---- what msgspec does not know: models of pydantic ------------------------------------------------------------------
+# ---- models of pydantic ----------------------------------------------------------------------------------------------
 
 
 def _model_schema(annotation: type) -> Schema:
@@ -403,7 +404,7 @@ def _model_schema(annotation: type) -> Schema:
 
 
 def _read_model(annotation: type, data: Any) -> Any:
-    # Any: what has `model_json_schema` has this one, too. From JSON, because only there a date may be a text.
+    # Any: a class with `model_json_schema` has this method as well. Strict mode accepts date strings only in JSON.
     model: Any = annotation
     restored = _integers(annotation).restore(data)
     return model.model_validate_json(encode(restored), strict=True)
@@ -419,7 +420,7 @@ def _integers(annotation: type) -> IntegerSchema:
 
 
 # ---- docstrings -----------------------------------------------------------------------------------------------------
-# What a docstring in Google's style says: the description, and a text for each parameter.
+# Reads docstrings in Google style: the description, and a text for each parameter.
 
 _SECTION: Final = re.compile(r"^(?P<name>[A-Z][A-Za-z ]*):\s*$")
 _PARAMETERS: Final = ("Args", "Arguments", "Parameters")
@@ -432,7 +433,7 @@ class Documentation(Struct, frozen=True):
 
 
 def read_docstring(docstring: str | None) -> Documentation:
-    r"""The parts of a docstring that others may want to read.
+    r"""Return the description and the parameter texts of a docstring.
 
     Example:
         >>> read_docstring("Adds.\n\nArgs:\n    a: The first number,\n        of two.\n    b (int): The other.")
@@ -457,7 +458,7 @@ def read_docstring(docstring: str | None) -> Documentation:
 
 
 def _read_parameters(lines: list[str]) -> dict[str, str]:
-    """The parameters of a section: each begins where the first one does, and goes on further in."""
+    """Return the parameters of a section. Each begins at the indentation of the first, and continues further in."""
     found: dict[str, list[str]] = {}
     name = ""
     margin: int | None = None

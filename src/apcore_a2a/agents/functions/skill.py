@@ -1,4 +1,7 @@
-"""A function as a skill: which functions there are, what they are called, and what the card says of them."""
+"""Functions as skills: `describe` reads one, `@skill` marks one, `collect` finds those of a module or object.
+
+Invariant: inputs are read and checked before a task exists, and the error names every wrong field.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,15 +31,11 @@ from apcore_a2a.errors import InvalidParamsError, Violation
 from apcore_a2a.protocol.card import AgentSkill
 from apcore_a2a.protocol.model import Message, Part, Role, encode
 
-# A function, described once: what it takes, what it gives, and what its card says.
-#
-# Rule: what a client sends is read and checked here, before a task exists; every field that is wrong is named.
-
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class FunctionSkill(Struct, frozen=True, kw_only=True):
-    """A function as others see it. A schema is empty where there is nothing to say, and never holds a `$ref`."""
+    """The description of a function as a skill. A schema is empty if unknown, and never contains a `$ref`."""
 
     id: str
     name: str
@@ -59,11 +58,11 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
         return self.annotations is not None and self.annotations.requires_approval
 
     def read_arguments(self, call: Call) -> Arguments:
-        """What to call the function with: positional arguments, and others by name.
+        """Return the positional and the keyword arguments for a call of the function.
 
         Raises:
-            InvalidParamsError: a client has not sent what the function takes; it names the fields.
-            ContentTypeNotSupportedError: a file for a function that takes none.
+            InvalidParamsError: The inputs do not fit the parameters. The error names the fields.
+            ContentTypeNotSupportedError: The input is a file, and the function takes none.
         """
         asked = self.asking_message(call)
         values: dict[str, Any] = {}
@@ -75,7 +74,7 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
         return tuple(positional), values
 
     def asking_message(self, call: Call) -> Message:
-        """The message with the inputs: of a task that goes on, its first one. A reply answers a question."""
+        """Return the message with the inputs, which is the first one of the task if a reply answers a question."""
         if call.resumed and (self.signature.inputs or what_was_waited_for(call) is not None):
             return user_messages(call)[0]
         return call.message
@@ -103,43 +102,43 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
         try:
             return read_inputs(asked.parts, self)
         except InvalidParamsError as error:
-            # The text is the requirements', who think of modules; the violation says what to send instead.
+            # The requirements fix the text, which is written for modules. The violation says what to send instead.
             if not error.violations:
                 raise
             raise InvalidParamsError(error.violations[0].message, error.violations) from error
 
 
 class Waiting(Struct, frozen=True, kw_only=True, tag_field="waits", tag="function"):
-    """What is kept with a task that waits for its user. The tag tells it from what a function keeps by itself."""
+    """The state of a paused run, stored with its task. The tag distinguishes it from a memo of the function itself."""
 
     approval_id: str = ""
-    """Of the approval that it waits for; empty once that was given."""
+    """The id of the pending approval. Empty once it was given."""
     approval_messages: int = 0
-    """How many of the user's messages were about the approval."""
+    """The number of user messages that answered the approval."""
     artifact_ids: list[str] = []
-    """What the function has made; called again, it makes it anew."""
+    """The ids of the artifacts of the run. A repeated call replaces these artifacts."""
 
 
 def what_was_waited_for(call: Call) -> Waiting | None:
-    """What the task of a call has waited for, if it was for an approval or an answer to `Call.ask`."""
+    """Return the paused run of a task that waited for an approval or an answer to `Call.ask`, or None."""
     if not isinstance(call.memo, dict) or call.memo.get("waits") != "function":
         return None
     return msgspec.convert(call.memo, Waiting)
 
 
 def user_messages(call: Call) -> list[Message]:
-    """What the user has said in the task, the message of this call last."""
+    """Return the messages of the user in this task, that of this call last."""
     said = [message for message in call.task.history if message.role is Role.USER]
     if not any(message.message_id == call.message.message_id for message in said):
-        said.append(call.message)  # it is not in the task before its run begins
+        said.append(call.message)  # it is added to the task when the run begins
     return said
 
 
 def describe(function: Callable[..., Any], *, skill_id: str = "") -> FunctionSkill:
-    """A function as a skill.
+    """Describe a function as a skill.
 
     Raises:
-        TypeError: there is no way to call it; the text says why.
+        TypeError: The function cannot be called with messages. The text says why.
     """
     signature = read_signature(function)
     mark = mark_of(function) or SkillMark()
@@ -201,13 +200,13 @@ def _input_modes(schema: Schema) -> tuple[str, ...]:
 def _output_modes(skill: FunctionSkill) -> tuple[str, ...]:
     if gives_files(skill.signature.answer):
         return (FILE,)
-    if skill.output_schema.get("type") == "string":  # a text that is returned is a text part
+    if skill.output_schema.get("type") == "string":  # a returned string becomes a text part
         return (TEXT,)
     return modes(skill.output_schema)
 
 
 def to_params(skill: FunctionSkill) -> dict[str, Any]:
-    """What the card's extension says of a function."""
+    """Return the entry of a function in the card extension."""
     examples = [Example(inputs=example) for example in skill.examples if not isinstance(example, str)]
     params = describe_call(skill.input_schema, skill.output_schema, examples, skill.annotations)
     if skill.streams:
@@ -216,9 +215,9 @@ def to_params(skill: FunctionSkill) -> dict[str, Any]:
 
 
 # ---- skills ---------------------------------------------------------------------------------------------------------
-# Functions as skills: how one is marked, and which ones there are in a list, a dict, a module or an object.
+# Marks functions with `@skill`, and finds the functions in a list, a dict, a module or an object.
 #
-# Rule: nothing of the user's is changed. The mark is an attribute of the function, and the function stays what it was.
+# Invariant: objects of the application do not change, except that the mark is an attribute of the function.
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -227,7 +226,7 @@ MAX_ID: Final = 256
 
 
 class SkillOptions(TypedDict, total=False):
-    """What `@skill` takes; what is not given is read from the function.
+    """The options of `@skill`. The function itself provides those that are left out.
 
     Example:
         >>> options: SkillOptions = {"id": "math.add", "tags": ["math"], "annotations": {"readonly": True}}
@@ -244,7 +243,7 @@ class SkillOptions(TypedDict, total=False):
 
 
 class SkillMark(Struct, frozen=True, kw_only=True):
-    """What is said of a function by `@skill`, checked."""
+    """The checked options of `@skill` on a function."""
 
     id: str = ""
     name: str = ""
@@ -263,16 +262,16 @@ def skill(**options: Unpack[SkillOptions]) -> Callable[[F], F]: ...
 
 
 def skill(function: Any = None, /, **options: Unpack[SkillOptions]) -> Any:
-    """Mark a function as a skill, and say of it what its signature and its docstring do not.
+    """Mark a function as a skill, with details that its signature and docstring do not contain.
 
-    The function itself is not changed. In a module or a class that has marked functions, only those are skills.
+    The function itself is not changed. In a module or class with marked functions, only those are skills.
 
     Args:
-        function: The function, where the mark says nothing: `@skill`.
+        function: The function, if the decorator has no options: `@skill`.
         **options: See `SkillOptions`.
 
     Raises:
-        TypeError: an option is of the wrong kind, or there is no such annotation.
+        TypeError: An option has the wrong type, or an annotation is unknown.
 
     Example:
         >>> from apcore_a2a import skill
@@ -301,7 +300,7 @@ def skill(function: Any = None, /, **options: Unpack[SkillOptions]) -> Any:
 
 
 def mark_of(function: Any) -> SkillMark | None:
-    """What `@skill` says of a function; None if it was not marked."""
+    """Return the mark of a function, or None."""
     mark = getattr(function, MARK, None)
     if isinstance(mark, SkillMark):
         return mark
@@ -311,8 +310,8 @@ def mark_of(function: Any) -> SkillMark | None:
 def _check(options: SkillOptions) -> SkillMark:
     given: dict[str, Any] = {**options}
     for name in ("tags", "examples"):
-        if isinstance(given.get(name), str):  # it would be a list of letters
-            raise TypeError(f"@skill: {name} is a list of texts")
+        if isinstance(given.get(name), str):  # it would become a list of letters
+            raise TypeError(f"@skill: {name} must be a list of strings, not a string")
         given[name] = tuple(given.get(name, ()))
     unknown = given.keys() - set(SkillMark.__struct_fields__)
     if unknown:
@@ -337,28 +336,28 @@ def _check_id(skill_id: Any) -> None:
         raise TypeError(f"a skill's id is a text of at most {MAX_ID} characters, not {skill_id!r}")
 
 
-# ---- which functions there are ---------------------------------------------------------------------------------------
+# ---- finding functions -----------------------------------------------------------------------------------------------
 
 
 def is_collection(target: object) -> bool:
-    """Whether something is made of functions, and is none itself."""
+    """Whether an object contains functions and is not a function itself."""
     if isinstance(target, list | tuple | set | frozenset | Mapping | ModuleType):
         return True
     return not callable(target) and next(_methods_of(target), None) is not None
 
 
 def collect(target: Any) -> dict[str, Callable[..., Any]]:
-    """The functions of a function, list, dict, module or object, by the ids of their skills.
+    """Return the functions of a function, list, dict, module or object, by skill id.
 
     Raises:
-        TypeError: something in it is no function.
-        ValueError: there is none, or two have the same id.
+        TypeError: An item is not a function.
+        ValueError: There is no function, or two have the same id.
     """
     found: dict[str, Callable[..., Any]] = {}
     for skill_id, function in _pairs(target):
         _check_id(skill_id)
         if isinstance(function, type) or not callable(function):
-            raise TypeError(f"{skill_id} is no function but a {type(function).__name__}")
+            raise TypeError(f"{skill_id} is not a function but a {type(function).__name__}")
         if skill_id in found:
             raise ValueError(f"two skills have the id {skill_id}: give one another with @skill(id=…)")
         found[skill_id] = function
@@ -373,7 +372,7 @@ def _pairs(target: Any) -> Iterator[tuple[Any, Any]]:
     elif isinstance(target, list | tuple | set | frozenset):
         for item in target:
             if not callable(item) and not is_collection(item):
-                raise TypeError(f"a {type(item).__name__} is no function: {item!r}")
+                raise TypeError(f"a {type(item).__name__} is not a function: {item!r}")
             yield from _pairs(item)
     elif callable(target):
         yield _id_of(target), target
@@ -393,7 +392,7 @@ def _id_of(function: Any) -> str:
 
 
 def _chosen(target: Any) -> list[Any]:
-    """The functions of a module or an object: those that are marked, if any is; else the public ones."""
+    """Return the marked functions of a module or an object, or the public ones if none is marked."""
     if isinstance(target, ModuleType):
         functions = list(_functions_of(target))
     else:
@@ -403,7 +402,7 @@ def _chosen(target: Any) -> list[Any]:
 
 
 def _functions_of(module: ModuleType) -> Iterator[Any]:
-    """The public functions of a module: what `__all__` names; else what was written there, and not imported."""
+    """Yield the public functions of a module: those in `__all__`, or without it those that the module defines."""
     names = getattr(module, "__all__", None)
     for name, value in vars(module).items():
         if not inspect.isfunction(value):
@@ -417,7 +416,7 @@ def _functions_of(module: ModuleType) -> Iterator[Any]:
 
 
 def _methods_of(target: Any) -> Iterator[Any]:
-    """The public methods of an object, in the order in which they were written; a property is not touched."""
+    """Yield the public methods of an object, in the order of their definition, without evaluating properties."""
     seen: set[str] = set()
     for base in reversed(type(target).__mro__):
         if base.__module__ == "builtins":
@@ -428,7 +427,7 @@ def _methods_of(target: Any) -> Iterator[Any]:
                 continue
             seen.add(name)
             method = getattr(target, name)
-            if callable(method):  # a subclass may have put something else in its place
+            if callable(method):  # a subclass may have replaced it by another value
                 yield method
 
 

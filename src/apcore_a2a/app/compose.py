@@ -78,9 +78,9 @@ def _for_callers(agent: Agent, build: BuildCard, scopes: SkillScopes, auth: Auth
 def _discreet(agent: Agent, scopes: SkillScopes) -> Agent:
     """An agent whose errors name to a caller only what the cards would show them."""
 
-    def may_know(caller: Caller, skill: FunctionSkill) -> bool:
+    def is_visible(caller: Caller, skill: FunctionSkill) -> bool:
         return scopes.permits(caller, skill.id) and (caller.is_authenticated or not skill.requires_approval)
 
     if isinstance(agent, SkillAgent):
-        return agent.telling(may_know)
+        return agent.with_visibility(is_visible)
     return agent

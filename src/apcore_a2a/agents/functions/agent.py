@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Caller, Remember
 from apcore_a2a.agents.content import agent_message, approval_required, has_text, read_answer, read_file, rejected
-from apcore_a2a.agents.functions.output import Asked, FunctionControls, FunctionOutput, find_question
+from apcore_a2a.agents.functions.output import FunctionControls, FunctionOutput, InputRequired, find_question
 from apcore_a2a.agents.functions.signature import docstring_of, may_be_message, name_of
-from apcore_a2a.agents.functions.skill import FunctionSkill, Waiting, describe, user_messages, what_was_waited_for
+from apcore_a2a.agents.functions.skill import FunctionSkill, PausedRun, describe, paused_run, user_messages
 from apcore_a2a.agents.skills import first_skill_id, missing_skill, named_skill
 from apcore_a2a.agents.threads import Threads, Worker
 from apcore_a2a.errors import ContentTypeNotSupportedError, OverloadedError, SkillNotFoundError, list_names
@@ -104,49 +104,49 @@ class FunctionAgent:
         if self.skill.requires_approval:
             return self._run_if_approved(call)
         if self.skill.signature.takes_call:
-            return self._run_with_controls(call, what_was_waited_for(call))
+            return self._run_with_controls(call, paused_run(call))
         return self._run(call, FunctionOutput(self.may_reply))
 
     async def _run_if_approved(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
         """Run a function that requires approval: ask the caller first. The answer decides about this call only."""
-        waiting = what_was_waited_for(call)
+        paused = paused_run(call)
         approved = None
-        if waiting is None:
-            waiting = Waiting(approval_id=new_id())
-        elif waiting.approval_id:
+        if paused is None:
+            paused = PausedRun(approval_id=new_id())
+        elif paused.approval_id:
             approved = read_answer(call.message)
-            waiting = replace(waiting, approval_messages=waiting.approval_messages + 1)
-        if waiting.approval_id:
+            paused = replace(paused, approval_messages=paused.approval_messages + 1)
+        if paused.approval_id:
             if approved is None:
-                yield Remember(waiting)
+                yield Remember(paused)
                 what = f"skill {self.skill.id}"
-                yield approval_required(what, skill_id=self.skill.id, approval_id=waiting.approval_id)
+                yield approval_required(what, skill_id=self.skill.id, approval_id=paused.approval_id)
                 return
             if not approved:
                 yield rejected(f"Skill {self.skill.id} was not run: rejected by the caller")
                 return
-        waiting = replace(waiting, approval_id="")
-        async with aclosing(self._run_with_controls(call, waiting)) as events:
+        paused = replace(paused, approval_id="")
+        async with aclosing(self._run_with_controls(call, paused)) as events:
             async for event in events:
                 yield event
 
-    async def _run_with_controls(self, call: Call, waiting: Waiting | None) -> AsyncGenerator[AgentEvent, None]:
+    async def _run_with_controls(self, call: Call, paused: PausedRun | None) -> AsyncGenerator[AgentEvent, None]:
         """Run a function that may report progress and ask the user."""
         answers: list[Message] = []
-        if waiting is None:
-            waiting = Waiting()
+        if paused is None:
+            paused = PausedRun()
         else:  # a repeated call: its answers are known, and its artifacts replace the earlier ones
-            answers = user_messages(call)[1 + waiting.approval_messages :]
+            answers = user_messages(call)[1 + paused.approval_messages :]
         controls = FunctionControls(answers)
         call.controls = controls
-        output = FunctionOutput(self.may_reply, waiting.artifact_ids)
+        output = FunctionOutput(self.may_reply, paused.artifact_ids)
         try:
             async with aclosing(controls.relay(self._run(call, output))) as events:
                 async for event in events:
                     yield event
-        except (Asked, BaseExceptionGroup) as ended:
+        except (InputRequired, BaseExceptionGroup) as ended:
             question = find_question(ended)
-            yield Remember(replace(waiting, artifact_ids=output.artifact_ids))
+            yield Remember(replace(paused, artifact_ids=output.artifact_ids))
             for event in output.add(ask(question)):
                 yield event
 
@@ -227,7 +227,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 #
 # Invariant: a task stays with the skill that it began with. The skill id of a reply is ignored.
 
-MayKnow = Callable[[Caller, FunctionSkill], bool]
+IsVisible = Callable[[Caller, FunctionSkill], bool]
 
 
 class SkillAgent:
@@ -236,28 +236,28 @@ class SkillAgent:
     Args:
         agents: One agent per function.
         default_skill: The id of the skill for messages without a skill id. A single skill is its own default.
-        may_know: Whether an error may list a skill to a caller. None allows all skills for all callers.
+        is_visible: Whether an error may list a skill to a caller. None allows all skills for all callers.
 
     Raises:
         ValueError: There is no skill `default_skill`.
     """
 
     def __init__(
-        self, agents: Sequence[FunctionAgent], *, default_skill: str = "", may_know: MayKnow | None = None
+        self, agents: Sequence[FunctionAgent], *, default_skill: str = "", is_visible: IsVisible | None = None
     ) -> None:
         self._agents = {agent.skill.id: agent for agent in agents}
         self._any_agent = agents[0]  # they share their threads
         self._default_skill = default_skill
-        self._may_know = may_know
+        self._is_visible = is_visible
         if len(self._agents) == 1:
             self._default_skill = next(iter(self._agents))
         if default_skill and default_skill not in self._agents:
             raise ValueError(f"default_skill {default_skill!r} is none of the skills: {list_names(self._agents)}")
         self.may_reply = any(agent.may_reply for agent in agents)
 
-    def telling(self, may_know: MayKnow) -> "SkillAgent":
+    def with_visibility(self, is_visible: IsVisible) -> "SkillAgent":
         """Return this agent with errors that list only the skills visible to the caller."""
-        return SkillAgent(list(self._agents.values()), default_skill=self._default_skill, may_know=may_know)
+        return SkillAgent(list(self._agents.values()), default_skill=self._default_skill, is_visible=is_visible)
 
     @property
     def skills(self) -> tuple[FunctionSkill, ...]:
@@ -300,17 +300,17 @@ class SkillAgent:
             skill_id = first_skill_id(user_messages(call)[0].metadata, call.task.metadata)
         skill_id = skill_id or self._default_skill
         if not skill_id:
-            raise missing_skill(self._known_to(call.caller))
+            raise missing_skill(self._visible_to(call.caller))
         return skill_id
 
     def _find(self, call: Call) -> FunctionAgent:
         skill_id = self.skill_of(call)
         agent = self._agents.get(skill_id)
         if agent is None:
-            raise SkillNotFoundError(skill_id, advise(self._known_to(call.caller), skill_id))
+            raise SkillNotFoundError(skill_id, advise(self._visible_to(call.caller), skill_id))
         return agent
 
-    def _known_to(self, caller: Caller) -> list[str]:
-        if self._may_know is None:
+    def _visible_to(self, caller: Caller) -> list[str]:
+        if self._is_visible is None:
             return list(self._agents)
-        return [skill.id for skill in self.skills if self._may_know(caller, skill)]
+        return [skill.id for skill in self.skills if self._is_visible(caller, skill)]

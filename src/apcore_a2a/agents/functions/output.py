@@ -105,7 +105,7 @@ def _update(parts: list[Part], artifact_id: str, *, append: bool = False, last: 
 UNWIND_TIME: Final = 4.0  # seconds for a cancelled function. After five the engine ends the run in any case.
 
 
-class Asked(BaseException):
+class InputRequired(BaseException):
     """Ends a run that waits for its user. A BaseException, so that `except Exception` does not catch it."""
 
     def __init__(self, question: Any) -> None:
@@ -113,15 +113,15 @@ class Asked(BaseException):
         self.question = question
 
 
-def find_question(ended: "Asked | BaseExceptionGroup[BaseException]") -> Any:
+def find_question(ended: "InputRequired | BaseExceptionGroup[BaseException]") -> Any:
     """Return the question of a run that ended with these exceptions. In a group, the first question counts.
 
     Raises:
         BaseExceptionGroup: The group, if it contains other errors.
     """
-    if isinstance(ended, Asked):
+    if isinstance(ended, InputRequired):
         return ended.question
-    asked, errors = ended.split(Asked)
+    asked, errors = ended.split(InputRequired)
     if asked is None or errors is not None:
         raise ended
     return find_question(asked.exceptions[0])
@@ -155,7 +155,7 @@ class FunctionControls:
 
     def ask(self, question: Any) -> Message:
         if not self._answers:
-            raise Asked(question)
+            raise InputRequired(question)
         return self._answers.popleft()
 
     # ---- the relay ---------------------------------------------------------------------------------------------------

@@ -32,12 +32,12 @@ ReadArgument = Callable[[Call, Message], object]
 """Reads an argument from a call and the message with its inputs, an earlier message if the call is a reply."""
 
 # The arguments of parameters that are not inputs, by annotation.
-GIVEN: Final[dict[object, ReadArgument]] = {
+INJECTED: Final[dict[object, ReadArgument]] = {
     Message: lambda call, asked: asked,
     Call: lambda call, asked: call,
     str: lambda call, asked: text_of(asked),
 }
-_GIVEN_NAMES: Final = re.compile(r"\b(Message|Call)\b")  # our types, which may be imported under TYPE_CHECKING only
+_INJECTED_NAMES: Final = re.compile(r"\b(Message|Call)\b")  # our types, which may be imported under TYPE_CHECKING only
 _NOT_THERE: Final = (NameError, AttributeError)  # raised by an annotation with an unknown name
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # parameters that receive nothing
 _FILES: Final = (bytes, bytearray, io.IOBase, IO)
@@ -62,7 +62,7 @@ class Input(Struct, frozen=True):
 class Signature(Struct, frozen=True):
     """How a function is called."""
 
-    given: dict[str, ReadArgument]
+    injected: dict[str, ReadArgument]
     """The arguments that are not inputs, by parameter."""
     inputs: tuple[Input, ...]
     """The inputs, filled by a client. Empty if the function takes the message unchanged."""
@@ -75,7 +75,7 @@ class Signature(Struct, frozen=True):
     @property
     def takes_only_text(self) -> bool:
         """Whether the function receives only the text of a message."""
-        return not self.inputs and set(self.given.values()) == {GIVEN[str]}
+        return not self.inputs and set(self.injected.values()) == {INJECTED[str]}
 
 
 def read_signature(function: Callable[..., Any]) -> Signature:
@@ -93,12 +93,12 @@ def read_signature(function: Callable[..., Any]) -> Signature:
     parameters = [each for each in signature.parameters.values() if each.kind not in _VARIADIC]
     _refuse_hidden_types(name, parameters, hints)
     inputs = tuple(_check_input(name, each) for each in _find_inputs(parameters, hints))
-    given = _find_given(name, parameters, hints, inputs)
+    injected = _find_injected(name, parameters, hints, inputs)
     return Signature(
-        given=given,
+        injected=injected,
         inputs=inputs,
         positional={each.name: each.default for each in parameters if each.kind is each.POSITIONAL_ONLY},
-        takes_call=GIVEN[Call] in given.values(),
+        takes_call=INJECTED[Call] in injected.values(),
         answer=hints.get("return", Any),
     )
 
@@ -110,7 +110,7 @@ def _refuse_hidden_types(name: str, parameters: list[inspect.Parameter], hints: 
         if not has_type or parameter.name in hints or parameter.default is not parameter.empty:
             continue
         written = str(parameter.annotation)
-        if not _GIVEN_NAMES.search(written):
+        if not _INJECTED_NAMES.search(written):
             raise TypeError(
                 f"{name} cannot be served: {written}, the type of {parameter.name}, is not known at run time:"
                 " import or define it in the module, and not under TYPE_CHECKING or in a function"
@@ -135,12 +135,12 @@ def _find_inputs(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> 
     return tuple(found)
 
 
-def _find_given(
+def _find_injected(
     name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], inputs: tuple[Input, ...]
 ) -> dict[str, ReadArgument]:
     """Return the arguments of the other parameters. One with a default keeps it, unless its type is Call or Message."""
     of_client = {each.name for each in inputs}
-    given: dict[str, ReadArgument] = {}
+    injected: dict[str, ReadArgument] = {}
     untyped = 0
     for parameter in parameters:
         if parameter.name in of_client:
@@ -151,20 +151,20 @@ def _find_given(
         if hint is Any:
             # By name, else by position: the message first, then the call.
             hint = Message
-            if parameter.name == "call" or (given and GIVEN[Call] not in given.values()):
+            if parameter.name == "call" or (injected and INJECTED[Call] not in injected.values()):
                 hint = Call
             untyped += 1
-        if hint not in GIVEN:
+        if hint not in INJECTED:
             raise TypeError(
                 f"{name} cannot be served: {parameter.name} has a type and another parameter has none;"
                 " give all of them types, or take (message), (message, call) or (call)"
             )
-        given[parameter.name] = GIVEN[hint]
+        injected[parameter.name] = INJECTED[hint]
     if untyped > 2:
         raise TypeError(
             f"{name} cannot be served: without types it may take (message), (message, call) or (call), and no more"
         )
-    return given
+    return injected
 
 
 def _check_input(name: str, each: Input) -> Input:
@@ -187,7 +187,7 @@ def _read_hints(function: Callable[..., Any]) -> dict[str, Any]:
         found = get_type_hints(target, include_extras=True)
     except _NOT_THERE:
         found = _read_hints_that_are_there(target)
-    return {name: _given_or_same(hint) for name, hint in found.items()}
+    return {name: _injected_or_same(hint) for name, hint in found.items()}
 
 
 def _read_hints_that_are_there(target: Any) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _read_hints_that_are_there(target: Any) -> dict[str, Any]:
     return hints
 
 
-def _given_or_same(hint: Any) -> Any:
+def _injected_or_same(hint: Any) -> Any:
     """Return `Call` for `Call | None` (the function is also called without one). Others are returned as they are."""
     choices = [choice for choice in _choices(hint) if choice is not NoneType]
     if len(choices) == 1 and choices[0] in (Call, Message) and len(choices) < len(_choices(hint)):

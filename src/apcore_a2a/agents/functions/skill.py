@@ -68,14 +68,14 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
         values: dict[str, Any] = {}
         if self.signature.inputs:
             values = self._read_values(asked)
-        for name, read in self.signature.given.items():
+        for name, read in self.signature.injected.items():
             values[name] = read(call, asked)
         positional = [values.pop(name, default) for name, default in self.signature.positional.items()]
         return tuple(positional), values
 
     def asking_message(self, call: Call) -> Message:
         """Return the message with the inputs, which is the first one of the task if a reply answers a question."""
-        if call.resumed and (self.signature.inputs or what_was_waited_for(call) is not None):
+        if call.resumed and (self.signature.inputs or paused_run(call) is not None):
             return user_messages(call)[0]
         return call.message
 
@@ -108,7 +108,7 @@ class FunctionSkill(Struct, frozen=True, kw_only=True):
             raise InvalidParamsError(error.violations[0].message, error.violations) from error
 
 
-class Waiting(Struct, frozen=True, kw_only=True, tag_field="waits", tag="function"):
+class PausedRun(Struct, frozen=True, kw_only=True, tag_field="waits", tag="function"):
     """The state of a paused run, stored with its task. The tag distinguishes it from a memo of the function itself."""
 
     approval_id: str = ""
@@ -119,11 +119,11 @@ class Waiting(Struct, frozen=True, kw_only=True, tag_field="waits", tag="functio
     """The ids of the artifacts of the run. A repeated call replaces these artifacts."""
 
 
-def what_was_waited_for(call: Call) -> Waiting | None:
+def paused_run(call: Call) -> PausedRun | None:
     """Return the paused run of a task that waited for an approval or an answer to `Call.ask`, or None."""
     if not isinstance(call.memo, dict) or call.memo.get("waits") != "function":
         return None
-    return msgspec.convert(call.memo, Waiting)
+    return msgspec.convert(call.memo, PausedRun)
 
 
 def user_messages(call: Call) -> list[Message]:

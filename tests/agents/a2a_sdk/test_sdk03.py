@@ -87,7 +87,7 @@ async def test_an_executor_of_0_3_asks_and_goes_on_and_is_cancelled(url: str) ->
         ("refuse", "TASK_STATE_FAILED", "Only echoes, please"),
         ("break", "TASK_STATE_FAILED", "Internal error"),
         ("odd", "TASK_STATE_FAILED", "The agent published a Waits, which is not an event"),
-        ("empty", "TASK_STATE_FAILED", "The agent published a Message that says: Expected `array`"),
+        ("empty", "TASK_STATE_FAILED", "The agent published an invalid Message: Expected `array`"),
         ("whole", "TASK_STATE_COMPLETED", ""),
     ],
 )

@@ -1,7 +1,7 @@
-"""Executors written for a2a-sdk, 1.x or 0.3.x, served unchanged.
+"""Serves executors written for a2a-sdk, 1.x or 0.3.x, without changes to them.
 
-Rule: the bridge translates and nothing else; how a run lives and ends is `executors`' business. What differs between
-the two generations is in their codecs.
+Invariant: the bridge only converts values. `ExecutorAgent` manages the runs, and the two codecs hold the differences
+between the generations.
 """
 
 from collections.abc import AsyncGenerator
@@ -21,26 +21,26 @@ from apcore_a2a.protocol import model
 
 
 class Codec(Protocol):
-    """The model as the types of one generation of a2a-sdk, and back. Any: those types, of which one set is there."""
+    """Converts the model to the types of one a2a-sdk generation, and back. Any: only one set of types is installed."""
 
     @property
     def ERRORS(self) -> tuple[type[Exception], ...]:  # a module's constant
-        """What executors raise for clients to read."""
+        """The exceptions of executors whose texts are meant for clients."""
 
     def to_request(self, request: model.SendMessage) -> Any:
-        """Raises ValueError for what those types cannot hold."""
+        """Convert a request. Raises ValueError for values that those types cannot hold."""
 
     def to_task(self, task: model.Task) -> Any: ...
 
     def error_text(self, error: Any) -> str: ...
 
     def make_queue(self, queue: executors.EventQueue) -> Any:
-        """Where an executor publishes: a2a-sdk's EventQueue, in front of ours."""
+        """Return an EventQueue of a2a-sdk that publishes to ours."""
 
 
 def choose_codec() -> Codec:
-    """The codec of the a2a-sdk that is installed."""
-    # Imported here, because each can be imported only where its generation is installed.
+    """Return the codec of the installed a2a-sdk."""
+    # Imported here, because each codec can be imported only if its generation is installed.
     if hasattr(types, "MessageSendParams"):  # a type of 0.3
         from apcore_a2a.agents.a2a_sdk import codec03
 
@@ -51,9 +51,9 @@ def choose_codec() -> Codec:
 
 
 class SDKAgent:
-    """Serves an a2a-sdk AgentExecutor.
+    """Adapts an AgentExecutor of a2a-sdk to an Agent.
 
-    `builder` is a2a-sdk's RequestContextBuilder, if somebody wants to make the RequestContext themselves.
+    `builder` is an optional RequestContextBuilder of a2a-sdk, which builds the RequestContext.
     """
 
     may_reply = True
@@ -64,7 +64,7 @@ class SDKAgent:
 
     async def admit(self, call: Call) -> Admission:
         try:
-            self._codec.to_request(call.request)  # now, while the message can still be refused
+            self._codec.to_request(call.request)  # now, while the message can still be rejected
         except ValueError as error:
             raise InvalidParamsError(str(error)) from error
         return await self._agent.admit(call)
@@ -77,7 +77,7 @@ class SDKAgent:
 
 
 class _TranslatingExecutor:
-    """An executor of a2a-sdk's as one of ours: what it gets is translated for it, and what it publishes, back."""
+    """Adapts an executor of a2a-sdk to our AgentExecutor: converts its context, and converts its events back."""
 
     def __init__(self, executor: AgentExecutor, codec: Codec, builder: Any) -> None:
         self._executor = executor
@@ -89,7 +89,7 @@ class _TranslatingExecutor:
         try:
             request = await self._make_context(context)
             await self._executor.execute(request, codec.make_queue(event_queue))
-        except codec.ERRORS as error:  # written for clients to read, so they read it
+        except codec.ERRORS as error:  # its text is meant for clients
             raise AgentError(codec.error_text(error), kind=type(error).__name__) from error
 
     async def _make_context(self, context: executors.RequestContext) -> RequestContext:
@@ -97,7 +97,7 @@ class _TranslatingExecutor:
         call = context.call
         request = codec.to_request(call.request)
         task = None
-        if call.resumed:  # of a new task a2a-sdk's executors know the id only; many decide by it what to publish first
+        if call.resumed:  # None for a new task: many executors decide by it what to publish first
             task = codec.to_task(_as_it_waited(call))
         if self._builder is not None:
             built: RequestContext = await self._builder.build(
@@ -130,7 +130,7 @@ class _TranslatingExecutor:
 
 
 def _as_it_waited(call: Call) -> model.Task:
-    """The task of a run that goes on. It works already, but a2a-sdk's executors look whether it waits for input."""
+    """Return the task in the state in which it waited, which executors of a2a-sdk check. By now it is WORKING."""
     if call.waited_in is None:
         return call.task
     return replace(call.task, status=replace(call.task.status, state=call.waited_in))
@@ -152,7 +152,7 @@ class _User(User):
 
 
 def _call_context(call: Call) -> ServerCallContext:
-    """What a2a-sdk's own server gives: all headers, by lower-case name, and the extensions that a header asks for."""
+    """Return the context that a2a-sdk's own server builds: all headers in lower case, and the requested extensions."""
     headers: dict[str, str] = {}
     for name, value in call.raw_headers.items():
         headers[name.decode("latin-1")] = value.decode("latin-1")

@@ -1,6 +1,6 @@
-"""The model as the protobuf messages of a2a-sdk 1.x, and back. The only place that knows both.
+"""Converts the model to the protobuf messages of a2a-sdk 1.x, and back.
 
-Rule: field by field, by hand: protobuf's own JSON costs several times as much and would turn 1 into 1.0.
+Invariant: each field is converted explicitly. protobuf's own JSON costs several times as much, and turns 1 into 1.0.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,10 +22,10 @@ from apcore_a2a.protocol import model
 from apcore_a2a.protocol.model import Role, TaskState
 
 # ---- values ---------------------------------------------------------------------------------------------------------
-# JSON values and times as protobuf's well-known types, and back.
+# Converts JSON values and times to protobuf's well-known types, and back.
 #
-# Rule: nothing is rounded. `Struct` and `Value` know no numbers but doubles: a whole number up to ±2^53 comes back as
-# the integer it was, and a number that no double can hold is refused.
+# Invariant: no number is rounded. `Struct` and `Value` hold doubles only: an integer up to ±2^53 is restored as an
+# integer, and a number that no double can hold is rejected.
 
 EXACT: Final = 2**53  # beyond it, doubles skip whole numbers
 
@@ -39,8 +39,8 @@ def to_struct(data: dict[str, Any] | None) -> Struct | None:
 def to_value(data: Any) -> Value:
     match data:
         case None:
-            return Value(null_value=0)  # type: ignore[arg-type]  # the stubs have no name for the enum's number
-        case bool():  # before int, which a bool is, too
+            return Value(null_value=0)  # type: ignore[arg-type]  # the stubs do not name the value of the enum
+        case bool():  # before int, because a bool is an int
             return Value(bool_value=data)
         case str():
             return Value(string_value=data)
@@ -53,7 +53,7 @@ def to_value(data: Any) -> Value:
         case list() | tuple():
             return Value(list_value=ListValue(values=map(to_value, data)))
         case _:
-            return to_value(msgspec.to_builtins(data))  # what an agent may leave to msgspec: times, dataclasses
+            return to_value(msgspec.to_builtins(data))  # types that msgspec converts: times, dataclasses
 
 
 def _to_double(number: int) -> float:
@@ -81,7 +81,7 @@ def from_struct(struct: Struct) -> dict[str, Any]:
 
 
 def _from_double(number: float) -> int | float:
-    """JSON makes no difference between 1 and 1.0, but Python does, and so do those who check schemas."""
+    """Return an integer for 1.0. JSON does not distinguish 1 from 1.0, but Python and some validators do."""
     if number.is_integer() and abs(number) <= EXACT:
         return int(number)
     return number
@@ -99,7 +99,7 @@ def from_value(value: Value) -> Any:
             return from_struct(value.struct_value)
         case "list_value":
             return [from_value(item) for item in value.list_value.values]
-        case _:  # null, or nothing at all
+        case _:  # null, or no value
             return None
 
 
@@ -118,7 +118,7 @@ def error_text(error: A2AError) -> str:
 
 
 class _EventQueue(EventQueue):
-    """Where the executor publishes: a2a-sdk's interface has this one method."""
+    """The queue to which the executor publishes. The interface in a2a-sdk has this single method."""
 
     def __init__(self, queue: executors.EventQueue) -> None:
         self._queue = queue
@@ -131,7 +131,7 @@ def make_queue(queue: executors.EventQueue) -> EventQueue:
     return _EventQueue(queue)
 
 
-# ---- to protobuf; each raises ValueError for a number that protobuf cannot hold --------------------------------------
+# ---- to protobuf: each function raises ValueError for a number that protobuf cannot hold -----------------------------
 
 
 def to_request(request: model.SendMessage) -> pb.SendMessageRequest:
@@ -212,7 +212,7 @@ def _to_artifact(artifact: model.Artifact) -> pb.Artifact:
 
 
 def _to_part(part: model.Part) -> pb.Part:
-    content: dict[str, Any] = {}  # exactly one of four; protobuf calls it a oneof
+    content: dict[str, Any] = {}  # exactly one of four, a oneof in protobuf
     if part.text is not UNSET:
         content["text"] = part.text
     elif part.raw is not UNSET:
@@ -224,11 +224,11 @@ def _to_part(part: model.Part) -> pb.Part:
     return pb.Part(**content, metadata=to_struct(part.metadata), filename=part.filename, media_type=part.media_type)
 
 
-# ---- from protobuf; each raises InvalidAgentResponseError for what the model cannot say ------------------------------
+# ---- from protobuf: each function raises InvalidAgentResponseError for values without a form in the model ------------
 
 
 def from_event(event: ProtoEvent) -> model.Event:
-    """The event that an executor published, as it is now: what the executor does with it later changes nothing."""
+    """Return a copy of an event that an executor published. Later changes by the executor have no effect on it."""
     decode = _FROM_EVENT.get(type(event))
     if decode is None:
         raise InvalidAgentResponseError(f"The agent published a {type(event).__name__}, which is not an event")
@@ -249,7 +249,7 @@ def from_task(task: pb.Task) -> model.Task:
 def from_message(message: pb.Message) -> model.Message:
     return model.Message(
         message_id=message.message_id,
-        role=_ROLES.get(message.role, Role.AGENT),  # an executor that names no role speaks as the agent
+        role=_ROLES.get(message.role, Role.AGENT),  # without a role the executor speaks as the agent
         parts=tuple(_from_parts(message.parts)),
         context_id=message.context_id,
         task_id=message.task_id,
@@ -281,12 +281,12 @@ def _from_artifact_update(update: pb.TaskArtifactUpdateEvent) -> model.ArtifactU
 
 def _from_status(status: pb.TaskStatus) -> model.TaskStatus:
     message = None
-    if status.HasField("message"):  # a message field that was never set reads as an empty message
+    if status.HasField("message"):  # an unset message field reads as an empty message
         message = from_message(status.message)
     timestamp = ""
     if status.HasField("timestamp"):
         timestamp = from_time(status.timestamp)
-    state = _STATES.get(status.state, TaskState.UNSPECIFIED)  # a number that is not in the enum: protobuf takes any
+    state = _STATES.get(status.state, TaskState.UNSPECIFIED)  # protobuf accepts numbers outside the enum
     return model.TaskStatus(state=state, message=message, timestamp=timestamp)
 
 
@@ -320,7 +320,7 @@ def _from_part(part: pb.Part) -> model.Part:
     )
 
 
-def _from_metadata(owner: Any) -> model.Metadata | None:  # Any: each message that has metadata
+def _from_metadata(owner: Any) -> model.Metadata | None:  # Any: every message type with metadata
     if not owner.HasField("metadata"):
         return None
     return from_struct(owner.metadata)

@@ -1,7 +1,6 @@
-"""The model as the types of a2a-sdk 0.3.x, and back, by way of the JSON of A2A 0.3.
+"""Converts the model to the types of a2a-sdk 0.3.x, and back, through the JSON of A2A 0.3.
 
-Rule: names of a2a-sdk are looked up in its modules, which are `Any` here: mypy would look for them in the 1.x that is
-installed beside it.
+Invariant: names of a2a-sdk are read from its modules as `Any`, because mypy would look for them in the installed 1.x.
 """
 
 from collections.abc import Callable
@@ -48,7 +47,7 @@ _FROM_EVENT: Final[dict[str, tuple[Any, Callable[[Any], model.Event]]]] = {
 
 
 def from_event(event: Any) -> model.Event:
-    """The event that an executor published, as it is now: what the executor does with it later changes nothing."""
+    """Return a copy of an event that an executor published. Later changes by the executor have no effect on it."""
     kind = getattr(event, "kind", None)
     if kind not in _FROM_EVENT:
         raise InvalidAgentResponseError(f"The agent published a {type(event).__name__}, which is not an event")
@@ -57,16 +56,17 @@ def from_event(event: Any) -> model.Event:
     try:
         return to_event(msgspec.convert(body, wire))
     except msgspec.ValidationError as error:
-        raise InvalidAgentResponseError(f"The agent published a {type(event).__name__} that says: {error}") from error
+        text = f"The agent published an invalid {type(event).__name__}: {error}"
+        raise InvalidAgentResponseError(text) from error
 
 
 def error_text(error: Any) -> str:
-    said = error.error  # the protocol's error that it wraps; None when nobody gave one
-    return str(getattr(said, "message", None) or "Internal error")
+    wrapped = error.error  # the error of the protocol, or None
+    return str(getattr(wrapped, "message", None) or "Internal error")
 
 
-class _EventQueue03(_EVENTS.EventQueue):  # type: ignore[misc]  # of a class that mypy does not see
-    """Where the executor publishes; whatever else a queue of 0.3 can do is the server's business."""
+class _EventQueue03(_EVENTS.EventQueue):  # type: ignore[misc]  # the class is Any
+    """The queue to which the executor publishes. The other methods of a 0.3 queue are for its server."""
 
     def __init__(self, queue: executors.EventQueue) -> None:
         super().__init__()

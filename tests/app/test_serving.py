@@ -332,7 +332,8 @@ async def test_what_is_wrong_with_a_module_is_logged_by_its_name_when_it_is_serv
     )
     async with running("-c", script) as process:
         await address(process)
-    assert re.search(r"\d warning module has no description, so it is no skill module_id=math.odd", process.said)
+    warning = r"\d warning module has no description, so the card does not list it module_id=math.odd"
+    assert re.search(warning, process.said)
 
 
 @requirement("FR-CMD-002")

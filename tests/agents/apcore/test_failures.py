@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apcore_a2a.agent import Caller
-from apcore_a2a.agents.apcore.failures import FAILURES, explain, make_public
+from apcore_a2a.agents.apcore.failures import FAILURES, sanitize, translate
 from apcore_a2a.errors import A2AError, AgentError, SkillNotFoundError, wire
 from tests.agents.apcore.running import Add, Data, agent_of, call_of, run
 
@@ -34,7 +34,7 @@ def every_error() -> list[Exception]:
 
 @pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
 def test_an_unknown_code_is_an_internal_error_whatever_its_class(error: Exception) -> None:
-    failed = explain(error, SKILL, Caller())
+    failed = translate(error, SKILL, Caller())
     assert wire(failed).code == -32603
     assert "secret" not in failed.message
 
@@ -43,12 +43,12 @@ def test_an_unknown_code_is_an_internal_error_whatever_its_class(error: Exceptio
 def test_every_row_of_the_table_is_told_as_it_says(code: str) -> None:
     error = apcore.ModuleError(code=code, message="/secret/path/x")
     kind, text, ours = FAILURES[code]
-    failed = explain(error, SKILL, Caller())
+    failed = translate(error, SKILL, Caller())
     assert (type(failed), failed.message, failed.kind) == (ours, text, kind)
 
 
 def test_a_module_that_was_removed_before_it_was_called_is_not_found() -> None:
-    failed = explain(apcore.errors.ModuleNotFoundError(module_id=SKILL), SKILL, Caller())
+    failed = translate(apcore.errors.ModuleNotFoundError(module_id=SKILL), SKILL, Caller())
     assert (type(failed), failed.message) == (SkillNotFoundError, f"Skill not found: {SKILL}")
 
 
@@ -78,7 +78,7 @@ async def test_a_module_that_is_switched_off_is_refused() -> None:
 )
 def test_what_another_module_refused_is_not_for_the_client(error: Exception) -> None:
     vars(error)["details"] = {**getattr(error, "details", {}), "module_id": "secret.module"}
-    failed = explain(error, SKILL, Caller())
+    failed = translate(error, SKILL, Caller())
     assert isinstance(failed, AgentError)
     assert "secret" not in failed.message
 
@@ -120,9 +120,9 @@ async def test_a_call_of_a_module_that_is_missing_names_no_module() -> None:
     ],
 )
 def test_peer_weakness_31_texts_are_made_fit_to_be_seen(text: str | None, seen: str) -> None:
-    assert make_public(text) == seen
+    assert sanitize(text) == seen
 
 
 @given(st.text(max_size=2000))
 def test_any_text_can_be_made_fit(text: str) -> None:
-    assert len(make_public(text)) <= 500
+    assert len(sanitize(text)) <= 500

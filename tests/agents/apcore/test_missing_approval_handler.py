@@ -155,7 +155,7 @@ async def test_an_executor_that_does_not_tell_is_warned_about_and_believed(caplo
         agent = agent_of(Own(registry_of(bank__pay=Pay())))
     (record,) = warnings(caplog)
     assert record.getMessage() == (
-        "executor does not tell whether it has an approval handler: without one it runs what requires approval unasked"
+        "executor does not expose its approval handler: if it has none, modules that require approval run without one"
     )
     assert record.__dict__["modules"] == "bank.pay"
     assert (await run(agent, call_of(AMOUNT))).data == {"called": "bank.pay"}

@@ -1,4 +1,8 @@
-"""apcore modules as an agent: its runs, its card, its skills."""
+"""`ModuleAgent`, which runs apcore modules, and the agent card of these modules.
+
+Invariant: everything that can be rejected is rejected in `admit`, before a task exists. A run passes apcore's whole
+pipeline.
+"""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
@@ -11,7 +15,7 @@ from msgspec import Struct
 from apcore_a2a import __version__
 from apcore_a2a.agent import Admission, AgentEvent, Call, Caller
 from apcore_a2a.agents.apcore import approvals, failures
-from apcore_a2a.agents.apcore.approvals import Approval, Asking, PendingCall
+from apcore_a2a.agents.apcore.approvals import Approval, Approver, PendingCall
 from apcore_a2a.agents.apcore.call import copy_output, make_context, output_parts, to_identity, to_inputs
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
 from apcore_a2a.agents.content import read_answer
@@ -31,12 +35,8 @@ from apcore_a2a.errors import A2AError, OverloadedError, SkillNotFoundError
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill, advise
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus, encode
 
-# The agent that runs apcore modules: which module a message is for, whether it may run, and how its run is told.
-#
-# Rule: whatever can be refused is refused in `admit`, before a task exists. A run goes through apcore's whole pipeline.
-
-ARTIFACT_ID: Final = "result"  # a task has one; what an earlier run of it left is replaced
-MAX_SHOWN: Final = 64  # characters of a skill id that we repeat to its sender
+ARTIFACT_ID: Final = "result"  # a task has one artifact, and a repeated run replaces it
+MAX_SHOWN: Final = 64  # characters of an unknown skill id that an error repeats
 
 
 class ModuleCall(Struct, frozen=True):
@@ -47,16 +47,16 @@ class ModuleCall(Struct, frozen=True):
     rest: tuple[Part, ...] = ()
     """The parts of the message that are not the inputs."""
     approval: Approval | None = None
-    """What became of the approval this call has waited for."""
+    """The approval that this call has waited for, with its result."""
 
 
 class ModuleAgent:
-    """Runs modules.
+    """Adapts apcore modules to an Agent.
 
     Args:
-        default_skill: Whom a message is for that names no skill; else the only skill there is, if it is the only one.
-        approvals_by_caller: Whether the caller who asked may also approve, given an approval handler that takes
-            answers.
+        default_skill: The id of the skill for messages without a skill id. A single skill is its own default.
+        approvals_by_caller: Whether the caller of a module may also approve the call, if the approval handler accepts
+            decisions.
     """
 
     may_reply = False
@@ -69,20 +69,20 @@ class ModuleAgent:
 
     @property
     def stuck_threads(self) -> int:
-        """Threads on which modules go on although their runs have ended; those of a `ServedExecutor`."""
+        """The number of threads of a `ServedExecutor` on which modules continue after their runs have ended."""
         if self._threads is None:
             return 0
         return self._threads.stuck
 
     @property
     def thread_capacity(self) -> int:
-        """How many blocking modules can run at once, as things stand; with 0, messages for them are refused."""
+        """How many blocking modules can run at once, given the stuck threads. With 0, their messages are rejected."""
         if self._threads is None:
             return MAX_THREADS
         return self._threads.capacity
 
     async def admit(self, call: Call) -> Admission:
-        if call.memo is not None:  # a reply to a task that waits: its call was checked when it was first asked for
+        if call.memo is not None:  # a reply to a waiting task, whose call was checked when it was first requested
             return Admission(retry_safe=self._resume(call).module.is_repeatable)
         asked = self._read(call)
         if asked.module.blocks and not self.thread_capacity:
@@ -106,7 +106,7 @@ class ModuleAgent:
             async with aclosing(self._execute(asked, call)) as events:
                 async for event in events:
                     yield event
-        except Exception as error:  # the end of a run: all that a module can raise ends here
+        except Exception as error:  # the end of a run: every exception of a module is translated here
             code = getattr(error, "code", None)
             if code == "APPROVAL_PENDING":
                 for event in approvals.wait_for_handler(error, skill, asked.inputs):
@@ -114,21 +114,21 @@ class ModuleAgent:
             elif code == "APPROVAL_DENIED":
                 yield approvals.denied(error, skill)
             else:
-                raise failures.explain(error, skill, call.caller, task_id=call.task.id) from error
+                raise failures.translate(error, skill, call.caller, task_id=call.task.id) from error
 
     def skill_of(self, call: Call) -> str:
-        """The id of the skill that a message is for, whether there is such a skill or not."""
+        """Return the id of the skill that a message is for. The skill need not exist."""
         if call.memo is not None:
             return msgspec.convert(call.memo, PendingCall).skill
         return self._route(call)
 
-    # ---- what a message asks for -------------------------------------------------------------------------------------
+    # ---- finding the call --------------------------------------------------------------------------------------------
 
     def _read(self, call: Call) -> ModuleCall:
-        """The call that a message asks for.
+        """Return the call that a message requests.
 
         Raises:
-            A2AError: nothing that can be done; to a caller whom the ACL refuses the skill, "Task not found".
+            A2AError: The call is impossible. "Task not found" if the ACL denies the skill to the caller.
         """
         skill = self._route(call)
         try:
@@ -137,7 +137,7 @@ class ModuleAgent:
                 raise SkillNotFoundError(skill[:MAX_SHOWN], advise(self._skills_for(call.caller), skill))
             inputs, rest = to_inputs(call.message.parts, module)
         except A2AError as error:
-            # Whoever may not call the skill must not learn from the error whether it exists, or what it takes.
+            # A caller who may not call the skill must not learn from the error whether it exists, or its inputs.
             if self._modules.denies(skill, lambda: make_context(call, self._modules.executor)):
                 raise failures.mask(skill, call.caller, error) from error
             raise
@@ -145,7 +145,7 @@ class ModuleAgent:
         return ModuleCall(module, inputs, rest)
 
     def _route(self, call: Call) -> str:
-        """The id of the skill that a message is for."""
+        """Return the id of the skill that a message is for."""
         named = named_skill(call) or self._default_skill
         if named:
             return named
@@ -153,20 +153,20 @@ class ModuleAgent:
         for module in self._modules:
             if module.is_skill:
                 skills.append(module.id)
-            if len(skills) > 1:  # there may be thousands more; two are too many
+            if len(skills) > 1:  # there may be thousands, and two are enough for the error
                 break
         if len(skills) != 1:
             raise missing_skill(self._skills_for(call.caller))
         return skills[0]
 
     def _skills_for(self, caller: Caller) -> Iterator[str]:
-        """The skills that a caller may know of."""
+        """Yield the ids of the skills that a caller may see."""
         for module in self._modules:
             if module.is_skill and is_open(module, self._modules, caller):
                 yield module.id
 
     def _resume(self, call: Call) -> ModuleCall:
-        """The call that a task has waited for: the one that was kept, whatever the reply says besides yes and no."""
+        """Return the stored call of a waiting task. The reply only approves or rejects it."""
         pending = msgspec.convert(call.memo, PendingCall)
         module = self._modules.find(pending.skill)
         if module is None:
@@ -179,23 +179,23 @@ class ModuleAgent:
         return ModuleCall(module, inputs, approval=approval)
 
     def _has_gate(self, module: ModuleInfo) -> bool:
-        """Whether it was apcore that asked. If it was the module itself, an old apcore would hand it the token."""
-        asking = approvals.find_asking(self._modules.executor)
-        if asking is Asking.UNKNOWN:
-            # An older executor does not tell its handler. That apcore asked for this module is then the likelier case.
+        """Whether apcore asked for the approval. If the module asked, an old apcore would pass it the token."""
+        approver = approvals.find_approver(self._modules.executor)
+        if approver is Approver.UNKNOWN:
+            # An older executor does not expose its handler. The annotation of the module is then the best guess.
             return module.requires_approval
-        return asking is Asking.HANDLER
+        return approver is Approver.HANDLER
 
     async def _decide(self, asked: ModuleCall) -> Iterable[AgentEvent] | None:
-        """What is said instead of making a call that needs approval; None if it is to be made."""
+        """Return the events to publish instead of a call that requires approval. None if the call can proceed."""
         approval = asked.approval
         executor = self._modules.executor
         if approval is not None:
             if self._approvals_by_caller:
-                await approvals.tell_handler(approvals.find_approval_handler(executor), approval)
+                await approvals.notify_handler(approvals.find_approval_handler(executor), approval)
             if approval.approved is False:
                 return [approvals.rejected_by_caller(asked.module.id)]
-        if not asked.module.requires_approval or approvals.find_asking(executor) is not Asking.NOBODY:
+        if not asked.module.requires_approval or approvals.find_approver(executor) is not Approver.NONE:
             return None
         if approval is not None and approval.approved and self._approvals_by_caller:
             return None
@@ -204,7 +204,7 @@ class ModuleAgent:
     # ---- the run -----------------------------------------------------------------------------------------------------
 
     async def _execute(self, asked: ModuleCall, call: Call) -> AsyncGenerator[AgentEvent, None]:
-        """Run a module, with whatever exceptions it raises; or say why it is not run."""
+        """Run a module, or publish why it does not run. Exceptions of the module propagate."""
         module = asked.module
         if module.requires_approval or asked.approval is not None:
             instead = await self._decide(asked)
@@ -215,14 +215,14 @@ class ModuleAgent:
         yield StatusUpdate(status=TaskStatus(state=TaskState.WORKING))
         context = make_context(call, self._modules.executor, asked.rest, asked.approval)
         stream = self._modules.stream
-        if stream is None or not module.streams:  # `stream` would do for all modules, but it ignores RetryMiddleware
+        if stream is None or not module.streams:  # `stream` also runs other modules, but ignores RetryMiddleware
             result = copy_output(await self._modules.call(module.id, asked.inputs, context))
         else:
             result = {}
             append = False
             async with aclosing(stream(module.id, asked.inputs, context)) as chunks:
                 async for chunk in chunks:
-                    copied = copy_output(chunk)  # at once: apcore goes on changing what it has yielded
+                    copied = copy_output(chunk)  # immediately, because apcore continues to change the yielded object
                     yield _update(module, copied, append=append)
                     _merge(result, copied)
                     append = True
@@ -232,7 +232,7 @@ class ModuleAgent:
 
 
 def _check_streamed_output(module: ModuleInfo, result: Any, call: Call) -> None:
-    # apcore checks it as well, but when a streamed output is wrong, it writes that to its log and nowhere else.
+    # apcore checks streamed output as well, but only logs a mismatch.
     schema = getattr(module.source, "output_schema", None)
     wrong = failures.find_wrong_output(schema, msgspec.to_builtins(result))
     if wrong:
@@ -240,7 +240,7 @@ def _check_streamed_output(module: ModuleInfo, result: Any, call: Call) -> None:
 
 
 def _merge(result: dict[str, Any], chunk: dict[str, Any]) -> None:
-    """As apcore merges chunks: objects into each other, anything else by replacing. No object is shared."""
+    """Merge a chunk as apcore does: objects recursively, other values by replacement. No object is shared."""
     for name, value in chunk.items():
         if not isinstance(value, dict):
             result[name] = value
@@ -258,22 +258,22 @@ def _update(module: ModuleInfo, output: Any, *, append: bool = False, last_chunk
 
 
 # ---- agent card -----------------------------------------------------------------------------------------------------
-# The agent card, as far as it follows from the modules.
+# The part of the agent card that follows from the modules.
 #
-# Rule: what the ACL keeps from strangers is on no card for strangers. Where there is an extended card, what needs an
-# approval is on that one only; where there is none, it is on the public card, or nobody would find it.
+# Invariant: the public card lists no module that the ACL denies to anonymous callers. Modules that require approval are
+# on the extended card only. Without an extended card they are on the public one, where clients can find them.
 
-STRANGER: Final = Caller()
+ANONYMOUS: Final = Caller()
 
 
 def build_card(modules: Modules, *, show: Callable[[ModuleInfo], bool] | None = None) -> AgentCard:
-    """The card of the modules as they are now. The server adds where it is reached, and what it can do besides.
+    """Return the card of the current modules. The server adds its interfaces and further capabilities.
 
     Args:
-        show: Which of the skills to show; all when None.
+        show: Whether to show a skill. None shows all.
     """
     skills: list[AgentSkill] = []
-    described: dict[str, Any] = {}  # what A2A has no field for, by skill
+    described: dict[str, Any] = {}  # the entries of the card extension, by skill id
     for module in modules:
         if module.is_skill and (show is None or show(module)):
             skills.append(to_skill(module))
@@ -292,7 +292,7 @@ def build_card(modules: Modules, *, show: Callable[[ModuleInfo], bool] | None = 
 
 
 def _read_project(modules: Modules, field: str) -> str:
-    """What apcore's configuration says of the project; empty where it says nothing."""
+    """Return a field of the project in apcore's configuration. Empty if it is not set."""
     if modules.config is None:
         return ""
     return str(modules.config.get(f"project.{field}") or "")
@@ -304,8 +304,8 @@ def _count(skills: list[AgentSkill]) -> str:
     return f"apcore agent with {len(skills)} skills"
 
 
-def is_open(module: ModuleInfo, modules: Modules, caller: Caller = STRANGER) -> bool:
-    """Whether the ACL lets this caller call the module; anybody, if none is named."""
+def is_open(module: ModuleInfo, modules: Modules, caller: Caller = ANONYMOUS) -> bool:
+    """Whether the ACL allows this caller to call the module. The default is an anonymous caller."""
 
     def make_context() -> Any:  # Any: apcore is untyped
         return apcore.Context.create(identity=to_identity(caller))
@@ -314,11 +314,11 @@ def is_open(module: ModuleInfo, modules: Modules, caller: Caller = STRANGER) -> 
 
 
 # ---- skills ---------------------------------------------------------------------------------------------------------
-# A module as a skill of the agent card. Rule: the id is the module's; `display` may override what people read.
+# A module as a skill of the agent card. The skill id is the module id. `display` may override the texts.
 
 
 def to_skill(module: ModuleInfo) -> AgentSkill:
-    """What others read about a module: `display.a2a` before `display` before the module's own words."""
+    """Return the card skill of a module. `display.a2a` overrides `display`, which overrides the module's own texts."""
     display = {**module.display, **(module.display.get("a2a") or {})}
     description = display.get("description") or module.description
     if display.get("guidance"):
@@ -335,7 +335,7 @@ def to_skill(module: ModuleInfo) -> AgentSkill:
 
 
 def to_params(module: ModuleInfo) -> dict[str, Any]:
-    """What a client that knows apcore is told besides: enough to build a form and to judge the risk."""
+    """Return the entry of a module in the card extension."""
     params = describe_call(module.input_schema, module.output_schema, module.examples, module.annotations)
     if module.streams:
         params["streaming"] = True

@@ -1,11 +1,12 @@
-"""Calls that wait for a human: what is kept of them, how a reply is read, and who is told what was decided.
+"""Approvals of module calls: the stored call, the status of the task, and the approval handlers.
 
-apcore asks an approval handler before it runs a module that requires approval. If the handler says *pending*, apcore
-raises `ApprovalPendingError`; the same call with the approval's id as `_approval_token` has the handler asked again.
-So a task that waits keeps the call it waits for (`PendingCall`), and each reply makes that call again. An executor that
-has no handler would run the module unasked: then we ask, and make the call when the reply approves (`Asking`).
+apcore asks an approval handler before it runs a module that requires approval. If the handler answers *pending*,
+apcore raises `ApprovalPendingError`. The same call with the approval's id as `_approval_token` makes apcore ask the
+handler again. So a waiting task stores its call (`PendingCall`), and each reply repeats that call. An executor without
+a handler would run the module without an approval. In that case this package asks the caller, and makes the call when
+the reply approves (`Approver`).
 
-Rule: what is resumed is the call that was kept. A reply can decide about it, never change it.
+Invariant: a reply decides about the stored call and cannot change it.
 """
 
 import inspect
@@ -18,18 +19,18 @@ import apcore
 from msgspec import Struct
 
 from apcore_a2a.agent import AgentEvent, Remember
-from apcore_a2a.agents.apcore.failures import make_public
+from apcore_a2a.agents.apcore.failures import sanitize
 from apcore_a2a.agents.apcore.modules import held_by_gate
 from apcore_a2a.agents.content import approval_required, rejected
 from apcore_a2a.protocol.model import StatusUpdate
 
-TOKEN: Final = "_approval_token"  # apcore's, and ours alone to give: it would approve whatever call it is in
+TOKEN: Final = "_approval_token"  # an argument of apcore that approves its call, so clients must not send it
 MAX_DECISIONS: Final = 10_000
 HAS_APPROVALS: Final = hasattr(apcore, "ApprovalResult")  # from 0.7 on
 
 
 class PendingCall(Struct, frozen=True):
-    """A call that waits, as it is kept with its task."""
+    """A call that waits for an approval, as stored with its task."""
 
     skill: str
     inputs: Any
@@ -37,26 +38,26 @@ class PendingCall(Struct, frozen=True):
 
 
 class Approval(Struct, frozen=True):
-    """What a resumed module finds in its context: which approval, and what was answered, by whom."""
+    """The approval in the context of a resumed module: its id, the decision, and the caller who decided."""
 
     id: str | None
     approved: bool | None
-    """None if the reply only asks to look again."""
+    """None if the reply contains no decision, so the handler is asked again."""
     by: str
 
 
-# ---- what the task says ----------------------------------------------------------------------------------------------
+# ---- status of the task ----------------------------------------------------------------------------------------------
 
 
 def wait_for_handler(error: Exception, skill: str, inputs: dict[str, Any]) -> Iterator[AgentEvent]:
-    """Keep the call that apcore has not made, because its handler waits for a decision."""
+    """Store the call that apcore has not made because its handler waits for a decision."""
     kept = dict(inputs)
-    kept.pop(TOKEN, None)  # the next reply brings it again
+    kept.pop(TOKEN, None)  # the next reply adds it again
     return wait_for_approval(PendingCall(skill, kept, getattr(error, "approval_id", None)), _reason(error))
 
 
 def wait_for_caller(skill: str, inputs: Any, approval: Approval | None) -> Iterator[AgentEvent]:
-    """Keep a call that apcore would make unasked. `approval` is what the caller was asked for before, if they were."""
+    """Store a call that apcore would make without an approval. `approval` is an earlier question about this call."""
     approval_id = secrets.token_urlsafe(16)
     if approval is not None and approval.id:
         approval_id = approval.id
@@ -70,7 +71,7 @@ def wait_for_approval(pending: PendingCall, reason: str = "") -> Iterator[AgentE
 
 
 def denied(error: Exception, skill: str) -> StatusUpdate:
-    """The handler said no."""
+    """Return the status for a call that the approval handler denied."""
     return rejected(f"Approval denied for module {skill}{_reason(error)}")
 
 
@@ -79,7 +80,7 @@ def rejected_by_caller(skill: str) -> StatusUpdate:
 
 
 def _reason(error: Exception) -> str:
-    reason = make_public(getattr(error, "reason", None))
+    reason = sanitize(getattr(error, "reason", None))
     if not reason:
         return ""
     return f" ({reason})"
@@ -88,55 +89,56 @@ def _reason(error: Exception) -> str:
 # ---- approval handlers -----------------------------------------------------------------------------------------------
 
 
-class Asking(Enum):
-    """Who is asked before an executor runs a module that requires approval."""
+class Approver(Enum):
+    """What decides whether an executor runs a module that requires approval."""
 
-    HANDLER = "the executor's approval handler; or nobody, because its policy refuses such a module"
-    NOBODY = "nobody: without us it would be run"
-    UNKNOWN = "the executor does not tell"
+    HANDLER = "the executor's approval handler, or a strict policy that rejects such modules"
+    NONE = "nothing: the executor would run the module"
+    UNKNOWN = "the executor does not expose its handler"
 
 
-def find_asking(executor: Any) -> Asking:
-    """Who is asked, as things are now."""
+def find_approver(executor: Any) -> Approver:
+    """Return what currently decides about approvals."""
     if not HAS_APPROVALS:
-        return Asking.NOBODY
+        return Approver.NONE
     if find_approval_handler(executor) is not None:
-        return Asking.HANDLER
+        return Approver.HANDLER
     gate = getattr(apcore, "BuiltinApprovalGate", None)
-    if not hasattr(executor, "current_strategy") or not hasattr(gate, "handler"):  # from 0.32 on the gate tells
-        return Asking.UNKNOWN
+    if not hasattr(executor, "current_strategy") or not hasattr(gate, "handler"):  # exposed from 0.32 on
+        return Approver.UNKNOWN
     if getattr(held_by_gate(executor, "BuiltinApprovalGate", "policy"), "strict", False):
-        return Asking.HANDLER
-    return Asking.NOBODY
+        return Approver.HANDLER
+    return Approver.NONE
 
 
 def find_approval_handler(executor: Any) -> Any:
-    """The approval handler of an executor, as it is now; None if there is none, or if the executor does not tell."""
+    """Return the current approval handler of an executor. None if it has none or does not expose it."""
     handler = held_by_gate(executor, "BuiltinApprovalGate", "handler")
     if handler is not None:
         return handler
-    return getattr(executor, "approval_handler", None)  # a ServedExecutor tells on every version of apcore
+    return getattr(executor, "approval_handler", None)  # a ServedExecutor exposes it on every version of apcore
 
 
-async def tell_handler(handler: Any, approval: Approval) -> None:
-    """Tell an approval handler what the caller decided, if it wants to know.
+async def notify_handler(handler: Any, approval: Approval) -> None:
+    """Pass the decision of the caller to an approval handler that accepts it.
 
-    It does if it has a method `resolve`, or a `store` that has one. apcore does not know the method; the name and the
-    arguments are those of apcore-mcp's ApprovalStore.
+    A handler accepts decisions if it, or its `store`, has a method `resolve`. apcore does not define this method. Its
+    name and arguments are those of apcore-mcp's ApprovalStore.
     """
     resolve = getattr(handler, "resolve", None) or getattr(getattr(handler, "store", None), "resolve", None)
     if resolve is None or not approval.id or approval.approved is None:
         return
-    told = resolve(approval.id, approved=approval.approved, reason=f"Decided by {approval.by}")
-    if inspect.isawaitable(told):
-        await told
+    resolved = resolve(approval.id, approved=approval.approved, reason=f"Decided by {approval.by}")
+    if inspect.isawaitable(resolved):
+        await resolved
 
 
 class AskCaller:
-    """The approval handler of an agent that brought none: it asks whoever sent the message.
+    """The default approval handler, which asks the caller who sent the message.
 
-    Every approval is pending until the task's reply decides it; a decision is good for one call. What a module calls is
-    denied: a reply makes the whole call of that module again, which would ask again, and do twice what it did before.
+    Each approval is pending until a reply to the task decides it, and a decision covers one call. Calls that a module
+    makes itself are denied: a reply repeats the whole call of that module, which would ask again, and repeat what it
+    has already done.
     """
 
     def __init__(self) -> None:
@@ -157,8 +159,8 @@ class AskCaller:
         return apcore.ApprovalResult(status=status, approval_id=approval_id, reason=reason)
 
     def resolve(self, approval_id: str, *, approved: bool, reason: str | None = None) -> None:
-        """Take a decision. The task that keeps the id vouches for it, so it may be older than this process."""
-        # Decisions nobody comes back for would pile up: the oldest make room.
+        """Store a decision. The id may be older than this process, because it is stored with the task."""
+        # Decisions that are never fetched would accumulate, so the oldest are evicted.
         while len(self._decisions) >= MAX_DECISIONS:
             oldest = next(iter(self._decisions))
             del self._decisions[oldest]

@@ -1,4 +1,8 @@
-"""One call of a module: what becomes of the message, its context, and what becomes of the outputs."""
+"""One call of a module: its inputs from a message, its Context, and the parts of its output.
+
+Invariant: integers stay exact, and those that arrive as floats become integers (`IntegerSchema`). No object is shared
+with the stored message, and a value without a JSON form is rejected.
+"""
 
 import inspect
 import time
@@ -17,11 +21,6 @@ from apcore_a2a.agents.content import media_type_of
 from apcore_a2a.agents.inputs import read_inputs
 from apcore_a2a.protocol.model import Part, check_finite, encode
 
-# Parts of a message into the inputs of a module, and its output into parts of an artifact.
-#
-# Rule: values cross as they are: integers exact, those that came as floats included (`integers`); nothing is shared
-# with what is stored, and what JSON cannot say is refused.
-
 _dump_any: Final = TypeAdapter(Any).dump_python
 
 
@@ -29,10 +28,10 @@ _dump_any: Final = TypeAdapter(Any).dump_python
 
 
 def to_inputs(parts: tuple[Part, ...], module: ModuleInfo) -> tuple[Any, tuple[Part, ...]]:
-    """The inputs of a module, as `read_inputs` reads those of any skill; and the parts that are left."""
+    """Return the inputs of a module and the other parts, as `read_inputs` does, without an approval token."""
     inputs, rest = read_inputs(parts, module)
     if isinstance(inputs, dict):
-        inputs.pop(TOKEN, None)  # a client that sends one has not been approved
+        inputs.pop(TOKEN, None)  # a token from a client would approve the call
     return inputs, rest
 
 
@@ -40,10 +39,10 @@ def to_inputs(parts: tuple[Part, ...], module: ModuleInfo) -> tuple[Any, tuple[P
 
 
 def copy_output(output: Any) -> Any:
-    """A copy made of JSON values and bytes, shared with nobody.
+    """Return a deep copy that consists of JSON values and bytes.
 
     Raises:
-        InvalidAgentResponseError: JSON has no form for it.
+        InvalidAgentResponseError: The output has no JSON form.
     """
     try:
         return msgspec.to_builtins(output, str_keys=True, builtin_types=(bytes,), enc_hook=_dump)
@@ -58,10 +57,10 @@ def _dump(value: Any) -> Any:
 
 
 def output_parts(output: Any) -> list[Part]:
-    """The parts of an artifact, from what `copy_output` made: text stays text, bytes become files, the rest is data.
+    """Return the parts of a copied output: text becomes a text part, bytes become files, the rest is data.
 
     Raises:
-        InvalidAgentResponseError: it holds NaN or infinity.
+        InvalidAgentResponseError: The output contains NaN or infinity.
     """
     if isinstance(output, str):
         return [Part(text=output)]
@@ -86,7 +85,7 @@ def _file(name: str, content: bytes) -> Part:
 
 
 def _data(output: Any) -> Part:
-    data = msgspec.to_builtins(output)  # bytes further inside become base64
+    data = msgspec.to_builtins(output)  # nested bytes become base64
     try:
         check_finite(data)
     except ValueError as error:
@@ -96,11 +95,10 @@ def _data(output: Any) -> Part:
 
 
 # ---- context --------------------------------------------------------------------------------------------------------
-# What a module learns about the message it serves: apcore's Context, with A2A's share of it in `context.data`.
+# apcore's Context of a call, with the A2A values in `context.data`.
 #
-# Rule: the names below are part of our interface; docs/modules.md says what each one holds.
-
-# apcore keeps "ext." free for those who extend it, and hands the data on to the modules that a module calls.
+# The names below are public interface. docs/modules.md describes their values. apcore reserves "ext." for extensions,
+# and passes the data on to the modules that a module calls.
 TASK_ID: Final = "ext.a2a.task_id"
 CONTEXT_ID: Final = "ext.a2a.context_id"
 MESSAGE: Final = "ext.a2a.message"
@@ -109,12 +107,12 @@ HISTORY: Final = "ext.a2a.history"
 DEADLINE: Final = "ext.a2a.deadline"
 APPROVAL: Final = "ext.a2a.approval"
 
-# Until 0.21 the executor is an argument, from 0.22 on the token is; giving the other one is an error.
+# Until 0.21 the executor is an argument, from 0.22 on the token. Passing the other one is an error.
 _PARAMETERS: Final = inspect.signature(apcore.Context.create).parameters
 
 
 def make_context(call: Call, executor: Any, rest: Sequence[Part] = (), approval: object = None) -> Any:
-    """A new Context for one call of a module."""
+    """Return a new Context for one call of a module."""
     token = RunToken.of_run(call.cancel)
     call.cancel.on_cancel(token.cancel)
     data = {
@@ -131,7 +129,7 @@ def make_context(call: Call, executor: Any, rest: Sequence[Part] = (), approval:
         "trace_parent": apcore.TraceContext.extract(dict(call.headers)),
         "executor": executor,
         "cancel_token": token,
-        "data": msgspec.json.decode(encode(data)),  # shared with nobody: modules may change what they find
+        "data": msgspec.json.decode(encode(data)),  # a copy, because modules may change the data
     }
     for name in ("executor", "cancel_token"):
         if name not in _PARAMETERS:
@@ -142,18 +140,18 @@ def make_context(call: Call, executor: Any, rest: Sequence[Part] = (), approval:
 
 
 def _to_wall_clock(deadline: float | None) -> float | None:
-    """A deadline in seconds since 1970, which a module can pass on to another machine."""
+    """Return a deadline in seconds since 1970, which is valid on other machines."""
     if deadline is None:
         return None
     return time.time() + deadline - time.monotonic()
 
 
 def to_identity(caller: Caller) -> Any:
-    """The caller as apcore knows them; None for one who has no name."""
+    """Return the caller as an Identity of apcore, or None for an anonymous caller."""
     if not caller.is_authenticated:
         return None
     kind = caller.type
     if kind == "system":
-        # An ACL's "@system" matches the type, and the type may come out of a token: nobody outside is the system.
+        # "@system" in an ACL matches the type, and the type may come from a token. No client is the system.
         kind = "user"
     return apcore.Identity(id=caller.id, type=kind, roles=tuple(caller.roles), attrs=dict(caller.attributes))

@@ -1,4 +1,7 @@
-"""The executor that serves: made from whatever holds modules, over a view of the registry that costs less."""
+"""`open_modules`, which accepts a Registry, an Executor or an APCore client, and `ServedExecutor`.
+
+Invariant: an Executor is used as it is, with its limits and its middleware. A Registry gets a `ServedExecutor`.
+"""
 
 import logging
 import re
@@ -10,7 +13,7 @@ import apcore
 import msgspec
 from pydantic import BaseModel
 
-from apcore_a2a.agents.apcore.approvals import HAS_APPROVALS, AskCaller, Asking, find_asking
+from apcore_a2a.agents.apcore.approvals import HAS_APPROVALS, Approver, AskCaller, find_approver
 from apcore_a2a.agents.apcore.modules import Modules, on_thread
 from apcore_a2a.agents.functions.agent import make_threads
 from apcore_a2a.agents.schema import Schema
@@ -18,46 +21,43 @@ from apcore_a2a.agents.threads import Threads
 
 logger = logging.getLogger(__name__)
 
-# From what users hold (a Registry, an Executor, an APCore client) to `Modules`.
-#
-# Rule: an Executor is taken as it is, with its limits, its middleware and its speed; a Registry gets one of ours.
 
 WARNINGS: Final = {
-    Asking.NOBODY: "executor has no approval handler: callers are asked for approval,"
+    Approver.NONE: "executor has no approval handler: callers are asked for approval,"
     " but not about calls that modules make",
-    Asking.UNKNOWN: "executor does not tell whether it has an approval handler:"
-    " without one it runs what requires approval unasked",
+    Approver.UNKNOWN: "executor does not expose its approval handler:"
+    " if it has none, modules that require approval run without one",
 }
 
 
 def open_modules(source: Any) -> Modules:
-    """The modules of an apcore Registry, Executor or APCore client.
+    """Return the modules of an apcore Registry, Executor or APCore client.
 
     Raises:
         TypeError: `source` is none of these.
-        ValueError: it has a module that this executor cannot run.
+        ValueError: This executor cannot run one of the modules.
     """
-    if isinstance(source, type):  # a class has the same names, and nothing behind them
+    if isinstance(source, type):  # a class has the same attributes, but no state
         raise _unusable(source)
     executor = getattr(source, "executor", source)  # an APCore client holds one
     if hasattr(executor, "call_async") and hasattr(executor, "registry"):
-        # Public on a client and on a ServedExecutor. A plain Executor keeps its configuration to itself.
+        # Public on a client and on a ServedExecutor. A plain Executor does not expose its configuration.
         config = getattr(source, "config", None)
         modules = Modules(_without_view(executor.registry), executor, config=config)
-        _refuse_outputs_that_fail(modules)
-        _warn_of_calls_unasked(modules)
+        _check_output_schemas(modules)
+        _warn_of_missing_approver(modules)
         return modules
     if hasattr(source, "get_definition") and hasattr(source, "list"):
         registry = _without_view(source)
-        config = getattr(registry, "config", None)  # apcore's Registry has none; a look-alike may
+        config = getattr(registry, "config", None)  # apcore's Registry has none, compatible classes may
         modules = Modules(registry, ServedExecutor(registry, config=config), config=config)
-        _warn_of_calls_unasked(modules)
+        _warn_of_missing_approver(modules)
         return modules
     raise _unusable(source)
 
 
-def _refuse_outputs_that_fail(modules: Modules) -> None:
-    """Refuse a module that cannot end well on this executor, whatever it does."""
+def _check_output_schemas(modules: Modules) -> None:
+    """Raise ValueError for a module whose output this executor cannot handle."""
     for module in modules:
         kinds = module.output_schema.get("type", "object")
         if kinds == "object" or "object" in kinds or not takes_objects_only(modules.executor):
@@ -68,18 +68,18 @@ def _refuse_outputs_that_fail(modules: Modules) -> None:
         )
 
 
-def _warn_of_calls_unasked(modules: Modules) -> None:
-    """Say it where a module that requires approval may be run without anybody's."""
+def _warn_of_missing_approver(modules: Modules) -> None:
+    """Log a warning if modules that require approval may run without one."""
     guarded = [module.id for module in modules if module.requires_approval]
     if not guarded:
         return
-    asking = find_asking(modules.executor)
-    if asking is not Asking.HANDLER:
-        logger.warning(WARNINGS[asking], extra={"modules": ", ".join(guarded)})
+    approver = find_approver(modules.executor)
+    if approver is not Approver.HANDLER:
+        logger.warning(WARNINGS[approver], extra={"modules": ", ".join(guarded)})
 
 
 def _without_view(registry: Any) -> Any:
-    """The registry itself. A view makes new objects with each `get`, and `Modules` knows a module by being the same."""
+    """Return the registry itself. A view returns new objects from each `get`, but `Modules` compares by identity."""
     if isinstance(registry, RegistryView):
         return registry.registry
     return registry
@@ -90,23 +90,24 @@ def _unusable(source: object) -> TypeError:
 
 
 # ---- the executor ---------------------------------------------------------------------------------------------------
-# The executor of a registry that is served: apcore's own, made the way a server needs it.
+# The executor of a served registry: apcore's own, configured for a server.
 #
-# Six things are different from a plain `apcore.Executor(registry)`, and all are said with public means:
+# It differs from a plain `apcore.Executor(registry)` in six ways, all through public interfaces:
 #
-# - schemas are remembered, which makes a call several times as fast (see `registry_view`);
-# - there are no time limits that nobody chose: how long a task may take is the engine's to say;
-# - a module may return anything that JSON can say, not objects only (see `NonDictOutput`);
-# - modules that block have threads of their own, and those that never return are counted (see `blocking`);
-# - what requires approval is asked of the caller. Without a handler apcore would run it, and write a warning;
-# - it tells its ACL and its approval handler, which apcore's does only from 0.32 on.
+# - Schemas are cached, which makes a call several times as fast (see `RegistryView`).
+# - Default time limits are removed: the engine limits the duration of a task.
+# - A module may return any JSON value, not only objects (see `NonDictOutput`).
+# - Blocking modules have threads of their own, and those that never return are counted (see `BlockingModule`).
+# - Callers are asked for approvals. Without a handler apcore would run the module, and log a warning.
+# - It exposes its ACL and its approval handler, as apcore's executor does only from 0.32 on.
 
 DEFAULT_TIMEOUT: Final = "executor.default_timeout"
 GLOBAL_TIMEOUT: Final = "executor.global_timeout"
-APCORES_LIMITS: Final = {DEFAULT_TIMEOUT: 30_000, GLOBAL_TIMEOUT: 60_000}  # its defaults, in ms
+APCORES_LIMITS: Final = {DEFAULT_TIMEOUT: 30_000, GLOBAL_TIMEOUT: 60_000}  # the defaults of apcore, in ms
 
-# 0 is no limit, and also lets a canceled run cancel its module, which apcore otherwise leaves running. Where that does
-# not work, the limit is eleven days: before apcore had a pipeline, it logged a warning with every call without a limit.
+# 0 means no limit. With it a canceled run also cancels its module, which apcore otherwise leaves running. Where 0 is
+# not possible, the limit is eleven days: before apcore had a pipeline, it logged a warning with each call without a
+# limit.
 NO_LIMIT: Final = 0
 FOREVER: Final = 10**9
 HAS_PIPELINE: Final = hasattr(apcore.Executor, "current_strategy")
@@ -118,9 +119,9 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
 
     Args:
         registry: An apcore Registry.
-        config: apcore's configuration. A registry does not tell its own, so it is given here.
-        acl: Who may call what; else the ACL that the configuration names, if it names one.
-        approval_handler: Who is asked before a module that requires approval is run; else whoever sent the message.
+        config: apcore's configuration. A registry does not expose its own, so pass it here.
+        acl: The access control list. The default is the ACL that the configuration names, if any.
+        approval_handler: Decides before a module that requires approval runs. The default asks the caller.
         options: All other arguments of `apcore.Executor`.
 
     Example:
@@ -149,7 +150,7 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
         self.acl = acl
         self.threads = make_threads()
         self.approval_handler = approval_handler
-        # A pipeline that somebody put together is left as it is: its steps are not ours to change.
+        # A custom pipeline is left as it is: its steps belong to the application.
         if HAS_EXECUTE_STEP and "strategy" not in options and not limits.get("pipeline"):
             self._replace_execute_step(limits)
 
@@ -165,10 +166,10 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
         self.approval_handler = handler
 
     def _replace_execute_step(self, limits: "ConfigWithoutLimits") -> None:
-        """Have modules return what they like, and run without a limit, not with one that is far away: see NO_LIMIT.
+        """Replace the step that runs modules, to allow any output and no time limit (see NO_LIMIT).
 
-        The configuration cannot say the latter. From the same number the executor takes how long its synchronous `call`
-        waits in an event loop, and with 0 that would be one second.
+        The configuration cannot set the latter. The executor uses the same number as the wait of its synchronous `call`
+        in an event loop, and 0 would make that one second.
         """
         config: Any = limits
         if limits.get(DEFAULT_TIMEOUT) == FOREVER:
@@ -177,7 +178,7 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
 
 
 class ConfigWithoutLimits:
-    """A configuration, but for the time limits that nobody chose. One that differs from apcore's default was chosen."""
+    """A configuration without default time limits. A limit that differs from apcore's default is kept."""
 
     def __init__(self, config: Any) -> None:  # Any: apcore is untyped
         self._config = config
@@ -194,22 +195,22 @@ class ConfigWithoutLimits:
         return getattr(self._config, name)
 
 
-# ---- outputs that are no dict ---------------------------------------------------------------------------------------
-# Outputs that are no objects: text, bytes, lists, numbers, None.
+# ---- outputs that are not objects -----------------------------------------------------------------------------------
+# Outputs that are not JSON objects: text, bytes, lists, numbers, None.
 #
-# apcore 0.6.0 hands them over as they are. A newer apcore's pipeline knows objects only: it copies each output with
-# `dict(…)`, which fails, and makes an empty object of None. So in the pipeline of a `ServedExecutor` such an output
-# travels as `{"result": …}`, the object that apcore's own `@module` makes of it, and is taken out again at the end.
+# apcore 0.6.0 returns them unchanged. The pipeline of a newer apcore supports objects only: it copies each output with
+# `dict(…)`, which fails, and turns None into an empty object. So the pipeline of a `ServedExecutor` wraps such an
+# output as `{"result": …}`, as apcore's own `@module` does, and unwraps it at the end.
 #
-# Rule: middleware sees the object, and may put another in its place. Schemas and callers see the output itself.
+# Invariant: middleware sees the object, and may replace it. Schemas and callers see the output itself.
 
-OBJECTS: Final = (dict, Mapping, BaseModel)  # what `dict` can copy; its own first, which is found fastest
-# Seen in 0.32.2, and not yet in 0.19.0. The numbers alone, for a version may be "1.0b1".
+OBJECTS: Final = (dict, Mapping, BaseModel)  # types that `dict` can copy. dict is first, for a fast isinstance.
+# True for 0.32.2, false for 0.19.0. Only the numbers are compared, because a version may be "1.0b1".
 PIPELINE_TAKES_OBJECTS_ONLY: Final = [int(number) for number in re.findall(r"\d+", apcore.__version__)] >= [0, 32]
 
 
 class NonDictOutput(dict[str, Any]):
-    """An output on its way through the pipeline."""
+    """An output inside the pipeline, wrapped as an object."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(result=value)
@@ -223,7 +224,7 @@ def unwrap(output: Any) -> Any:
 
 
 class ExecuteAny(getattr(apcore, "BuiltinExecute", object)):  # type: ignore[misc]  # apcore is untyped; from 0.19 on
-    """apcore's step that runs a module, for any output, and for modules that block."""
+    """apcore's step that runs a module, extended to any output and to blocking modules."""
 
     def __init__(self, *, config: Any, threads: Threads) -> None:
         super().__init__(config=config)
@@ -236,15 +237,15 @@ class ExecuteAny(getattr(apcore, "BuiltinExecute", object)):  # type: ignore[mis
         try:
             result = await super().execute(ctx)
         finally:
-            ctx.module = module  # what follows asks it for its schemas
-        # Only what a module has returned: a stream, which has no output yet, skips the steps up to the last one.
+            ctx.module = module  # later steps read its schemas
+        # Only returned outputs: a stream has no output yet, and skips the steps up to the last one.
         if result.action == "continue" and not isinstance(ctx.output, OBJECTS):
             ctx.output = NonDictOutput(ctx.output)
         return result
 
 
 def takes_objects_only(executor: Any) -> bool:
-    """Whether a module that returns anything else fails on this executor."""
+    """Whether outputs that are not objects fail on this executor."""
     strategy = getattr(executor, "current_strategy", None)
     if strategy is None or not PIPELINE_TAKES_OBJECTS_ONLY:
         return False
@@ -252,33 +253,33 @@ def takes_objects_only(executor: Any) -> bool:
 
 
 class OutputSchema:
-    """The schema of the output of one call; what it is not asked about a `NonDictOutput` is the schema's own answer."""
+    """The schema of the output of one call. It unwraps a `NonDictOutput`, and delegates everything else."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
-        self._is_bare = False
+        self._is_wrapped = False
 
     def model_validate(self, value: Any, **options: Any) -> Any:
-        """Compare an output with the schema; not None, which apcore does not compare either."""
+        """Validate an output. None is accepted, because apcore does not validate it either."""
         if not isinstance(value, NonDictOutput):
-            return self._compare(value, options)
-        self._is_bare = True
+            return self._validate(value, options)
+        self._is_wrapped = True
         if value.value is None:
             return None
-        return self._compare(value.value, options)
+        return self._validate(value.value, options)
 
-    def _compare(self, value: Any, options: dict[str, Any]) -> Any:
+    def _validate(self, value: Any, options: dict[str, Any]) -> Any:
         try:
             return self._schema.model_validate(value, **options)
         except apcore.SchemaValidationError as error:
-            # Of a schema that is a dict. apcore has one class for those, which calls whatever it refuses an input.
+            # Raised by apcore's class for schemas that are dicts. Its text calls every value an input.
             found = error.details["errors"]
             raise apcore.SchemaValidationError(f"Output validation failed: {found}", errors=found) from error
 
     def model_json_schema(self, *args: Any, **options: Any) -> Any:
-        """What apcore's redaction goes by, after it has compared."""
-        if self._is_bare:
-            # The schema is of the value, not of the object that the value travels in: it would hide nothing there.
+        """Return the JSON Schema that apcore uses for redaction, after validation."""
+        if self._is_wrapped:
+            # The schema describes the value, not the wrapping object, so it would redact nothing there.
             return {"properties": {"result": {"x-sensitive": True}}}
         return self._schema.model_json_schema(*args, **options)
 
@@ -287,31 +288,30 @@ class OutputSchema:
 
 
 # ---- the registry, seen by the executor -----------------------------------------------------------------------------
-# A registry whose modules remember their JSON Schemas, for an `apcore.Executor` that is to be fast.
+# A registry whose modules cache their JSON Schemas, for a faster `apcore.Executor`.
 #
-# With every call apcore asks the pydantic models of a module for their JSON Schema: three times for the call, twice
-# more for a dry run, each time to know what to redact. pydantic makes the schema anew whenever it is asked, in about
-# 190 µs; from memory the answer takes 1.2 µs. That is most of what a call costs:
+# apcore asks the pydantic models of a module for their JSON Schema with every call: three times for the call, twice
+# more for a dry run, each time to find fields to redact. pydantic rebuilds the schema each time, in about 190 µs. From
+# the cache it takes 1.2 µs. That is most of the cost of a call:
 #
 #     `apcore.Executor(RegistryView(registry), acl=acl)`
 #
-# The view stands between the executor and the registry. It answers `get` with a view of the module, whose schemas are
-# views of its models, and the view of a model remembers what the model said. Everything else that is asked goes on to
-# the registry, the module or the model.
+# The view stands between the executor and the registry. Its `get` returns a view of the module, whose schemas are
+# views of its models, and the view of a model caches the JSON Schema. Everything else is delegated to the registry, the
+# module or the model.
 #
-# Rule: nothing of the user's is changed, and nothing is decided for apcore. Every check and every redaction is its own;
-# it only gets its answers faster.
+# Invariant: objects of the application do not change, and apcore does all checks and redactions itself.
 
-# What each model answered, as JSON: whoever asks may change the answer, so each gets one of their own. None stands for
-# an answer that JSON cannot hold. The keys are weak, so a module that was reloaded does not leave its old models here.
-Answers = WeakKeyDictionary[type[BaseModel], bytes | None]
+# The JSON Schemas of models, encoded as JSON: callers may change a schema, so each receives a copy. None stands for a
+# schema that JSON cannot hold. The keys are weak, so the models of a reloaded module are released.
+SchemaCache = WeakKeyDictionary[type[BaseModel], bytes | None]
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=repr)
 _DECODER: Final = msgspec.json.Decoder()
 
 
 class RegistryView:
-    """A registry, but for `get`, which answers with views of the modules.
+    """A registry whose `get` returns views of the modules. Everything else is delegated.
 
     Example:
         >>> import apcore
@@ -323,30 +323,30 @@ class RegistryView:
 
     def __init__(self, registry: Any) -> None:  # Any: apcore is untyped
         self.registry = registry
-        self._answers: Answers = WeakKeyDictionary()
+        self._cache: SchemaCache = WeakKeyDictionary()
 
     def get(self, module_id: str, *args: Any, **options: Any) -> Any:
-        """The module as the executor is to see it, or None. Asked anew each time: a replaced module is seen at once."""
+        """Return a view of the module, or None. Never cached, so that a replaced module is seen at once."""
         module = self.registry.get(module_id, *args, **options)
         if module is None:
             return None
-        # apcore asks `isinstance(module, StreamingModule)`, and from Python 3.12 on that looks past `__getattr__`: a
-        # module that streams needs a view whose class has the method, any other module one whose class has not.
+        # apcore checks `isinstance(module, StreamingModule)`, which bypasses `__getattr__` from Python 3.12 on. So the
+        # view of a streaming module needs a class with the method, and any other view a class without it.
         if getattr(module, "stream", None) is None:
-            return ModuleView(module, self._answers)
-        return StreamingModuleView(module, self._answers)
+            return ModuleView(module, self._cache)
+        return StreamingModuleView(module, self._cache)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.registry, name)
 
 
 class ModuleView:
-    """A module, but for its schemas, which remember what they said."""
+    """A module whose schemas are cached. Everything else is delegated."""
 
-    def __init__(self, module: Any, answers: Answers) -> None:
+    def __init__(self, module: Any, cache: SchemaCache) -> None:
         self._module = module
-        self.input_schema = _remembering(getattr(module, "input_schema", None), answers)
-        self.output_schema = _remembering(getattr(module, "output_schema", None), answers)
+        self.input_schema = _cached(getattr(module, "input_schema", None), cache)
+        self.output_schema = _cached(getattr(module, "output_schema", None), cache)
         if hasattr(self.output_schema, "model_validate"):
             self.output_schema = OutputSchema(self.output_schema)
 
@@ -355,7 +355,7 @@ class ModuleView:
 
 
 class StreamingModuleView(ModuleView):
-    """A module that streams."""
+    """The view of a module that streams."""
 
     @property
     def stream(self) -> Any:
@@ -363,23 +363,23 @@ class StreamingModuleView(ModuleView):
 
 
 class SchemaView:
-    """A pydantic model that is asked for its JSON Schema once."""
+    """A pydantic model whose JSON Schema is cached."""
 
-    def __init__(self, model: type[BaseModel], answers: Answers) -> None:
+    def __init__(self, model: type[BaseModel], cache: SchemaCache) -> None:
         self._model = model
-        self._answers = answers
+        self._cache = cache
 
     def model_json_schema(self, *args: Any, **options: Any) -> Schema:
-        """The model's JSON Schema, an object that is the caller's own."""
-        if args or options:  # another question, such as `by_alias=False`; apcore does not ask it
+        """Return a copy of the model's JSON Schema."""
+        if args or options:  # not cached: with options such as `by_alias=False`, which apcore does not use
             return self._model.model_json_schema(*args, **options)
-        answer = self._answers.get(self._model)
-        if answer is not None:
-            remembered: Schema = _DECODER.decode(answer)
-            return remembered
+        encoded = self._cache.get(self._model)
+        if encoded is not None:
+            cached: Schema = _DECODER.decode(encoded)
+            return cached
         schema = self._model.model_json_schema()
-        if self._model not in self._answers:
-            self._answers[self._model] = _to_json(schema)
+        if self._model not in self._cache:
+            self._cache[self._model] = _to_json(schema)
         return schema
 
     def __call__(self, *args: Any, **fields: Any) -> Any:
@@ -389,24 +389,24 @@ class SchemaView:
         return getattr(self._model, name)
 
 
-def _remembering(schema: Any, answers: Answers) -> Any:
-    """A view of the schema, if it is a model whose answer is the same each time."""
+def _cached(schema: Any, cache: SchemaCache) -> Any:
+    """Return a view of a model with pydantic's own `model_json_schema`. Other schemas are returned as they are."""
     if not isinstance(schema, type) or not issubclass(schema, BaseModel):
         return schema
-    # A model that overrides `model_json_schema` may answer differently tomorrow.
+    # A model that overrides `model_json_schema` may return another schema each time.
     if getattr(schema.model_json_schema, "__func__", None) is not _PYDANTICS_OWN:
         return schema
-    return SchemaView(schema, answers)
+    return SchemaView(schema, cache)
 
 
 _PYDANTICS_OWN: Final = BaseModel.model_json_schema.__func__  # type: ignore[attr-defined]  # of a bound method
 
 
 def _to_json(schema: Schema) -> bytes | None:
-    """The schema as JSON; None if it does not come back as it was, for `json_schema_extra` may put anything into it."""
+    """Return the schema as JSON. None if a round trip changes it: `json_schema_extra` may contain any object."""
     try:
         encoded = _ENCODER.encode(schema)
-    except ValueError:  # half of a surrogate pair, say
+    except ValueError:  # such as a lone surrogate
         return None
     if _DECODER.decode(encoded) != schema:
         return None

@@ -1,6 +1,7 @@
-"""What a client is told when apcore or a module fails.
+"""Translates failures of apcore and of modules to the errors that a client sees.
 
-Rule: one table says it; the texts are ours. Whatever is not in the table is logged, and told as a reference to the log.
+Invariant: one table holds the codes and our texts. Any other failure is logged, and the client sees a reference to the
+log.
 """
 
 import json
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 MAX_TEXT: Final = 500
 SAFETY: Final = "Safety limit exceeded"
 
-# By apcore's code: the name of its class, what we say, and which of our errors it is.
+# By the code of apcore: the name of its class, our text, and our error class.
 FAILURES: Final[Mapping[object, tuple[str, str, type[A2AError]]]] = {
     "MODULE_TIMEOUT": ("ModuleTimeoutError", "Execution timed out", AgentError),
     "CALL_DEPTH_EXCEEDED": ("CallDepthExceededError", SAFETY, AgentError),
@@ -35,37 +36,37 @@ FAILURES: Final[Mapping[object, tuple[str, str, type[A2AError]]]] = {
     "MODULE_DISABLED": ("ModuleDisabledError", "This skill is switched off", errors.UnsupportedOperationError),
     "CIRCUIT_BREAKER_OPEN": ("CircuitBreakerOpenError", "This skill keeps failing; try again later", AgentError),
     "EXECUTION_CANCELLED": ("ExecutionCancelledError", "Execution canceled", AgentError),
-    "ExecutionCancelledError": ("ExecutionCancelledError", "Execution canceled", AgentError),  # 0.6.0: it has no code
+    "ExecutionCancelledError": ("ExecutionCancelledError", "Execution canceled", AgentError),  # 0.6.0 has no code
     "TASK_LIMIT_EXCEEDED": ("TaskLimitExceededError", "Too much to do; try again later", AgentError),
 }
 
-# What is taken out of a text: tracebacks, paths of our machine, logins in addresses, what looks like a secret.
-_UNFIT: Final = (
+# Removed from texts: tracebacks, local paths, credentials in URLs, and values that look like secrets.
+_REDACTIONS: Final = (
     (re.compile(r"Traceback \(most recent call last\).*", re.DOTALL), ""),
     (re.compile(r'File "[^"]*", line \d+(?:, in \S+)?'), "…"),
     (re.compile(r"(?<![\w:/.])/(?:[\w.@~-]+/)+[\w.@~-]*|\b[A-Za-z]:\\[^\s\"']+|\\\\[\w.$-]+\\[^\s\"']*"), "…"),
     (re.compile(r"(://)[^/\s:@]+:[^/\s@]+@"), r"\1…@"),
     (re.compile(r"(?i)\b(pass(?:word|wd)?|secret|token|api[_-]?key|authorization)(\s*[=:]\s*)\S+"), r"\1\2…"),
 )
-# The codes of what is wrong with inputs; older versions of apcore give none. Any other is of the schema itself.
+# Codes of errors in the inputs. Older versions of apcore have none. Any other code is about the schema itself.
 _OF_INPUTS: Final = (None, "SCHEMA_VALIDATION_ERROR", "GENERAL_INVALID_INPUT")
 _REQUIRED: Final = re.compile(r"^'(.+)' is a required property$")
 
 
-def make_public(text: object) -> str:
-    """Somebody else's text, fit to be seen outside."""
-    said = str(text or "")
-    for pattern, instead in _UNFIT:
-        said = pattern.sub(instead, said)
-    return said.strip()[:MAX_TEXT]
+def sanitize(text: object) -> str:
+    """Return a third-party text without internal details, truncated to MAX_TEXT characters."""
+    sanitized = str(text or "")
+    for pattern, replacement in _REDACTIONS:
+        sanitized = pattern.sub(replacement, sanitized)
+    return sanitized.strip()[:MAX_TEXT]
 
 
 # ---- before a task exists --------------------------------------------------------------------------------------------
 
 
 def refuse(failed: FailedChecks, module: ModuleInfo, inputs: Any, caller: Caller) -> A2AError:
-    """The error for a call that did not pass apcore's checks."""
-    if ACCESS in failed:  # first: whoever may not call the module is not told what it takes
+    """Return the error for a call that did not pass apcore's checks."""
+    if ACCESS in failed:  # first: a caller without access must not learn the inputs
         return mask(module.id, caller, failed[ACCESS].get("message"))
     if SCHEMA in failed:
         return _invalid_input(failed[SCHEMA], module, inputs)
@@ -74,38 +75,38 @@ def refuse(failed: FailedChecks, module: ModuleInfo, inputs: Any, caller: Caller
 
 
 def mask(skill: str, caller: Caller, reason: object) -> A2AError:
-    """Who may not call a skill is told what one who asks for nothing real is told (FR-ERR-003); the log knows more."""
+    """Log a call that the ACL denies, and return an error that looks like that of an unknown task (FR-ERR-003)."""
     details = {"module_id": skill, "caller": caller.id, "issuer": caller.issuer, "reason": str(reason)}
-    for name, value in details.items():  # a client chose most of it
+    for name, value in details.items():  # the client controls most of it
         details[name] = clean_line(value, MAX_TEXT)
     logger.warning("call denied by ACL", extra=details)
     return errors.AccessDeniedError(str(reason))
 
 
 def _invalid_input(error: Mapping[str, Any], module: ModuleInfo, inputs: Any) -> A2AError:
-    """The error that names each wrong field."""
+    """Return the error that names each wrong field."""
     found = error.get("errors") or error.get("details", {}).get("errors") or ()
     items: list[Mapping[str, Any]] = []
     for item in found:
         if isinstance(item, Mapping):
             items.append(item)
         else:
-            items.append(vars(item))  # 0.9 has objects
+            items.append(vars(item))  # 0.9 returns objects
     has_fields = bool(items) and all("field" in item for item in items)
-    if not has_fields:  # 0.17 loses the names of all fields, 0.32 of those that are missing: we ask the model ourselves
-        is_strict = any("path" in item for item in items)  # so names 0.32 what it found, and it is strict
+    if not has_fields:  # 0.17 omits the names of all fields, 0.32 those of missing ones: validate with the model
+        is_strict = any("path" in item for item in items)  # only 0.32 has "path", and it is strict
         items = validate(module.source.input_schema, inputs, strict=is_strict) or items
     if not items and error.get("code") not in _OF_INPUTS:
         return _unusable_schema(error, module)
     violations: list[errors.Violation] = []
     for item in items:
-        message = make_public(item["message"])
+        message = sanitize(item["message"])
         violations.append(errors.Violation(_field(item), message, item.get("code") or "invalid"))
     return refuse_inputs(violations)
 
 
 def _unusable_schema(error: Mapping[str, Any], module: ModuleInfo) -> A2AError:
-    """The error for a schema that no input can be compared with: the module's mistake, not the caller's."""
+    """Log an invalid input schema, a defect of the module, and return an internal error with a reference to the log."""
     reference = secrets.token_hex(6)
     reason = clean_line(str(error.get("message")), MAX_TEXT)
     extra = {"module_id": module.id, "reference": reference, "reason": reason}
@@ -114,7 +115,7 @@ def _unusable_schema(error: Mapping[str, Any], module: ModuleInfo) -> A2AError:
 
 
 def _field(item: Mapping[str, Any]) -> str:
-    """The field that an item of apcore's is about, with dots: it names it in three ways."""
+    """Return the dotted field of an error item. apcore names it in three different ways."""
     field = item.get("field") or item.get("path", "").strip("/").replace("/", ".")
     if field:
         return str(field)
@@ -125,18 +126,18 @@ def _field(item: Mapping[str, Any]) -> str:
 
 
 def find_wrong_output(schema: Any, value: Any) -> list[Any]:
-    """What is wrong with an output that is JSON, as its schema says; nothing if there is no schema."""
+    """Return the errors of a JSON output by its schema. Empty without a schema."""
     if hasattr(schema, "model_validate_json") or not hasattr(schema, "model_validate"):
         return validate(schema, value, strict=False)
     try:
-        schema.model_validate(value)  # of a schema that is a dict: apcore's adapter
+        schema.model_validate(value)  # apcore's adapter of a schema that is a dict
     except apcore.SchemaValidationError as error:
         return list(error.details["errors"])
     return []
 
 
 def validate(model: Any, value: Any, *, strict: bool) -> list[Any]:
-    """What a pydantic model says of a JSON value, field by field; nothing if it is no such model."""
+    """Return the errors of a JSON value by a pydantic model, one per field. Empty for anything but such a model."""
     if not hasattr(model, "model_validate_json"):
         return []
     try:
@@ -153,24 +154,24 @@ def validate(model: Any, value: Any, *, strict: bool) -> list[Any]:
 # ---- at the end of a run ---------------------------------------------------------------------------------------------
 
 
-def explain(error: Exception, skill: str, caller: Caller, *, task_id: str = "") -> A2AError:
-    """The error for an exception that ended a run; the log has it with the id of its task."""
-    # Ours, or ours that apcore has wrapped. Not `__cause__`: in newer versions that is often the error itself.
-    for said in (error, getattr(error, "cause", None)):
-        if isinstance(said, A2AError):
-            return said
+def translate(error: Exception, skill: str, caller: Caller, *, task_id: str = "") -> A2AError:
+    """Return the error for an exception that ended a run. Internal errors are logged with the id of the task."""
+    # One of our errors, possibly wrapped by apcore. Not `__cause__`: in newer versions that is often the error itself.
+    for found in (error, getattr(error, "cause", None)):
+        if isinstance(found, A2AError):
+            return found
     code = getattr(error, "code", type(error).__name__)
     details = getattr(error, "details", {})
     if code == "ACL_DENIED":
         return mask(skill, caller, error)
     if code == "SCHEMA_VALIDATION_ERROR" and "Output" in str(error):
         return invalid_output(skill, error, task_id=task_id)
-    if code == "MODULE_NOT_FOUND" and details.get("module_id") == skill:  # it was removed after it was found
+    if code == "MODULE_NOT_FOUND" and details.get("module_id") == skill:  # removed after it was found
         return errors.SkillNotFoundError(skill)
-    # Another module's refusal of what this one gave it is not for the client; nor is that of a chunk of a stream, which
-    # has a code of its own in the details.
+    # Only errors about the inputs of this module are for the client. Errors of another module that it called name that
+    # module, and errors about a chunk of a stream have a code of their own in the details.
     if code == "GENERAL_INVALID_INPUT" and details.get("module_id", skill) == skill and "code" not in details:
-        text = f"Invalid input: {make_public(getattr(error, 'message', ''))}"
+        text = f"Invalid input: {sanitize(getattr(error, 'message', ''))}"
         return errors.InvalidParamsError(text, kind="InvalidInputError")
     return _from_table(code) or _internal(error, skill, task_id)
 
@@ -193,7 +194,7 @@ def _internal(error: Exception, skill: str, task_id: str) -> A2AError:
 
 
 def invalid_output(skill: str, reason: object, *, task_id: str = "") -> A2AError:
-    """The error for an output that does not match the module's schema: the module's mistake, not the caller's."""
+    """Log an output that does not match the module's schema, a defect of the module, and return the error."""
     extra = {"task_id": task_id, "module_id": skill, "reason": clean_line(str(reason), MAX_TEXT)}
     logger.error("module output does not match its schema", extra=extra)
     text = "The module's output does not match its schema"

@@ -1,4 +1,7 @@
-"""Modules of apcore: which there are, who may call them, and on which thread they run."""
+"""`Modules`, the registry and the executor of apcore, with access checks and threads for blocking modules.
+
+Invariant: no private attribute of an executor is read. What an executor does not expose is decided by the call itself.
+"""
 
 import asyncio
 import inspect
@@ -20,19 +23,16 @@ from apcore_a2a.protocol.model import encode
 
 logger = logging.getLogger(__name__)
 
-# ---- who may call what, and would it work ---------------------------------------------------------------------------
-# What apcore says of a call before it is made: whether its ACL lets the caller in, and whether the inputs will do.
+# ---- checks before a call -------------------------------------------------------------------------------------------
+# The result of apcore's checks before a call: whether the ACL allows it, and whether the inputs are valid.
 #
-# The checks are apcore's own. From 0.18 on its pipeline can be run dry, by the classes that it exports for that;
-# before, there is `Executor.validate`, which knows the schema only until 0.8.
-#
-# Rule: nothing private of an executor is read. What it does not tell is not known, and is decided when the call is
-# made.
+# The checks are apcore's own. From 0.18 on its pipeline supports dry runs, through the classes that it exports for
+# that. Earlier versions have `Executor.validate`, which until 0.8 checks the schema only.
 
 MakeContext = Callable[[], Any]
-"""Makes apcore's Context of the call; only if it is needed, for that takes time."""
+"""Makes apcore's Context of the call. Called only when needed, because that takes time."""
 FailedChecks = dict[str, Mapping[str, Any]]
-"""By the name of the check, what apcore says of it; empty if the call may be made."""
+"""The failed checks by name, with the error of apcore. Empty if the call is allowed."""
 
 ACCESS: Final = "acl"
 SCHEMA: Final = "schema"
@@ -44,23 +44,23 @@ _BY_CODE: Final = {"ACL_DENIED": ACCESS, "SCHEMA_VALIDATION_ERROR": SCHEMA, "GEN
 
 
 def is_denied(executor: Any, module_id: str, make_context: MakeContext) -> bool:
-    """Whether the executor's ACL refuses a call, be there such a module or not."""
+    """Whether the executor's ACL denies a call. The module need not exist."""
     acl = find_acl(executor)
     return acl is not None and refuses(acl, module_id, make_context)
 
 
 def refuses(acl: Any, module_id: str, make_context: MakeContext) -> bool:
     context = make_context().child(module_id)
-    if hasattr(acl, "check_access"):  # newer; unlike `check` it tells "ask a human first" from "no"
+    if hasattr(acl, "check_access"):  # newer versions. Unlike `check` it distinguishes "ask a human" from "deny".
         return bool(acl.check_access(context.caller_id, module_id, context).access != "allow")
     return not acl.check(context.caller_id, module_id, context)
 
 
 class UnauditedACL:
-    """What an ACL would say, without a trace in its audit log: whoever reads a card has not tried to call anything.
+    """Evaluates an ACL without an entry in its audit log: reading a card is not an attempt to call a module.
 
-    apcore's ACL tells its rules from 0.32 on; a copy of it, which has no log to write to, then answers instead. Before,
-    and where somebody has made an ACL of their own, there is no other way to know than to ask.
+    apcore's ACL exposes its rules from 0.32 on, and a copy without a log is evaluated instead. Earlier versions and
+    custom ACL classes have to be evaluated themselves.
     """
 
     def __init__(self) -> None:
@@ -71,29 +71,29 @@ class UnauditedACL:
         if type(acl) is not apcore.ACL or not hasattr(acl, "rules"):
             return acl
         rules = (acl.default_effect, *acl.rules)
-        if rules != self._rules:  # made once for each set of rules, because apcore warns of odd ones each time
+        if rules != self._rules:  # made once per set of rules, because apcore warns of unusual rules each time
             self._copy = apcore.ACL(rules=list(acl.rules), default_effect=acl.default_effect)
             self._rules = rules
         return self._copy
 
 
 def find_acl(executor: Any) -> Any:
-    """The ACL of an executor, as it is now; None if there is none, or if the executor does not tell."""
+    """Return the current ACL of an executor. None if it has none or does not expose it."""
     acl = held_by_gate(executor, "BuiltinACLCheck", "acl")
     if acl is not None:
         return acl
-    return getattr(executor, "acl", None)  # a ServedExecutor tells on every version of apcore
+    return getattr(executor, "acl", None)  # a ServedExecutor exposes it on every version of apcore
 
 
 def held_by_gate(executor: Any, gate: str, name: str) -> Any:
-    """What a gate of the executor's pipeline holds; None before apcore 0.32, whose gates were the first to tell."""
+    """Return an attribute of a gate in the executor's pipeline. None before apcore 0.32, which exposes none."""
     strategy = getattr(executor, "current_strategy", None)
     kind = getattr(apcore, gate, None)
     if strategy is None or kind is None:
         return None
     for step in strategy.steps:
         held = getattr(step, name, None)
-        # By its class, as apcore does: a step of the same name or with such an attribute need not be the gate.
+        # By class, as apcore does: a step with the same name or attribute need not be the gate.
         if isinstance(step, kind) and held is not None:
             return held
     return None
@@ -103,7 +103,7 @@ def held_by_gate(executor: Any, gate: str, name: str) -> Any:
 
 
 async def find_failed_checks(executor: Any, module_id: str, inputs: Any, make_context: MakeContext) -> FailedChecks:
-    """Have apcore check a call of a module that exists."""
+    """Return the checks of apcore that a call of an existing module fails."""
     if hasattr(apcore, "PipelineEngine") and hasattr(executor, "current_strategy"):
         return await _run_dry(executor, module_id, inputs, make_context())
     validate = getattr(executor, "validate", None)
@@ -114,8 +114,7 @@ async def find_failed_checks(executor: Any, module_id: str, inputs: Any, make_co
             if not check.passed:
                 failed[check.check] = check.error or {}
         return failed
-    # This old `validate` compares with the schema and asks no ACL. Its errors would tell about the schema, so access
-    # comes first.
+    # This old `validate` checks the schema only. Its errors reveal the schema, so the ACL is checked first.
     if is_denied(executor, module_id, make_context):
         return {ACCESS: {}}
     if validate is None:
@@ -127,46 +126,46 @@ async def find_failed_checks(executor: Any, module_id: str, inputs: Any, make_co
 
 
 async def _run_dry(executor: Any, module_id: str, inputs: Any, context: Any) -> FailedChecks:
-    """Run the executor's pipeline without what has effects. `validate` does the same, but blocks the event loop."""
-    if hasattr(context, "bind_executor"):  # from 0.22 on; before, the Context is made with its executor
+    """Run the executor's pipeline without side effects. `validate` does the same, but blocks the event loop."""
+    if hasattr(context, "bind_executor"):  # from 0.22 on. Before, the Context is created with its executor.
         context.bind_executor(executor)
     call = apcore.PipelineContext(module_id=module_id, inputs=inputs, context=context, dry_run=True)
     try:
         _, trace = await apcore.PipelineEngine().run(executor.current_strategy, call)
-    except apcore.ModuleError as error:  # of a middleware between the steps; before 0.32 of each check that fails
+    except apcore.ModuleError as error:  # raised by middleware between the steps, and before 0.32 by each failed check
         return _from_error(error)
     failed: FailedChecks = {}
     for step in trace.steps:
         if step.result.action == "abort" and not step.skipped:
-            told = call.preflight_errors.get(step.name, {"message": step.result.explanation})
-            failed[_BY_STEP.get(step.name, step.name)] = told
+            reason = call.preflight_errors.get(step.name, {"message": step.result.explanation})
+            failed[_BY_STEP.get(step.name, step.name)] = reason
     return failed
 
 
 def _from_error(error: Exception) -> FailedChecks:
-    """The check that ended a dry run, known by the code of its error."""
+    """Return the failed check of a dry run, identified by the code of its error."""
     cause = getattr(error, "cause", None)
-    if isinstance(cause, Exception):  # what the check said, in a PipelineStepError
+    if isinstance(cause, Exception):  # the error of the check, inside a PipelineStepError
         error = cause
     code = getattr(error, "code", type(error).__name__)
-    told = {"code": code, "message": str(error), "details": getattr(error, "details", {})}
-    return {_BY_CODE.get(code, code): told}
+    reason = {"code": code, "message": str(error), "details": getattr(error, "details", {})}
+    return {_BY_CODE.get(code, code): reason}
 
 
 # ---- modules --------------------------------------------------------------------------------------------------------
-# Registry and executor of apcore, whatever its version, as one typed thing: `Modules`.
+# Registry and executor of any apcore version behind one typed class, `Modules`.
 #
-# Rule: how a module is described differs between apcore 0.6.0 and the newest; that is settled here, once, and everybody
-# else sees `ModuleInfo`.
+# The description of a module differs between apcore 0.6.0 and the newest version. Only this file handles the
+# difference. All other code uses `ModuleInfo`.
 
 CallModule = Callable[[str, Any, Any], Any]
 """Calls a module by its id, with inputs and apcore's Context."""
 
-SYSTEM: Final = "system."  # apcore's own control modules are for its operator: no message gets there
+SYSTEM: Final = "system."  # apcore's control modules, for its operator only: messages cannot call them
 
 
 class ModuleInfo(Struct, frozen=True, kw_only=True):
-    """A module, described once. A schema is empty where the module has none, and never holds a `$ref`."""
+    """The description of a module. A schema is empty if the module has none, and never contains a `$ref`."""
 
     id: str
     description: str
@@ -176,7 +175,7 @@ class ModuleInfo(Struct, frozen=True, kw_only=True):
     examples: tuple[Example, ...]
     input_schema: Schema
     integers: IntegerSchema
-    """Where its inputs are integers."""
+    """Restores integers in its inputs."""
     output_schema: Schema
     display: Mapping[str, Any]
     streams: bool
@@ -188,7 +187,7 @@ class ModuleInfo(Struct, frozen=True, kw_only=True):
 
     @property
     def is_skill(self) -> bool:
-        """Whether the module is offered; one that is not can still be called by whoever knows its id."""
+        """Whether the card lists the module. Clients that know the id can call other modules as well."""
         return bool(self.description) and not self.hidden
 
     @property
@@ -204,7 +203,7 @@ class Modules:
     """The modules of a registry, and the executor that runs them.
 
     Args:
-        config: apcore's configuration, where there is one; the agent card is named by it.
+        config: apcore's configuration, or None. The agent card takes its name from it.
     """
 
     def __init__(self, registry: Any, executor: Any, *, config: Any = None) -> None:  # Any: apcore is untyped
@@ -215,7 +214,7 @@ class Modules:
         self.stream: CallModule | None = None
         if hasattr(executor, "stream"):
             self.stream = passing_context(executor.stream)
-        # Each module with its description, which is None if it has none: see `_describe_or_leave_out`.
+        # Each module with its description, or None if it cannot be described: see `_describe_or_skip`.
         self._known: dict[str, tuple[Any, ModuleInfo | None]] = {}
         self._unaudited = UnauditedACL()
         self._all: dict[str, list[str]] = {}
@@ -223,18 +222,18 @@ class Modules:
             self._all = {"visibility": ["public", "hidden"]}
 
     def __len__(self) -> int:
-        """How many modules are registered, with those that are hidden, and those that cannot be described."""
+        """The number of registered modules, including hidden ones and those that cannot be described."""
         return len(self.registry.list(**self._all))
 
     def __iter__(self) -> Iterator[ModuleInfo]:
-        """Every module that can be called, by id."""
+        """Yield the modules that can be called, ordered by id."""
         for module_id in self.registry.list(**self._all):
             module = self.find(module_id)
             if module is not None:
                 yield module
 
     def find(self, module_id: str) -> ModuleInfo | None:
-        """The module that has this id now."""
+        """Return the current module with this id, or None."""
         source = None
         if module_id and not module_id.startswith(SYSTEM):  # apcore raises for an empty id
             source = self.registry.get(module_id)
@@ -244,57 +243,57 @@ class Modules:
         known = self._known.get(module_id)
         if known is not None and known[0] is source:
             return known[1]
-        # New, or registered anew: then it is another object, which may say other things about itself.
-        description = self._describe_or_leave_out(module_id, source)
+        # New or registered again. Then it is another object, possibly with another description.
+        description = self._describe_or_skip(module_id, source)
         self._known[module_id] = (source, description)
         return description
 
-    def _describe_or_leave_out(self, module_id: str, source: Any) -> ModuleInfo | None:
+    def _describe_or_skip(self, module_id: str, source: Any) -> ModuleInfo | None:
         try:
             module = _describe(self.registry, module_id, source)
             if module.is_skill:
                 _check_card(module)
             return module
-        except Exception:  # a schema that cannot be made, for one: this module's trouble, not the others'
+        except Exception:  # for example an invalid schema, which must not affect the other modules
             logger.exception("module cannot be described, so it is left out", extra={"module_id": module_id})
             return None
 
     def watch(self, changed: Callable[[], object]) -> None:
-        """Have `changed` called after each registration and removal, on the thread that made it."""
+        """Call `changed` after each registration and removal, on the thread that made it."""
 
         def forget(module_id: str, _: Any) -> None:
-            self._known.pop(module_id, None)  # or a module that was removed would be kept until somebody asks for it
+            self._known.pop(module_id, None)  # otherwise a removed module would be kept until the next `find`
             changed()
 
         for event in ("register", "unregister"):
             self.registry.on(event, forget)
 
     def denies(self, module_id: str, make_context: MakeContext) -> bool:
-        """Whether the ACL refuses a call, be the module known or not."""
+        """Whether the ACL denies a call. The module need not exist."""
         return is_denied(self.executor, module_id, make_context)
 
     def would_deny(self, module_id: str, make_context: MakeContext) -> bool:
-        """The same for a call that nobody makes, so the ACL's audit log hears nothing of it."""
+        """Whether the ACL would deny a call, without an entry in its audit log."""
         acl = find_acl(self.executor)
         return acl is not None and refuses(self._unaudited.of(acl), module_id, make_context)
 
     async def find_failed_checks(self, module: ModuleInfo, inputs: Any, make_context: MakeContext) -> FailedChecks:
-        """The checks of apcore that a call would not pass, and what each says."""
+        """Return the checks of apcore that a call would fail, with their errors."""
         return await find_failed_checks(self.executor, module.id, inputs, make_context)
 
 
 def passing_context(method: Callable[..., Any]) -> CallModule:
-    """A method of an executor that may take the context, take it by name alone, or not want it."""
+    """Adapt a method of an executor that takes the context by position, by keyword or not at all."""
     try:
         signature = inspect.signature(method)
-    except ValueError:  # of what is written in C, some is not known
+    except ValueError:  # raised for some functions written in C
         return method
     try:
         signature.bind("", {}, None)
     except TypeError:
         pass
     else:
-        return method  # as apcore's, which costs nothing
+        return method  # as apcore's does, without a wrapper
 
     def with_named_context(module_id: str, inputs: Any, context: Any) -> Any:
         return method(module_id, inputs, context=context)
@@ -314,11 +313,11 @@ def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
         described = source
 
     def read(name: str, default: Any) -> Any:
-        """From the description, else from the module: 0.6.0 leaves half of it there."""
+        """Read from the description, else from the module: 0.6.0 leaves some attributes there."""
         return getattr(described, name, None) or getattr(source, name, None) or default
 
     def read_schema(name: str) -> dict[str, Any]:
-        """An empty one, which anything matches, is a description, too: apcore keeps an adapter on the module."""
+        """Read a schema. An empty one of the description counts, because the module holds an adapter of apcore."""
         found = getattr(described, name, None)
         if found is None:
             found = getattr(source, name, None)
@@ -326,7 +325,7 @@ def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
 
     description = read("description", "")
     if not description:
-        logger.warning("module has no description, so it is no skill", extra={"module_id": module_id})
+        logger.warning("module has no description, so the card does not list it", extra={"module_id": module_id})
     annotations = read("annotations", None)
     input_schema = read_schema("input_schema")
     return ModuleInfo(
@@ -339,9 +338,9 @@ def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
         input_schema=inline(input_schema),
         integers=IntegerSchema(input_schema),
         output_schema=inline(read_schema("output_schema")),
-        # `@module(display=…)` leaves it on the module, everything else in the metadata.
+        # `@module(display=…)` sets it on the module, all other ways in the metadata.
         display=read("metadata", {}).get("display") or getattr(source, "display", None) or {},
-        # The method decides, not the annotation: apcore does not look at that one when it runs a module.
+        # The method decides: apcore ignores the annotation when it runs a module.
         streams=inspect.isasyncgenfunction(getattr(source, "stream", None)),
         blocks=blocks(source),
         hidden=_is_hidden(annotations),
@@ -350,7 +349,7 @@ def _describe(registry: Any, module_id: str, source: Any) -> ModuleInfo:
 
 
 class _Display(Struct):
-    """What is shown of `display`."""
+    """The fields of `display` that the card shows."""
 
     alias: str | None = None
     description: str | None = None
@@ -359,30 +358,31 @@ class _Display(Struct):
 
 
 def _check_card(module: ModuleInfo) -> None:
-    """Raise an exception of msgspec's if a card could not say what the module says of itself."""
+    """Raise an exception of msgspec if a card cannot contain the description of the module."""
     texts = msgspec.convert([module.description, *module.tags], list[str])
     display = msgspec.convert(module.display, _Display)
     encode([texts, display, module.examples, module.input_schema, module.output_schema])
 
 
 def _is_hidden(annotations: Any) -> bool:
-    if isinstance(annotations, Mapping):  # as 0.6.0 leaves those of `@module`
+    if isinstance(annotations, Mapping):  # 0.6.0 keeps the annotations of `@module` as a dict
         return annotations.get("discoverable") is False
     return getattr(annotations, "discoverable", None) is False
 
 
-# ---- modules that block ---------------------------------------------------------------------------------------------
-# Modules that block, on threads that are counted.
+# ---- blocking modules -----------------------------------------------------------------------------------------------
+# Runs blocking modules on threads that are counted.
 #
-# apcore runs them in asyncio's own pool. That one is small (six threads on a machine with two cores), knows nothing of
-# those that never return, and resolves host names and reads large pages for the server, too: six stuck modules would
-# freeze it. So the step of a `ServedExecutor` that runs a module hands a blocking one to `Threads`, as functions are.
+# apcore runs them in asyncio's own pool. That pool is small (six threads on a machine with two cores), does not count
+# modules that never return, and also resolves host names and reads large pages for the server: six stuck modules would
+# freeze it. So the step of a `ServedExecutor` that runs a module passes a blocking one to `Threads`, as for functions.
 #
-# Rule: only for runs of ours, on the loop that they began on. Whoever calls the executor in another way gets apcore's.
+# Invariant: this applies only to runs of this package, on the event loop that they began on. All other calls of the
+# executor use apcore's own step.
 
 
 class RunToken(apcore.CancelToken):  # type: ignore[misc]  # apcore is untyped
-    """apcore's token for one run of ours, or for one call of a module in it."""
+    """apcore's cancel token for one of our runs, or for one call of a module in it."""
 
     def __init__(self, run: CancelToken, loop: asyncio.AbstractEventLoop | None, **linked: Any) -> None:
         super().__init__(**linked)
@@ -392,7 +392,7 @@ class RunToken(apcore.CancelToken):  # type: ignore[misc]  # apcore is untyped
 
     @classmethod
     def of_run(cls, run: CancelToken) -> "RunToken":
-        """The token of a run on the loop that runs now; on none, if it is only made to look at."""
+        """Return the token of a run on the running event loop. Without a loop it serves only checks."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -400,15 +400,15 @@ class RunToken(apcore.CancelToken):  # type: ignore[misc]  # apcore is untyped
         return cls(run, loop)
 
     def is_here(self) -> bool:
-        """Whether this is the loop of the run: a module that calls another synchronously has a loop of its own."""
+        """Whether the loop of the run is running. A module that calls another synchronously has a loop of its own."""
         return self._loop is asyncio.get_running_loop()
 
     def child(self) -> "RunToken":
-        """The token of one call, which apcore cancels when the call has used up its time."""
-        return RunToken(self.run, self._loop, parent=self)  # not the loop of now: see `is_here`
+        """Return the token of one call, which apcore cancels when the call times out."""
+        return RunToken(self.run, self._loop, parent=self)  # not the running loop: see `is_here`
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
-        """Call `callback`, on the loop of the run, when this token is cancelled."""
+        """Call `callback` on the loop of the run when this token is cancelled."""
         self._callbacks += (callback,)
 
     def cancel(self) -> None:
@@ -419,7 +419,7 @@ class RunToken(apcore.CancelToken):  # type: ignore[misc]  # apcore is untyped
 
 
 class BlockingModule:
-    """A module whose `execute` blocks, as apcore sees one that can be awaited."""
+    """An awaitable wrapper of a module whose `execute` blocks."""
 
     def __init__(self, module: Any, threads: Threads, token: RunToken) -> None:  # Any: apcore is untyped
         self._module = module
@@ -428,7 +428,7 @@ class BlockingModule:
 
     async def execute(self, inputs: Any, context: Any) -> Any:
         async with self._threads.worker(f"module {context.call_chain[-1]}", self._token.run) as worker:
-            # apcore stops waiting after the module's own time limit, without a word to this coroutine.
+            # apcore stops waiting after the module's time limit, without cancelling this coroutine.
             self._token.on_cancel(partial(self._threads.expect_end, worker))
             return await worker.call(self._module.execute, inputs, context)
 
@@ -441,7 +441,7 @@ def blocks(module: Any) -> bool:
 
 
 def on_thread(module: Any, context: Any, threads: Threads) -> Any:
-    """The module as apcore is to run it: on one of these threads, if it blocks and is part of a run of ours."""
+    """Return the module, wrapped to run on a thread if it blocks and belongs to one of our runs."""
     token = getattr(context, "cancel_token", None)
     if not isinstance(token, RunToken) or not token.is_here() or not blocks(module):
         return module

@@ -1,32 +1,34 @@
 """Tasks in a PostgreSQL database: they survive the machine, and any number of processes share them.
 
-A process that has the store open is a *replica*. All of them are equal; none talks to another but through the database.
+A process that has the store open is a *replica*. All replicas are equal. They communicate only through the database.
 
-**Each replica writes in groups** (`writer`, `statements`). Every write is put in a queue. All that wait are written by
-one statement, on one connection that does nothing else: one round trip and one commit for however many. A write that
-is refused (its version is stale, another has the task) changes nothing and fails alone. When the connection breaks in
-the middle, nobody knows what became of the group: it is written again, and a write that is refused now is taken for
-written if its last event stands where it was to stand. So nothing is lost and nothing is there twice.
+**Each replica writes in groups** (`writer`, `statements`). Every write enters a queue. One statement writes all queued
+writes, on a connection that is used for nothing else: one round trip and one commit for any number of them. A rejected
+write (its version is stale, another replica runs the task) changes nothing and fails alone. If the connection breaks
+in the middle, it is unknown whether the group was committed. It is written again, and a write that is rejected now
+counts as written if its last event is stored at its position. So no event is lost, and none is stored twice.
 
-**Who runs a task is in its row** (`runner`): the name of a replica while it is run there or messages wait for it, NULL
-while it waits for its user or has ended, '' while it waits for any replica with room. A write is refused when another
-replica's name stands there.
+**The runner of a task is in its row** (`runner`): the name of a replica while the task runs there or messages wait for
+it, NULL while the task waits for its user or has ended, '' while it waits for any replica with room. A write is
+rejected if the row names another replica.
 
-**A replica is alive while it says so** (`replicas`). It renews one row of its own, by the server's clock, so nobody's
-clock matters and the cost does not grow with the tasks. Whoever misses its time is dead for good: it cannot renew the
-row, it stops its runs, and goes on under a new name. Its tasks are claimed by the others, each with its `epoch` raised,
-so that what a replica says that was only thought dead is refused.
+**Each replica holds a lease** (`replicas`). It renews one row of its own, by the server's clock, so the clocks of the
+replicas do not matter and the cost does not grow with the tasks. A replica that misses its time may be declared dead,
+and stays dead: it cannot renew the row, it stops its runs, and it joins under a new name. The others claim its tasks
+and raise the `epoch` of each, so that later writes of the replica that was declared dead are rejected.
 
-**Who watches a task is in its row, too** (`watchers`): the names of replicas with readers of it. A write answers with
-them, so whoever wrote can wake them after its commit, and wakes nobody in vain. NOTIFY within the transaction would
-make every commit wait for a lock that the whole server shares. A wake-up may get lost; readers look once a second.
+**The followers of a task are in its row, too** (`watchers`): the names of the replicas with readers of it. A write
+returns them, so the writer wakes exactly these replicas after its commit (`notifications`). NOTIFY within the
+transaction would make every commit wait for a lock that the whole server shares. A wake-up may get lost, so readers
+also poll once a second.
 
 **What a table holds** (`schema`):
 
-- `task`: one row for each task, with its document once it rests, if that is not too large.
-- `event`: each event, under the task's number and its own.
-- `replica`: one row for each replica. `command`: what one replica asks of another (`replicas`).
-- `about`: the version of these tables, the oldest version that can go on beside it, and the key of page tokens.
+- `task`: one row for each task, with its document once it rests, unless that is too large.
+- `event`: each event, under the number of its task and its own.
+- `webhook`: the webhooks of tasks and their cursors (`webhooks`).
+- `replica`: one row for each replica. `command`: requests from one replica to another (`replicas`).
+- `about`: the version of these tables, the oldest version that works beside it, and the key of page tokens.
 
-Texts that come from clients (ids, owners) are stored as bytes: PostgreSQL's text does not take NUL, and JSON's does.
+Texts that come from clients (ids, owners) are stored as bytes: PostgreSQL's text does not accept NUL, and JSON's does.
 """

@@ -1,4 +1,7 @@
-"""Connections to a PostgreSQL server: how they are made, kept and lost, and whether it answers."""
+"""Connections to a PostgreSQL server, the errors they raise, and whether the server answers.
+
+Invariant: every wait has a limit. Every error tells the reader the next step, and none shows the password.
+"""
 
 import asyncio
 import logging
@@ -13,14 +16,11 @@ from apcore_a2a.errors import StoreUnavailableError
 
 logger = logging.getLogger(__name__)
 
-# Connections to the server, and what it means when there is none.
-#
-# Rule: no wait without a limit, and no error that leaves the reader without the next step; none shows the password.
-
-CONNECT_TIME: Final = 5.0  # seconds for a connection
+CONNECT_TIME: Final = 5.0  # seconds to open a connection
 ANSWER_TIME: Final = 5.0  # seconds for an answer
-LOG_INTERVAL: Final = 60.0  # seconds between two lines about the same trouble
-# The server gives up shortly before we do: what we take for lost it does not do afterwards.
+LOG_INTERVAL: Final = 60.0  # seconds between two log lines about the same failure
+READERS: Final = 3  # connections for clients' reads; with those of writer, notifications and upkeep, a replica has six
+# The server's timeouts are shorter than ours: a statement that we give up is not executed later.
 LIMITS: Final = {
     "statement_timeout": "4500",
     "lock_timeout": "4000",
@@ -34,23 +34,23 @@ if TYPE_CHECKING:  # it takes a type parameter, the class of rows, for type chec
 else:
     Connection = asyncpg.Connection
 
-# Everything by which a connection, or the server behind it, can fail while it is asked something.
+# All errors by which a connection, or its server, can fail while it executes a statement.
 FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
-# Those after which it is not known whether the server did what it was asked; and SQLSTATE classes that mean the same.
+# Errors after which it is unknown whether the server executed the statement, and SQLSTATE classes of the same meaning.
 _LOST: Final = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError)
-# Connection exceptions; the server shuts down, or has just crashed; it is a standby that has not taken over yet.
+# Connection exceptions. The server shuts down, or has just crashed. It is a standby that was not promoted yet.
 _LOST_STATES: Final = ("08", "57P", "25006")
 
 
 class Address(NamedTuple):
-    """Where the database is: as asyncpg reads it, and as it may be shown."""
+    """The address of a database: as asyncpg reads it, and as it may be shown."""
 
     dsn: str
     schema: str
 
     @property
     def shown(self) -> str:
-        """The address without user and password."""
+        """Return the address without user and password."""
         parts = urlsplit(self.dsn)
         host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or "localhost"
         port = f":{parts.port}" if parts.port else ""
@@ -58,10 +58,10 @@ class Address(NamedTuple):
 
 
 def parse_address(url: str, own_options: Mapping[str, object]) -> Address:
-    """The address in a store's URL, without the options that are the store's own.
+    """Return the address in a store's URL, without the options of the store itself.
 
     Raises:
-        ValueError: it is no such URL.
+        ValueError: it is not the URL of a PostgreSQL store.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("postgresql", "postgres") or parts.fragment:
@@ -69,42 +69,43 @@ def parse_address(url: str, own_options: Mapping[str, object]) -> Address:
     try:
         parts.port  # noqa: B018  # reading it checks it
     except ValueError:
-        raise ValueError("the port in the store URL is not a number") from None  # it would show the password
-    theirs: list[tuple[str, str]] = []
+        raise ValueError("the port in the store URL is not a number") from None  # the cause shows the password
+    others: list[tuple[str, str]] = []
     schema = "apcore_a2a"
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name == "schema":
             schema = value
         elif name not in own_options:
-            theirs.append((name, value))
-    dsn = parts._replace(scheme="postgresql", query=urlencode(theirs, safe="/")).geturl()
+            others.append((name, value))
+    dsn = parts._replace(scheme="postgresql", query=urlencode(others, safe="/")).geturl()
     return Address(dsn, schema)
 
 
 class PlainConnection(Connection):
-    """A connection of a pool that needs nothing undone: it saves a round trip after each use."""
+    """A pooled connection that is not reset after each use, which saves a round trip: no use changes its settings."""
 
     def get_reset_query(self) -> str:
         return ""
 
 
 async def connect(address: Address, **settings: str) -> Connection:
-    """One connection, for one use."""
+    """Open one connection outside of the pools."""
     limits = {**LIMITS, "search_path": address.schema, **settings}
     return await asyncpg.connect(address.dsn, timeout=CONNECT_TIME, command_timeout=ANSWER_TIME, server_settings=limits)
 
 
 async def connect_for_migrations(address: Address) -> Connection:
-    """One connection without a limit for an answer: a step of the tables may take long, and the wait for one, too."""
+    """Open one connection without time limits for statements: a migration may take long, and the wait for one, too."""
     limits = {**LIMITS, "search_path": address.schema, "statement_timeout": "0", "lock_timeout": "0"}
     return await asyncpg.connect(address.dsn, timeout=CONNECT_TIME, server_settings=limits)
 
 
 async def connect_pool(address: Address, size: int) -> "asyncpg.Pool[asyncpg.Record]":
+    """Open a pool that connects when a connection is first needed."""
     limits = {**LIMITS, "search_path": address.schema}
     pool = asyncpg.create_pool(
         address.dsn,
-        min_size=0,  # or asyncpg would itself try to keep one, with a traceback in the log for each attempt
+        min_size=0,  # else asyncpg itself reconnects, and logs a traceback for each failed attempt
         max_size=size,
         timeout=CONNECT_TIME,
         command_timeout=ANSWER_TIME,
@@ -115,7 +116,7 @@ async def connect_pool(address: Address, size: int) -> "asyncpg.Pool[asyncpg.Rec
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection failed, not what was asked of it: the server may or may not have done it."""
+    """Return whether the connection failed, not the statement: the server may or may not have executed it."""
     if isinstance(error, _LOST):
         return True
     state = getattr(error, "sqlstate", None) or ""
@@ -123,12 +124,12 @@ def is_lost(error: BaseException) -> bool:
 
 
 def says_down(error: BaseException) -> bool:
-    """Whether the server itself says that it starts or shuts down: it serves nobody."""
+    """Return whether the server itself says that it starts or shuts down: it serves no client."""
     return isinstance(error, asyncpg.CannotConnectNowError)
 
 
 def why_not(error: BaseException, address: Address) -> StoreUnavailableError:
-    """Why the store cannot be opened, and what to do; no text of the server's, which may name users."""
+    """Return why the store cannot be opened, and what to do. Texts of the server are left out: they may name users."""
     where = address.shown
     match error:
         case StoreUnavailableError():
@@ -156,19 +157,19 @@ def why_not(error: BaseException, address: Address) -> StoreUnavailableError:
 
 
 class ServerCondition:
-    """Whether the database answers: for health, and for the log. It is said once a minute, and once when it is over."""
+    """Whether the database answers: for health checks and the log. A failure is logged once a minute, its end once."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._trouble = ""
         self._away_since: float | None = None
-        # When the server last said that it starts or shuts down, and serves nobody. An answer to somebody here does not
-        # change it: whoever waits for it to come back, as the lease does, still has to be given time.
+        # When the server last said that it starts or shuts down, and serves no client. A later answer does not reset
+        # it, because the renewal of the lease may still wait for the server.
         self.down_at = float("-inf")
         self._logged_at = float("-inf")
 
     def failed(self, error: BaseException) -> StoreUnavailableError:
-        """What to raise instead of an error of the connection's."""
+        """Note a failure. Return the error to raise instead."""
         now = time.monotonic()
         if says_down(error):
             self.down_at = now
@@ -186,6 +187,7 @@ class ServerCondition:
         return StoreUnavailableError()
 
     def succeeded(self) -> None:
+        """Note an answer of the server."""
         if self._trouble:
             logger.info("task store is available again", extra={"store": self._address.shown})
             self._trouble = ""
@@ -194,17 +196,19 @@ class ServerCondition:
 
     @property
     def away_for(self) -> float:
-        """For how many seconds the database has not answered; 0 while it does, if only to refuse."""
+        """Seconds for which the database has not answered; 0 while it answers, be it with errors."""
         if self._away_since is None:
             return 0.0
         return time.monotonic() - self._away_since
 
-    def tell(self) -> str:
+    @property
+    def trouble(self) -> str:
+        """What is wrong, without paths and addresses; empty if the database answers."""
         return self._trouble
 
 
 async def close_quietly(connection: Connection | None) -> None:
-    """Let go of a connection that may be broken."""
+    """Close a connection that may be broken. Never raises."""
     if connection is None or connection.is_closed():
         return
     try:
@@ -213,16 +217,13 @@ async def close_quietly(connection: Connection | None) -> None:
         connection.terminate()
 
 
-# ---- database -------------------------------------------------------------------------------------------------------
-# Connections for all that is not written in groups. Rule: nobody waits for an answer without a limit.
-
-READERS: Final = 3  # connections for what clients ask; with those of writer, listener and lease, a replica has six
+# ---- pools ----------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
 
 class Database:
-    """A few connections that take turns."""
+    """A pool of connections for all statements that are not written in groups."""
 
     def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", condition: ServerCondition) -> None:
         self._pool = pool
@@ -230,40 +231,41 @@ class Database:
 
     @property
     def down_at(self) -> float:
-        """When the server last said that it serves nobody, by the monotonic clock."""
+        """When the server last said that it serves no client, by the monotonic clock."""
         return self.condition.down_at
 
     async def ask(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Call `ask` with a connection; again if that connection turns out to be broken.
+        """Return the result of `ask` with a connection. It is called again if that connection was broken.
 
-        Any: what `ask` takes.
+        Any: the arguments of `ask`.
 
         Raises:
             StoreUnavailableError: the database does not answer in time.
         """
-        return await self._in_time(self._persist, ask, *arguments)
+        return await self._in_time(self._ask_repeatedly, ask, *arguments)
 
     async def ask_once(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """The same, for what does something else the second time: it is not asked again.
+        """Return the result of `ask` with a connection. It is never called again: it must not be executed twice.
 
-        Any: what `ask` takes.
+        Any: the arguments of `ask`.
 
         Raises:
-            StoreUnavailableError: the database does not answer in time, or the connection broke: it may have been done.
+            StoreUnavailableError: the database does not answer in time, or the connection broke. The statement may have
+                been executed.
         """
         return await self._in_time(self._ask_once, ask, *arguments)
 
     async def _in_time(self, attempt: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         try:
-            async with asyncio.timeout(ANSWER_TIME):  # for everything: a connection, the answer, another attempt
+            async with asyncio.timeout(ANSWER_TIME):  # for the connection, the answer and further attempts together
                 answer = await attempt(*arguments)
         except FAILURES as error:
             raise self.condition.failed(error) from error
         self.condition.succeeded()
         return answer
 
-    async def _persist(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """A server that was restarted has broken all connections; one that is not there is not asked again."""
+    async def _ask_repeatedly(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Ask again while connections are broken, as all are after a restart. An unreachable server is asked once."""
         for _ in range(self._pool.get_max_size()):
             try:
                 return await self._ask_once(ask, *arguments)
@@ -278,13 +280,14 @@ class Database:
         try:
             return await ask(connection, *arguments)
         except (TimeoutError, asyncio.CancelledError):
-            # To give it back, asyncpg would first have the server cancel what it was asked, and wait for that as long.
+            # Else asyncpg would have the server cancel the statement, and wait for that as long, before the release.
             connection.terminate()
             raise
         finally:
             await self._pool.release(connection)
 
     async def close(self) -> None:
+        """Close all connections, in bounded time."""
         try:
             async with asyncio.timeout(ANSWER_TIME):
                 await self._pool.close()

@@ -23,7 +23,7 @@ RECONNECT_PAUSE: Final = 1.0  # seconds between attempts to listen again
 WORDS_AT_ONCE: Final = 350  # task numbers in one notification: PostgreSQL limits the payload to 7,999 characters
 REQUEST: Final = "command"  # the payload for a replica request; other versions send it, too
 QUEUED: Final = "queued"  # the payload for a task that waits for any replica
-NOTIFY: Final = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS told (channel, payload)"
+NOTIFY: Final = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS wake_up (channel, payload)"
 
 
 class Notifications:

@@ -1,7 +1,9 @@
-"""What is read from the database: functions over a connection. Rule: every query names the owner.
+"""Reads of tasks, events, pages and usage: functions over a connection.
 
-A document may be older than its task (`statements.MAX_DOCUMENT`), or not be there until the task first rests: then it
-is made here from the events since, the first of which is the task as it was created.
+A stored document may be older than its task (`statements.MAX_DOCUMENT`), and it is missing until the task first rests.
+Then the document is rebuilt here from the events since. The first event is the task as it was created.
+
+Invariant: every query names the owner.
 """
 
 import asyncio
@@ -18,9 +20,9 @@ from apcore_a2a.storage.postgres.connection import Connection
 from apcore_a2a.storage.postgres.statements import FIND_KEY, to_bytes, to_text
 from apcore_a2a.storage.sql import CODES, STATES
 
-LARGE: Final = 256 * 1024  # bytes of events that are not read on the loop
+LARGE: Final = 256 * 1024  # bytes of events above which a task is rebuilt in a thread, not on the event loop
 _COLUMNS: Final = "number, owner, state, status_time, version, epoch, runner, memo, run, document, document_version"
-# The events since the document, where it is old, in the same statement: it sees one state of the database.
+# The events since an older document, in the same statement, so that both are of one state of the database.
 _EVENTS_SINCE: Final = """
     CASE WHEN document_version IS DISTINCT FROM version THEN (
         SELECT array_agg(body ORDER BY sequence) FROM event
@@ -37,7 +39,7 @@ _TASK_AT: Final = """
     ) AS events
     FROM task WHERE id = $1 AND owner = $2 AND version >= $3
 """
-# `total` is how much there is up to an event; the length of a body is known without reading it.
+# `total` is the size of the events up to one. PostgreSQL knows the length of a body without reading it.
 _EVENTS: Final = """
     SELECT body FROM task LEFT JOIN LATERAL (
         SELECT sequence, body FROM (
@@ -50,7 +52,7 @@ _EVENTS: Final = """
 
 
 async def _to_records(rows: Sequence[asyncpg.Record]) -> list[Record]:
-    """Rows of `LOAD` as the engine knows them; in a thread if there is much to rebuild."""
+    """Return rows of `LOAD` as records. They are made in a thread if there is much to rebuild."""
     size = sum(len(event) for row in rows for event in row["events"] or ())
     if size > LARGE:
         return await asyncio.to_thread(_make_records, rows)
@@ -81,6 +83,7 @@ def _document(row: asyncpg.Record) -> Document:
 
 
 async def find_key(connection: Connection, key: str, owner: str) -> str | None:
+    """Return the id of the task that this owner created with the key."""
     found = await connection.fetchval(FIND_KEY, to_bytes(owner), to_bytes(key))
     if found is None:
         return None
@@ -88,6 +91,7 @@ async def find_key(connection: Connection, key: str, owner: str) -> str | None:
 
 
 async def load(connection: Connection, task_id: str, owner: str) -> Record | None:
+    """Return one task of this owner, or of any owner for ALL_OWNERS."""
     if owner == ALL_OWNERS:
         row = await connection.fetchrow(_LOAD_ANY_OWNER, to_bytes(task_id))
     else:
@@ -99,21 +103,22 @@ async def load(connection: Connection, task_id: str, owner: str) -> Record | Non
 
 
 async def events(connection: Connection, task_id: str, owner: str, after: int, limit: int) -> Sequence[bytes] | None:
+    """Return the next events of a task, or None if this owner has no such task."""
     key = to_bytes(task_id), to_bytes(owner)
     rows = await connection.fetch(_EVENTS, *key, max(after, 0), limit, MAX_READ_BYTES)
     if not rows:
         return None
-    return [row["body"] for row in rows if row["body"] is not None]  # NULL: the task has none
+    return [row["body"] for row in rows if row["body"] is not None]  # NULL: there are no further events
 
 
 async def task_at(connection: Connection, task_id: str, owner: str, version: int) -> Document | None:
-    """The task as it was after one of its events."""
+    """Return the task as it was after one of its events."""
     row = await connection.fetchrow(_TASK_AT, to_bytes(task_id), to_bytes(owner), version)
     if row is None:
         return None
     if row["version"] == row["document_version"] == version:
         return Document(row["document"])
-    body = row["document"] if row["is_older"] else None  # not one of a later time
+    body = row["document"] if row["is_older"] else None  # a later document is of no use
     events = row["events"] or []
     if sum(map(len, events)) > LARGE:
         return await asyncio.to_thread(sql.rebuild_document, body, events)
@@ -121,10 +126,10 @@ async def task_at(connection: Connection, task_id: str, owner: str, version: int
 
 
 async def page(connection: Connection, query: Query, tokens: PageTokens) -> Page:
-    """One page of an owner's tasks, and how many there are.
+    """Return one page of an owner's tasks, and their total number.
 
     Raises:
-        InvalidParamsError: the cursor is not one of ours.
+        InvalidParamsError: the cursor was not issued to this owner.
     """
     start = tokens.parse(query)
     matching, parameters = _conditions(query)
@@ -143,14 +148,14 @@ async def page(connection: Connection, query: Query, tokens: PageTokens) -> Page
             f" ORDER BY {order} LIMIT ${limit}",
             *parameters,
             *position,
-            query.limit + 1,  # one more: if it is there, there is a next page
+            query.limit + 1,  # one more than shown: if it exists, there is a next page
         )
         records, last = await _read_page(connection, rows, query)
     return Page(records, tokens.seal(last, query.owner), total)
 
 
 async def _read_page(connection: Connection, rows: list[Any], query: Query) -> tuple[list[Record], Cursor | None]:
-    """The tasks that fit on a page, and where it ends if there is a next one."""
+    """Return the tasks that fit on a page, and the position of the last one if there is a next page."""
     room = PageRoom(query)
     shown: list[asyncpg.Record] = []
     for row in rows:
@@ -172,14 +177,14 @@ async def _read_page(connection: Connection, rows: list[Any], query: Query) -> t
 
 
 def _owned(query: Query) -> str:
-    """Whose tasks, as SQL over the first parameter, which is the owner."""
+    """Return the condition on the owner, which is the first parameter."""
     if query.owner == ALL_OWNERS:
         return "$1::bytea IS NOT NULL"
     return "owner = $1"
 
 
 def _conditions(query: Query) -> tuple[str, list[object]]:
-    """What a task must be to match, as SQL, and its parameters. No text of a client is ever part of the SQL."""
+    """Return the conditions of a query as SQL, and their parameters. The SQL contains no text of a client."""
     conditions = [_owned(query)]
     parameters: list[object] = [to_bytes(query.owner)]
     if query.context_id:
@@ -195,7 +200,7 @@ def _conditions(query: Query) -> tuple[str, list[object]]:
 
 
 def _below_cursor(cursor: Cursor | None, used: int) -> tuple[str, tuple[object, ...]]:
-    """The condition that leaves out the earlier pages, and its parameters; `used` are taken already."""
+    """Return the condition that excludes earlier pages, and its parameters. `used` counts the parameters before."""
     if cursor is None:
         return "TRUE", ()
     if cursor.by_creation:
@@ -204,14 +209,13 @@ def _below_cursor(cursor: Cursor | None, used: int) -> tuple[str, tuple[object, 
 
 
 # ---- usage ----------------------------------------------------------------------------------------------------------
-# How much is kept in the database, of whom. Rule: nothing is counted when it is written, so no writer waits for that.
+# How much the database keeps for a quota key. Invariant: nothing is counted by a write, so no writer waits for a count.
 #
-# A row that says how much an owner has would be changed by every write of that owner, one after the other, whichever
-# replica it comes from. So tasks are counted when somebody wants to know: their rows, and of a task that is larger than
-# its document (`statements.MAX_DOCUMENT`) or still runs, the events since. The length of what is long is known without
-# reading it.
+# A row with the usage of an owner would be updated by every write of that owner, one after the other, from whichever
+# replica. So tasks are counted on request: their rows and documents, and the events since the document of a task that
+# is larger (`statements.MAX_DOCUMENT`) or still runs. PostgreSQL knows the length of long values without reading them.
 
-SAMPLE: Final = 4_000  # pages that are looked at when all tasks are counted: 32 MB
+SAMPLE: Final = 4_000  # pages that are read to estimate the usage of all tasks: 32 MB
 
 _COUNT: Final = """
     SELECT count(*) AS tasks, coalesce(sum(
@@ -222,19 +226,20 @@ _COUNT: Final = """
         ) END
     ), 0)::bigint AS bytes FROM task
 """
-# The tenants of a quota key lie after it in the index, and nothing else does.
-_OF_ACCOUNT: Final = f"{_COUNT} WHERE owner = $1 OR (owner >= $1 || '\\x0a'::bytea AND owner < $1 || '\\x0b'::bytea)"
+# In the index the owners with a tenant follow their quota key, and no other owner comes between.
+_OF_QUOTA_KEY: Final = f"{_COUNT} WHERE owner = $1 OR (owner >= $1 || '\\x0a'::bytea AND owner < $1 || '\\x0b'::bytea)"
 _PAGES: Final = "SELECT pg_relation_size('task') / current_setting('block_size')::bigint"
 
 
-async def of_quota_key(connection: Connection, quota_key: str) -> Usage:
-    row = await connection.fetchrow(_OF_ACCOUNT, to_bytes(quota_key))
+async def usage_of_quota_key(connection: Connection, quota_key: str) -> Usage:
+    """Return the usage of a quota key under all its tenants."""
+    row = await connection.fetchrow(_OF_QUOTA_KEY, to_bytes(quota_key))
     assert row is not None  # a count is always one row
     return Usage(row["tasks"], row["bytes"])
 
 
-async def of_everybody(connection: Connection) -> Usage:
-    """All tasks; of many, an estimate from a sample of the pages."""
+async def total_usage(connection: Connection) -> Usage:
+    """Return the usage of all tasks. If there are many, it is an estimate from a sample of the pages."""
     pages = int(await connection.fetchval(_PAGES))
     if pages <= SAMPLE:
         row = await connection.fetchrow(_COUNT)

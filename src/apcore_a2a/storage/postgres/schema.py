@@ -1,7 +1,7 @@
-"""The tables and the steps that led to them.
+"""The tables, and the migrations that create them.
 
-Rule: steps are taken whole, by one replica at a time. A replica of the version before must be able to go on beside a
-new one, so a step only adds; what it takes away, it takes from tables that nobody has read for a version (`OLDEST`).
+Invariant: a migration is applied as a whole or not at all, by one replica at a time. A replica of the previous version
+works beside a new one. So a migration only adds, and removes only what the previous version no longer reads (`OLDEST`).
 """
 
 import re
@@ -14,17 +14,18 @@ from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.storage.cursor import KEY_SIZE
 from apcore_a2a.storage.postgres.connection import Connection
 
-LOCK: Final = 0x41324154  # "A2AT": whoever takes a step holds this advisory lock
+LOCK: Final = 0x41324154  # "A2AT": the advisory lock that a replica holds while it migrates
 
-# Two shapes follow from how PostgreSQL stores a row. An UPDATE writes the row anew, but not what is so large that it
-# lies elsewhere (TOAST); so memo, run and document can stay in it. And an update that changes nothing that is indexed,
-# as most events do, touches no index if there is room on the page: that is what `fillfactor` leaves.
+# Two design choices follow from how PostgreSQL stores a row. An UPDATE writes the whole row again, except values that
+# are so large that they are stored apart (TOAST). So memo, run and document can stay in the row. And an update that
+# changes no indexed column, as most events do, touches no index if the page has room. `fillfactor` leaves that room.
 #
-# Two rules are triggers, so that no statement can forget them: what belongs to a task goes with it, and an event is
-# owed to the webhooks of its task. A statement sees the webhooks that were there when it began; a trigger those that
-# are there when it is called, also one that was saved while the statement waited for the row.
+# Two rules are triggers, so that no statement can omit them: the removal of a task removes its events and webhooks, and
+# an event is due to the webhooks of its task. A statement sees the webhooks of the time when it began. A trigger also
+# sees one that was saved while the statement waited for the row.
 #
-# A step, once released, is never changed: databases have taken it. A change of the tables is a new step at the end.
+# A released migration never changes, because databases have applied it. A change of the tables is a new migration at
+# the end.
 MIGRATIONS: Final = (
     """
     CREATE TABLE task (
@@ -113,31 +114,35 @@ MIGRATIONS: Final = (
     CREATE TABLE about (version integer NOT NULL, oldest integer NOT NULL, page_key bytea NOT NULL);
     """,
 )
-OLDEST: Final = 1  # the version whose replicas can go on beside these tables
+OLDEST: Final = 1  # the oldest version whose replicas work with these tables
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 def check_name(schema: str) -> str:
-    """The name of a schema that can stand in a statement as it is."""
+    """Return a schema name that needs no quoting in a statement.
+
+    Raises:
+        ValueError: the name has other characters.
+    """
     if not _NAME.fullmatch(schema):
         raise ValueError(f"schema must be lower-case letters, digits and underscores, not {schema!r}")
     return schema
 
 
 async def prepare(connection: Connection, schema: str) -> bytes:
-    """Make the tables, or bring them up to date; answers the key of page tokens.
+    """Create or migrate the tables. Return the key of page tokens.
 
     Raises:
-        StoreUnavailableError: they are too new for this version of the package.
+        StoreUnavailableError: the tables are too new for this version of the package.
     """
     found = await _read_about(connection, schema)
-    # Asked first without the lock: whoever may not make tables can use those that are there.
+    # Checked first without the lock: a user without the right to create tables can use existing ones.
     if found is None or found["version"] < len(MIGRATIONS):
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
             await _migrate(connection, schema)
         found = await _read_about(connection, schema)
-        assert found is not None  # it has just been written
+        assert found is not None  # `_migrate` has just written it
     if found["oldest"] > len(MIGRATIONS):
         raise StoreUnavailableError(
             f"The task store has schema {found['version']}, made by a newer apcore-a2a; "
@@ -147,7 +152,7 @@ async def prepare(connection: Connection, schema: str) -> bytes:
 
 
 async def _read_about(connection: Connection, schema: str) -> asyncpg.Record | None:
-    # Not to_regclass, which remembers that something was not there.
+    # Not to_regclass, which caches that a table is missing.
     known = "SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = 'about'"
     if await connection.fetchval(known, schema) is None:
         return None
@@ -155,15 +160,15 @@ async def _read_about(connection: Connection, schema: str) -> asyncpg.Record | N
 
 
 async def _migrate(connection: Connection, schema: str) -> None:
-    found = await _read_about(connection, schema)  # again: another replica may have been quicker
+    found = await _read_about(connection, schema)  # again: another replica may have migrated meanwhile
     version = 0 if found is None else int(found["version"])
     if version >= len(MIGRATIONS):
         return
-    is_there = "SELECT 1 FROM pg_namespace WHERE nspname = $1"
-    if found is None and await connection.fetchval(is_there, schema) is None:
+    find_schema = "SELECT 1 FROM pg_namespace WHERE nspname = $1"
+    if found is None and await connection.fetchval(find_schema, schema) is None:
         await connection.execute(f"CREATE SCHEMA {schema}")
-    for step in MIGRATIONS[version:]:
-        await connection.execute(step)
+    for migration in MIGRATIONS[version:]:
+        await connection.execute(migration)
     if found is None:
         key = secrets.token_bytes(KEY_SIZE)
         await connection.execute("INSERT INTO about VALUES ($1, $2, $3)", len(MIGRATIONS), OLDEST, key)

@@ -1,7 +1,7 @@
-"""What is written, as one statement for any number of tasks.
+"""Writes of any number of tasks as one SQL statement.
 
-Rule: a write is refused, alone and without a trace, when its version or epoch is stale, when the task has ended, when
-another replica runs it, or when it is not its owner's. Every write costs the size of its events.
+Invariant: a write is rejected, alone and without effect, if its version or epoch is stale, if the task has ended, if
+another replica runs it, or if it belongs to another owner. The cost of a write is the size of its events.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from apcore_a2a.protocol.model import TaskState, encode
 from apcore_a2a.storage.contract import Change, Webhook
 from apcore_a2a.storage.sql import CODES
 
-MAX_DOCUMENT: Final = 64 * 1024  # a larger document is not written again: readers rebuild it from the events
+MAX_DOCUMENT: Final = 64 * 1024  # bytes of a document; larger ones are not stored: readers rebuild them from the events
 _RUNNING: Final = frozenset({TaskState.SUBMITTED, TaskState.WORKING})
 
-# `given` has a row for each write, `logs` one for each event. A new task whose id or key is in use is not created; an
-# old one that does not match is not updated; neither is in `done`, and only what is gets its events.
-# `id = ANY` is there for the planner: with it the tasks are always found by their index, however they are joined then.
-# A task that is left to any replica is watched by this one, whose client waits for it.
-# A NULL for memo or run is "as it was": a memo may be large, and is not sent again with each event.
+# `given` has a row for each write, `logs` one for each event. A new task whose id or key is in use is not created. An
+# existing task that does not match is not updated. Neither is in `done`, and only tasks in `done` get their events.
+# `id = ANY` is for the planner: with it the tasks are always found by their index, however they are joined then.
+# A task that any replica may run is followed by this one, whose client waits for it.
+# A NULL for memo or run means unchanged: a memo may be large, and is not sent again with each event.
 WRITE: Final = """
     WITH given AS (
         SELECT * FROM unnest(
@@ -81,19 +81,19 @@ WRITE: Final = """
     SELECT place, number, watchers FROM done
 """
 
-# After a broken connection: whether a write that is refused now was made before. Its last event tells it from others.
+# After a broken connection: whether a write that is rejected now was committed before. Its last event identifies it.
 FIND_WRITTEN: Final = """
     SELECT task.epoch, event.body FROM task LEFT JOIN event ON event.task = number AND sequence = $3
     WHERE id = $1 AND owner = $2
 """
 FIND_KEY: Final = "SELECT id FROM task WHERE owner = $1 AND key = $2"
-# Whether a webhook of the task still waits for an event: then the task stays, though it has ended; for twice its time,
-# should nobody deliver any more.
+# Whether a webhook of the task still waits for an event. Then the ended task is kept, for twice the TTL at most, in
+# case no process delivers any more.
 _OWES: Final = """(webhooks > 0 AND EXISTS (
     SELECT 1 FROM webhook WHERE webhook.task = number AND NOT failed AND delivered < latest
 ))"""
-# SKIP LOCKED: what another replica is removing is not waited for. An array and a scalar, not joins: so the rows are
-# found by their indexes, whatever the planner may not do (`writer.PLANNING`), and those that stay are not looked at.
+# SKIP LOCKED: tasks that another replica is removing are left to it. An array and a scalar, not joins: so the rows are
+# found by their indexes, whatever the planner may not do (`writer.PLANNING`), and tasks that stay are not read.
 REMOVE_EXPIRED: Final = f"""
     WITH clock AS (SELECT coalesce($1::double precision, extract(epoch FROM clock_timestamp())::float) AS now)
     DELETE FROM task WHERE number = ANY(ARRAY(
@@ -112,16 +112,17 @@ REMOVE_OLDEST: Final = f"""
 
 
 def to_bytes(text: str) -> bytes:
-    """A text of anybody's as it is stored."""
+    """Return a text of a client as it is stored. JSON may contain lone surrogates."""
     return text.encode(errors="surrogatepass")
 
 
 def to_text(stored: bytes) -> str:
+    """Return a text that was stored by `to_bytes`."""
     return stored.decode(errors="surrogatepass")
 
 
 class Write(Struct, kw_only=True, gc=False):
-    """One or more changes of one task as they were when they were handed over: the live task moves on."""
+    """One or more changes of one task, copied when they were submitted, because the live task moves on."""
 
     is_new: bool
     id: bytes
@@ -139,7 +140,7 @@ class Write(Struct, kw_only=True, gc=False):
     document: bytes | None
     webhook: Webhook | None
     events: list[bytes]
-    futures: "list[asyncio.Future[Any]]"  # Any: a creation is answered with the id of an earlier task, or None
+    futures: "list[asyncio.Future[Any]]"  # Any: the result of a creation is the id of an earlier task, or None
 
     @property
     def is_end(self) -> bool:
@@ -150,20 +151,21 @@ class Write(Struct, kw_only=True, gc=False):
         return self.state in AT_REST
 
     def runner(self, replica: str) -> str | None:
-        """Who has to go on with the task after this write; "" is any replica with room."""
+        """Return the runner of the task after this write: this replica, "" for any replica with room, or None."""
         if self.state not in _RUNNING and not self.run:
             return None
         if self.hand_on:
             return ""
         return replica
 
-    def takes(self, later: "Write") -> bool:
-        """Whether a later write goes on exactly where this one ends, so that both can be one."""
+    def can_merge(self, later: "Write") -> bool:
+        """Return whether a later write starts exactly where this one ends, so that both can be one."""
         if self.is_new or later.is_new or self.is_end or later.expected != self.version:
             return False
         return later.owner == self.owner and later.epoch == self.epoch
 
-    def add(self, later: "Write") -> None:
+    def merge(self, later: "Write") -> None:
+        """Add a later write for which `can_merge` is true."""
         self.state = later.state
         self.status_time = later.status_time
         self.version = later.version
@@ -176,7 +178,7 @@ class Write(Struct, kw_only=True, gc=False):
 
 
 def make_write(change: Change, future: "asyncio.Future[Any]", *, is_new: bool, key: str = "") -> Write:
-    """What of a change will be written."""
+    """Return the write of a change."""
     task = change.task
     document = None
     if change.document is not None and len(change.document.body) <= MAX_DOCUMENT:
@@ -202,15 +204,15 @@ def make_write(change: Change, future: "asyncio.Future[Any]", *, is_new: bool, k
     )
 
 
-class Known(Struct, gc=False):
-    """What this replica wrote last of a running task, so that it is not sent again."""
+class LastWritten(Struct, gc=False):
+    """The memo and run that this replica wrote last for a running task, so that they are not sent again."""
 
     memo: bytes
     run: bytes
 
 
-def arguments(writes: Sequence[Write], known: dict[bytes, Known], replica: str, now: float | None) -> list[Any]:
-    """The parameters of `WRITE`. Any: a list for each column, and two values."""
+def arguments(writes: Sequence[Write], known: dict[bytes, LastWritten], replica: str, now: float | None) -> list[Any]:
+    """Return the parameters of `WRITE`. Any: a list for each column, and two values."""
     columns: list[list[Any]] = [[] for _ in range(18)]
     for place, write in enumerate(writes, 1):
         memo: bytes | None = write.memo
@@ -245,7 +247,7 @@ def arguments(writes: Sequence[Write], known: dict[bytes, Known], replica: str, 
 
 
 def _webhook_columns(writes: Sequence[Write]) -> list[list[Any]]:
-    """Any: a list for each column of the webhooks that come with new tasks; most have none."""
+    """Return the columns of the webhooks of new tasks, most of which have none. Any: the values of one column each."""
     columns: list[list[Any]] = [[], [], [], []]
     for place, write in enumerate(writes, 1):
         if write.webhook is not None:

@@ -1,7 +1,7 @@
-"""The store itself: hands each write to the writer, and each read to a connection of a small pool.
+"""The PostgreSQL store: passes each write to the writer, and each read to a connection of a small pool.
 
-The parts: `schema` the tables, `statements` and `writer` what is written, `reads` what is read, `replicas` what several
-processes need, `connecting` the connections and their errors; the package tells how they fit.
+The docstring of the package explains the design: `schema` has the tables, `statements` and `writer` the writes, `reads`
+the reads, `replicas` and `notifications` what several processes need, `connection` the connections and their errors.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from apcore_a2a.storage.sql import DEFAULT_TTL, ReadOption, read_options
 
 logger = logging.getLogger(__name__)
 
-ORPHANS_AT_ONCE: Final = 100  # the others are for the other replicas, or for the next look
-AWAY: Final = 1.0  # seconds without the database after which new tasks are refused at once
+ORPHANS_AT_ONCE: Final = 100  # the others are left to other replicas, or to the next claim
+AWAY: Final = 1.0  # seconds without the database after which new tasks are rejected at once
 
-# How each option of a store URL is read from its text.
+# How the text of each option in a store URL is read.
 _OPTIONS: Final[dict[str, ReadOption]] = {"ttl": float, "max_tasks": int, "lease": float}
 
 
 class PostgresStore:
     """Keeps tasks and their events in a PostgreSQL database, for any number of processes at once.
 
-    Finished tasks are kept for `ttl` seconds, at most `max_tasks` in all. A process that does not renew its `lease` (in
-    seconds) is taken for dead, and its tasks are taken over by the others.
+    Ended tasks are kept for `ttl` seconds, at most `max_tasks` tasks in all. A process that does not renew its `lease`
+    (in seconds) is declared dead, and the others take over its tasks.
 
     Example:
         >>> from apcore_a2a.storage.postgres.store import PostgresStore
@@ -69,7 +69,9 @@ class PostgresStore:
 
     @classmethod
     def from_url(cls, url: str) -> "PostgresStore":
-        """`postgresql://user:password@host/database`; options of ours (`schema`, `ttl`, …) and asyncpg's as `?name=…`.
+        """Return the store of a URL: `postgresql://user:password@host/database`.
+
+        Options follow as `?name=value`: those of the constructor, `schema`, and those of asyncpg.
 
         Example:
             >>> PostgresStore.from_url("postgresql://agent@db.internal/agents?ttl=86400&sslmode=require").durable
@@ -79,10 +81,10 @@ class PostgresStore:
         return cls(url, **read_options(given, _OPTIONS))
 
     async def open(self) -> None:
-        """Connect, and make the tables or bring them up to date.
+        """Connect, and create or migrate the tables.
 
         Raises:
-            StoreUnavailableError: it cannot be used; the text says why, and what to do.
+            StoreUnavailableError: the database cannot be used. The text says why, and what to do.
         """
         try:
             self._opened = await open_parts(self.address, self.retention)
@@ -93,7 +95,7 @@ class PostgresStore:
             raise why_not(error, self.address) from error
 
     async def close(self) -> None:
-        """Write what is still to be written, and let go of the connections."""
+        """Finish queued writes, leave the other replicas, and close the connections."""
         opened = self._opened
         if opened is None:
             return
@@ -102,13 +104,13 @@ class PostgresStore:
         try:
             await self.replicas.lease.leave()
         except StoreUnavailableError:
-            logger.warning("the other replicas were not told: they take over when the lease is over")
+            logger.warning("could not tell the other replicas: they take over when the lease expires")
         await opened.close()
         self._opened = None
 
     @property
     def database(self) -> Database:
-        """The connections, while it is open."""
+        """The pool for reads, while the store is open."""
         return self.parts.database
 
     @property
@@ -123,16 +125,16 @@ class PostgresStore:
         return self._opened
 
     async def check(self) -> None:
-        await self.database.ask(_ask_nothing)
+        await self.database.ask(_ping)
 
     def trouble(self) -> str:
         if self._opened is None:
             return "the task store is not open"
-        return self._opened.condition.tell()
+        return self._opened.condition.trouble
 
     async def create(self, change: Change, *, key: str = "") -> str | None:
         parts = self.parts
-        # What runs waits for the database to come back; what is new need not.
+        # Running tasks wait until the database is back. New ones are rejected, because their senders can retry.
         if parts.condition.away_for > AWAY:
             raise StoreUnavailableError
         future: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
@@ -153,7 +155,7 @@ class PostgresStore:
         is_removed = await parts.database.ask(_remove, task_id, owner)
         parts.writer.forget(to_bytes(task_id))
         if is_removed:
-            parts.writer.removed()
+            parts.writer.note_removal()
         return is_removed
 
     async def orphans(self) -> list[Record]:
@@ -171,11 +173,11 @@ class PostgresStore:
 
     async def usage(self, quota_key: str) -> Usage:
         if quota_key == ALL_OWNERS:
-            return await self.database.ask(reads.of_everybody)
-        return await self.database.ask(reads.of_quota_key, quota_key)
+            return await self.database.ask(reads.total_usage)
+        return await self.database.ask(reads.usage_of_quota_key, quota_key)
 
 
-async def _ask_nothing(connection: Connection) -> None:
+async def _ping(connection: Connection) -> None:
     await connection.fetchval("SELECT 1")
 
 

@@ -1,8 +1,8 @@
-"""Webhooks in the database: cursors on the events of their tasks, claimed by one replica at a time.
+"""Webhooks in the database: cursors on the events of their tasks, each claimed by one replica at a time.
 
-Rule: an event that is stored while a webhook is there is owed to it, in the transaction of the event (a trigger sees to
-that, see `schema`). Times are the server's. An owner sees the webhooks of their own tasks; only delivery, which acts
-for all of them, asks without one.
+Invariant: an event that is stored while its task has a webhook is due to that webhook, from the same transaction (by a
+trigger, see `schema`). Times are the server's. Every query names the owner, except those of the delivery, which acts
+for all owners.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _COLUMNS: Final = "config, a2a_version, delivered, latest, attempts, failed, rea
 _WAITING: Final = "NOT failed AND delivered < latest"
 _NOW: Final = "coalesce($1, extract(epoch FROM clock_timestamp()))"
 
-# Locked, so that no event comes between what is read here and what is written.
+# Locked, so that no event is stored between this read and the write that follows.
 _FIND_TASK: Final = "SELECT number, state, version FROM task WHERE id = $1 AND owner = $2 FOR UPDATE"
 _RENEW: Final = f"""
     UPDATE webhook SET config = $3, a2a_version = $4, due = 0, claim = claim + 1,
@@ -75,7 +75,7 @@ _BACKLOG: Final = f"""
 
 
 class PostgresWebhooks:
-    """The webhooks of the tasks in a store's database: a `WebhookStore`."""
+    """The webhooks of the tasks in a database: a `WebhookStore`."""
 
     def __init__(self, store: OpenStore) -> None:
         self._store = store
@@ -90,7 +90,7 @@ class PostgresWebhooks:
         rows = await self._fetch(_OF_TASK, to_bytes(task_id), to_bytes(owner))
         if not rows:
             return None
-        return [_to_webhook(row) for row in rows if row["config"] is not None]  # NULL: the task has none
+        return [_to_webhook(row) for row in rows if row["config"] is not None]  # NULL: the task has no webhook
 
     async def remove(self, task_id: str, owner: str, config_id: str) -> bool:
         return bool(await self._fetch(_REMOVE, to_bytes(task_id), to_bytes(owner), to_bytes(config_id)))
@@ -105,9 +105,9 @@ class PostgresWebhooks:
 
     async def settle(self, claim: Claim, report: DeliveryReport) -> bool:
         config = claim.webhook.config
-        what = (report.delivered, report.attempts, report.failed, report.reason, report.pause)
-        which = (to_bytes(config.task_id), to_bytes(claim.owner), to_bytes(config.id), claim.number)
-        return bool(await self._fetch(_SETTLE, self._now(), *what, *which))
+        values = (report.delivered, report.attempts, report.failed, report.reason, report.pause)
+        key = (to_bytes(config.task_id), to_bytes(claim.owner), to_bytes(config.id), claim.number)
+        return bool(await self._fetch(_SETTLE, self._now(), *values, *key))
 
     async def task_at(self, task_id: str, owner: str, version: int) -> Document | None:
         return await self._store.parts.database.ask(reads.task_at, task_id, owner, version)
@@ -117,7 +117,7 @@ class PostgresWebhooks:
         return Backlog(webhooks=row["waiting"], events=row["events"], failed=row["failed"], oldest=row["oldest"])
 
     def _now(self) -> float | None:
-        """None: the server's own time."""
+        """Return the time of the test's clock, or None for the server's."""
         return self._store.parts.retention.now()
 
     async def _fetch(self, statement: str, *values: object) -> list[asyncpg.Record]:
@@ -135,18 +135,18 @@ async def _save(connection: Connection, webhook: Webhook, owner: str, now: float
         if task is None:
             return None
         number = task["number"]
-        what = (to_bytes(config.id), encode(config), webhook.a2a_version)
-        row = await connection.fetchrow(_RENEW, number, *what)
+        values = (to_bytes(config.id), encode(config), webhook.a2a_version)
+        row = await connection.fetchrow(_RENEW, number, *values)
         if row is None:
             others = await connection.fetchval("SELECT count(*) FROM webhook WHERE task = $1", number)
             if others >= MAX_WEBHOOKS:
                 raise InvalidParamsError(f"A task has {MAX_WEBHOOKS} webhooks at most; delete one first")
             version = task["version"]
             delivered = version - 1 if STATES[task["state"]] in AT_REST else version
-            row = await connection.fetchrow(_ADD, now, number, *what, delivered, version)
-            # The row of the task changes with it: a write that waits for it sees that there is a webhook.
+            row = await connection.fetchrow(_ADD, now, number, *values, delivered, version)
+            # The row of the task changes, too, so that a write that waits for the row sees the webhook.
             await connection.execute("UPDATE task SET webhooks = webhooks + 1 WHERE number = $1", number)
-        assert row is not None  # it was written just now
+        assert row is not None  # it has just been written
         return _to_webhook(row)
 
 

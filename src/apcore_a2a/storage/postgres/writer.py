@@ -1,7 +1,7 @@
-"""One connection that writes for the whole replica: all that waits in one statement, one group after the other.
+"""The writer of a replica: one connection, on which one statement after the other writes all queued writes.
 
-Rule: a write is answered after its commit. What is wrong with one write fails no other; a connection that breaks fails
-none, if there is a new one in time.
+Invariant: a write is answered after its commit. A rejected write fails alone. A broken connection fails no write if a
+new connection is open in time.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from apcore_a2a.storage.postgres.statements import (
     REMOVE_EXPIRED,
     REMOVE_OLDEST,
     WRITE,
-    Known,
+    LastWritten,
     Write,
     arguments,
     to_text,
@@ -38,18 +38,18 @@ from apcore_a2a.storage.postgres.statements import (
 
 logger = logging.getLogger(__name__)
 
-MAX_BATCH: Final = 512  # writes in one statement: bounds how long the first waits for the last
+MAX_BATCH: Final = 512  # writes in one statement, because the first waits for the last
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
-MAX_WAITING: Final = 20_000  # writes in the queue: beyond it the database does not keep up
-PATIENCE: Final = 20.0  # seconds for which writes wait for a new connection when one breaks: longer than a lease
-PATIENCE_WHILE_DOWN: Final = 120.0  # the same while the server says that it starts: after a crash that takes its time
-PATIENCE_FOR_NEW: Final = 5.0  # the same for new tasks, whose senders can try again
-PAUSES: Final = (0.0, 0.05, 0.2, 0.5, 1.0)  # between attempts at that; the last one repeats
-SWEEP_INTERVAL: Final = 10.0  # seconds between looks for expired tasks
-MAX_SWEPT: Final = 100  # expired tasks removed in one look, with all their events: nothing is written meanwhile
-SWEEP_PAUSE: Final = 0.1  # seconds between looks while there are more
-# The plan is made once, when the tables may be empty; it must be the right one for a million tasks, too: found by
-# index, joined by hash. A nested loop looks at every pair of a group, which for 256 writes was most of the statement.
+MAX_WAITING: Final = 20_000  # writes in the queue; beyond it the database does not keep up
+PATIENCE: Final = 20.0  # seconds for which writes wait for a new connection: longer than a lease
+PATIENCE_WHILE_DOWN: Final = 120.0  # the same while the server says that it starts: a start after a crash takes long
+PATIENCE_FOR_NEW: Final = 5.0  # the same for new tasks, whose senders can retry
+PAUSES: Final = (0.0, 0.05, 0.2, 0.5, 1.0)  # seconds between attempts to connect; the last one repeats
+SWEEP_INTERVAL: Final = 10.0  # seconds between removals of expired tasks
+MAX_SWEPT: Final = 100  # expired tasks removed at once, with all their events, because writes wait meanwhile
+SWEEP_PAUSE: Final = 0.1  # seconds between removals while there are more
+# The plan is made once, perhaps for empty tables, and must also be right for a million tasks: found by index, joined by
+# hash. A nested loop compares every pair of a group, which for 256 writes took most of the statement's time.
 PLANNING: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -60,11 +60,11 @@ PLANNING: Final = {
 ALL_REPLICAS: Final = ""  # as the name of a replica
 
 Wake = Callable[[dict[str, list[int]]], None]
-"""Called after a commit: which tasks were written, by their numbers, for each replica that watches them."""
+"""Called after a commit with the numbers of the written tasks, for each replica that follows them."""
 
 
 class RetentionRule:
-    """How long ended tasks are kept, and how many tasks there may be. `clock` is for tests: None is the server's."""
+    """How long ended tasks are kept, and how many tasks there may be. `clock` is for tests, None is the server's."""
 
     def __init__(self, *, ttl: float, max_tasks: int | None, clock: Callable[[], float] | None) -> None:
         self.ttl = ttl
@@ -72,39 +72,42 @@ class RetentionRule:
         self.clock = clock
 
     def now(self) -> float | None:
-        """The time of an end; None for the server's own."""
+        """Return the time by the test's clock, or None for the server's."""
         if self.clock is None:
             return None
         return self.clock()
 
 
 class PostgresWriter:
-    """Writes what is submitted, in its order."""
+    """Writes submitted changes in their order, and removes expired tasks."""
 
     def __init__(self, address: Address, condition: ServerCondition, retention: RetentionRule, *, wake: Wake) -> None:
-        self.replica = ""  # the name under which tasks are run here
+        self.replica = ""  # the present name of this replica
         self._address = address
         self._condition = condition
         self._retention = retention
         self._wake_watchers = wake
         self._queue: deque[Write] = deque()
-        self._known: dict[bytes, Known] = {}
+        self._last_written: dict[bytes, LastWritten] = {}
         self._arrived = asyncio.Event()
         self._closed = False
         self._connection: Connection | None = None
-        self._old_backend: int | None = None  # of a connection that broke, which may still have something to do
-        self._count: int | None = None  # of all tasks; None: not counted yet
+        self._old_backend: int | None = (
+            None  # the server process of a broken connection, which may still execute a statement
+        )
+        self._count: int | None = None  # of all tasks; None if they are to be counted
         self._next_sweep = float("-inf")
-        self._sweep_limit = MAX_SWEPT  # fewer when those have so many events that it takes too long
-        self._has_expired = False  # whether there may be more that have expired
+        self._sweep_limit = MAX_SWEPT  # halved while a removal takes too long, because tasks have many events
+        self._has_expired = False  # whether more tasks may have expired
         self._work: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
+        """Connect, and start to write."""
         self._connection = await self._connect()
         self._work = asyncio.get_running_loop().create_task(self._run(), name="postgres writer")
 
     async def close(self) -> None:
-        """Return when all that was submitted is written, or has failed."""
+        """Stop when all submitted writes are committed, or have failed."""
         self._closed = True
         self._arrived.set()
         if self._work is not None:
@@ -113,10 +116,10 @@ class PostgresWriter:
         await close_quietly(self._connection)
 
     def submit(self, write: Write) -> None:
-        """Have it written with the next group; its future is done after the commit.
+        """Queue a write for the next group. Its futures are done after the commit.
 
         Raises:
-            StoreUnavailableError: it is closed, or too much waits already.
+            StoreUnavailableError: the writer is closed, or its queue is full.
         """
         if self._closed:
             raise StoreUnavailableError("The task store is closed")
@@ -126,11 +129,11 @@ class PostgresWriter:
         self._arrived.set()
 
     def forget(self, task_id: bytes) -> None:
-        """Another replica may have written the task since."""
-        self._known.pop(task_id, None)
+        """Forget what was last written for a task, because another replica may write it."""
+        self._last_written.pop(task_id, None)
 
-    def removed(self) -> None:
-        """One task fewer."""
+    def note_removal(self) -> None:
+        """Count one task less."""
         if self._count is not None:
             self._count -= 1
 
@@ -142,31 +145,33 @@ class PostgresWriter:
                 async with asyncio.timeout(SWEEP_PAUSE if self._has_expired else SWEEP_INTERVAL):
                     await self._arrived.wait()
             except TimeoutError:
-                logger.debug("nothing to write")
+                logger.debug("no writes are queued")
             self._arrived.clear()
             try:
                 await self._sweep_if_due()
                 while self._queue:
                     await self._write_all(self._next_batch())
-                    await asyncio.sleep(0)  # what these writes were waited for often writes next: it joins the group
-            except Exception:  # nothing may end this loop; whoever waited for these writes has been answered
+                    await asyncio.sleep(
+                        0
+                    )  # callers that waited for these writes often write next, and join the next group
+            except Exception:  # the loop must go on; the writes of this group have been answered
                 logger.exception("writing to the task store failed")
 
     def _next_batch(self) -> list[Write]:
-        """What waits, in order, each task once: writes that follow each other are made one."""
+        """Return queued writes in order, each task once. Successive writes of a task are merged."""
         batch: dict[bytes, Write] = {}
         size = 0
         while self._queue and len(batch) < MAX_BATCH and size < MAX_BATCH_BYTES:
             write = self._queue[0]
             before = batch.get(write.id)
-            if before is not None and not before.takes(write):
-                break  # it comes first in the next batch
+            if before is not None and not before.can_merge(write):
+                break  # it is the first of the next batch
             self._queue.popleft()
             size += sum(map(len, write.events))
             if before is None:
                 batch[write.id] = write
             else:
-                before.add(write)
+                before.merge(write)
         return list(batch.values())
 
     async def _write_all(self, batch: list[Write]) -> None:
@@ -178,24 +183,24 @@ class PostgresWriter:
                 await self._commit(batch)
             except BaseException as error:
                 for write in batch:
-                    _refuse(write, StoreUnavailableError())
+                    _reject(write, StoreUnavailableError())
                 if not isinstance(error, StoreUnavailableError):
                     raise
 
     async def _commit(self, batch: list[Write]) -> None:
-        """Write a batch, on a new connection if this one breaks; answers every write in it."""
+        """Write a batch, and answer each of its writes. If the connection breaks, write it again on a new one."""
         begun = time.monotonic()
         attempt = 0
         while True:
             try:
                 connection = await self._connected()
-                parameters = arguments(batch, self._known, self.replica, self._retention.now())
+                parameters = arguments(batch, self._last_written, self.replica, self._retention.now())
                 rows = await connection.fetch(WRITE, *parameters)
                 await self._answer(connection, batch, rows, is_repeated=attempt > 0)
                 return
             except FAILURES as error:
                 unavailable = self._condition.failed(error)
-                self._known.clear()
+                self._last_written.clear()
                 if not is_lost(error):
                     await self._commit_each(batch, error)
                     return
@@ -205,21 +210,21 @@ class PostgresWriter:
                 if waited > patience:
                     raise unavailable from error
                 if waited > PATIENCE_FOR_NEW:
-                    batch = _refuse_new(batch)
-                    self._queue = deque(_refuse_new(self._queue))
+                    batch = _reject_new(batch)
+                    self._queue = deque(_reject_new(self._queue))
                     if not batch:
                         return
                 await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
                 attempt += 1
 
     async def _commit_each(self, batch: list[Write], error: BaseException) -> None:
-        """The server refused a batch, and which write it was is not known: one by one, only that one fails."""
+        """Write a batch that the server refused one by one, so that only the write that caused the error fails."""
         if len(batch) > 1:
             for write in batch:
                 await self._commit([write])
             return
         logger.warning("a write was refused by the database", exc_info=error)
-        _refuse(batch[0], StoreUnavailableError())
+        _reject(batch[0], StoreUnavailableError())
 
     async def _answer(self, connection: Connection, batch: list[Write], rows: list[Any], *, is_repeated: bool) -> None:
         self._condition.succeeded()
@@ -228,7 +233,7 @@ class PostgresWriter:
         for place, write in enumerate(batch, 1):
             row = done.get(place)
             if row is None:
-                await self._answer_refused(connection, write, is_repeated=is_repeated)
+                await self._answer_rejected(connection, write, is_repeated=is_repeated)
                 continue
             self._remember(write)
             if write.runner(self.replica) == "":
@@ -244,13 +249,13 @@ class PostgresWriter:
         if write.is_new and self._count is not None:
             self._count += 1
         if write.is_rest:
-            self._known.pop(write.id, None)
+            self._last_written.pop(write.id, None)
         else:
-            self._known[write.id] = Known(write.memo, write.run)
+            self._last_written[write.id] = LastWritten(write.memo, write.run)
 
-    async def _answer_refused(self, connection: Connection, write: Write, *, is_repeated: bool) -> None:
-        """Say why a write was not taken: it is stale, its key was used before, or it was made before."""
-        self._known.pop(write.id, None)
+    async def _answer_rejected(self, connection: Connection, write: Write, *, is_repeated: bool) -> None:
+        """Answer a rejected write: it is stale, its key was used before, or an earlier attempt was committed."""
+        self._last_written.pop(write.id, None)
         if is_repeated and write.events:
             found = await connection.fetchrow(FIND_WRITTEN, write.id, write.owner, write.version)
             if found is not None and found["body"] == write.events[-1]:
@@ -260,7 +265,7 @@ class PostgresWriter:
         if write.is_new and write.key:
             earlier = await connection.fetchval(FIND_KEY, write.owner, write.key)
         if earlier is None:
-            _refuse(write, StaleWriteError())
+            _reject(write, StaleWriteError())
         else:
             _resolve(write, to_text(earlier))
 
@@ -274,7 +279,7 @@ class PostgresWriter:
             self._drop_connection()
             connection = await self._connect()
             if self._old_backend is not None:
-                # What the old connection was told last must not be done after what this one will be told.
+                # A statement of the old connection must not be executed after those of the new one.
                 await connection.fetchval("SELECT pg_terminate_backend($1)", self._old_backend)
                 self._old_backend = None
             self._connection = connection
@@ -286,7 +291,7 @@ class PostgresWriter:
             self._connection.terminate()
             self._connection = None
 
-    # ---- what leaves -------------------------------------------------------------------------------------------------
+    # ---- removal of tasks --------------------------------------------------------------------------------------------
 
     async def _sweep_if_due(self) -> None:
         """Remove tasks that ended longer than the TTL ago, the oldest first. Never raises."""
@@ -299,12 +304,12 @@ class PostgresWriter:
         try:
             connection = await self._connected()
             status = await connection.execute(REMOVE_EXPIRED, now, self._retention.ttl, self._sweep_limit)
-            self._count = None  # other replicas create and remove, too: counted anew from time to time
+            self._count = None  # other replicas create and remove tasks, too: count them again
             if _count_of(status) == self._sweep_limit:
                 self._sweep_soon(clock)
             else:
                 self._sweep_limit = MAX_SWEPT
-        except asyncpg.QueryCanceledError:  # it took too long
+        except asyncpg.QueryCanceledError:  # the removal took too long
             self._sweep_limit = max(self._sweep_limit // 2, 1)
             self._sweep_soon(clock)
         except FAILURES as error:
@@ -317,18 +322,18 @@ class PostgresWriter:
         self._next_sweep = clock + SWEEP_PAUSE
 
     async def _admit(self, batch: list[Write], maximum: int) -> list[Write]:
-        """Make room for the new tasks of a batch; those that have none are refused, and not in the answer."""
+        """Make room for the new tasks of a batch. Reject those without room, and return the other writes."""
         admitted: list[Write] = []
         for write in batch:
             if write.is_new:
                 try:
                     await self._make_room(write, maximum, admitted)
                 except FAILURES as error:
-                    _refuse(write, self._condition.failed(error))
+                    _reject(write, self._condition.failed(error))
                     self._drop_connection()
                     continue
                 except OverloadedError as error:
-                    _refuse(write, error)
+                    _reject(write, error)
                     continue
             admitted.append(write)
         return admitted
@@ -340,7 +345,7 @@ class PostgresWriter:
         excess = self._count + sum(other.is_new for other in others) - maximum + 1
         if excess <= 0:
             return
-        # A write that will be refused must not cost another task its place.
+        # No task is removed for a write that will be rejected.
         in_use = "SELECT 1 FROM task WHERE id = $1 OR (owner = $2 AND key = $3 AND key <> '')"
         if await connection.fetchval(in_use, write.id, write.owner, write.key) is not None:
             return
@@ -352,28 +357,28 @@ class PostgresWriter:
 
 
 def _count_of(status: str) -> int:
-    """How many rows a statement has changed: "DELETE 2"."""
+    """Return the number of changed rows in the status of a statement, such as "DELETE 2"."""
     return int(status.split()[-1])
 
 
 def _resolve(write: Write, result: str | None = None) -> None:
     for future in write.futures:
-        if not future.done():  # cancelled meanwhile
+        if not future.done():  # else it was cancelled
             future.set_result(result)
 
 
-def _refuse_new(writes: Iterable[Write]) -> list[Write]:
-    """What of these goes on waiting for the database. Whether a new task was stored is for its run to find out."""
+def _reject_new(writes: Iterable[Write]) -> list[Write]:
+    """Reject new tasks, and return the other writes. The run of a new task finds out whether the task was stored."""
     others: list[Write] = []
     for write in writes:
         if write.is_new:
-            _refuse(write, StoreUnavailableError())
+            _reject(write, StoreUnavailableError())
         else:
             others.append(write)
     return others
 
 
-def _refuse(write: Write, error: Exception) -> None:
+def _reject(write: Write, error: Exception) -> None:
     for future in write.futures:
         if not future.done():
             future.set_exception(error)

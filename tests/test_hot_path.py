@@ -15,9 +15,10 @@ import pytest
 from apcore_a2a.agent import Admission, AgentEvent, Call
 from apcore_a2a.app.application import Application
 from apcore_a2a.app.serve import build_app
-from apcore_a2a.engine import event_log
+from apcore_a2a.engine.context import Timing
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
 from tests.calls import count_calls
+from tests.timing import use_timing
 
 # Calls of Python functions, asyncio's among them: for one message/send; for one event of a stream, when the agent lets
 # the loop turn after each, and when they are ready together.
@@ -69,7 +70,7 @@ async def ask(app: Application, method: str, text: str) -> bytes:
 
 @pytest.fixture
 async def app(monkeypatch: pytest.MonkeyPatch) -> Application:
-    monkeypatch.setattr(event_log, "PACE", 0.0)  # every event is written by itself, however fast this machine is
+    use_timing(monkeypatch, Timing(wake_interval=0.0))  # every event is written by itself, however fast this machine is
     app = build_app(Chunks())
     for _ in range(3):  # what is made once is made
         assert b"TASK_STATE_COMPLETED" in await ask(app, "SendMessage", "count 1")

@@ -7,7 +7,6 @@ import random
 import tempfile
 from pathlib import Path
 
-from apcore_a2a.engine import run
 from tests.chaos import webhook_rounds
 from tests.chaos.rounds import run_round
 from tests.engine.history import Trial
@@ -32,7 +31,6 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             webhooks = webhook_rounds.run_round(Path(folder) / "tasks.db", dice, tasks=chosen.tasks, kills=3)
         print(f"webhooks, round {number}: {webhooks}", flush=True)
-    run.SAVE_RETRIES = (0.0, 0.0, 0.0, 0.001)  # type: ignore[misc]  # a trial has no time to wait
     operations = 0
     for _ in range(chosen.trials):
         seed, faults = dice.randrange(1_000_000_000), dice.choice((0.0, 0.02, 0.2))

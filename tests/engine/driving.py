@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from apcore_a2a.agent import Admission, Agent, AgentEvent, Call, Caller
-from apcore_a2a.engine.context import CallContext, EngineOptions, Hooks, Observer
+from apcore_a2a.engine.context import CallContext, EngineOptions, Hooks, Observer, Timing
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.event_log import LogEntry
 from apcore_a2a.engine.streams import Events
@@ -39,6 +39,10 @@ from tests.fakes import PATIENCE
 ALICE = Caller(id="alice", type="user", issuer="test")
 BOB = Caller(id="bob", type="user", issuer="test")
 V1, V03 = v1.RULES, v03.RULES
+QUICK = Timing(cancel_grace=0.05, cancel_margin=0.15, save_retries=(0.0, 0.0, 0.001))
+"""Retries and grace periods that take almost no time."""
+NO_GRACE = Timing(disconnect_grace=0)
+"""A 0.3 task without subscribers is canceled at once."""
 
 T = TypeVar("T")
 _numbers = count(1)

@@ -23,7 +23,7 @@ from apcore_a2a.errors import (
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Task, TaskState, encode
-from tests.engine.driving import ALICE, BOB, V03, Acts, User, Watcher, serving, soon, until
+from tests.engine.driving import ALICE, BOB, QUICK, V03, Acts, User, Watcher, serving, soon, until
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, chunk, status
 
@@ -135,7 +135,7 @@ class Trial:
     async def run(self) -> None:
         self.disk.hold()
         disk = asyncio.create_task(self.work())
-        async with serving(Acts(self.play), self.disk, cancel_on_disconnect=False) as engine:
+        async with serving(Acts(self.play), self.disk, cancel_on_disconnect=False, timing=QUICK) as engine:
             users = [
                 User(engine, (ALICE, BOB)[index % 2], V03 if index % 4 > 1 else v1.RULES)
                 for index in range(self.clients)

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
+from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Remember
-from apcore_a2a.engine import runs
 from apcore_a2a.engine.run import BATCH
 from apcore_a2a.errors import (
     StoreUnavailableError,
@@ -16,18 +16,7 @@ from apcore_a2a.errors import (
 )
 from apcore_a2a.protocol.model import CancelTask, Task, TaskState
 from apcore_a2a.storage.contract import Record
-from tests.engine.driving import (
-    Acts,
-    Ledger,
-    User,
-    chunks_of,
-    serving,
-    settle,
-    soon,
-    text_of,
-    until,
-    words,
-)
+from tests.engine.driving import QUICK, Acts, Ledger, User, chunks_of, serving, settle, soon, text_of, until, words
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, WORKING, Gate, ScriptedAgent, Step, chunk, status
 from tests.requirements import requirement
@@ -216,10 +205,9 @@ async def test_a_cancel_of_a_waiting_task_that_cannot_be_stored_says_so_and_leav
         assert (await alice.cancel(task)).status.state is S.CANCELED
 
 
-@pytest.mark.usefixtures("quick")
 async def test_a_cancel_that_is_stored_though_the_store_says_no_is_told_to_everybody() -> None:
     disk = FakeDisk()
-    async with serving(ScriptedAgent(default=asking()), disk) as engine:
+    async with serving(ScriptedAgent(default=asking()), disk, timing=QUICK) as engine:
         alice = User(engine)
         task = await alice.send("go")
         watcher = await alice.subscribe(task)
@@ -230,10 +218,7 @@ async def test_a_cancel_that_is_stored_though_the_store_says_no_is_told_to_every
         assert (await watcher.rest()).states[-1] is S.CANCELED
 
 
-@pytest.mark.usefixtures("quick")
-async def test_a_store_that_is_never_back_lets_those_who_watch_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MAX_INQUIRIES", 2)
-
+async def test_a_store_that_is_never_back_lets_those_who_watch_go() -> None:
     class Away(FakeDisk):
         is_away = False
 
@@ -243,7 +228,7 @@ async def test_a_store_that_is_never_back_lets_those_who_watch_go(monkeypatch: p
             return await super().load(task_id, owner)
 
     disk = Away()
-    async with serving(ScriptedAgent(default=asking()), disk) as engine:
+    async with serving(ScriptedAgent(default=asking()), disk, timing=replace(QUICK, max_resync_attempts=2)) as engine:
         alice = User(engine)
         task = await alice.send("go")
         watcher = await alice.subscribe(task)
@@ -258,7 +243,6 @@ async def test_a_store_that_is_never_back_lets_those_who_watch_go(monkeypatch: p
         disk.is_away = False
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("deaf", [False, True])
 async def test_a_run_whose_work_goes_on_is_abandoned_once(deaf: bool) -> None:
     gate = Gate(deaf=deaf)
@@ -273,7 +257,7 @@ async def test_a_run_whose_work_goes_on_is_abandoned_once(deaf: bool) -> None:
         yield WORKING
 
     ledger = Ledger()
-    async with serving(Acts(play), observer=ledger) as engine:
+    async with serving(Acts(play), observer=ledger, timing=QUICK) as engine:
         alice = User(engine)
         task = await alice.start("go")
         await gate.reached()

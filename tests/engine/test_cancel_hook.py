@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from apcore_a2a.agent import AgentEvent, Call, Remember
-from apcore_a2a.engine import runs
+from apcore_a2a.engine.context import Timing
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
 from tests.engine.driving import User, chunks_of, serving, settle, text_of
@@ -82,21 +82,18 @@ async def test_the_task_is_canceled_whatever_the_agent_does(last: tuple[AgentEve
     assert (canceled.status.state, text_of(canceled)) == (S.CANCELED, "Canceled by client")
 
 
-async def test_the_task_is_canceled_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "CANCEL_HOOK_TIME", 0.01)
-
+async def test_the_task_is_canceled_in_time() -> None:
     class Slow(Polite):
         async def cancel(self, call: Call) -> AsyncGenerator[AgentEvent, None]:
             await asyncio.Event().wait()
             yield COMPLETED
 
-    async with serving(Slow()) as engine:
+    async with serving(Slow(), timing=Timing(cancel_hook=0.01)) as engine:
         alice = User(engine)
         assert (await alice.cancel(await alice.send("go"))).status.state is S.CANCELED
 
 
-async def test_a_deaf_agent_does_not_keep_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "CANCEL_HOOK_TIME", 0.01)
+async def test_a_deaf_agent_does_not_keep_the_task() -> None:
     deaf = Gate(deaf=True)
 
     class Deaf(Polite):
@@ -104,7 +101,7 @@ async def test_a_deaf_agent_does_not_keep_the_task(monkeypatch: pytest.MonkeyPat
             await deaf.stand()
             yield chunk("too late")
 
-    async with serving(Deaf()) as engine:
+    async with serving(Deaf(), timing=Timing(cancel_hook=0.01)) as engine:
         alice = User(engine)
         task = await alice.send("go")
         canceled = await alice.cancel(task)

@@ -7,27 +7,18 @@ import pytest
 
 from apcore_a2a.agent import AgentEvent, Call
 from apcore_a2a.protocol.model import TaskState
-from tests.engine.driving import (
-    V03,
-    Acts,
-    User,
-    serving,
-    settle,
-    text_of,
-    until,
-)
+from tests.engine.driving import NO_GRACE, V03, Acts, User, serving, settle, text_of, until
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent
 from tests.requirements import requirement
 
 S = TaskState
 
 
-@pytest.mark.usefixtures("no_grace")
 @requirement("FR-MSG-005")
 async def test_a_task_nobody_watches_any_more_is_canceled_by_the_rules_of_0_3() -> None:
     gate = Gate()
     agent = ScriptedAgent(default=(gate, COMPLETED))
-    async with serving(agent) as engine:
+    async with serving(agent, timing=NO_GRACE) as engine:
         alice = User(engine, rules=V03)
         watcher = await alice.stream("go")
         await watcher.read()
@@ -39,9 +30,8 @@ async def test_a_task_nobody_watches_any_more_is_canceled_by_the_rules_of_0_3() 
     assert agent.calls[0].cancel.is_cancelled
 
 
-@pytest.mark.usefixtures("no_grace")
 async def test_a_task_that_waits_for_its_user_waits_on_when_nobody_watches() -> None:
-    async with serving(ScriptedAgent(default=(ASKS,))) as engine:
+    async with serving(ScriptedAgent(default=(ASKS,)), timing=NO_GRACE) as engine:
         alice = User(engine, rules=V03)
         task = await alice.send("go")
         watcher = await alice.subscribe(task)
@@ -50,12 +40,13 @@ async def test_a_task_that_waits_for_its_user_waits_on_when_nobody_watches() -> 
         assert (await alice.get(task)).status.state is S.INPUT_REQUIRED
 
 
-@pytest.mark.usefixtures("no_grace")
 @requirement("FR-MSG-005")
 @pytest.mark.parametrize("case", ["1.0", "switched off", "another stream", "a sender waits"])
 async def test_a_task_goes_on_without_its_stream(case: str) -> None:
     gate = Gate()
-    async with serving(ScriptedAgent(default=(gate, COMPLETED)), cancel_on_disconnect=case != "switched off") as engine:
+    agent = ScriptedAgent(default=(gate, COMPLETED))
+    is_on = case != "switched off"
+    async with serving(agent, cancel_on_disconnect=is_on, timing=NO_GRACE) as engine:
         alice = User(engine) if case == "1.0" else User(engine, rules=V03)
         sending = asyncio.create_task(alice.send("go", key="k"))
         await gate.reached()
@@ -79,10 +70,9 @@ async def test_a_task_goes_on_without_its_stream(case: str) -> None:
             assert (await sending).status.state is S.COMPLETED
 
 
-@pytest.mark.usefixtures("no_grace")
 async def test_who_comes_back_in_time_keeps_the_task_and_has_the_whole_grace_again() -> None:
     gate = Gate()
-    async with serving(ScriptedAgent(default=(gate, COMPLETED))) as engine:
+    async with serving(ScriptedAgent(default=(gate, COMPLETED)), timing=NO_GRACE) as engine:
         alice = User(engine, rules=V03)
         first = await alice.stream("go")
         await first.read()
@@ -96,7 +86,6 @@ async def test_who_comes_back_in_time_keeps_the_task_and_has_the_whole_grace_aga
         assert (await alice.get(first.task)).status.state is S.CANCELED
 
 
-@pytest.mark.usefixtures("no_grace")
 async def test_a_stream_that_has_told_all_takes_nothing_with_it() -> None:
     """Not the next run of its task, and not a run that is still tidying up."""
     tidying = Gate()
@@ -110,7 +99,7 @@ async def test_a_stream_that_has_told_all_takes_nothing_with_it() -> None:
         yield ASKS
         await tidying.stand()
 
-    async with serving(Acts(play)) as engine:
+    async with serving(Acts(play), timing=NO_GRACE) as engine:
         alice = User(engine, rules=V03)
         asked = await (await alice.stream("go")).rest()
         await tidying.reached()
@@ -124,9 +113,8 @@ async def test_a_stream_that_has_told_all_takes_nothing_with_it() -> None:
         assert (await answering).status.state is S.COMPLETED
 
 
-@pytest.mark.usefixtures("no_grace")
 async def test_leaving_just_after_the_last_event_cancels_nothing() -> None:
-    async with serving(ScriptedAgent()) as engine:
+    async with serving(ScriptedAgent(), timing=NO_GRACE) as engine:
         alice = User(engine, rules=V03)
         watcher = await alice.stream("go")
         await until(lambda: engine.active_tasks == 0)  # all is published, nothing is read
@@ -136,7 +124,6 @@ async def test_leaving_just_after_the_last_event_cancels_nothing() -> None:
         assert task.status.state is S.COMPLETED
 
 
-@pytest.mark.usefixtures("no_grace")
 async def test_leaving_just_before_the_last_event_lets_the_agent_have_its_say() -> None:
     reached = asyncio.Event()
 
@@ -147,7 +134,7 @@ async def test_leaving_just_before_the_last_event_lets_the_agent_have_its_say() 
         except asyncio.CancelledError:
             yield COMPLETED  # it was done anyway
 
-    async with serving(Acts(play)) as engine:
+    async with serving(Acts(play), timing=NO_GRACE) as engine:
         alice = User(engine, rules=V03)
         watcher = await alice.stream("go")
         await reached.wait()

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from apcore_a2a.engine import event_log
+from apcore_a2a.engine.context import EngineOptions, LogWindow, Timing
 from apcore_a2a.engine.event_log import EventLog, Lagged, LogEntry
 from apcore_a2a.engine.streams import Stream
 from apcore_a2a.protocol import v1
@@ -87,9 +87,8 @@ async def test_a_log_of_a_task_that_was_read_from_a_store_begins_after_its_versi
     assert await read(follow(log, 7)) == [8]
 
 
-async def test_who_falls_out_of_the_window_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "WINDOW_EVENTS", 10)
-    log = EventLog()
+async def test_who_falls_out_of_the_window_is_told_so() -> None:
+    log = EventLog(options=EngineOptions(log_window=LogWindow(events=10)))
     append(log, 10)
     assert len(log.after(0)) == 10
     append(log)
@@ -98,9 +97,8 @@ async def test_who_falls_out_of_the_window_is_told_so(monkeypatch: pytest.Monkey
     assert [item.seq for item in log.after(5)] == [6, 7, 8, 9, 10, 11]
 
 
-async def test_the_window_is_bounded_in_bytes_too_those_of_every_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "WINDOW_BYTES", 100 * len(BODY))
-    log = EventLog()
+async def test_the_window_is_bounded_in_bytes_too_those_of_every_dialect() -> None:
+    log = EventLog(options=EngineOptions(log_window=LogWindow(bytes=100 * len(BODY))))
     append(log, 100)
     for item in log.after(90):
         item.encode(v03)
@@ -111,9 +109,8 @@ async def test_the_window_is_bounded_in_bytes_too_those_of_every_dialect(monkeyp
         log.after(51)
 
 
-async def test_one_event_larger_than_the_window_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "WINDOW_BYTES", 5)
-    log = EventLog()
+async def test_one_event_larger_than_the_window_does_not_stay() -> None:
+    log = EventLog(options=EngineOptions(log_window=LogWindow(bytes=5)))
     append(log)
     assert log.version == 1
     with pytest.raises(Lagged):
@@ -165,9 +162,8 @@ async def test_closing_a_reader_ends_whoever_waits_on_it_and_its_timer() -> None
         await soon(waiting)
 
 
-async def test_readers_are_told_at_once_and_then_of_several_events_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "PACE", 0.3)
-    log = EventLog()
+async def test_readers_are_told_at_once_and_then_of_several_events_together() -> None:
+    log = EventLog(options=EngineOptions(timing=Timing(wake_interval=0.3)))
     reader = follow(log, 0)
     first = asyncio.create_task(read(reader))
     await settle()
@@ -183,11 +179,9 @@ async def test_readers_are_told_at_once_and_then_of_several_events_together(monk
     assert await soon(second) == [2, 3]
 
 
-async def test_a_crowd_is_told_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "PACE", 0.1)
-    monkeypatch.setattr(event_log, "MAX_PACE", 0.3)
-    monkeypatch.setattr(event_log, "CROWD", 3)
-    log = EventLog()
+async def test_a_crowd_is_told_less_often() -> None:
+    timing = Timing(wake_interval=0.1, max_wake_interval=0.3)
+    log = EventLog(options=EngineOptions(timing=timing, log_window=LogWindow(crowd=3)))
     readers = [follow(log, 0) for _ in range(3)]
     for seqs in ([1, 2], [3, 4]):  # the first time, too, though they have been told of nothing yet
         crowd = [asyncio.create_task(read(reader)) for reader in readers]
@@ -199,9 +193,8 @@ async def test_a_crowd_is_told_less_often(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("end", ["close", "restart"])
-async def test_readers_are_told_of_the_end_at_once(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "PACE", 60.0)
-    log = EventLog()
+async def test_readers_are_told_of_the_end_at_once(end: str) -> None:
+    log = EventLog(options=EngineOptions(timing=Timing(wake_interval=60.0)))
     reader = follow(log, 0)
     append(log)
     assert await read(reader) == [1]

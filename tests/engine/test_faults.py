@@ -13,7 +13,7 @@ from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from tests.engine.driving import Acts, User, Watcher, chunks_of, serving, settle, text_of, until
+from tests.engine.driving import QUICK, Acts, User, Watcher, chunks_of, serving, settle, text_of, until
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, Step, chunk, pause
 from tests.requirements import requirement
@@ -64,14 +64,13 @@ async def converse(alice: User, watchers: list[Watcher]) -> list[Task | A2AError
     return told
 
 
-@pytest.mark.usefixtures("quick")
 @requirement("NFR-REL-003")
 @pytest.mark.parametrize("fault", ["before", "after"])
 @pytest.mark.parametrize("nth", range(1, WRITES + 1))
 async def test_a_store_that_fails_once_costs_at_most_one_run(nth: int, fault: str) -> None:
     disk = FakeDisk()
     disk.fault = lambda n: fault if n == nth else ""
-    async with serving(talker(), disk) as engine:
+    async with serving(talker(), disk, timing=QUICK) as engine:
         alice, watchers = User(engine), list[Watcher]()
         (told,) = await converse(alice, watchers)
         await until(lambda: engine.active_tasks == 0)
@@ -98,13 +97,12 @@ async def test_the_conversation_under_fault_has_as_many_writes_as_are_made_to_fa
     assert disk.writes == WRITES
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("may_reply", [False, True])
 @pytest.mark.parametrize("nth", range(1, 5))
 async def test_a_store_that_is_down_delays_ends_until_it_is_back(nth: int, may_reply: bool) -> None:
     disk = FakeDisk()
     disk.fault = lambda n: "before" if n >= nth else ""
-    async with serving(talker(may_reply=may_reply), disk) as engine:
+    async with serving(talker(may_reply=may_reply), disk, timing=QUICK) as engine:
         alice = User(engine)
         with pytest.raises(StoreUnavailableError):  # the sender is not kept waiting
             await alice.send("ask")
@@ -126,7 +124,6 @@ async def test_a_store_that_is_down_delays_ends_until_it_is_back(nth: int, may_r
         assert (await alice.send("ask")).status.state is S.INPUT_REQUIRED
 
 
-@pytest.mark.usefixtures("quick")
 async def test_a_cancel_does_not_cut_short_the_end_of_an_agent_that_fails_in_leaving() -> None:
     disk = FakeDisk()
 
@@ -138,7 +135,7 @@ async def test_a_cancel_does_not_cut_short_the_end_of_an_agent_that_fails_in_lea
             await asyncio.sleep(0)
             raise AgentError("Not even tidy")
 
-    async with serving(Acts(play), disk) as engine:
+    async with serving(Acts(play), disk, timing=QUICK) as engine:
         disk.fault = lambda n: "before" if n > 2 else ""
         alice = User(engine)
         with pytest.raises(StoreUnavailableError):
@@ -151,15 +148,14 @@ async def test_a_cancel_does_not_cut_short_the_end_of_an_agent_that_fails_in_lea
         assert (row.state, text_of(row.task())) == (S.FAILED, "Not even tidy")
 
 
-@pytest.mark.usefixtures("quick")
 async def test_a_shutdown_while_the_store_is_down_is_bounded_and_the_next_process_ends_the_task() -> None:
     disk = FakeDisk()
     disk.fault = lambda n: "before" if n >= 3 else ""
-    async with serving(talker(), disk) as engine:
+    async with serving(talker(), disk, timing=QUICK) as engine:
         with pytest.raises(StoreUnavailableError):
             await User(engine).send("ask")
         assert engine.active_tasks == 1
-    async with serving(talker(), disk.reopen()) as engine:
+    async with serving(talker(), disk.reopen(), timing=QUICK) as engine:
         (task,) = (await User(engine).list()).tasks
         assert (task.status.state, "Worker lost" in text_of(task)) == (S.FAILED, True)
 
@@ -234,14 +230,13 @@ async def test_nothing_is_left_behind_no_task_no_timer_no_future(monkeypatch: py
     assert timers() == before
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("fault", ["before", "after"])
 async def test_an_agent_that_fails_before_its_first_event_has_one_task_at_most_whatever_the_store_says(
     fault: str,
 ) -> None:
     disk = FakeDisk()
     disk.fault = lambda n: fault if n == 1 else ""
-    async with serving(ScriptedAgent(default=(ValueError("lost"),), may_reply=True), disk) as engine:
+    async with serving(ScriptedAgent(default=(ValueError("lost"),), may_reply=True), disk, timing=QUICK) as engine:
         with pytest.raises(StoreUnavailableError):
             await User(engine).send("go")
         await until(lambda: engine.active_tasks == 0)

@@ -7,7 +7,6 @@ from tests.engine.history import Trial
 from tests.requirements import requirement
 
 
-@pytest.mark.usefixtures("quick")
 @requirement("FR-TSK-003", "NFR-REL-003")
 @pytest.mark.parametrize("seed", range(12))
 async def test_what_clients_see_keeps_the_rules(seed: int) -> None:
@@ -18,7 +17,6 @@ async def test_what_clients_see_keeps_the_rules(seed: int) -> None:
     assert any(seen.task is not None and seen.task.status.state in TERMINAL for seen in trial.seen)
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("seed", range(100, 104))
 async def test_the_rules_hold_when_one_write_in_five_fails(seed: int) -> None:
     await Trial(seed, faults=0.2).run()

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from apcore_a2a.engine.context import Timing
 from apcore_a2a.engine.replica import lease
 from apcore_a2a.engine.replica.followers import HEARD_FOR, POLL, Followers
 from apcore_a2a.engine.replica.requests import Errand
@@ -57,13 +58,10 @@ async def test_it_does_not_while_the_run_is_being_stopped() -> None:
         await canceling
 
 
-async def test_what_others_ask_is_looked_at_though_wake_ups_speak_of_other_things(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(lease, "CANCEL_GRACE", 0)
+async def test_what_others_ask_is_looked_at_though_wake_ups_speak_of_other_things() -> None:
     disk = SharedDisk()
     gate = Gate()
-    async with serving(ScriptedAgent({"slow": (gate, COMPLETED)}), disk) as engine:
+    async with serving(ScriptedAgent({"slow": (gate, COMPLETED)}), disk, timing=Timing(peer_cancel=0)) as engine:
         task = await User(engine).start("slow")
         await gate.reached()
         assert engine._followers is not None

@@ -2,7 +2,7 @@
 
 import re
 
-from apcore_a2a.engine import conversation, event_log, recovery, run, runs, stored_run, streams, task
+from apcore_a2a.engine import conversation, recovery, run, stored_run, task
 from apcore_a2a.engine.context import DEFAULTS
 from apcore_a2a.engine.webhooks.delivery import DEFAULT_LIMITS as DELIVERY
 from apcore_a2a.errors import StoreUnavailableError
@@ -51,14 +51,16 @@ def test_the_page_has_every_way_a_run_is_stopped() -> None:
 def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
     waits = {who: " | ".join(rest) for who, *rest in rows(CONCURRENCY, "Who waits for whom")}
     bounds = {what: limit for what, limit, _ in rows(CONCURRENCY, "What is bounded")}
-    pauses = ", ".join(f"{pause:g}" for pause in run.SAVE_RETRIES)
-    grace = f"{run.CANCEL_GRACE:g} s"
+    timing = DEFAULTS.timing
+    pauses = ", ".join(f"{pause:g}" for pause in timing.save_retries)
+    stopped = timing.cancel_grace + timing.cancel_margin
+    grace = f"{timing.cancel_grace:g} s"
     expected = [
         (waits["a blocking send"], f"({DEFAULTS.execution_timeout:g} s), then {grace}"),
         (waits["a message to a running task"], f"{task.MAX_QUEUED} may wait"),
-        (waits["a cancel"], f"{run.CANCEL_GRACE + 1:g} s, then"),
+        (waits["a cancel"], f"{stopped:g} s, then"),
         (waits["a stopped agent's task"], grace),
-        (waits["a canceled task that waits for its user"], f"{runs.CANCEL_HOOK_TIME:g} s"),
+        (waits["a canceled task that waits for its user"], f"{timing.cancel_hook:g} s"),
         (waits["a webhook's next event"], f"{', '.join(f'{pause:g}' for pause in DELIVERY.retry_delays)} s between"),
         (bounds["workers that post to webhooks"], f"{DELIVERY.max_workers}, of one host and port"),
         (bounds["workers that post to webhooks"], f"port {DELIVERY.max_workers_per_target}; "),
@@ -66,16 +68,19 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
         (bounds["webhooks of one task"], str(MAX_WEBHOOKS)),
         (waits["a reader"], f"every {DEFAULTS.keep_alive_interval:g} s"),
         (waits["the agent"], f"{task.MAX_UNSAVED} writes"),
-        (waits["the end of a task"], f"{pauses} s, then every {run.SAVE_RETRIES[-1]:g} s"),
-        (waits["a task nobody watches (0.3)"], f"{streams.DISCONNECT_GRACE:g} s"),
-        (waits["the shutdown"], f"({DEFAULTS.shutdown_timeout:g} s), then {run.CANCEL_GRACE + 1:g} s"),
+        (waits["the end of a task"], f"{pauses} s, then every {timing.save_retries[-1]:g} s"),
+        (waits["a task nobody watches (0.3)"], f"{timing.disconnect_grace:g} s"),
+        (
+            waits["the shutdown"],
+            f"({DEFAULTS.shutdown_timeout:g} s), then {stopped:g} s",
+        ),
         (bounds["running tasks"], f"{DEFAULTS.max_active_tasks:,}"),
         (bounds["open streams"], f"{DEFAULTS.max_streams:,}; `max_streams_per_caller`, "),
         (bounds["open streams"], f"{DEFAULTS.max_streams_per_caller:,}"),
         (bounds["messages waiting for one task"], str(task.MAX_QUEUED)),
         (
             bounds["a task's event log in memory"],
-            f"{event_log.WINDOW_EVENTS:,} events or {event_log.WINDOW_BYTES >> 20} MiB",
+            f"{DEFAULTS.log_window.events:,} events or {DEFAULTS.log_window.bytes >> 20} MiB",
         ),
         (bounds["writes of one task on their way to the store"], str(task.MAX_UNSAVED)),
         (bounds["events taken from an agent at once"], str(run.BATCH)),
@@ -84,5 +89,5 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
         (bounds["attempts at a task whose process died"], str(stored_run.MAX_ATTEMPTS)),
     ]
     assert [(said, number) for said, number in expected if number not in said] == []
-    assert f"after {run.CANCEL_GRACE:g} seconds its task ends without it" in " ".join(LIFECYCLE.split())
+    assert f"after {timing.cancel_grace:g} seconds its task ends without it" in " ".join(LIFECYCLE.split())
     assert "after 0.05, 0.2, 1 and 4 seconds" in LIFECYCLE

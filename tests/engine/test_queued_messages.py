@@ -11,7 +11,7 @@ from apcore_a2a.engine.agent_output import UNANSWERED_KEY
 from apcore_a2a.errors import InvalidParamsError, StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.storage.contract import Page, Query
-from tests.engine.driving import User, serving, settle, soon, text_of, until, words
+from tests.engine.driving import QUICK, User, serving, settle, soon, text_of, until, words
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.test_recovery import dying
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent
@@ -84,13 +84,12 @@ async def test_a_crash_between_two_turns_loses_neither() -> None:
     assert (done.status.state, words(done)) == (S.COMPLETED, ["first", ASKED, "second", ASKED, "third"])
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("disk", [None, FakeDisk()], ids=["memory", "durable"])
 @pytest.mark.parametrize("end", ["cancel", "shutdown"])
 async def test_what_waits_for_a_task_that_is_stopped_is_refused_in_the_task(end: str, disk: FakeDisk | None) -> None:
     gate = Gate()
     agent = ScriptedAgent({"first": (gate, ASKS)})
-    async with serving(agent, disk, shutdown_timeout=0.01) as engine:
+    async with serving(agent, disk, shutdown_timeout=0.01, timing=QUICK) as engine:
         alice = User(engine)
         task = await queue_two(alice, gate)
         if end == "cancel":
@@ -138,7 +137,6 @@ async def test_a_message_that_cannot_be_stored_is_not_acknowledged_and_not_run()
     assert (asked.status.state, words(asked), len(agent.calls)) == (S.INPUT_REQUIRED, ["first"], 1)
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("fault", ["before", "after"])
 async def test_a_message_whose_turn_comes_while_the_store_is_away_is_run_when_it_is_back(
     fault: str,
@@ -146,7 +144,7 @@ async def test_a_message_whose_turn_comes_while_the_store_is_away_is_run_when_it
     gate = Gate()
     agent = ScriptedAgent({"first": (gate, ASKS), "second": (COMPLETED,)})
     disk = FakeDisk()
-    async with serving(agent, disk) as engine:
+    async with serving(agent, disk, timing=QUICK) as engine:
         alice = User(engine)
         task = await alice.start("first")
         await gate.reached()
@@ -160,7 +158,6 @@ async def test_a_message_whose_turn_comes_while_the_store_is_away_is_run_when_it
     assert (done.status.state is S.COMPLETED) == (fault == "before")  # "after": it began, and nobody may begin it twice
 
 
-@pytest.mark.usefixtures("quick")
 async def test_a_store_that_cannot_be_asked_when_its_turn_comes_does_not_refuse_a_message() -> None:
 
     class Away(FakeDisk):
@@ -175,7 +172,7 @@ async def test_a_store_that_cannot_be_asked_when_its_turn_comes_does_not_refuse_
     gate = Gate()
     agent = ScriptedAgent({"first": (gate, ASKS), "second": (COMPLETED,)})
     disk = Away()
-    async with serving(agent, disk) as engine:
+    async with serving(agent, disk, timing=QUICK) as engine:
         alice = User(engine)
         task = await alice.start("first")
         await gate.reached()
@@ -185,7 +182,6 @@ async def test_a_store_that_cannot_be_asked_when_its_turn_comes_does_not_refuse_
     assert (done.status.state, words(done), disk.asked_in_vain) == (S.COMPLETED, ["first", ASKED, "second"], 3)
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("fault", ["", "before", "after"])
 async def test_a_message_that_its_agent_refuses_when_its_turn_comes_is_refused_in_the_task(fault: str) -> None:
     class Fickle(ScriptedAgent):
@@ -197,7 +193,7 @@ async def test_a_message_that_its_agent_refuses_when_its_turn_comes_is_refused_i
     gate = Gate()
     agent = Fickle({"first": (gate, Remember(1), ASKS)})
     disk = FakeDisk()
-    async with serving(agent, disk) as engine:
+    async with serving(agent, disk, timing=QUICK) as engine:
         alice = User(engine)
         task = await alice.start("first")
         await gate.reached()

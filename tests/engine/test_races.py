@@ -8,13 +8,13 @@ from itertools import count
 import pytest
 
 from apcore_a2a.agent import AgentEvent, Call
-from apcore_a2a.engine import run
+from apcore_a2a.engine.context import Timing
 from apcore_a2a.errors import StoreUnavailableError, TaskNotCancelableError, UnsupportedOperationError
 from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.storage.contract import Store
 from apcore_a2a.storage.memory import InMemoryTaskStore
-from tests.engine.driving import Acts, User, Watcher, chunks_of, serving, settle, soon, text_of, until
+from tests.engine.driving import QUICK, Acts, User, Watcher, chunks_of, serving, settle, soon, text_of, until
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import COMPLETED, Gate, ScriptedAgent, chunk
 from tests.requirements import requirement
@@ -68,10 +68,9 @@ async def test_the_race_is_won_by_either_side() -> None:
     assert (await race(8, FakeDisk()))[0] is None
 
 
-@pytest.mark.usefixtures("quick")
 async def test_a_shutdown_during_a_cancel_lets_the_cancel_win() -> None:
     deaf = Gate(deaf=True)
-    async with serving(ScriptedAgent(default=(deaf,))) as engine:
+    async with serving(ScriptedAgent(default=(deaf,)), timing=QUICK) as engine:
         alice = User(engine)
         watcher = await alice.stream("go")
         await watcher.until_seq(2)
@@ -87,10 +86,9 @@ async def test_a_shutdown_during_a_cancel_lets_the_cancel_win() -> None:
         deaf.open()
 
 
-@pytest.mark.usefixtures("quick")
 async def test_a_shutdown_does_not_wait_for_agents_that_were_left_behind() -> None:
     deaf = Gate(deaf=True)
-    async with serving(ScriptedAgent({"deaf": (deaf,)}), shutdown_timeout=3600) as engine:
+    async with serving(ScriptedAgent({"deaf": (deaf,)}), shutdown_timeout=3600, timing=QUICK) as engine:
         alice = User(engine)
         task = await alice.start("deaf")
         await deaf.reached()
@@ -147,10 +145,9 @@ async def test_a_deaf_agent_that_yields_while_it_is_left_behind_writes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its task is being ended on a slow store when it wakes up."""
-    monkeypatch.setattr(run, "CANCEL_GRACE", 0.02)
     disk, deaf = FakeDisk(), Gate(deaf=True)
     agent = ScriptedAgent(default=(chunk("a"), deaf, chunk("late"), COMPLETED))
-    async with serving(agent, disk, execution_timeout=0.02) as engine:
+    async with serving(agent, disk, execution_timeout=0.02, timing=Timing(cancel_grace=0.02)) as engine:
         alice = User(engine)
         sending = asyncio.create_task(alice.send("go"))
         await deaf.reached()
@@ -169,12 +166,11 @@ async def test_a_deaf_agent_that_yields_while_it_is_left_behind_writes_nothing(
     assert (task.status.state, text_of(task), chunks_of(task)) == (S.FAILED, "Execution timed out", ["a"])
 
 
-@pytest.mark.usefixtures("quick")
 async def test_an_agent_that_is_slow_only_because_the_store_is_is_not_called_deaf(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk, gate = FakeDisk(), Gate()
-    async with serving(ScriptedAgent(default=(gate,)), disk) as engine:
+    async with serving(ScriptedAgent(default=(gate,)), disk, timing=QUICK) as engine:
         alice = User(engine)
         task = await alice.start("go")
         await gate.reached()

@@ -11,7 +11,7 @@ from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.stored_run import MAX_ATTEMPTS
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState
-from tests.engine.driving import User, chunks_of, metadata_of, serving, settle, soon, text_of, until, words
+from tests.engine.driving import QUICK, User, chunks_of, metadata_of, serving, settle, soon, text_of, until, words
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, status
 from tests.requirements import requirement
@@ -23,7 +23,7 @@ S = TaskState
 async def dying(agent: ScriptedAgent, disk: FakeDisk) -> AsyncIterator[tuple[Engine, list[FakeDisk]]]:
     """An engine whose process dies at the end of the block; the list then has the disk it leaves behind."""
     left: list[FakeDisk] = []
-    async with serving(agent, disk) as engine:
+    async with serving(agent, disk, timing=QUICK) as engine:
         yield engine, left
         await settle()
         left.append(disk.reopen())  # from here on, nothing that it writes is kept
@@ -199,7 +199,6 @@ async def test_a_task_whose_agent_waited_for_the_login_is_not_left_waiting(safe:
     assert len(agent.calls) == (2 if safe else 1)
 
 
-@pytest.mark.usefixtures("quick")
 async def test_that_a_task_waits_without_its_agent_is_stored_when_the_store_is_back() -> None:
     disk = FakeDisk()
     disk.fault = lambda n: "before" if 3 <= n <= 6 else ""

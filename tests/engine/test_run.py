@@ -10,7 +10,19 @@ from apcore_a2a.agent import AgentEvent, Call, CancelToken
 from apcore_a2a.engine.run import MOVES, Phase
 from apcore_a2a.errors import AgentError
 from apcore_a2a.protocol.model import Task, TaskState
-from tests.engine.driving import Acts, Ledger, User, chunks_of, metadata_of, serving, settle, soon, text_of, until
+from tests.engine.driving import (
+    QUICK,
+    Acts,
+    Ledger,
+    User,
+    chunks_of,
+    metadata_of,
+    serving,
+    settle,
+    soon,
+    text_of,
+    until,
+)
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import ASKS, COMPLETED, WORKING, Gate, ScriptedAgent, chunk, says, status
 from tests.requirements import requirement
@@ -129,12 +141,11 @@ async def test_a_run_without_a_timeout_has_no_deadline() -> None:
     assert agent.calls[0].deadline is None
 
 
-@pytest.mark.usefixtures("quick")
 @requirement("FR-TSK-005")
 async def test_an_agent_that_ignores_its_cancellation_is_left_behind_and_counted_once() -> None:
     deaf, ledger = Gate(deaf=True), Ledger()
     agent = ScriptedAgent(default=(chunk("a"), deaf, chunk("late"), COMPLETED))
-    async with serving(agent, observer=ledger) as engine:
+    async with serving(agent, observer=ledger, timing=QUICK) as engine:
         alice = User(engine)
         watcher = await alice.stream("go")
         task = watcher.entries[0].event if await watcher.read() else None
@@ -153,21 +164,19 @@ async def test_an_agent_that_ignores_its_cancellation_is_left_behind_and_counted
     assert ledger.ended == [(task.id, S.CANCELED)]
 
 
-@pytest.mark.usefixtures("quick")
 async def test_a_deaf_agent_does_not_outlive_its_deadline() -> None:
     deaf, ledger = Gate(deaf=True), Ledger()
-    async with serving(ScriptedAgent(default=(deaf,)), observer=ledger, execution_timeout=0.01) as engine:
+    async with serving(ScriptedAgent(default=(deaf,)), observer=ledger, execution_timeout=0.01, timing=QUICK) as engine:
         task = await User(engine).send("go")
         assert (task.status.state, text_of(task)) == (S.FAILED, "Execution timed out")
         assert ledger.abandoned == [task.id]
         deaf.open()
 
 
-@pytest.mark.usefixtures("quick")
 async def test_a_deaf_agent_without_a_task_yet_gets_one_that_failed() -> None:
     deaf = Gate(deaf=True)
     agent = ScriptedAgent(default=(deaf, says("too late")), may_reply=True)
-    async with serving(agent, execution_timeout=0.01) as engine:
+    async with serving(agent, execution_timeout=0.01, timing=QUICK) as engine:
         alice = User(engine)
         task = await alice.send("go")
         assert text_of(task) == "Execution timed out"
@@ -247,7 +256,6 @@ def test_a_token_calls_back_once() -> None:
     assert (calls, token.is_cancelled) == (["told"], True)
 
 
-@pytest.mark.usefixtures("quick")
 async def test_an_agent_that_tidies_up_for_ever_is_left_behind_and_its_task_stays_as_it_ended() -> None:
     tidying = Gate(deaf=True)
 
@@ -258,7 +266,7 @@ async def test_an_agent_that_tidies_up_for_ever_is_left_behind_and_its_task_stay
             finally:
                 await tidying.stand()
 
-    async with serving(Tidy(), shutdown_timeout=0.01) as engine:
+    async with serving(Tidy(), shutdown_timeout=0.01, timing=QUICK) as engine:
         task = await User(engine).send("go")
         assert task.status.state is TaskState.COMPLETED
         await tidying.reached()

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from apcore_a2a.agent import AgentEvent
-from apcore_a2a.engine import event_log
+from apcore_a2a.engine.context import LogWindow, Timing
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
 from apcore_a2a.protocol.v03 import jsonrpc as v03
@@ -188,13 +188,10 @@ async def test_a_slow_reader_delays_nobody_and_misses_nothing() -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])
-async def test_a_reader_out_of_the_window_goes_on_from_a_snapshot(
-    monkeypatch: pytest.MonkeyPatch, durable: bool
-) -> None:
-    monkeypatch.setattr(event_log, "PACE", 0.0)  # every event is told: the window is small
-    monkeypatch.setattr(event_log, "WINDOW_EVENTS", 10)
+async def test_a_reader_out_of_the_window_goes_on_from_a_snapshot(durable: bool) -> None:
     walk = Walk()
-    async with serving(walk.agent, FakeDisk() if durable else None) as engine:
+    small = {"timing": Timing(wake_interval=0.0), "log_window": LogWindow(events=10)}  # so that it sees every event
+    async with serving(walk.agent, FakeDisk() if durable else None, **small) as engine:
         alice = User(engine)
         slow, fast = await alice.stream("go"), await alice.stream("beside it")
         await slow.read()

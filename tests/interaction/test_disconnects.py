@@ -5,12 +5,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from apcore_a2a.engine.context import Observer
+from apcore_a2a.engine.context import Observer, Timing
 from apcore_a2a.protocol.model import Task, TaskState
 from tests.fakes import COMPLETED, PATIENCE, Gate, ScriptedAgent
 from tests.interaction.conftest import Speak
 from tests.interaction.speaking import Speaker
 from tests.requirements import requirement
+from tests.timing import use_timing
 
 HungUp = Callable[[], Awaitable[None]]
 
@@ -20,7 +21,7 @@ async def hung_up(monkeypatch: pytest.MonkeyPatch) -> HungUp:
     """Waits until the server has closed a stream, and has had every occasion to do something about it."""
     closed = asyncio.Event()
     monkeypatch.setattr(Observer, "stream_closed", lambda self, task_id: closed.set())
-    monkeypatch.setattr("apcore_a2a.engine.streams.DISCONNECT_GRACE", 0.0)
+    use_timing(monkeypatch, Timing(disconnect_grace=0.0))
 
     async def wait() -> None:
         async with asyncio.timeout(PATIENCE):

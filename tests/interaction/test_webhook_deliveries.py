@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from apcore_a2a.agent import ANONYMOUS, Agent
+from apcore_a2a.engine.context import Timing
 from apcore_a2a.engine.webhooks import delivery
 from apcore_a2a.engine.webhooks.delivery import DeliveryLimits
 from apcore_a2a.protocol.model import PushConfig, TaskState
@@ -25,6 +26,7 @@ from tests.interaction.speaking import Speaker
 from tests.postgres_server import shared_server
 from tests.requirements import requirement
 from tests.storage.contract import Author, DictStore, append
+from tests.timing import use_timing
 from tests.webhooks.test_sender import answering
 
 
@@ -118,7 +120,7 @@ async def test_notifications_are_signed_with_the_secret(serve: Serve, hook: Webh
 async def test_a_task_with_a_webhook_outlives_its_streams(
     serve: Serve, hook: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apcore_a2a.engine.streams.DISCONNECT_GRACE", 0.01)
+    use_timing(monkeypatch, Timing(disconnect_grace=0.01))
     gate, other = Gate(), Gate()
     url = await serve(ScriptedAgent({"hi": (gate, COMPLETED), "lone": (other, COMPLETED)}), **open_to())
     async with httpx.AsyncClient(base_url=url) as http:

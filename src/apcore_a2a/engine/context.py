@@ -148,8 +148,45 @@ class Hooks(Struct, frozen=True, kw_only=True):
     """Returns the card for an authenticated caller; None if the agent has no extended card."""
 
 
-# ---- limits and habits ----------------------------------------------------------------------------------------------
-# The limits and habits of an engine, and their defaults.
+# ---- times, limits and settings -------------------------------------------------------------------------------------
+
+
+class Timing(Struct, frozen=True, kw_only=True):
+    """The engine's time constants, in seconds. Tests pass shorter ones."""
+
+    cancel_grace: float = 5.0
+    """How long a stopped agent may take before its task is ended without it."""
+    cancel_margin: float = 1.0
+    """Added to `cancel_grace` where a request or the shutdown waits for a run to be stopped: time to store its end."""
+    peer_cancel: float = 5.0
+    """How long another replica may take to cancel a task that it runs. Then this replica claims the task."""
+    cancel_hook: float = 4.0
+    """How long the agent's `cancel` hook may run for a canceled task that waits for its user."""
+    save_retries: tuple[float, ...] = (0.05, 0.2, 1.0, 4.0)
+    """Pauses between attempts to write to the store. The last one repeats."""
+    max_resync_attempts: int = 100
+    """Attempts to read a task again after a failed cancel. With the default pauses they take six and a half minutes."""
+    disconnect_grace: float = 5.0
+    """How long a 0.3 task without subscribers runs on before it is canceled."""
+    webhook_grace: float = 5.0
+    """How long webhooks may take to receive the last events of a server that shuts down."""
+    wake_interval: float = 0.001
+    """The shortest time between two wake-ups of the readers of one event log."""
+    max_wake_interval: float = 0.02
+    """The longest time by which the number of readers delays a wake-up."""
+
+    def retry_pause(self, attempt: int) -> float:
+        """Return the pause after an attempt to reach the store, the first of which has the number 0."""
+        return self.save_retries[min(attempt, len(self.save_retries) - 1)]
+
+
+class LogWindow(Struct, frozen=True, kw_only=True):
+    """How much of a task's event log stays in memory. A reader that falls behind it starts again from a snapshot."""
+
+    events: int = 20_000
+    bytes: int = 32 * 1024 * 1024
+    crowd: int = 32
+    """The number of readers whose wake-up takes about as long as `Timing.wake_interval`."""
 
 
 class EngineOptions(Struct, frozen=True, kw_only=True):
@@ -177,6 +214,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     """The role whose bearers may list and cancel everybody's tasks; None: nobody may."""
     streaming: bool = True
     required_extensions: frozenset[str] = frozenset()
+    timing: Timing = Timing()
+    log_window: LogWindow = LogWindow()
 
 
 DEFAULTS: Final = EngineOptions()

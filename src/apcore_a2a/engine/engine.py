@@ -23,7 +23,7 @@ from apcore_a2a.engine.recovery import Recovery
 from apcore_a2a.engine.replica.followers import Followers, is_at_rest
 from apcore_a2a.engine.replica.lease import Cluster
 from apcore_a2a.engine.replica.requests import Elsewhere
-from apcore_a2a.engine.run import CANCEL_GRACE, RESTED, Run
+from apcore_a2a.engine.run import RESTED, Run
 from apcore_a2a.engine.runs import BackgroundWork, Runs
 from apcore_a2a.engine.stored_limits import stored_limits_of
 from apcore_a2a.engine.streams import (
@@ -45,7 +45,6 @@ from apcore_a2a.storage.contract import ALL_OWNERS, Backlog, Query, Record, Stor
 
 logger = logging.getLogger(__name__)
 
-WEBHOOK_GRACE: Final = 5.0  # seconds for the delivery of the last events at shutdown
 LARGE_PAGE: Final = 256 * 1024  # bytes of tasks from which on a thread reads them
 OWNER: Final = "apcore.owner"  # the metadata key of the owner, in tasks that an administrator lists
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
@@ -168,7 +167,7 @@ class Engine:
         if self._cluster is not None:  # not earlier: other replicas would take over the runs that still end here
             await self._cluster.close()
         if self.webhooks is not None:
-            await self.webhooks.delivery.drain(min(self.options.shutdown_timeout, WEBHOOK_GRACE))
+            await self.webhooks.delivery.drain(min(self.options.shutdown_timeout, self.options.timing.webhook_grace))
         await self.store.close()
 
     async def handle(self, operation: Operation, request: Value, context: CallContext) -> Any:
@@ -289,7 +288,9 @@ class Engine:
                 if self._cluster is not None and not live.runner.is_none:
                     await self._cluster.cancel(live, context.caller)
                 else:
-                    await asyncio.wait({self._runs.cancel(live, context.caller)}, timeout=CANCEL_GRACE + 1)
+                    timing = self.options.timing
+                    seconds = timing.cancel_grace + timing.cancel_margin
+                    await asyncio.wait({self._runs.cancel(live, context.caller)}, timeout=seconds)
                 if not live.has_ended():
                     raise errors.StoreUnavailableError
                 if live.state is TaskState.CANCELED and context.on_behalf_of:

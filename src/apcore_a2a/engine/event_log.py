@@ -14,19 +14,14 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from apcore_a2a.engine.context import DEFAULTS, EngineOptions
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.dialect import Dialect
 from apcore_a2a.protocol.lifecycle import fold
 from apcore_a2a.protocol.model import Document, Event, Task, TaskState
 from apcore_a2a.protocol.sse import one_line
 
-WINDOW_EVENTS: Final = 20_000
-WINDOW_BYTES: Final = 32 * 1024 * 1024
 READ_AT_ONCE: Final = 500  # events; somebody who reads 20,000 takes turns with everybody else
-PACE: Final = 0.001  # seconds after which readers are woken again, at the earliest
-CROWD: Final = 32  # readers; writing to so many takes about as long as PACE
-MAX_PACE: Final = 0.02
-
 
 StoredEvents = Callable[[int, int], Awaitable[Sequence[bytes] | None]]
 """The next events above a sequence number, at most so many."""
@@ -120,9 +115,10 @@ def fold_records(task: Task, records: Sequence[bytes], *, after: int) -> list[Lo
 class EventLog:
     """Append-only, by one writer; read by any number of streams."""
 
-    def __init__(self, version: int = 0) -> None:
+    def __init__(self, version: int = 0, options: EngineOptions = DEFAULTS) -> None:
         self.version = version
         self.closed = False
+        self._options = options  # of which it uses the window, and the times of wake-ups
         self._first = version + 1  # the sequence number of the first entry in the window
         self._entries: list[LogEntry] = []
         self._bytes = 0
@@ -135,7 +131,8 @@ class EventLog:
         self._entries += entries
         self.version += len(entries)
         self._bytes += size
-        if len(self._entries) > WINDOW_EVENTS or self._bytes > WINDOW_BYTES:
+        window = self._options.log_window
+        if len(self._entries) > window.events or self._bytes > window.bytes:
             self._trim()
         if self._waiting and self._timer is None:
             self._wake_soon()
@@ -183,10 +180,11 @@ class EventLog:
         self._waiting.pop(waiter, None)
 
     def _wake_soon(self) -> None:
-        next_turn = self._woken_at + PACE - time.monotonic()
+        timing = self._options.timing
+        next_turn = self._woken_at + timing.wake_interval - time.monotonic()
         # A crowd that has come back is given as long as writing to all of it took; otherwise it would get nothing else.
-        crowd = min(len(self._waiting) // CROWD * PACE, MAX_PACE)
-        pause = max(next_turn, crowd)
+        crowds = len(self._waiting) // self._options.log_window.crowd
+        pause = max(next_turn, min(crowds * timing.wake_interval, timing.max_wake_interval))
         if pause > 0:
             self._timer = asyncio.get_running_loop().call_later(pause, self._wake)
         else:

@@ -18,7 +18,7 @@ from apcore_a2a.engine.conversation import Conversations
 from apcore_a2a.engine.event_log import Snapshot
 from apcore_a2a.engine.replica.followers import Followers
 from apcore_a2a.engine.replica.requests import Elsewhere, queue_task, send_on
-from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Run, retry_pause
+from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Run
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun
 from apcore_a2a.engine.task import LiveTask, Place, dequeue, enqueue, is_settled, refuse_message
@@ -355,7 +355,7 @@ class Intake:
         """
         attempt = 0
         while not await self._try_queued(live, place, queued, admitted, context):
-            await asyncio.sleep(retry_pause(attempt))
+            await asyncio.sleep(self._options.timing.retry_pause(attempt))
             attempt += 1
             place = live.join_queue(acknowledged=True)
 

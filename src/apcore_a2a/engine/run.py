@@ -63,7 +63,8 @@ logger = logging.getLogger(__name__)
 # A stop (cancel, deadline, shutdown) may be said in any phase. In the agent's hands (IN_AGENT) it cancels the driver,
 # which the agent feels as CancelledError where it waits. In ours it is only noted: cancelling would hit a write to the
 # store, and leave open whether it was made. The note is delivered when the agent waits next, or seen when its next
-# event comes. An agent that goes on all the same, for CANCEL_GRACE seconds, is ABANDONED: its task is ended without it.
+# event comes. An agent that goes on all the same, for `Timing.cancel_grace` seconds, is ABANDONED: its task is ended
+# without it.
 #
 # What is not a phase, because it holds in several: why the run was stopped (`_stop`), the first save that failed
 # (`_save_failure`), and whether the store has the task (`LiveTask.is_stored`).
@@ -169,14 +170,7 @@ Start = NewTask | AgentDecides | NextMessage | Rerun | FromQueue
 # What may happen to a run, and when, is said above, with its phases: read that first.
 
 BATCH: Final = 64  # events taken from an agent in a row; then they are saved, and others get a turn
-CANCEL_GRACE: Final = 5.0  # seconds an agent has to stop before its task is ended without it
 _WITH_STATUS: Final = (StatusUpdate, Task)
-SAVE_RETRIES: Final = (0.05, 0.2, 1.0, 4.0)  # pauses between attempts to store a task's end; the last one repeats
-
-
-def retry_pause(attempt: int) -> float:
-    """Seconds to wait before the store is tried again."""
-    return SAVE_RETRIES[min(attempt, len(SAVE_RETRIES) - 1)]
 
 
 def stopped_status(stop: Stop) -> StatusUpdate:
@@ -213,6 +207,7 @@ class Run:
         self._start = start
         self._agent = agent
         self._observer = observer
+        self._timing = options.timing
         self._max_event = options.max_event_bytes
         self._max_output = options.max_output_bytes
         self._room = options.max_output_bytes  # bytes that the agent may still yield
@@ -455,11 +450,11 @@ class Run:
                 logger.warning("task is gone or taken over", extra={"task_id": self.live.task.id})
                 break
             except Exception as error:
-                if attempt == len(SAVE_RETRIES):  # its sender need not wait any longer
+                if attempt == len(self._timing.save_retries):  # its sender need not wait any longer
                     logger.error("task end not stored yet", exc_info=error, extra={"task_id": self.live.task.id})
                     self.error = StoreUnavailableError()
                     self.progress.reach(RESTED)
-                await asyncio.sleep(retry_pause(attempt))
+                await asyncio.sleep(self._timing.retry_pause(attempt))
                 attempt += 1
         self.error = StoreUnavailableError()
         self.live.lose()
@@ -499,7 +494,7 @@ class Run:
         self._stop = reason
         self.call.cancel.cancel()
         self._cancel_driver()  # where it may not be cancelled, the driver will see that it is stopped
-        await asyncio.wait({self.driver}, timeout=CANCEL_GRACE)
+        await asyncio.wait({self.driver}, timeout=self._timing.cancel_grace)
         if self.phase not in IN_AGENT:  # it has ended, or the store is slow, not the agent
             await asyncio.wait({self.driver})
             return False

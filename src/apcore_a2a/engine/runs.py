@@ -13,9 +13,9 @@ from msgspec import json
 from apcore_a2a.agent import ANONYMOUS, Agent, AgentEvent, Call, Caller, CancelToken
 from apcore_a2a.clean_text import clean_line
 from apcore_a2a.engine.context import EngineOptions, Observer, limit_of
-from apcore_a2a.engine.run import CANCEL_GRACE, OVER, Run, Start, Stop, retry_pause, stopped_status, tell_when_waiting
+from apcore_a2a.engine.run import OVER, Run, Start, Stop, stopped_status, tell_when_waiting
 from apcore_a2a.engine.stored_limits import StoredLimits
-from apcore_a2a.engine.task import LiveTask
+from apcore_a2a.engine.task import LiveTask, TaskRegistry
 from apcore_a2a.errors import A2AError, LimitExceededError, OverloadedError, StoreUnavailableError
 from apcore_a2a.protocol.lifecycle import TERMINAL, copy
 from apcore_a2a.protocol.model import Message, Role, SendMessage, Task, TaskState
@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 # Rule: a task has one LiveTask while anybody runs or watches it, and one run at a time. What is started here is awaited
 # here: a run that ends, whether by itself or without its agent, is tidied up in one place (`_finish`).
 
-CANCEL_HOOK_TIME: Final = 4.0  # seconds an agent has to say something about a canceled task that waits
-MAX_INQUIRIES: Final = 100  # six minutes and a half; then readers of the task have to ask for themselves
 SHUTTING_DOWN: Final = "The agent is shutting down"
 
 
@@ -52,10 +50,12 @@ class Runs:
         self._store = store
         self._observer = observer
         self._options = options
+        self.timing = options.timing
         self._timeout = options.execution_timeout
         self._limit = options.max_active_tasks
         self._limit_per_caller = options.max_active_tasks_per_caller
-        self._live: dict[str, LiveTask] = {}  # by task id; each LiveTask enters and leaves by itself
+        self._registry = TaskRegistry(store, observer, options)
+        self._live = self._registry.tasks
         self._active: dict[str, Run] = {}  # by task id
         # The places of tasks whose next message is about to be run, by task id: whose share each is of. One whose task
         # is nobody's turn any more is void, and goes when there would be no room otherwise.
@@ -129,12 +129,12 @@ class Runs:
     def add(self, task: Task, owner: str, quota_key: str) -> LiveTask:
         """The live task of a new one, whose turn its first run has, if there is still room for that."""
         self.check_room(quota_key)
-        return LiveTask(task, self._live, owner=owner, store=self._store, observer=self._observer)
+        return LiveTask(task, owner, self._registry)
 
     def add_queued(self, task: Task, owner: str) -> LiveTask:
         """The live task of a new one that is to be run where there is room, by whoever has it; nobody's turn."""
         self.check_draining()
-        live = LiveTask(task, self._live, owner=owner, store=self._store, observer=self._observer)
+        live = LiveTask(task, owner, self._registry)
         live.turn.give()
         return live
 
@@ -144,7 +144,7 @@ class Runs:
         live = self._live.get(task.id)
         if live is not None:
             return live
-        return LiveTask(task, self._live, owner=record.owner, store=self._store, observer=self._observer, record=record)
+        return LiveTask(task, record.owner, self._registry, record)
 
     # ---- starting -------------------------------------------------------------------------------------------------
 
@@ -237,11 +237,11 @@ class Runs:
             self._finish(run)
             self._background.abandon(run.driver)
 
-    def stop_unless_watched(self, live: LiveTask, seconds: float) -> None:
-        """End a run after a while, unless somebody takes an interest in its task again."""
+    def stop_unless_watched(self, live: LiveTask) -> None:
+        """Cancel the run of a task that has no subscriber, unless one comes back within the grace period."""
         run = self.running(live.task.id)
         if run is not None:
-            live.when_unwatched(seconds, partial(self._stop_unwatched, run))
+            live.when_unwatched(self.timing.disconnect_grace, partial(self._stop_unwatched, run))
 
     def _stop_unwatched(self, run: Run) -> None:
         shared = as_shared(self._store)
@@ -284,8 +284,8 @@ class Runs:
 
     async def _find_out(self, live: LiveTask) -> None:
         """A write failed, or only seemed to: ask the store, when it answers again, and let readers see what it has."""
-        for attempt in range(MAX_INQUIRIES):
-            await asyncio.sleep(retry_pause(attempt))
+        for attempt in range(self.timing.max_resync_attempts):
+            await asyncio.sleep(self.timing.retry_pause(attempt))
             try:
                 await live.resync()
                 return
@@ -305,7 +305,7 @@ class Runs:
         if hook is not None and said is not None:
             call = _cancel_call(live, said, caller)
             telling = self._background.start(_call_hook(hook, call, live), name=f"cancel hook {live.task.id}")
-            _, late = await asyncio.wait({telling}, timeout=CANCEL_HOOK_TIME)
+            _, late = await asyncio.wait({telling}, timeout=self.timing.cancel_hook)
             if late:
                 telling.cancel()
                 self._background.abandon(telling)  # it may not hear that
@@ -319,7 +319,7 @@ class Runs:
         await self._background.join(grace)
         for run in list(self._active.values()):
             self.stop(run, Stop.SHUTDOWN)
-        await self._background.join(CANCEL_GRACE + 1)
+        await self._background.join(self.timing.cancel_grace + self.timing.cancel_margin)
         await self._background.cancel_all(1)
         for live in list(self._live.values()):
             live.log.close()

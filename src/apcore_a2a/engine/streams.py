@@ -20,7 +20,6 @@ from apcore_a2a.protocol.lifecycle import TERMINAL
 from apcore_a2a.protocol.model import Event, StatusUpdate, Task, TaskState
 from apcore_a2a.quota import QuotaCounter
 
-DISCONNECT_GRACE: Final = 5.0
 UNTIL_ENDED: Final = TERMINAL
 UNTIL_USER_IS_ASKED: Final = TERMINAL | {TaskState.INPUT_REQUIRED}  # not AUTH_REQUIRED: the agent may go on (§7.6.1)
 
@@ -245,7 +244,7 @@ class Streams:
     def _closed(self, live: LiveTask, context: CallContext, until: frozenset[TaskState]) -> None:
         self._observer.stream_closed(live.task.id)
         if context.rules.stream_keeps_task and self._cancel_on_disconnect and live.state not in until:
-            self._runs.stop_unless_watched(live, DISCONNECT_GRACE)
+            self._runs.stop_unless_watched(live)
 
 
 def event_stream(event: Event) -> Stream:

@@ -26,7 +26,7 @@ from apcore_a2a.engine.agent_output import (
     status_with_text,
     with_unanswered,
 )
-from apcore_a2a.engine.context import Observer
+from apcore_a2a.engine.context import DEFAULTS, EngineOptions, Observer
 from apcore_a2a.engine.event_log import EventLog, Folded, LogEntry, Snapshot, StoredEvents, fold_records, snapshot_entry
 from apcore_a2a.engine.stored_run import QueuedMessage, RunKeeper
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, OverloadedError, TaskNotFoundError
@@ -117,8 +117,16 @@ MAX_UNSAVED: Final = 64  # writes an agent may be ahead of a durable store
 
 Saving = asyncio.Future[None] | None
 """A write: None when it is saved already. Never await it where one may be cancelled: that would cancel the write."""
-Tasks = dict[str, "LiveTask"]
-"""The live tasks by id; each enters and leaves by itself."""
+
+
+class TaskRegistry:
+    """The live tasks of an engine, and what they share: the store, the observer and the options."""
+
+    def __init__(self, store: Store, observer: Observer, options: EngineOptions = DEFAULTS) -> None:
+        self.tasks: dict[str, LiveTask] = {}  # by id; each enters and leaves by itself
+        self.store = store
+        self.observer = observer
+        self.options = options
 
 
 class Runner(Struct, frozen=True):
@@ -165,24 +173,22 @@ class LiveTask:
     whose sender does not wait is stored until its turn comes (`queue`), and refused in the task itself if none comes.
     """
 
-    def __init__(
-        self, task: Task, registry: Tasks, *, owner: str, store: Store, observer: Observer, record: Record | None = None
-    ) -> None:
+    def __init__(self, task: Task, owner: str, registry: TaskRegistry, record: Record | None = None) -> None:
         self.task = task
         self.owner = owner
         self.version = record.version if record else 0
-        self.log = EventLog(self.version)
+        self.log = EventLog(self.version, registry.options)
         self.turn = Turn(is_taken=record is None)  # a new task's is its first run's
         self.memo = record.memo if record else b""  # what the agent asked to be remembered, as JSON
-        self.kept = RunKeeper(durable=store.durable)  # what another process would need to go on
+        self.kept = RunKeeper(durable=registry.store.durable)  # what another process would need to go on
         self.is_stored = record is not None  # else there is no task yet, or the store has not said so
         self.rested = False  # whether the run that has the turn has brought the task to rest, if only for a moment
         self.runner = NO_RUNNER  # as of the last look at the store
         self.unsaved: deque[asyncio.Future[None]] = deque()  # writes on their way, in order
         self._epoch = record.epoch if record else 1  # of the lease; a durable store refuses writes with an older one
-        self._store = store
-        self._observer = observer
-        self._registry = registry
+        self._store = registry.store
+        self._observer = registry.observer
+        self._registry = registry.tasks
         self._holders = 0
         self._cancels = 0
         self._unwatched_timer: asyncio.TimerHandle | None = None
@@ -190,7 +196,7 @@ class LiveTask:
         self.save_error: BaseException | None = None  # the first since the last `resync`: those after it are stale
         self._document: Document | None = None  # the task as of `version`, once somebody needed it
         self._snapshot_entry: LogEntry | None = None  # the same as an event, for streams
-        registry[task.id] = self
+        registry.tasks[task.id] = self
 
     # ---- what it is -----------------------------------------------------------------------------------------------
 

@@ -9,14 +9,13 @@ import asyncpg
 import pytest
 
 from apcore_a2a.engine import streams
-from apcore_a2a.engine.context import EngineOptions
+from apcore_a2a.engine.context import EngineOptions, Timing
 from apcore_a2a.engine.engine import Engine
 from apcore_a2a.engine.replica import followers
-from apcore_a2a.engine.replica import lease as lease_module
 from apcore_a2a.errors import TaskNotCancelableError, TaskNotFoundError, UnsupportedOperationError
 from apcore_a2a.protocol.model import Task, TaskState
 from apcore_a2a.storage.postgres.store import PostgresStore
-from tests.engine.driving import ALICE, BOB, V03, User, chunks_of, metadata_of, soon, text_of, words
+from tests.engine.driving import ALICE, BOB, NO_GRACE, V03, User, chunks_of, metadata_of, soon, text_of, words
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, pause
 from tests.postgres_server import shared_server
 
@@ -43,10 +42,10 @@ async def replica(agent: ScriptedAgent, url: str, lease: float = 15, **options: 
 
 
 @asynccontextmanager
-async def replicas(agent: ScriptedAgent, url: str, count: int = 2) -> AsyncIterator[list[User]]:
+async def replicas(agent: ScriptedAgent, url: str, count: int = 2, **options: Any) -> AsyncIterator[list[User]]:
     """Alice, as a caller of each of several replicas."""
     async with AsyncExitStack() as stack:
-        yield [User(await stack.enter_async_context(replica(agent, url))) for _ in range(count)]
+        yield [User(await stack.enter_async_context(replica(agent, url, **options))) for _ in range(count)]
 
 
 async def until_shown(user: User, task: Task, state: TaskState) -> Task:
@@ -216,10 +215,10 @@ async def test_a_stream_with_the_same_key_is_told_of_the_task_at_every_replica(u
     assert len(agent.calls) == 1
 
 
-async def test_a_client_of_0_3_that_comes_back_to_another_replica_keeps_its_task(url: str, no_grace: None) -> None:
+async def test_a_client_of_0_3_that_comes_back_to_another_replica_keeps_its_task(url: str) -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (chunk("a"), gate, COMPLETED)})
-    async with replicas(agent, url) as (here, there):
+    async with replicas(agent, url, timing=NO_GRACE) as (here, there):
         stream = await User(here.engine, ALICE, V03).stream("slow")
         await gate.reached()
         await stream.until_seq(1)
@@ -323,7 +322,6 @@ async def test_what_may_not_be_repeated_has_lost_its_worker(url: str) -> None:
 async def test_a_task_of_a_replica_that_does_not_answer_is_canceled_without_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease_module, "CANCEL_GRACE", 1.0)
     monkeypatch.setattr(followers, "HEARD_FOR", 0.5)
     gate = Gate()
     agent = ScriptedAgent({"slow": (gate, COMPLETED)})
@@ -332,7 +330,7 @@ async def test_a_task_of_a_replica_that_does_not_answer_is_canceled_without_it(
         await gate.reached()
         assert deaf._cluster is not None
         await deaf._cluster.close()  # it neither beats nor listens
-        async with replica(agent, url) as living:
+        async with replica(agent, url, timing=Timing(peer_cancel=1.0)) as living:
             canceled = await User(living).cancel(task)
             assert canceled.status.state is S.CANCELED
             assert await User(deaf).get(task) == canceled  # though it does not know yet

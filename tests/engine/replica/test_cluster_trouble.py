@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from apcore_a2a.agent import Admission, Call
-from apcore_a2a.engine import intake, run
-from apcore_a2a.engine.context import CallContext
+from apcore_a2a.engine import intake
+from apcore_a2a.engine.context import CallContext, Timing
 from apcore_a2a.engine.replica import lease, requests
 from apcore_a2a.engine.replica.requests import Errand, decode_refusal
 from apcore_a2a.errors import (
@@ -27,13 +27,14 @@ S = TaskState
 SLOW = "slow"  # what the tasks that the disk begins with were told
 
 
+NO_PAUSES = Timing(save_retries=(0,), peer_cancel=0)
+
+
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test says when there is a beat, not the clock."""
-    monkeypatch.setattr(run, "SAVE_RETRIES", (0,))
     monkeypatch.setattr(lease, "BEATS", 1e9)
     monkeypatch.setattr(lease, "RETRY", 0)
-    monkeypatch.setattr(lease, "CANCEL_GRACE", 0)
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def disk() -> SharedDisk:
 
 
 async def test_what_dead_replicas_left_behind_is_tidied_up_every_twelfth_beat(disk: SharedDisk) -> None:
-    async with serving(ScriptedAgent(), disk):
+    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES):
         for _ in range(lease.TIDY_EVERY - 1):
             await disk.replicas.renews()
         assert disk.replicas.cleanups == 0
@@ -54,7 +55,7 @@ async def test_what_dead_replicas_left_behind_is_tidied_up_every_twelfth_beat(di
 
 
 async def test_a_replica_that_shuts_down_takes_over_nothing(disk: SharedDisk) -> None:
-    async with serving(ScriptedAgent(), disk) as engine:
+    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES) as engine:
         disk.put("left", "dead")
         disk.replicas.dead.add("dead")
         engine.begin_drain()
@@ -67,7 +68,7 @@ async def test_a_task_that_was_claimed_by_an_answer_that_got_lost_is_run_all_the
     disk: SharedDisk, method: str
 ) -> None:
     agent = ScriptedAgent(default=(chunk("whole"), COMPLETED))
-    async with serving(agent, disk):
+    async with serving(agent, disk, timing=NO_PAUSES):
         disk.put("left", "" if method == "claim_queued" else "dead", retry_safe=True)
         disk.replicas.dead.add("dead")
         disk.replicas.meanwhile[method] = lose_the_answer
@@ -88,7 +89,7 @@ async def test_of_its_own_tasks_a_replica_claims_again_those_that_nobody_here_kn
     caplog.set_level(logging.INFO, lease.__name__)
     gate = Gate()
     agent = ScriptedAgent({SLOW: (gate, COMPLETED)}, retry_safe=True)
-    async with serving(agent, disk) as engine:
+    async with serving(agent, disk, timing=NO_PAUSES) as engine:
         alice = User(engine)
         runs = await alice.start(SLOW)
         await gate.reached()
@@ -120,7 +121,7 @@ async def test_of_its_own_tasks_a_replica_claims_again_those_that_nobody_here_kn
 async def test_a_task_that_somebody_else_claims_meanwhile_is_left_to_them(
     disk: SharedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(ScriptedAgent(), disk):
+    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES):
         task = disk.put("left", "dead")
         disk.replicas.dead.add("dead")
 
@@ -139,7 +140,7 @@ async def test_a_task_that_somebody_else_claims_meanwhile_is_left_to_them(
 async def test_a_task_is_taken_over_when_the_store_can_write_again(
     disk: SharedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(ScriptedAgent(), disk) as engine:
+    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES) as engine:
         task = disk.put("left", "dead")
         disk.replicas.dead.add("dead")
         disk.fault = lambda number: "before" if number <= 2 else ""
@@ -156,7 +157,7 @@ async def test_a_replica_that_claims_its_own_task_back_lets_its_first_run_end_be
 ) -> None:
     gate = Gate(deaf=True)
     agent = ScriptedAgent({SLOW: (chunk("half"), gate, chunk("whole"), COMPLETED)}, retry_safe=True)
-    async with serving(agent, disk) as engine:
+    async with serving(agent, disk, timing=NO_PAUSES) as engine:
         alice = User(engine)
         task = await alice.start(SLOW)
         await gate.reached()
@@ -175,7 +176,7 @@ async def test_a_task_that_waits_for_its_user_is_nobodys_again_when_whoever_want
     disk: SharedDisk,
 ) -> None:
     agent = ScriptedAgent()
-    async with serving(agent, disk):
+    async with serving(agent, disk, timing=NO_PAUSES):
         disk.put("asked", "dead", S.INPUT_REQUIRED)
         disk.replicas.dead.add("dead")
         await disk.replicas.renews()
@@ -185,7 +186,7 @@ async def test_a_task_that_waits_for_its_user_is_nobodys_again_when_whoever_want
 
 async def test_a_message_that_waits_here_for_a_task_that_is_taken_over_here_is_run_after_it(disk: SharedDisk) -> None:
     agent = ScriptedAgent(default=(chunk("x"), ASKS))
-    async with serving(agent, disk) as engine:
+    async with serving(agent, disk, timing=NO_PAUSES) as engine:
         task = disk.put("left", "dead", retry_safe=True)
         sending = asyncio.create_task(User(engine).send("next", task_id=task.id))
         await settle()
@@ -216,13 +217,13 @@ async def test_a_replica_starts_though_another_one_takes_a_task_that_it_recovers
         disk.claim(left.id, "other")
 
     disk.replicas.meanwhile["claim_orphans"] = another_claims
-    async with serving(ScriptedAgent(), disk):
+    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES):
         assert (disk.rows["left"].state, disk.rows["other"].state) == (S.WORKING, S.FAILED)
 
 
 async def test_what_is_claimed_when_the_shutdown_begins_is_left_to_others(disk: SharedDisk) -> None:
     agent = ScriptedAgent(default=(Gate(), COMPLETED))
-    async with serving(agent, disk) as engine:
+    async with serving(agent, disk, timing=NO_PAUSES) as engine:
         disk.put("waits", "", S.SUBMITTED, attempt=0)
 
         async def shut_down() -> None:
@@ -253,7 +254,7 @@ async def test_a_command_that_cannot_be_obeyed_is_answered_with_the_reason(
 ) -> None:
     gate = Gate()
     agent = Buggy({SLOW: (gate, COMPLETED), "no": UnsupportedOperationError("Not that")})
-    async with serving(agent, disk) as engine:
+    async with serving(agent, disk, timing=NO_PAUSES) as engine:
         task = await User(engine).start(SLOW)
         await gate.reached()
 
@@ -275,7 +276,7 @@ async def test_a_command_that_cannot_be_obeyed_is_answered_with_the_reason(
 
 async def test_one_wake_up_has_all_commands_taken_however_many_there_are(disk: SharedDisk) -> None:
     disk.replicas.taken_at_once = 2
-    async with serving(ScriptedAgent(), disk):
+    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES):
         disk.replicas.requests += [
             ReplicaRequest(number, "elsewhere", OWNER, encode(Errand(ALICE))) for number in range(5)
         ]
@@ -284,7 +285,7 @@ async def test_one_wake_up_has_all_commands_taken_however_many_there_are(disk: S
 
 
 async def test_a_task_that_is_removed_while_it_is_canceled_is_not_found(disk: SharedDisk) -> None:
-    async with serving(ScriptedAgent(), disk) as engine:
+    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES) as engine:
         task = disk.put("queued", "")
 
         async def another_removes_it() -> None:
@@ -296,10 +297,9 @@ async def test_a_task_that_is_removed_while_it_is_canceled_is_not_found(disk: Sh
 
 
 async def test_a_task_that_comes_to_rest_while_its_replica_is_asked_to_cancel_it_is_canceled_here(
-    disk: SharedDisk, monkeypatch: pytest.MonkeyPatch
+    disk: SharedDisk,
 ) -> None:
-    monkeypatch.setattr(lease, "CANCEL_GRACE", 60)
-    async with serving(ScriptedAgent(), disk) as engine:
+    async with serving(ScriptedAgent(), disk, timing=Timing(peer_cancel=60)) as engine:
         task = disk.put("theirs", "other")
         canceling = asyncio.create_task(User(engine).cancel(task))
         await settle()
@@ -328,7 +328,7 @@ async def test_a_message_that_loses_many_races_for_the_turn_is_taken_all_the_sam
 
     asked = disk.put("asked", None, S.INPUT_REQUIRED)
     agent = Outrun(default=(chunk("mine"), COMPLETED))
-    async with serving(agent, disk) as engine:
+    async with serving(agent, disk, timing=NO_PAUSES) as engine:
         done = await User(engine).send("next", task_id="asked")
     assert (done.status.state, chunks_of(done)) == (S.COMPLETED, ["mine"])
     assert (races, len(agent.calls)) == (31, 1)

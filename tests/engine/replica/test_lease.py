@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from apcore_a2a.engine import run
+from apcore_a2a.engine.context import Timing
 from apcore_a2a.engine.replica import lease as lease_module
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import TaskState
@@ -17,13 +17,14 @@ S = TaskState
 SLOW = "slow"  # what the tasks that the disk begins with were told
 
 
+NO_PAUSES = Timing(save_retries=(0,), peer_cancel=0)
+
+
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test says when there is a beat, not the clock."""
-    monkeypatch.setattr(run, "SAVE_RETRIES", (0,))
     monkeypatch.setattr(lease_module, "BEATS", 1e9)
     monkeypatch.setattr(lease_module, "RETRY", 0)
-    monkeypatch.setattr(lease_module, "CANCEL_GRACE", 0)
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def stopped(caplog: pytest.LogCaptureFixture) -> list[object]:
 
 async def test_a_store_that_is_away_for_a_moment_stops_no_run(disk: SharedDisk) -> None:
     gate = Gate()
-    async with serving(ScriptedAgent({SLOW: (gate, COMPLETED)}), disk) as engine:
+    async with serving(ScriptedAgent({SLOW: (gate, COMPLETED)}), disk, timing=NO_PAUSES) as engine:
         alice = User(engine)
         task = await alice.start(SLOW)
         await gate.reached()
@@ -56,7 +57,7 @@ async def test_runs_are_stopped_before_the_lease_is_over_that_the_store_does_not
 ) -> None:
     gate = Gate()
     agent = ScriptedAgent({SLOW: (gate, COMPLETED)})
-    async with serving(agent, disk) as engine:
+    async with serving(agent, disk, timing=NO_PAUSES) as engine:
         task = await User(engine).start(SLOW)
         await gate.reached()
         assert engine._cluster is not None
@@ -75,7 +76,7 @@ async def test_runs_are_stopped_while_a_beat_waits_for_a_store_that_says_nothing
     disk: SharedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate()
-    async with serving(ScriptedAgent({SLOW: (gate, COMPLETED)}), disk) as engine:
+    async with serving(ScriptedAgent({SLOW: (gate, COMPLETED)}), disk, timing=NO_PAUSES) as engine:
         task = await User(engine).start(SLOW)
         await gate.reached()
         assert engine._cluster is not None
@@ -91,7 +92,7 @@ async def test_a_process_that_stood_still_asks_before_it_stops_its_runs(
 ) -> None:
     monkeypatch.setattr(lease_module, "STOOD_STILL", 0.2)
     gate = Gate()
-    async with serving(ScriptedAgent({SLOW: (gate, COMPLETED)}), disk) as engine:
+    async with serving(ScriptedAgent({SLOW: (gate, COMPLETED)}), disk, timing=NO_PAUSES) as engine:
         task = await User(engine).start(SLOW)
         await gate.reached()
         assert engine._cluster is not None
@@ -111,7 +112,7 @@ async def test_a_store_that_says_that_it_is_down_stops_no_run_for_as_long_as_it_
 ) -> None:
     monkeypatch.setattr(lease_module, "BEATS", 1)  # so the others would wait for ten minutes
     gate = Gate()
-    async with serving(ScriptedAgent({SLOW: (gate, COMPLETED)}), disk) as engine:
+    async with serving(ScriptedAgent({SLOW: (gate, COMPLETED)}), disk, timing=NO_PAUSES) as engine:
         task = await User(engine).start(SLOW)
         await gate.reached()
         assert engine._cluster is not None
@@ -129,7 +130,7 @@ async def test_a_store_that_says_that_it_is_down_stops_no_run_for_as_long_as_it_
 
 
 async def test_whoever_was_away_takes_nobody_for_dead_before_they_could_say_that_they_live(disk: SharedDisk) -> None:
-    async with serving(ScriptedAgent(), disk):
+    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES):
         disk.put("left", "dead")
         disk.replicas.dead.add("dead")
         await disk.replicas.renews(StoreUnavailableError())
@@ -140,7 +141,7 @@ async def test_whoever_was_away_takes_nobody_for_dead_before_they_could_say_that
 
 
 async def test_nobody_looks_for_the_dead_while_all_leases_hold(disk: SharedDisk) -> None:
-    async with serving(ScriptedAgent(), disk):
+    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES):
         disk.put("left", "dead")
         disk.replicas.dead.add("dead")
         disk.replicas.next_end = 0.01
@@ -155,7 +156,7 @@ async def test_more_than_is_claimed_at_once_is_claimed_soon(disk: SharedDisk, mo
     async def another_dies() -> None:
         disk.put("more", "dead")
 
-    async with serving(ScriptedAgent(), disk):
+    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES):
         disk.put("left", "dead")
         disk.replicas.dead.add("dead")
         disk.replicas.meanwhile["claim_orphans"] = another_dies
@@ -167,7 +168,7 @@ async def test_a_replica_beats_while_the_store_takes_its_time_to_hand_over_what_
     disk: SharedDisk,
 ) -> None:
     answer = Gate()
-    async with serving(ScriptedAgent(), disk):
+    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES):
         disk.put("left", "dead")
         disk.replicas.dead.add("dead")
         disk.replicas.meanwhile["claim_orphans"] = answer.stand
@@ -193,7 +194,7 @@ async def test_a_replica_that_is_closed_beats_no_more_though_a_cancellation_gets
             return 0  # as asyncio.wait_for of Python 3.11 may
         raise AssertionError("not reached")
 
-    async with serving(ScriptedAgent(), disk) as engine:
+    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES) as engine:
         assert engine._cluster is not None
         beating = engine._cluster._background.start(engine._cluster._repeat(swallow), name="swallow")
         await entered.wait()
@@ -210,7 +211,7 @@ async def test_a_replica_that_is_closed_in_the_middle_of_a_step_takes_no_other(d
         await engine._cluster.close()
         return 0
 
-    async with serving(ScriptedAgent(), disk) as engine:
+    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES) as engine:
         assert engine._cluster is not None
         await engine._cluster._repeat(step)
     assert steps == ["one"]
@@ -219,7 +220,7 @@ async def test_a_replica_that_is_closed_in_the_middle_of_a_step_takes_no_other(d
 async def test_a_bug_in_a_beat_is_logged_and_the_replica_lives_on(
     disk: SharedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(ScriptedAgent(), disk):
+    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES):
         await disk.replicas.renews(RuntimeError("a bug"))
         assert [record.getMessage() for record in caplog.records] == ["a step of the replica failed"]
         disk.put("left", "dead")
@@ -233,7 +234,7 @@ async def test_a_replica_that_lost_its_lease_has_a_new_name_and_stops_each_run_o
 ) -> None:
     gate, deaf = Gate(), Gate(deaf=True)
     agent = ScriptedAgent({SLOW: (gate, COMPLETED), "deaf": (deaf,)})
-    async with serving(agent, disk) as engine:
+    async with serving(agent, disk, timing=NO_PAUSES) as engine:
         alice = User(engine)
         slow = await alice.start(SLOW)
         canceled = await alice.start("deaf")

@@ -7,12 +7,12 @@ import pytest
 
 from apcore_a2a.engine.context import Observer
 from apcore_a2a.engine.event_log import Lagged
-from apcore_a2a.engine.task import LiveTask
+from apcore_a2a.engine.task import LiveTask, TaskRegistry
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Document, Task, TaskState, TaskStatus, encode
 from apcore_a2a.storage.contract import Record, Store
-from tests.engine.driving import User, serving
+from tests.engine.driving import QUICK, User, serving
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import WORKING, ScriptedAgent, chunk
 
@@ -35,9 +35,8 @@ def record(version: int, state: TaskState, *, memo: bytes = b"") -> Record:
 
 def live_at(version: int, store: Store | None = None) -> LiveTask:
     known = record(version, S.WORKING)
-    return LiveTask(
-        known.document.task(), {}, owner="alice", store=store or SharedDisk(), observer=Observer(), record=known
-    )
+    registry = TaskRegistry(store or SharedDisk(), Observer())
+    return LiveTask(known.document.task(), "alice", registry, known)
 
 
 def test_an_older_look_at_the_store_changes_nothing() -> None:
@@ -86,13 +85,13 @@ def test_a_task_that_is_lost_where_nobody_shares_the_store_ends_its_streams() ->
 
 
 async def test_a_run_whose_task_was_never_stored_is_no_line_in_the_log_of_tasks(
-    quick: None, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "apcore_a2a")
     disk = FakeDisk()
     disk.fault = lambda number: "before"
     agent = ScriptedAgent(default=(chunk("a"),), may_reply=True)
-    async with serving(agent, disk) as engine:
+    async with serving(agent, disk, timing=QUICK) as engine:
         with pytest.raises(StoreUnavailableError):
             await User(engine).send("hi")
     assert (len(agent.calls), disk.rows) == (1, {})

@@ -8,7 +8,7 @@ from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol.model import PushConfig, TaskState
 from apcore_a2a.storage.contract import Webhook, webhooks_of
 from apcore_a2a.storage.postgres.store import PostgresStore
-from tests.engine.driving import ALICE, V03, User, settle, soon, text_of
+from tests.engine.driving import ALICE, NO_GRACE, V03, User, settle, soon, text_of
 from tests.engine.replica.test_cluster import replica, until_shown
 from tests.fakes import COMPLETED, Gate, ScriptedAgent, chunk
 from tests.postgres_server import shared_server
@@ -16,10 +16,10 @@ from tests.postgres_server import shared_server
 S = TaskState
 
 
-async def test_a_task_that_no_replica_watches_ends_with_its_stream(no_grace: None) -> None:
+async def test_a_task_that_no_replica_watches_ends_with_its_stream() -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (chunk("a"), gate, COMPLETED)})
-    async with replica(agent, shared_server().url()) as engine:
+    async with replica(agent, shared_server().url(), timing=NO_GRACE) as engine:
         alice = User(engine, ALICE, V03)
         stream = await alice.stream("slow")
         await gate.reached()
@@ -30,12 +30,12 @@ async def test_a_task_that_no_replica_watches_ends_with_its_stream(no_grace: Non
 
 
 async def test_a_task_goes_on_for_the_webhook_that_it_was_given_at_another_replica(
-    no_grace: None, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (chunk("a"), gate, COMPLETED)})
     url = shared_server().url()
-    async with replica(agent, url) as engine, replica(agent, url) as other:
+    async with replica(agent, url, timing=NO_GRACE) as engine, replica(agent, url) as other:
         assert isinstance(engine.store, PostgresStore)
         alice = User(engine, ALICE, V03)
         stream = await alice.stream("slow")
@@ -59,12 +59,10 @@ async def test_a_task_goes_on_for_the_webhook_that_it_was_given_at_another_repli
         await until_shown(alice, stream.task, S.COMPLETED)
 
 
-async def test_a_task_goes_on_when_the_store_cannot_tell_who_watches_it(
-    no_grace: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_task_goes_on_when_the_store_cannot_tell_who_watches_it(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (chunk("a"), gate, COMPLETED)})
-    async with replica(agent, shared_server().url()) as engine:
+    async with replica(agent, shared_server().url(), timing=NO_GRACE) as engine:
         assert isinstance(engine.store, PostgresStore)
         asked = asyncio.Event()
 
@@ -84,11 +82,11 @@ async def test_a_task_goes_on_when_the_store_cannot_tell_who_watches_it(
 
 
 async def test_a_run_that_ends_while_the_store_is_asked_who_watches_it_is_not_stopped(
-    no_grace: None, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (chunk("a"), gate, COMPLETED)})
-    async with replica(agent, shared_server().url()) as engine:
+    async with replica(agent, shared_server().url(), timing=NO_GRACE) as engine:
         assert isinstance(engine.store, PostgresStore)
         alice = User(engine, ALICE, V03)
         answered = asyncio.Event()

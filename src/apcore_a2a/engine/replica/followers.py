@@ -20,7 +20,7 @@ from apcore_a2a.storage.contract import FollowedTask, Record, Replicas, SharedSt
 
 ASKED_AT_ONCE: Final = 500  # followed tasks: fewer than a store tells of, so that it tells of one's events at least
 POLL: Final = 1.0  # seconds between looks at what is followed: wake-ups may get lost
-# Seconds for which a look at what others ask holds: who is not answered cancels a task without us, after CANCEL_GRACE.
+# Seconds for which a look at what others ask holds: who is not answered cancels a task without us, after `peer_cancel`.
 HEARD_FOR: Final = 3.0
 
 

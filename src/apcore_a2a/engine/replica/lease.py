@@ -26,7 +26,7 @@ from apcore_a2a.engine.intake import Intake
 from apcore_a2a.engine.recovery import Recovery
 from apcore_a2a.engine.replica.followers import POLL, Followers
 from apcore_a2a.engine.replica.requests import ANSWER_TIME, NOT_UNDERSTOOD, ask_to_cancel, decode_errand, encode_refusal
-from apcore_a2a.engine.run import CANCEL_GRACE, Stop, retry_pause
+from apcore_a2a.engine.run import Stop
 from apcore_a2a.engine.runs import BackgroundWork, Runs
 from apcore_a2a.engine.task import NO_RUNNER, LiveTask
 from apcore_a2a.errors import (
@@ -264,7 +264,7 @@ class Cluster:
                 return
             except A2AError as error:
                 logger.warning("task not taken over yet", extra={"task_id": task_id, "reason": error.message})
-                await asyncio.sleep(retry_pause(attempt))
+                await asyncio.sleep(self._runs.timing.retry_pause(attempt))
                 attempt += 1
 
     async def _stop_here(self, task_id: str) -> None:
@@ -345,7 +345,7 @@ class Cluster:
         """
         with live.held():
             if live.runner.name:  # else no replica runs it yet that could be asked
-                await ask_to_cancel(self._followers, live, caller, seconds=CANCEL_GRACE)
+                await ask_to_cancel(self._followers, live, caller, seconds=self._runs.timing.peer_cancel)
             if live.has_ended():
                 return
             self._has_strays = True  # should what follows fail half-way
@@ -354,4 +354,4 @@ class Cluster:
                 raise TaskNotFoundError(live.task.id)
             live.follow(record)
             live.runner = NO_RUNNER
-            await asyncio.wait({self._runs.cancel(live, caller)}, timeout=CANCEL_GRACE)
+            await asyncio.wait({self._runs.cancel(live, caller)}, timeout=self._runs.timing.peer_cancel)

@@ -26,7 +26,7 @@ from apcore_a2a.agent import Call, Caller, CancelToken
 from apcore_a2a.app.serve import build_app
 from apcore_a2a.engine.agent_output import check_event
 from apcore_a2a.engine.context import CallContext, Observer
-from apcore_a2a.engine.task import LiveTask
+from apcore_a2a.engine.task import LiveTask, TaskRegistry
 from apcore_a2a.http.server.connection import GuardedProtocol
 from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.model import Document, Operation
@@ -130,7 +130,7 @@ class Parts:
 
     async def create(self) -> LiveTask:
         task = self.engine._intake._new_task(self.asked, self.context).task
-        live = LiveTask(task, {}, owner="anonymous", store=self.engine.store, observer=Observer())
+        live = LiveTask(task, "anonymous", TaskRegistry(self.engine.store, Observer()))
         await live.create(working=True)
         return live
 

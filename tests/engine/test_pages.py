@@ -13,6 +13,8 @@ from tests.sources import ROOT
 
 LIFECYCLE = (ROOT / "docs/lifecycle.md").read_text(encoding="utf-8")
 CONCURRENCY = (ROOT / "docs/concurrency.md").read_text(encoding="utf-8")
+TIMING = DEFAULTS.timing
+STOPPED = TIMING.cancel_grace + TIMING.cancel_margin  # the longest wait for a run that is stopped
 
 
 def states(text: str) -> set[TaskState]:
@@ -51,16 +53,14 @@ def test_the_page_has_every_way_a_run_is_stopped() -> None:
 def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
     waits = {who: " | ".join(rest) for who, *rest in rows(CONCURRENCY, "Who waits for whom")}
     bounds = {what: limit for what, limit, _ in rows(CONCURRENCY, "What is bounded")}
-    timing = DEFAULTS.timing
-    pauses = ", ".join(f"{pause:g}" for pause in timing.save_retries)
-    stopped = timing.cancel_grace + timing.cancel_margin
-    grace = f"{timing.cancel_grace:g} s"
+    pauses = ", ".join(f"{pause:g}" for pause in TIMING.save_retries)
+    grace = f"{TIMING.cancel_grace:g} s"
     expected = [
         (waits["a blocking send"], f"({DEFAULTS.execution_timeout:g} s), then {grace}"),
         (waits["a message to a running task"], f"{task.MAX_QUEUED} may wait"),
-        (waits["a cancel"], f"{stopped:g} s, then"),
+        (waits["a cancel"], f"{STOPPED:g} s, then"),
         (waits["a stopped agent's task"], grace),
-        (waits["a canceled task that waits for its user"], f"{timing.cancel_hook:g} s"),
+        (waits["a canceled task that waits for its user"], f"{TIMING.cancel_hook:g} s"),
         (waits["a webhook's next event"], f"{', '.join(f'{pause:g}' for pause in DELIVERY.retry_delays)} s between"),
         (bounds["workers that post to webhooks"], f"{DELIVERY.max_workers}, of one host and port"),
         (bounds["workers that post to webhooks"], f"port {DELIVERY.max_workers_per_target}; "),
@@ -68,11 +68,11 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
         (bounds["webhooks of one task"], str(MAX_WEBHOOKS)),
         (waits["a reader"], f"every {DEFAULTS.keep_alive_interval:g} s"),
         (waits["the agent"], f"{task.MAX_UNSAVED} writes"),
-        (waits["the end of a task"], f"{pauses} s, then every {timing.save_retries[-1]:g} s"),
-        (waits["a task nobody watches (0.3)"], f"{timing.disconnect_grace:g} s"),
+        (waits["the end of a task"], f"{pauses} s, then every {TIMING.save_retries[-1]:g} s"),
+        (waits["a task nobody watches (0.3)"], f"{TIMING.disconnect_grace:g} s"),
         (
             waits["the shutdown"],
-            f"({DEFAULTS.shutdown_timeout:g} s), then {stopped:g} s",
+            f"({DEFAULTS.shutdown_timeout:g} s), then {STOPPED:g} s",
         ),
         (bounds["running tasks"], f"{DEFAULTS.max_active_tasks:,}"),
         (bounds["open streams"], f"{DEFAULTS.max_streams:,}; `max_streams_per_caller`, "),
@@ -89,5 +89,5 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
         (bounds["attempts at a task whose process died"], str(stored_run.MAX_ATTEMPTS)),
     ]
     assert [(said, number) for said, number in expected if number not in said] == []
-    assert f"after {timing.cancel_grace:g} seconds its task ends without it" in " ".join(LIFECYCLE.split())
+    assert f"after {TIMING.cancel_grace:g} seconds its task ends without it" in " ".join(LIFECYCLE.split())
     assert "after 0.05, 0.2, 1 and 4 seconds" in LIFECYCLE

@@ -54,12 +54,11 @@ def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
     waits = {who: " | ".join(rest) for who, *rest in rows(CONCURRENCY, "Who waits for whom")}
     bounds = {what: limit for what, limit, _ in rows(CONCURRENCY, "What is bounded")}
     pauses = ", ".join(f"{pause:g}" for pause in TIMING.save_retries)
-    grace = f"{TIMING.cancel_grace:g} s"
     expected = [
-        (waits["a blocking send"], f"({DEFAULTS.execution_timeout:g} s), then {grace}"),
+        (waits["a blocking send"], f"({DEFAULTS.execution_timeout:g} s), then {TIMING.cancel_grace:g} s"),
         (waits["a message to a running task"], f"{task.MAX_QUEUED} may wait"),
         (waits["a cancel"], f"{STOPPED:g} s, then"),
-        (waits["a stopped agent's task"], grace),
+        (waits["a stopped agent's task"], f"{TIMING.cancel_grace:g} s"),
         (waits["a canceled task that waits for its user"], f"{TIMING.cancel_hook:g} s"),
         (waits["a webhook's next event"], f"{', '.join(f'{pause:g}' for pause in DELIVERY.retry_delays)} s between"),
         (bounds["workers that post to webhooks"], f"{DELIVERY.max_workers}, of one host and port"),

@@ -235,7 +235,7 @@ async def test_nobodys_credentials_are_sent_unless_somebody_says_so(host: Host, 
     def run_of(name: str) -> Any:
         return apcore.Context.create(identity=apcore.Identity(id=name, type="user"))
 
-    refusal = "The remote agent refuses our credentials"
+    refusal = "The remote agent rejects our credentials"
     assert said(await fails(closed.call_async(PLAY, {"text": "go"}, run_of("ada")))) == refusal
     assert await opened.call_async(PLAY, {"text": "go"}, run_of("ada")) == {}
     assert said(await fails(opened.call_async(PLAY, {"text": "go"}, run_of("bob")))) == refusal
@@ -290,4 +290,4 @@ async def test_where_the_remote_agent_is_stays_with_us(mount: Mount) -> None:
 
     text = said(await fails(executor.call_async(PLAY, {"text": "go"})))
 
-    assert text == "The remote agent cannot be reached, or answers in error"
+    assert text == "The remote agent is not available or returns errors"

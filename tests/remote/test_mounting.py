@@ -86,10 +86,10 @@ async def test_closing_ends_what_is_under_way(host: Host, mount: Mount) -> None:
         call = group.create_task(fails(executor.call_async(PLAY, {"text": "go"})))
         await asyncio.to_thread(only_task, url, TaskState.WORKING)
         await asyncio.to_thread(agent.close)
-        assert said(await call) == "The remote agent is not mounted any more"
+        assert said(await call) == "The remote agent is no longer mounted"
 
     assert await asyncio.to_thread(only_task, url, TaskState.CANCELED)
-    assert said(await fails(module.execute({"text": "go"}, context_of()))) == "The remote agent is not mounted any more"
+    assert said(await fails(module.execute({"text": "go"}, context_of()))) == "The remote agent is no longer mounted"
 
 
 async def test_closing_between_two_results_cancels_the_remote_task(host: Host, mount: Mount) -> None:
@@ -109,7 +109,7 @@ def test_an_id_that_is_taken_is_not_taken_over(host: Host) -> None:
     registry, mine = apcore.Registry(), Add()
     registry.register("remote.play", mine)
 
-    with pytest.raises(ValueError, match=r"'remote.play' already; choose another prefix"):
+    with pytest.raises(ValueError, match=r"already has a module 'remote\.play'\. Choose another prefix"):
         mount_remote(registry, host(ScriptedAgent()))
 
     assert registry.get("remote.play") is mine
@@ -117,7 +117,7 @@ def test_an_id_that_is_taken_is_not_taken_over(host: Host) -> None:
 
 @pytest.mark.parametrize("prefix", ["Partner", "a b", "system", "1st", "a..b"])
 def test_a_prefix_is_a_module_id(prefix: str) -> None:
-    with pytest.raises(ValueError, match="The prefix must be a module id"):
+    with pytest.raises(ValueError, match="The prefix must be a valid apcore module id"):
         mount_remote(apcore.Registry(), "http://127.0.0.1:9", prefix=prefix)
 
 

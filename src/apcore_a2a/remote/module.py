@@ -1,6 +1,6 @@
-"""A skill of a remote agent as an apcore module: how it is called, and what comes back.
+"""A skill of a remote agent as an apcore module.
 
-Rule: a remote task does not outlive the local run that began it. Whoever stops waiting cancels it.
+Invariant: a remote task does not outlive the local run that started it. A caller that stops waiting cancels it.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ from apcore_a2a.protocol.model import (
 )
 from apcore_a2a.remote.skills import RemoteSkill, clean, for_apcore
 
-MAX_REASON: Final = 500  # characters of what a remote task says at its end
+MAX_REASON: Final = 500  # maximum length of a remote task's final text, in characters
 MAX_NAME: Final = 100
 CANCEL_WAIT: Final = 5.0
-TOKEN_POLL: Final = 0.05  # seconds; apcore's token has no callback
+TOKEN_POLL: Final = 0.05  # polling interval in seconds: apcore's token has no callback
 Delegate = Callable[[Any], "AuthLike | Awaitable[AuthLike | None] | None"]
-"""From apcore's Context of a local run to the credentials that the remote agent gets for it."""
-Data = dict[str, Any]  # Any: what a module takes and gives is JSON
+"""Returns the credentials for the remote agent, given apcore's Context of a local run."""
+Data = dict[str, Any]  # Any: the inputs and outputs of modules are JSON
 
 
 class RemoteConnection(Protocol):
-    """The way to the remote agent, from any event loop."""
+    """The connection to the remote agent. Callable from any event loop."""
 
     delegate: Delegate | None
 
@@ -49,14 +49,14 @@ class RemoteConnection(Protocol):
 
 
 class RemoteCall(Struct, frozen=True):
-    """What is sent to a remote agent."""
+    """The content of one call to a remote agent."""
 
     parts: list[Part]
     options: SendOptions
 
 
 class RemoteModule:
-    """Calls one skill. apcore finds here what it looks for in a module."""
+    """Calls one skill. It has the attributes that apcore expects of a module."""
 
     def __init__(self, skill: RemoteSkill, connection: RemoteConnection) -> None:
         self.skill = skill
@@ -64,22 +64,22 @@ class RemoteModule:
         self.name = skill.name
         self.description = skill.description
         self.tags = list(skill.tags)
-        # A skill that does not say what it takes is sent whatever it gets: nothing is held against FREE_FORM.
+        # A skill without a described input accepts any object: nothing is validated against FREE_FORM.
         self.input_schema = for_apcore(skill.input_schema, checked=not skill.is_free_form)
-        if skill.output_schema:  # apcore takes the lack of the attribute for "anything"
+        if skill.output_schema:  # without the attribute, apcore accepts any output
             self.output_schema = for_apcore(skill.output_schema, checked=False)
         self.annotations = apcore.ModuleAnnotations(**skill.annotations)
 
     async def execute(self, inputs: Data, context: Any) -> Data:
-        """Call the skill and wait for its result."""
+        """Call the skill, and return its result."""
         whole: Data = {}
         async with aclosing(self._results(inputs, context)) as results:
             async for result in results:
-                whole = result  # the last one is
+                whole = result  # the last item is the whole result
         return whole
 
     async def _results(self, inputs: Data, context: Any) -> AsyncGenerator[Data]:
-        """What each event adds to the result, and at last the whole of it."""
+        """Yield what each event adds to the result, and finally the whole result."""
         call = RemoteCall(self._parts(inputs), await self._options(context))
         last: Event | None = None
         async with aclosing(bounded(self._connection.events(self.skill, call), context)) as events:
@@ -92,7 +92,7 @@ class RemoteModule:
     def _parts(self, inputs: Data) -> list[Part]:
         if self.skill.is_free_form and len(inputs) == 1:
             text = inputs.get("text")
-            if isinstance(text, str):  # most agents that do not describe their skills talk
+            if isinstance(text, str):  # most agents that do not describe their skills expect text
                 return [Part(text=text)]
         return output_parts(copy_output(inputs))
 
@@ -109,10 +109,10 @@ class RemoteModule:
 
 
 class StreamingRemoteModule(RemoteModule):
-    """A module whose results are told as they come."""
+    """A module that streams its results."""
 
     async def stream(self, inputs: Data, context: Any) -> AsyncGenerator[Data]:
-        """Call the skill and hand on what it sends."""
+        """Call the skill, and yield its results as they arrive."""
         async with aclosing(self._results(inputs, context)) as results:
             async for result in results:
                 yield result
@@ -122,21 +122,21 @@ class StreamingRemoteModule(RemoteModule):
 
 
 def read_outcome(last: Event | None) -> Data:
-    """The result of a remote task, or of a direct reply, from the last that was heard of it.
+    """Return the result of a remote task, or of a direct reply, given its last event.
 
     Raises:
-        AgentError: the task failed, or waits for somebody; the text is the agent's, cleaned and shortened.
+        AgentError: the task failed or waits for input. The text is the agent's, sanitized and truncated.
     """
     if isinstance(last, Message):
         return to_result(last.parts)
     if not isinstance(last, Task):
-        raise AgentError("The remote agent gave no result")
+        raise AgentError("The remote agent returned no result")
     if last.status.state is not TaskState.COMPLETED:
         raise AgentError(_describe_ending(last))
     parts: list[Part] = []
     for artifact in last.artifacts:
         parts.extend(artifact.parts)
-    # Agents that talk often make no artifacts: they answer in the message of their last status, as Task.text knows.
+    # Conversational agents often create no artifacts. Their answer is the message of the last status, as in Task.text.
     if not parts and last.status.message is not None:
         parts.extend(last.status.message.parts)
     return to_result(parts)
@@ -158,7 +158,7 @@ def _describe_ending(task: Task) -> str:
 
 
 def to_result(parts: Sequence[Part]) -> Data:
-    """The parts as a module's output: objects as they are, text under `text`, files under their names."""
+    """Convert parts to a module's output: objects are merged, text goes to `text`, files to their names."""
     result: Data = {}
     texts: list[str] = []
     for number, part in enumerate(parts):
@@ -174,7 +174,7 @@ def to_result(parts: Sequence[Part]) -> Data:
         else:
             result["data"] = part.data
     if texts:
-        # All of it, and the spaces at its ends: it may be a piece of a stream.
+        # Not trimmed: it may be a chunk of a stream.
         result["text"] = clean_text("".join(texts))
     return result
 
@@ -183,7 +183,7 @@ def to_result(parts: Sequence[Part]) -> Data:
 
 
 async def bounded(events: AsyncGenerator[Event], context: Any) -> AsyncGenerator[Event]:
-    """The events, until the local run's deadline, and not if it is cancelled."""
+    """Yield the events until the deadline of the local run, and stop if the run is cancelled."""
     deadline = context.data.get(DEADLINE)
     async with aclosing(events):
         while True:
@@ -201,7 +201,7 @@ async def bounded(events: AsyncGenerator[Event], context: Any) -> AsyncGenerator
 
 
 async def _unless_cancelled(step: Awaitable[Event | None], token: Any) -> Event | None:
-    """What comes next, unless apcore's token is cancelled first: it has no callback, so it is asked now and then."""
+    """Return the next event. Poll apcore's cancel token meanwhile, because it has no callback."""
     poll_interval = None
     if token is not None:
         poll_interval = TOKEN_POLL
@@ -214,7 +214,7 @@ async def _unless_cancelled(step: Awaitable[Event | None], token: Any) -> Event 
         return waiting.result()
     finally:
         if not waiting.done():
-            # It has to end before the generator can be closed, and with that the remote task be cancelled.
+            # It must finish before the generator can be closed, which cancels the remote task.
             waiting.cancel()
             await asyncio.wait({waiting}, timeout=CANCEL_WAIT)
 
@@ -223,9 +223,9 @@ async def _unless_cancelled(step: Awaitable[Event | None], token: Any) -> Event 
 
 
 async def follow(client: A2AClient, call: RemoteCall) -> AsyncGenerator[Event]:
-    """What becomes of a call: the events of its stream if the agent has one, and last its task or its reply.
+    """Yield the events of a call: of its stream if the agent supports streaming, and finally its task or its reply.
 
-    Closed before that, it cancels the remote task.
+    If it is closed early, it cancels the remote task.
     """
     task_id = ""
     state = TaskState.UNSPECIFIED
@@ -238,11 +238,11 @@ async def follow(client: A2AClient, call: RemoteCall) -> AsyncGenerator[Event]:
                 if isinstance(event, Task):
                     task_id = event.id
                 elif not isinstance(event, Message):
-                    task_id = event.task_id or task_id  # some agents leave it out of updates
+                    task_id = event.task_id or task_id  # some agents omit it in updates
                 if isinstance(event, Task | StatusUpdate):
                     state = event.status.state
                 yield event
-        # Asked for, not put together from the events: what was missed or cut short is in here.
+        # The task is fetched, not assembled from the events, so that nothing missed or truncated is lost.
         final = await client.get_task(task_id, **_options_of(call))
         state = final.status.state
         yield final
@@ -258,7 +258,7 @@ async def _begin(client: A2AClient, call: RemoteCall) -> AsyncGenerator[Event]:
             async for event in events:
                 yield event
         return
-    # At once, so that the task's id is known and the task can be cancelled; then it is asked for until it ends.
+    # Return immediately, so that the task's id is known and it can be cancelled. Then wait for its end.
     at_once: SendOptions = {**call.options, "configuration": SendConfiguration(return_immediately=True)}
     answer = await client.send_message(call.parts, **at_once)
     yield answer
@@ -267,13 +267,13 @@ async def _begin(client: A2AClient, call: RemoteCall) -> AsyncGenerator[Event]:
 
 
 async def _cancel(client: A2AClient, task_id: str, call: RemoteCall) -> None:
-    with contextlib.suppress(A2AError, TimeoutError):  # it may have ended; or the agent is gone, and its task with it
+    with contextlib.suppress(A2AError, TimeoutError):  # it may have ended, or the agent and its task are gone
         async with asyncio.timeout(CANCEL_WAIT):
             await client.cancel_task(task_id, **_options_of(call))
 
 
 def _options_of(call: RemoteCall) -> CallOptions:
-    """The options of a call that go with each further request about it: who asks, and in which trace."""
+    """Return the options for further requests of the same call: credentials and trace headers."""
     options: CallOptions = {"headers": call.options["headers"]}
     if "auth" in call.options:
         options["auth"] = call.options["auth"]

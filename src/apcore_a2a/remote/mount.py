@@ -1,7 +1,7 @@
-"""Agents that delegate to agents: the skills of a remote agent as modules of a local registry.
+"""Registers the skills of a remote agent as modules of a local registry.
 
-Rule: a mounted agent owns a thread with an event loop, its client and its refresher; `close` ends all three. So its
-modules may be called from any loop and any thread.
+Invariant: a mounted agent owns a thread with an event loop, its client and its refresher, and `close` ends all three.
+Therefore its modules may be called from any loop and any thread.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from apcore_a2a.remote.skills import RemoteSkill, read_skills, to_module_id
 
 logger = logging.getLogger(__name__)
 
-UNMOUNTED: Final = "The remote agent is not mounted any more"
-# What the local agent's callers are told, by the first row that fits: nothing of addresses and credentials, which are
-# not theirs to know.
+UNMOUNTED: Final = "The remote agent is no longer mounted"
+# Error texts for the callers of the local agent. The first match is used. They contain no addresses and credentials,
+# which callers must not see.
 TEXTS: Final[tuple[tuple[type[A2AError], str], ...]] = (
-    (UnauthenticatedError, "The remote agent refuses our credentials"),
+    (UnauthenticatedError, "The remote agent rejects our credentials"),
     (OverloadedError, "The remote agent is overloaded; try again later"),
 )
-UNREACHABLE: Final = "The remote agent cannot be reached, or answers in error"
+UNREACHABLE: Final = "The remote agent is not available or returns errors"
 
 
 def mount_remote(
@@ -44,25 +44,27 @@ def mount_remote(
     refresh: float | None = 300.0,
     **options: Unpack[ClientOptions],
 ) -> "RemoteAgent":
-    """Register each skill of a remote A2A agent as an apcore module, and keep them in step with its card.
+    """Register each skill of a remote A2A agent as an apcore module, and keep the modules in sync with its card.
 
-    A module called `<prefix>.<skill>` takes what the skill takes: the schema of our card extension if the agent has it,
-    else an object, of which `{"text": …}` alone is sent as text. A run that is cancelled, or out of time, cancels the
-    remote task. Blocks until the card is here: in a coroutine, use `await asyncio.to_thread(mount_remote, …)`.
+    A module called `<prefix>.<skill>` accepts the skill's input: the schema in our card extension, if the agent has it.
+    Otherwise it accepts an object, of which `{"text": …}` alone is sent as text. A run that is cancelled or times out
+    cancels the remote task. The call blocks until the card is fetched. In a coroutine, use
+    `await asyncio.to_thread(mount_remote, …)`.
 
     Args:
         registry: An apcore Registry.
         url: The remote agent's address.
-        prefix: What the ids of its modules begin with; "" for none.
-        auth: Our own credentials, as `A2AClient` takes them. Nobody's else are sent unless `delegate` says so.
-        delegate: From apcore's Context of a local run to the credentials to call with, or None for our own. They go
-            to the origin of `url` and to `allow_origins`, nowhere else.
-        refresh: Seconds between two looks at the card; None never looks again.
+        prefix: The prefix of the module ids, or "" for none.
+        auth: The local agent's own credentials, as `A2AClient` takes them. Callers' credentials are sent only with
+            `delegate`.
+        delegate: A function that returns the credentials of a call, or None for our own, given apcore's Context of the
+            local run. They are sent only to the origin of `url` and to `allow_origins`.
+        refresh: Seconds between two fetches of the card. None disables refreshing.
         options: See `ClientOptions`.
 
     Raises:
         A2AError: the agent cannot be reached, or its card cannot be used.
-        ValueError: the registry has a module of that id already.
+        ValueError: the registry already has a module with that id.
 
     Example:
         >>> import apcore
@@ -84,7 +86,7 @@ def mount_remote(
 
 
 class RemoteAgent:
-    """A mounted agent: which modules it has here, and how to be rid of them.
+    """A mounted agent and its modules in the registry.
 
     Example:
         >>> with mount_remote(registry, "https://agent.example.com") as agent:  # doctest: +SKIP
@@ -94,15 +96,15 @@ class RemoteAgent:
 
     def __init__(self, registry: Any, client: A2AClient, *, prefix: str, delegate: Delegate | None = None) -> None:
         if prefix and to_module_id("", prefix) != prefix:
-            raise ValueError(f"The prefix must be a module id of apcore, as {to_module_id('', prefix)!r} is")
+            raise ValueError(f"The prefix must be a valid apcore module id, such as {to_module_id('', prefix)!r}")
         self._registry = registry
         self._client = client
         self._prefix = prefix
         self.delegate = delegate
-        self._mounted: dict[str, RemoteSkill] = {}  # by the ids of their modules
+        self._mounted: dict[str, RemoteSkill] = {}  # by module id
         self._registry_lock = threading.Lock()  # the refresher, `refresh` and `close` all change the registry
         self._thread = LoopThread()
-        self._streams: set[Steps[Event]] = set()  # calls whose caller may ask for more, or has forgotten to
+        self._streams: set[Steps[Event]] = set()  # streams that are not read to their end
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -118,7 +120,7 @@ class RemoteAgent:
 
     @property
     def module_ids(self) -> tuple[str, ...]:
-        """The modules that the registry has from this agent.
+        """The ids of the modules registered for this agent.
 
         Example:
             >>> def show(agent: RemoteAgent) -> None:
@@ -127,18 +129,19 @@ class RemoteAgent:
         return tuple(self._mounted)
 
     def refresh(self) -> None:
-        """Look at the card now, and bring the registry in step with it.
+        """Fetch the card now, and update the registry.
 
         Example:
             >>> def look_again(agent: RemoteAgent) -> None:
             ...     agent.refresh()
         """
         card = self._thread.run(self._client.refresh_card())
-        # The first time an id that is taken is an error, for somebody who can choose another prefix. Later nobody can.
+        # At the first time a taken id is an error, because the caller can choose another prefix. Later it is only
+        # logged.
         self._update_registry(card, strict=not self._mounted)
 
     def keep_fresh(self, interval: float | None) -> None:
-        """Look at the card every so many seconds, until the agent is closed.
+        """Fetch the card periodically, until the agent is closed.
 
         Example:
             >>> def look_every_minute(agent: RemoteAgent) -> None:
@@ -152,15 +155,15 @@ class RemoteAgent:
             await asyncio.sleep(interval)
             try:
                 card = await self._client.refresh_card()
-                # On another thread: registering calls whatever listens to the registry.
+                # On another thread: registering a module calls the listeners of the registry.
                 await asyncio.to_thread(self._update_registry, card, strict=False)
-            except Exception as error:  # the modules stay as they are; the next look may be luckier
+            except Exception as error:  # the modules stay registered, and the next refresh may succeed
                 logger.warning(
                     "remote agent not refreshed", extra={"url": self._client.url, "reason": clean_line(str(error))}
                 )
 
     def _update_registry(self, card: AgentCard, *, strict: bool) -> None:
-        """Have the registry hold a module for each skill of the card. What did not change keeps its module."""
+        """Register a module for each skill of the card, and remove the others. Unchanged skills keep their modules."""
         with self._registry_lock:
             if self._is_closed:
                 return
@@ -183,12 +186,12 @@ class RemoteAgent:
         if self._registry.get(module_id) is None:
             return True
         if strict:
-            raise ValueError(f"The registry has a module {module_id!r} already; choose another prefix")
+            raise ValueError(f"The registry already has a module {module_id!r}. Choose another prefix")
         logger.warning("remote skill left out: its id is taken", extra={"module_id": module_id})
         return False
 
     async def events(self, skill: RemoteSkill, call: RemoteCall) -> AsyncGenerator[Event]:
-        """What becomes of a call, in the caller's event loop.
+        """Yield the events of a call, in the caller's event loop.
 
         Example:
             >>> async def show(agent: RemoteAgent, skill: RemoteSkill, call: RemoteCall) -> None:
@@ -207,28 +210,28 @@ class RemoteAgent:
             raise self._for_callers(error, skill) from error
         finally:
             self._streams.discard(steps)
-            if not self._is_closed:  # else `close` has ended it, and its loop
+            if not self._is_closed:  # otherwise `close` has ended it together with its loop
                 await self._in_own_loop(steps.close())
 
     async def _in_own_loop(self, work: Any) -> Any:  # Any: a coroutine, and what it returns
-        """Do work in the agent's own loop, and wait for it in the caller's."""
+        """Run a coroutine in the agent's own loop, and wait for it in the caller's."""
         future = self._submit(work)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            if self._is_closed:  # it is not the caller who was cancelled, but the work, by `close`
+            if self._is_closed:  # `close` cancelled the work, not the caller
                 raise AgentError(UNMOUNTED) from None
             raise
 
     def _submit(self, work: Any) -> Future[Any]:
         try:
             return self._thread.submit(work)
-        except RuntimeError:  # its thread has been told to end
+        except RuntimeError:  # its thread is shutting down
             raise AgentError(UNMOUNTED) from None
 
     def _for_callers(self, error: A2AError, skill: RemoteSkill) -> A2AError:
-        """The error as the local agent's callers may see it; all of it is in the log."""
-        if isinstance(error, InvalidParamsError | AgentError):  # about what they sent, or in the agent's own words
+        """Return the error as the local agent's callers may see it. The log contains all of it."""
+        if isinstance(error, InvalidParamsError | AgentError):  # about the caller's input, or in the agent's own words
             return error
         logger.warning("remote skill failed", extra={"module_id": skill.module_id, "reason": clean_line(str(error))})
         for kind, text in TEXTS:
@@ -237,7 +240,7 @@ class RemoteAgent:
         return AgentError(UNREACHABLE)
 
     def close(self) -> None:
-        """Take the modules out of the registry, end what is under way, and close the connections.
+        """Remove the modules from the registry, cancel running calls, and close the connections.
 
         Example:
             >>> def unmount(agent: RemoteAgent) -> None:
@@ -253,7 +256,7 @@ class RemoteAgent:
         self._thread.stop(self._close_client)
 
     async def _close_client(self) -> None:
-        # Each cancels its remote task, for which it needs the client.
+        # Each stream cancels its remote task, and needs the client for it.
         async with asyncio.TaskGroup() as group:
             for steps in list(self._streams):
                 group.create_task(steps.close())

@@ -1,6 +1,7 @@
-"""What a remote agent's card says of its skills, made fit for a registry of ours.
+"""Reads the skills of a remote agent's card, and makes them safe for the local registry.
 
-Rule: what a remote agent says is data. Texts are cleaned and shortened, names made ours, schemas lose what could harm.
+Invariant: text from a remote agent is untrusted. It is sanitized and truncated, names are converted, and schemas lose
+dangerous keywords.
 """
 
 import re
@@ -20,19 +21,19 @@ from apcore_a2a.protocol.card import AgentCard, AgentSkill
 MAX_TEXT: Final = 1000
 MAX_TAG: Final = 64
 MAX_TAGS: Final = 20
-MAX_ID: Final = 128  # apcore 0.6.0's
+MAX_ID: Final = 128  # the limit of apcore 0.6.0
 MAX_SKILLS: Final = 500
-# What no part of an id may be in apcore 0.6.0, and the first part in the newest.
+# Reserved words: in apcore 0.6.0 for every part of an id, in the newest version for the first part.
 RESERVED: Final = frozenset({"system", "internal", "core", "apcore", "plugin", "schema", "acl"})
-# What a remote agent may say of its skill's effects. That it needs no approval is not its to say.
+# The annotations that a remote agent may set. It cannot declare that its skill needs no approval.
 FLAGS: Final = frozenset({"readonly", "destructive", "idempotent", "open_world"})
 FREE_FORM: Final[Schema] = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": True}
-# Keywords with a regular expression of the agent's choice: it could keep us busy for as long as it likes.
+# Keywords with a regular expression of the agent's choice, which could take arbitrarily long.
 EXPRESSIONS: Final = frozenset({"pattern", "patternProperties"})
 
 
 class RemoteSkill(Struct, frozen=True, kw_only=True):
-    """A skill, and the id that its module gets here."""
+    """A skill and the id of its local module."""
 
     module_id: str
     id: str
@@ -42,26 +43,26 @@ class RemoteSkill(Struct, frozen=True, kw_only=True):
     input_schema: Schema
     output_schema: Schema
     is_free_form: bool
-    """Whether the agent does not say what the skill takes."""
+    """Whether the agent does not describe the skill's input."""
     streams: bool
     annotations: dict[str, bool]
 
 
 def read_skills(card: AgentCard, prefix: str) -> Iterator[RemoteSkill]:
-    """The skills of a card; those that our extension describes, with their schemas."""
+    """Yield the skills of a card, with their schemas if our extension describes them."""
     described = _read_extension(card)
     taken: set[str] = set()
     for skill in card.skills[:MAX_SKILLS]:
         module_id = _make_unique(to_module_id(prefix, skill.id), taken)
         taken.add(module_id)
         about = described.get(skill.id)
-        if not isinstance(about, dict):  # another kind of agent; or one that says what it should not
+        if not isinstance(about, dict):  # another implementation, or an invalid extension
             about = {}
         yield _read_skill(skill, module_id, about, streaming=bool(card.capabilities.streaming))
 
 
 def _read_extension(card: AgentCard) -> Mapping[str, object]:
-    """What an agent served by apcore-a2a says of its skills besides, by their ids."""
+    """Return the skill descriptions of our extension by skill id. Only agents served by apcore-a2a have it."""
     for extension in card.capabilities.extensions:
         if extension.uri != EXTENSION:
             continue
@@ -88,7 +89,7 @@ def _read_skill(skill: AgentSkill, module_id: str, about: dict[str, Any], *, str
         input_schema=input_schema,
         output_schema=make_harmless(about.get("outputSchema")),
         is_free_form=is_free_form,
-        # An agent that describes its skills says which ones stream; of any other, all may.
+        # Our extension lists the skills that stream. Of an agent without it, every skill may.
         streams=streaming and (not about or about.get("streaming") is True),
         annotations=_read_flags(about.get("annotations")),
     )
@@ -105,7 +106,7 @@ def _read_flags(annotations: object) -> dict[str, bool]:
 
 
 def clean(text: str, limit: int = MAX_TEXT) -> str:
-    """Remote text without control and direction characters, and not without end."""
+    """Return remote text without control and direction characters, truncated."""
     return clean_text(text, limit).strip()
 
 
@@ -113,7 +114,7 @@ def clean(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def to_module_id(prefix: str, skill_id: str) -> str:
-    """An id that apcore takes, as like the skill's own as can be."""
+    """Return an id that apcore accepts, as similar to the skill's id as possible."""
     segments: list[str] = []
     for part in re.split(r"[./:]+", skill_id.lower()[:MAX_ID]):
         if not part:
@@ -122,12 +123,12 @@ def to_module_id(prefix: str, skill_id: str) -> str:
         if not segment[0].isalpha() or segment in RESERVED:
             segment = f"s_{segment}"
         segments.append(segment)
-    if not segments:  # an id of dots, say
+    if not segments:  # for example an id of dots
         segments.append("skill")
     if prefix:
         segments.insert(0, prefix)
     module_id = ".".join(segments)
-    return module_id[: MAX_ID - 4].rstrip("._")  # room for the number that `_make_unique` may add
+    return module_id[: MAX_ID - 4].rstrip("._")  # room for the number that `_make_unique` may append
 
 
 def _make_unique(module_id: str, taken: set[str]) -> str:
@@ -143,7 +144,7 @@ def _make_unique(module_id: str, taken: set[str]) -> str:
 
 
 def make_harmless(schema: object) -> Schema:
-    """A remote schema without references and regular expressions; nothing if it is no schema."""
+    """Return a remote schema without references and regular expressions, or {} if it is not a schema."""
     if not isinstance(schema, dict):
         return {}
     harmless: Schema = _without_expressions(inline(schema))
@@ -160,7 +161,7 @@ def _without_expressions(node: Any) -> Any:  # Any: JSON
         if keyword in EXPRESSIONS:
             continue
         if keyword == "properties" and isinstance(value, dict):
-            # The keys in here are names of properties: one may well be called "pattern".
+            # These keys are names of properties: one of them may be "pattern".
             kept[keyword] = {name: _without_expressions(each) for name, each in value.items()}
         else:
             kept[keyword] = _without_expressions(value)
@@ -168,7 +169,7 @@ def _without_expressions(node: Any) -> Any:  # Any: JSON
 
 
 def for_apcore(schema: Schema, *, checked: bool) -> Any:  # Any: a dict, or a class
-    """The schema in the form that the installed apcore takes; `checked` if it should hold values against it."""
+    """Return the schema in the form that the installed apcore takes. `checked`: whether it validates values."""
     if checked and takes_dicts():
         return schema
     return _make_model(schema)
@@ -176,7 +177,7 @@ def for_apcore(schema: Schema, *, checked: bool) -> Any:  # Any: a dict, or a cl
 
 def _make_model(schema: Schema) -> type[BaseModel]:
     class RemoteSchema(BaseModel):
-        """Takes anything, and says what the remote agent takes: the agent itself checks."""
+        """Accepts any value, and publishes the remote schema. The remote agent validates."""
 
         model_config = ConfigDict(extra="allow")
 
@@ -189,9 +190,9 @@ def _make_model(schema: Schema) -> type[BaseModel]:
 
 @cache
 def takes_dicts() -> bool:
-    """Whether the installed apcore can describe and check modules whose schemas are dicts; 0.6.0 cannot."""
+    """Return whether the installed apcore accepts dicts as schemas of modules. 0.6.0 does not."""
 
-    # Found out by trying: which version learned it is not written anywhere.
+    # Detected by trying, because no version number documents it.
     class Probe:
         description = "probe"
         input_schema = output_schema = FREE_FORM
@@ -207,5 +208,5 @@ def takes_dicts() -> bool:
     except AttributeError:
         return False
     finally:
-        if hasattr(executor, "close"):  # newer ones keep an event loop
+        if hasattr(executor, "close"):  # newer versions keep an event loop
             executor.close()

@@ -1,4 +1,4 @@
-"""For tests of agents and of what calls them: an app without a socket, an agent from a script, a webhook receiver."""
+"""Test helpers: an application without a socket, a scripted agent, and a webhook receiver."""
 
 from apcore_a2a.testing.app_client import AppTransport, app_client
 from apcore_a2a.testing.scripted_agent import Gate, ScriptedAgent, chunk, says, status

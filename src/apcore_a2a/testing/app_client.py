@@ -1,4 +1,4 @@
-"""A client of an application, without a socket."""
+"""A client for an ASGI application, without a socket."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
@@ -15,23 +15,25 @@ from apcore_a2a.client.transport import HttpRequest, HttpResponse, HttpStream, r
 from apcore_a2a.errors import A2AConnectionError
 
 # ---- app transport --------------------------------------------------------------------------------------------------
-# A transport from the client into an ASGI application, without a socket. Rule: what the app sends arrives at once.
+# A transport into an ASGI application, without a socket.
+#
+# Invariant: each message of the application is available to the client at once.
 
 ASGIMessage = MutableMapping[str, Any]  # Any: as the ASGI specification has it
 ASGIApp = Callable[
     [Any, Callable[[], Awaitable[ASGIMessage]], Callable[[ASGIMessage], Awaitable[None]]], Awaitable[None]
 ]
 
-HANG_UP: Final = 5.0  # seconds that an application has to notice that its client is gone
-# Messages that an application may send ahead of its reader. A socket has such a limit, too: an application that never
-# waits for its reader is to be found out here.
+HANG_UP: Final = 5.0  # seconds for an application to notice a disconnected client
+# Maximum number of messages that an application may send ahead of its reader. A socket has a limit too, and a test
+# should reveal an application that never waits for its reader.
 BUFFER: Final = 64
 
 
 class AppTransport:
-    """Lets `A2AClient` call an ASGI application in this process; streams stream.
+    """Lets `A2AClient` call an ASGI application in this process, including streams.
 
-    An exception that the application does not handle is raised at its caller, instead of becoming a status 500.
+    An exception that the application does not handle is raised in the caller, instead of becoming a status 500.
 
     Example:
         >>> from apcore_a2a.client import A2AClient
@@ -45,38 +47,38 @@ class AppTransport:
         self._app = app
 
     async def request(self, request: HttpRequest, limit: int) -> HttpResponse:
-        """Send, and read an answer of at most `limit` bytes."""
+        """Send a request, and return its response of at most `limit` bytes."""
         async with self.stream(request, HANG_UP) as response:
             return HttpResponse(response.status, response.headers, await read_all(response, limit))
 
     @asynccontextmanager
     async def stream(self, request: HttpRequest, idle: float) -> AsyncIterator[HttpStream]:
-        """Send, and hand out the answer as it comes. `idle` has no meaning here: nothing can get lost."""
+        """Send a request, and yield its response in chunks. `idle` is ignored, because no connection can break."""
         exchange = _Exchange(request)
         running = asyncio.create_task(exchange.run(self._app))
         try:
             start = await exchange.next()
             if start is None:
-                raise A2AConnectionError("The application ended without an answer")
+                raise A2AConnectionError("The application ended without sending a response")
             headers = _decode_headers(start.get("headers", ()))
             async with aclosing(exchange.chunks()) as chunks:
                 yield HttpStream(start["status"], headers, chunks)
         finally:
-            # As when a socket is closed; after a whole answer the application has ended already.
+            # As if a socket were closed. After a complete response, the application has already ended.
             exchange.hang_up()
             await _end(running)
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: there are no open connections."""
 
 
 class _Exchange:
-    """One request: what the application receives and sends, and what the client reads of it."""
+    """One request: the messages between the application and the client."""
 
     def __init__(self, request: HttpRequest) -> None:
         self._request = request
         self._request_read = False
-        # What the application has sent and the client has not read; None comes after the last message.
+        # Messages that the application has sent and the client has not read. None follows the last message.
         self._sent: asyncio.Queue[ASGIMessage | None] = asyncio.Queue(BUFFER)
         self._failure: Exception | None = None
         self._client_gone = asyncio.Event()
@@ -84,7 +86,7 @@ class _Exchange:
     async def run(self, app: ASGIApp) -> None:
         try:
             await app(_scope(self._request), self.receive, self.send)
-        except Exception as error:  # the application's: it belongs to whoever waits for the answer
+        except Exception as error:  # an error of the application, for the caller that waits for the response
             self._failure = error
         await self.send(None)
 
@@ -92,7 +94,7 @@ class _Exchange:
         if not self._request_read:
             self._request_read = True
             return {"type": "http.request", "body": self._request.body, "more_body": False}
-        # ASGI: whoever receives again waits for the client to leave.
+        # ASGI: a second receive waits for the client to disconnect.
         await self._client_gone.wait()
         return {"type": "http.disconnect"}
 
@@ -101,20 +103,20 @@ class _Exchange:
             await self._sent.put(message)
 
     def hang_up(self) -> None:
-        """From now on nobody reads; whoever waits for space in the queue gets it."""
+        """Disconnect the client: nothing is read any more, and a blocked send continues."""
         self._client_gone.set()
         while not self._sent.empty():
             self._sent.get_nowait()
 
     async def next(self) -> ASGIMessage | None:
-        """The next message, or None after the last."""
+        """Return the next message, or None after the last."""
         message = await self._sent.get()
         if message is None and self._failure is not None:
             raise self._failure
         return message
 
     async def chunks(self) -> AsyncGenerator[bytes]:
-        """The body of the answer, as it comes."""
+        """Yield the body of the response as it arrives."""
         while True:
             message = await self.next()
             if message is None:
@@ -127,7 +129,7 @@ class _Exchange:
 
 
 async def _end(running: "asyncio.Task[None]") -> None:
-    """Let the application finish; one that does not notice that its client is gone is cancelled."""
+    """Let the application finish. Cancel it if it does not notice the disconnected client."""
     _, late = await asyncio.wait({running}, timeout=HANG_UP)
     for task in late:
         task.cancel()
@@ -142,9 +144,9 @@ def _decode_headers(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def _scope(request: HttpRequest) -> dict[str, Any]:
-    """The request as an ASGI server describes it."""
+    """Return the ASGI scope of the request."""
     url = urlsplit(request.url)
-    # What a transport adds; the client's own headers win.
+    # Headers that a transport adds. The client's own headers take precedence.
     headers = {"host": url.netloc, "content-length": str(len(request.body))}
     for name, value in request.headers.items():
         headers[name.lower()] = value
@@ -172,10 +174,10 @@ def _scope(request: HttpRequest) -> dict[str, Any]:
 
 
 # ---- app client -----------------------------------------------------------------------------------------------------
-# A client of an application in this process: opened, called and closed as by a server, without one.
+# A client for an application in this process, which is started and shut down as by a server.
 
 URL: Final = "http://agent.test"
-# Messages of the ASGI lifespan protocol; the application answers each with the same name and `.complete`.
+# Messages of the ASGI lifespan protocol. The application answers each with the same name and `.complete`.
 STARTUP: Final = "lifespan.startup"
 SHUTDOWN: Final = "lifespan.shutdown"
 
@@ -184,12 +186,12 @@ SHUTDOWN: Final = "lifespan.shutdown"
 async def app_client(
     target: object, *, client: ClientOptions | None = None, **options: Unpack[ServeOptions]
 ) -> AsyncIterator[A2AClient]:
-    """A client of an application, or of anything that `serve` takes; the application ends with the block.
+    """Open a client for an application, or for any target of `serve`. The application ends with the block.
 
     Args:
-        target: A Starlette or FastAPI application; or a Registry, an Executor, an `Agent`, a function, …
+        target: A Starlette or FastAPI application, or a Registry, an Executor, an `Agent`, a function, …
         client: Options of the client.
-        options: What `serve` takes, if the target is not an application yet.
+        options: Options of `serve`, if the target is not an application yet.
 
     Example:
         >>> import asyncio
@@ -203,7 +205,7 @@ async def app_client(
         >>> asyncio.run(main())
         'HELLO'
     """
-    app: Any = target  # Any: an ASGI application, which Starlette types otherwise than we do
+    app: Any = target  # Any: an ASGI application, which Starlette types differently
     if not isinstance(target, Starlette):
         app = build(target, options)
     async with lifespan(app), A2AClient(URL, http=AppTransport(app), **(client or {})) as connected:
@@ -212,7 +214,7 @@ async def app_client(
 
 @asynccontextmanager
 async def lifespan(app: ASGIApp) -> AsyncIterator[None]:
-    """Start an application up and shut it down, as an ASGI server does."""
+    """Start an application and shut it down, as an ASGI server does."""
     inbox: asyncio.Queue[ASGIMessage] = asyncio.Queue()
     outbox: asyncio.Queue[ASGIMessage] = asyncio.Queue()
     scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
@@ -220,10 +222,10 @@ async def lifespan(app: ASGIApp) -> AsyncIterator[None]:
     try:
         await _tell_app(STARTUP, inbox, outbox)
         yield
-        # Not after a failure of the test: a shutdown that fails would hide it.
+        # Not after a failed test: an error of the shutdown would hide the failure.
         await _tell_app(SHUTDOWN, inbox, outbox)
     finally:
-        # It has ended by itself, unless it did not start or the test failed.
+        # It has already ended, unless it did not start or the test failed.
         running.cancel()
         await asyncio.wait({running})
 
@@ -233,7 +235,7 @@ async def _run(
 ) -> None:
     try:
         await app(scope, inbox.get, outbox.put)
-    except Exception as error:  # whoever waits for an answer gets this one
+    except Exception as error:  # passed on to the code that waits for an answer
         await outbox.put({"type": "failed", "message": f"{type(error).__name__}: {error}"})
 
 

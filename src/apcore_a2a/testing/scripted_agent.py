@@ -1,9 +1,9 @@
-"""An agent that does exactly what a test wrote, when the test lets it.
+"""An agent that yields what a test has scripted, when the test allows it.
 
     gate = Gate()
     agent = ScriptedAgent({"slow": (chunk("a"), gate, chunk("b", append=True), "COMPLETED")})
 
-A message is answered with the script filed under its text. Nothing here waits by the clock.
+The script of a message is selected by its text. Nothing here depends on the clock.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from apcore_a2a.errors import A2AError
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Message, Part, Role, StatusUpdate, TaskState, TaskStatus
 
-PATIENCE: Final = 5.0  # seconds: a test that waits for what never comes fails instead of hanging
+PATIENCE: Final = 5.0  # seconds: a test that waits in vain fails instead of hanging
 
 
 class Gate:
-    """A place in a script where a run stands until the test lets it pass; an opened gate stays open.
+    """A point in a script at which a run waits until the test opens it. An opened gate stays open.
 
     Example:
         >>> gate = Gate()
@@ -34,27 +34,27 @@ class Gate:
         self._opened = asyncio.Event()
 
     async def reached(self, timeout: float = PATIENCE) -> None:
-        """Wait until a run stands here."""
+        """Wait until a run arrives."""
         async with asyncio.timeout(timeout):
             await self._reached.wait()
 
     def open(self) -> None:
-        """Let everybody pass."""
+        """Let all waiting and later runs pass."""
         self._opened.set()
 
     async def stand(self) -> None:
-        """Stand here: what a run does when its script comes to a gate."""
+        """Wait until the gate is open. A run calls this when its script reaches the gate."""
         self._reached.set()
-        # Without a limit: how long the agent takes is what the test is about. A run that is cancelled leaves here.
+        # Without a timeout, because the test controls the duration. Cancelling the run ends the wait.
         await self._opened.wait()
 
 
 Step = AgentEvent | Gate | BaseException | str
-"""An event to yield, a gate to stand at, an exception to raise, or the name of a state."""
+"""An event to yield, a gate to wait at, an exception to raise, or the name of a state."""
 
 
 def says(text: str, *, role: Role = Role.AGENT) -> Message:
-    """A message of one text.
+    """Return a message with one text.
 
     Example:
         >>> says("Which one?").parts[0].text
@@ -64,7 +64,7 @@ def says(text: str, *, role: Role = Role.AGENT) -> Message:
 
 
 def status(state: TaskState | str, text: str = "") -> StatusUpdate:
-    """A change of state, with what the agent says about it.
+    """Return a change of state, with an optional text of the agent.
 
     Example:
         >>> status("INPUT_REQUIRED", "Which one?").status.state
@@ -79,7 +79,7 @@ def status(state: TaskState | str, text: str = "") -> StatusUpdate:
 
 
 def chunk(text: str, *, append: bool = False, last: bool = False, artifact_id: str = "out") -> ArtifactUpdate:
-    """A piece of an artifact.
+    """Return a chunk of an artifact.
 
     Example:
         >>> chunk("more", append=True).artifact.parts[0].text
@@ -90,14 +90,14 @@ def chunk(text: str, *, append: bool = False, last: bool = False, artifact_id: s
 
 
 class ScriptedAgent:
-    """Plays the script of a message's text, or `default`; `calls` keeps what it was called with, in order.
+    """Plays the script for the text of a message, or `default`. `calls` records all calls in order.
 
-    An `A2AError` filed alone under a text refuses that message before there is a task.
+    A script that is only an `A2AError` rejects its message before a task exists.
 
     Args:
-        scripts: By the text of a message, what to do.
-        default: What to do about any other message.
-        may_reply: Whether a run may answer with a bare `Message` instead of a task.
+        scripts: The scripts by message text.
+        default: The script for any other message.
+        may_reply: Whether a run may answer with a `Message` instead of a task.
 
     Example:
         >>> import asyncio
@@ -123,7 +123,7 @@ class ScriptedAgent:
         self.calls: list[Call] = []
 
     async def admit(self, call: Call) -> Admission:
-        """Refuse what the script refuses."""
+        """Reject messages whose script is an error."""
         script = self._script(call)
         if isinstance(script, A2AError):
             raise script
@@ -134,7 +134,7 @@ class ScriptedAgent:
         self.calls.append(call)
         script = self._script(call)
         if isinstance(script, A2AError):
-            # `admit` has refused it before; but whoever calls `run` alone shall not get a completed task.
+            # `admit` rejects the message first, but a direct call of `run` must not return a completed task.
             raise script
         for step in script:
             match step:
@@ -151,5 +151,5 @@ class ScriptedAgent:
         for part in call.message.parts:
             if part.text is not UNSET:
                 return self.scripts.get(str(part.text), self.default)
-        # A message of files and data alone is filed under the empty text.
+        # A message of only files and data has the empty text.
         return self.scripts.get("", self.default)

@@ -1,4 +1,4 @@
-"""A webhook on a real socket, for tests of push notifications: it keeps what it got, and answers as it was told."""
+"""A webhook receiver on a real socket, for tests of push notifications. It records all requests."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,13 @@ from msgspec import Struct
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import Event
 
-PATIENCE: Final = 5.0  # seconds: a test that waits for what never comes fails instead of hanging
-MAX_BODY: Final = 32 * 1024 * 1024  # what our client reads at most, too; a length unchecked is memory for the asking
+PATIENCE: Final = 5.0  # seconds: a test that waits in vain fails instead of hanging
+# The client's own limit; without one, the length in a request would decide how much memory is used.
+MAX_BODY: Final = 32 * 1024 * 1024
 
 
 class Delivery(Struct, frozen=True):
-    """One request that came in. Header names are in lower case.
+    """One received request. Header names are in lower case.
 
     Example:
         >>> delivery = Delivery("POST", "/hook", {"content-type": "application/json"}, b'{"task": {"id": "t"}}')
@@ -31,20 +32,20 @@ class Delivery(Struct, frozen=True):
 
     @property
     def json(self) -> Any:  # Any: JSON
-        """The body, decoded."""
+        """Return the decoded body."""
         return msgspec.json.decode(self.body)
 
     @property
     def event(self) -> Event:
-        """The event in the body, as A2A 1.0 has it: a `StreamResponse`."""
+        """Return the event in the body, an A2A 1.0 `StreamResponse`."""
         return v1.decode_event(self.body)
 
 
 class WebhookReceiver:
-    """Receives webhooks at `url` for as long as the `async with` block runs.
+    """Receives webhooks at `url` inside the `async with` block.
 
     Args:
-        statuses: What to answer, one after the other; the last one stays. `(503, 503, 200)` fails twice.
+        statuses: The statuses to answer with, in order. The last one repeats: `(503, 503, 200)` fails twice.
 
     Example:
         >>> import asyncio, httpx
@@ -58,12 +59,12 @@ class WebhookReceiver:
 
     def __init__(self, statuses: Sequence[int] = (200,)) -> None:
         self._statuses = list(statuses)
-        self._server: asyncio.Server | None = None  # while the block runs
+        self._server: asyncio.Server | None = None  # set while the block runs
         self._unread: asyncio.Queue[Delivery] = asyncio.Queue()
         # asyncio starts a task for each connection, and does not end them with the server.
         self._connections: set[asyncio.Task[None]] = set()
         self.received: list[Delivery] = []
-        """Everything that has come in, in order."""
+        """All received requests, in order."""
         self.url = ""
 
     async def __aenter__(self) -> Self:
@@ -83,28 +84,28 @@ class WebhookReceiver:
             await asyncio.wait(self._connections)
 
     async def next(self, timeout: float = PATIENCE) -> Delivery:
-        """The next delivery that nobody has read yet.
+        """Return the next unread delivery.
 
         Raises:
-            TimeoutError: none came in time.
+            TimeoutError: no delivery arrived in time.
         """
         async with asyncio.timeout(timeout):
             return await self._unread.get()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = asyncio.current_task()
-        assert connection is not None  # asyncio runs us in one
+        assert connection is not None  # asyncio calls this in a task
         self._connections.add(connection)
         try:
             delivery = await _read_delivery(reader)
             self.received.append(delivery)
             self._unread.put_nowait(delivery)
-            # HTTP wants a reason after the status, and nobody reads it.
+            # HTTP requires a reason phrase after the status, but clients ignore it.
             status = self._next_status()
             writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
             await writer.drain()
         except (ValueError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # that was no delivery; a test that waits for one is told by `next`
+            pass  # not a valid delivery; `next` reports that none arrived
         finally:
             self._connections.discard(connection)
             writer.close()
@@ -116,13 +117,13 @@ class WebhookReceiver:
 
 
 async def _read_delivery(reader: asyncio.StreamReader) -> Delivery:
-    """Read one request, of a sender that says how long its body is: chunks and continuations are not for tests."""
+    """Read one request with a Content-Length. Tests need no chunked bodies and no 100-continue."""
     head = await reader.readuntil(b"\r\n\r\n")
     request_line, *fields = head.decode("latin-1").split("\r\n")
     method, path, _ = request_line.split(" ")
     headers = {}
     for field in fields:
-        if field:  # the head ends with an empty line
+        if field:  # an empty line ends the head
             name, _, value = field.partition(":")
             headers[name.strip().lower()] = value.strip()
     length = int(headers.get("content-length", "0"))

@@ -1,7 +1,7 @@
-"""The page, and the headers that keep it harmless whatever an agent puts into it.
+"""The Explorer page, its security headers, and the webhook inbox for development.
 
-Rule: card and answers are other people's text. Only the script and the style that we built run, they call nobody but
-the server they came from, and nobody may frame the page to steal a click.
+Invariant: cards and answers are untrusted. Only the built script and style run, they send requests only to the server
+that the page came from, and no other page may frame it (clickjacking).
 """
 
 import base64
@@ -33,9 +33,9 @@ class BuiltPage:
     """The built page as bytes, and its headers.
 
     Args:
-        root: The agent's address as seen from the page: relative, so that it holds behind any proxy and mount.
-        agent: Where the agent really is, if the page only shows it through a proxy.
-        options: What else the server offers to the page.
+        root: The agent's address relative to the page. A relative address is valid behind any proxy and mount.
+        agent: The agent's real address, if the page reaches it through a proxy.
+        options: Features of the server that the page may use.
     """
 
     def __init__(self, *, root: str, agent: str = "", options: tuple[str, ...] = ()) -> None:
@@ -53,7 +53,7 @@ class BuiltPage:
 
 
 def _hash_of(source: str, tag: str) -> str:
-    """What a policy calls the only element of this name."""
+    """Return the hash of the element with this tag for the Content-Security-Policy. There is exactly one."""
     (content,) = re.findall(_ELEMENT.format(tag=tag), source, re.DOTALL)
     digest = hashlib.sha256(content.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
@@ -61,18 +61,18 @@ def _hash_of(source: str, tag: str) -> str:
 
 def _set_meta(source: str, name: str, content: str) -> str:
     escaped = html.escape(content)
-    # Not a replacement text: in one, a backslash of an address would mean something.
+    # A function, not a replacement string: there a backslash in an address would have a meaning.
     return re.sub(rf'(<meta name="{name}" content=")[^"]*', lambda found: found[1] + escaped, source, count=1)
 
 
 class ExplorerPage:
-    """Serves the page at `<prefix>/`; `<prefix>` leads there.
+    """Serves the page at `<prefix>/`. `<prefix>` redirects there.
 
-    The page is open, like the card it shows; what it sends goes through the same door as everybody's requests.
+    The page needs no authentication, like the card that it shows. Its requests are authenticated like all others.
     """
 
     def __init__(self, prefix: str, *, options: tuple[str, ...] = ()) -> None:
-        # Up as many levels as the prefix has: /tools/explorer/ is two below the agent.
+        # Up as many levels as the prefix has: /tools/explorer/ is two levels below the agent.
         self._page = BuiltPage(root="../" * prefix.count("/"), options=options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,7 +80,7 @@ class ExplorerPage:
         if path.endswith("/"):
             await answer(send, 200, self._page.body, self._page.headers)
             return
-        # Relative: a proxy may have taken off a prefix that we do not know, but the browser does.
+        # Relative: a proxy may have removed a prefix that only the browser knows.
         last = path.rpartition("/")[2]
         await answer(send, 307, b"", [(b"location", f"{last}/".encode())])
 
@@ -92,24 +92,24 @@ async def answer(send: Send, status: int, body: bytes, headers: Headers) -> None
 
 
 # ---- inbox ----------------------------------------------------------------------------------------------------------
-# A receiver of webhooks for development: what the agent posts here, the Explorer shows.
+# A receiver of webhooks for development. The Explorer shows what the agent posts to it.
 #
-# It is there only with the Explorer, webhooks, and `allow_insecure_webhooks`, which says that this is development. It
-# stands behind the same door as the agent: with authentication, the page gives its own token to the webhook, and
-# whoever posts is the caller whose inbox it is.
+# It exists only with the Explorer, webhooks, and `allow_insecure_webhooks`, which marks a development server. It
+# requires the same authentication as the agent. With authentication, the page passes its own token to the webhook, so
+# the sender of a notification is the caller that owns the inbox.
 #
-# Rule: in memory, bounded in bytes and counts; the oldest goes first.
+# Invariant: kept in memory, bounded in bytes and counts. The oldest delivery is removed first.
 
 MAX_OWNERS: Final = 100
-MAX_DELIVERIES: Final = 100  # for each of them
+MAX_DELIVERIES: Final = 100  # for each owner
 MAX_BODY: Final = 64 * 1024
-# What a sender proves itself with is not shown, not even to whom it belongs: pages end up on screens.
+# Credentials of a sender are not shown, not even to their owner, because pages end up on screens.
 SHOWN_HEADERS: Final = (b"content-type", b"webhook-id", b"webhook-timestamp", b"user-agent")
 PROOFS: Final = (b"authorization", b"x-a2a-notification-token", b"webhook-signature")
 
 
 class Inbox:
-    """POST takes a notification, GET shows those of the caller, the newest first, DELETE forgets them."""
+    """POST stores a notification, GET returns those of the caller, newest first, DELETE removes them."""
 
     def __init__(self) -> None:
         self._deliveries: OrderedDict[str, deque[dict[str, Any]]] = OrderedDict()  # Any: JSON, by owner

@@ -1,11 +1,11 @@
-"""The Explorer for an agent that is not ours: a server on the loopback interface between the browser and the agent.
+"""The Explorer for a remote agent: a server on the loopback interface between the browser and the agent.
 
-A page may call only the server it came from, and most agents allow no other page to call them. So the page comes from
-here, and what it asks is passed on. Two things keep others out: whoever does not know the secret in the path, made anew
-at each start, gets nothing; and a Host that is no name of the loopback interface is refused (DNS rebinding).
+A page may send requests only to its own server, and most agents allow no other origin. So this server serves the page
+and forwards its requests. Two checks keep other programs out: the path contains a secret that changes at each start,
+and a Host that is not a loopback name is rejected (DNS rebinding).
 
-Rule: what is called, and given credentials, is the origin that the user named, and those the user allowed. An address
-on a card is data until then.
+Invariant: requests and credentials go only to the origin that the user named and to origins that the user allowed. An
+address on a card is untrusted data until it is checked.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from apcore_a2a.web import is_loopback
 
 CARD: Final = ".well-known/agent-card.json"
 MAX_BODY: Final = 64 * 1024 * 1024
-ANSWER_TIME: Final = 30.0  # seconds for a card, or a token
-IDLE: Final = 120.0  # seconds of silence after which a stream is broken; agents say that they are alive before
+ANSWER_TIME: Final = 30.0  # seconds for a card or a token
+IDLE: Final = 120.0  # seconds of silence after which a stream is broken; agents send keep-alives more often
 _JSON: Final = [(b"content-type", b"application/json")]
-# What of the page's request the agent gets, and what of its answer the page: nothing about this connection, no cookies.
+# The headers that are forwarded in each direction: none about this connection, and no cookies.
 _ASKED: Final = frozenset(
     {
         "accept",
@@ -55,10 +55,10 @@ class ExplorerProxy:
     """An ASGI application: the page at `/<secret>/explorer/`, the agent at `/<secret>/`.
 
     Args:
-        url: The agent, or its card.
-        network: What calls it, opened and closed with the server.
+        url: The address of the agent or of its card.
+        network: The transport to the agent, opened and closed with the server.
         allowed: Further origins that its card may point to.
-        auth: Makes the credentials of requests for which the page has none.
+        auth: The credentials for requests of the page without any.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ExplorerProxy:
 
     @property
     def path(self) -> str:
-        """Where the page is."""
+        """The path of the page."""
         return f"/{self.secret}/explorer/"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,14 +140,14 @@ class ExplorerProxy:
         return response
 
     def _learn(self, body: bytes) -> None:
-        """Keep what a card says of where the agent is; one that cannot be read is the page's to complain about."""
+        """Record the agent's addresses from its card. If the card cannot be read, the page reports it."""
         try:
             self._card = v03.decode_card(body)
         except A2AError:
             return
         names: set[str] = set()
         for scheme in (self._card.security_schemes or {}).values():
-            key: Any = scheme.get("apiKeySecurityScheme")  # Any: a card may say anything
+            key: Any = scheme.get("apiKeySecurityScheme")  # Any: a card may contain anything
             if isinstance(key, dict) and key.get("location", "header") == "header":
                 names.add(str(key.get("name", "")).lower())
         self._key_headers = frozenset(names)
@@ -159,23 +159,23 @@ class ExplorerProxy:
             url = f"{self._base}/{path}" + (f"?{query}" if query else "")
         if url not in self._trusted:
             place = clean_line(url, 200)
-            text = f"The agent card points to {place}; if you trust that, start again with --allow-origin"
+            text = f"The agent card points to {place}. If you trust that origin, start again with --allow-origin"
             await _answer_error(send, 400, text)
             return
         body = await _read_body(receive)
         if body is None:
-            await _answer_error(send, 413, "The request is too large to be passed on")
+            await _answer_error(send, 413, "The request is too large to be forwarded")
             return
         request = HttpRequest(scope["method"], url, await self._asked(headers), body)
         async with asyncio.TaskGroup() as group:
             relaying = group.create_task(self._relay(request, send))
             leaving = group.create_task(_wait_until_left(receive))
             await asyncio.wait({relaying, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            relaying.cancel()  # what the agent still says is for nobody
+            relaying.cancel()  # the rest of the response has no reader
             leaving.cancel()
 
     def _interface(self, version: str) -> str:
-        """Where the agent speaks this version over JSON-RPC; where the user said it is, if the card does not tell."""
+        """Return the agent's JSON-RPC address for this version, or the user's address if the card has none."""
         if self._card is not None:
             wanted = version.partition(".")[0] or "0"
             for interface in self._card.supported_interfaces:
@@ -201,7 +201,7 @@ class ExplorerProxy:
             raise A2AConnectionError(f"{request.url} did not answer within {ANSWER_TIME:g} seconds") from error
 
     async def _relay(self, request: HttpRequest, send: Send) -> None:
-        """Pass on the answer as it comes: a stream is no use to a page when it is over."""
+        """Forward the response as it arrives: streams must not be buffered."""
         has_begun = False
         try:
             async with self._transport.stream(request, IDLE) as response:
@@ -212,7 +212,7 @@ class ExplorerProxy:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 await send({"type": "http.response.body", "body": b""})
         except A2AError as error:
-            # One that has begun is left unfinished: so the page learns that it broke, and takes it up again.
+            # A started response is left incomplete, so that the page notices the break and reconnects.
             if not has_begun:
                 await _answer_error(send, 502, clean_line(str(error), 500))
 
@@ -220,7 +220,7 @@ class ExplorerProxy:
 def _names_loopback(host: str) -> bool:
     try:
         return is_loopback(urlsplit(f"//{host}").hostname or "")
-    except ValueError:  # a bracket that does not close, say
+    except ValueError:  # for example an unclosed bracket
         return False
 
 
@@ -230,7 +230,7 @@ async def _wait_until_left(receive: Receive) -> None:
 
 
 async def _read_body(receive: Receive) -> bytes | None:
-    """The body, or None if it is too large."""
+    """Return the body, or None if it is too large."""
     body = bytearray()
     while True:
         message = await receive()
@@ -250,7 +250,7 @@ def _answered(headers: Mapping[str, str]) -> Headers:
 
 
 async def _answer_error(send: Send, status: int, text: str) -> None:
-    """As the agent would say it over JSON-RPC; the page shows the text, and takes 502 for an agent that is gone."""
+    """Answer as the agent would over JSON-RPC. The page shows the text, and treats 502 as an unreachable agent."""
     error: dict[str, object] = {"detail": text}
     if status != 502:
         error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": text}}

@@ -79,7 +79,7 @@ def test_a_full_disk_is_said_in_one_line(url: str, options: tuple[str, ...]) -> 
             check=False,
         )
     assert ran.returncode == 1
-    assert ran.stderr == "Error: the output cannot be written: No space left on device\n"
+    assert ran.stderr == "Error: cannot write the output: No space left on device\n"
 
 
 def test_no_card_at_the_address(terminal: Terminal, url: str) -> None:
@@ -142,7 +142,7 @@ def test_a_card_that_wants_an_api_key_where_none_can_be_is_to_blame(terminal: Te
         ran = terminal("task", server.url, "t-1", "--api-key", "s3cret", "--json")
 
     assert told(ran) == (1, "InternalError")
-    assert "which is no name of a header or cookie" in ran.json["error"]["message"]
+    assert "which is not a valid header or cookie name" in ran.json["error"]["message"]
 
 
 def test_data_that_is_no_json_is_a_wrong_call(terminal: Terminal, tmp_path: Path) -> None:
@@ -181,18 +181,18 @@ def test_a_card_that_points_elsewhere_is_not_followed(terminal: Terminal) -> Non
     ("args", "text"),
     [
         (("send", "http://a", "hi", "--stream", "--async"), "exclude each other"),
-        (("send", "http://a"), "What is the message?"),
+        (("send", "http://a"), "Missing message."),
         (("send", "http://a", "hi", "there"), "Unexpected argument: there"),
-        (("send", "http://a", "--media-type", "x/y", "--text", "t"), "belongs behind"),
+        (("send", "http://a", "--media-type", "x/y", "--text", "t"), "Put --media-type after the part"),
         (("send", "http://a", "--data", "{"), "not JSON"),
-        (("send", "http://a", "--file", "/no/such/file"), "cannot be read"),
+        (("send", "http://a", "--file", "/no/such/file"), "cannot read /no/such/file"),
         (("send", "http://a", "hi", "--metadata", "[]"), "not a JSON object"),
-        (("send", "http://a", "hi", "-o", "./out"), "to save artifacts: --save DIR"),
+        (("send", "http://a", "hi", "-o", "./out"), "To save artifacts, use --save DIR"),
         (("send", "http://a", "hi", "-H", "no colon"), "NAME:VALUE"),
-        (("send", "http://a", "--file", "~nobody-of-this-name/x"), "there is no such user"),
+        (("send", "http://a", "--file", "~nobody-of-this-name/x"), "no such user"),
         (("send", "http://a", "hi", "--timeout", "soon"), "not a duration"),
         (("send", "ftp://a", "hi"), "Not an http or https address"),
-        (("task", "get"), "Which agent?"),
+        (("task", "get"), "Missing agent."),
         (("task", "http://a"), "Missing argument TASK"),
         (("nonsense",), "No such command"),
         (("help", "nonsense"), "No such command"),
@@ -243,7 +243,7 @@ def test_what_a_subclass_is_called_is_what_the_protocol_calls_it() -> None:
     assert failures.explain(A2AServerError("no", code=-32099)).a2a_code == -32099
     assert failures.explain(OverloadedError(retry_after=7)).hint == "Try again in 7 s"
     assert failures.explain(UnauthenticatedError(), with_credentials=True).exit_code == 4
-    assert failures.explain(RuntimeError("secret")).message == "This should not happen: RuntimeError"
+    assert failures.explain(RuntimeError("secret")).message == "Internal error: RuntimeError"
 
 
 def test_a_reader_who_has_had_enough_is_no_error(url: str) -> None:

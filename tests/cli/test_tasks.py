@@ -184,7 +184,7 @@ def test_an_agent_of_the_old_version_is_called_and_named_so(terminal: Terminal, 
     asked = terminal("send", url, "echo old", "--a2a-version", "0.3")
 
     assert noted.fields["State"] == asked.fields["State"] == "COMPLETED"
-    assert "speaks A2A 0.3" in noted.err
+    assert "only supports A2A 0.3" in noted.err
     assert asked.err == ""
 
 

@@ -68,7 +68,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_unless_the_caller_insi
 
     assert (refused.code, refused.json["error"]["code"]) == (3, "A2ACLI_ERR_UNREACHABLE")
     assert (insisted.code, insisted.fields["Agent"]) == (0, "Scripted")
-    assert insisted.err.startswith("Warning: certificates are not verified")
+    assert insisted.err.startswith("Warning: TLS certificates are not verified")
 
 
 def test_signatures_are_verified_with_pinned_keys_and_never_claimed_without(

@@ -1,4 +1,4 @@
-"""The `apcore-a2a` command. Commands load when they are called, so that `--help` is quick."""
+"""The `apcore-a2a` command line. Each command is imported when it is called, so that `--help` is fast."""
 
 from apcore_a2a.cli.main import main
 

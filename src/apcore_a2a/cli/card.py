@@ -1,4 +1,4 @@
-"""`card` and `skills`: what an agent says of itself."""
+"""`card` and `skills`: an agent's description of itself."""
 
 from typing import Any
 
@@ -16,16 +16,16 @@ from apcore_a2a.protocol.model import encode
 
 @click.group("card", cls=DefaultGroup, default="get")
 def group() -> None:
-    """An agent's card; `card AGENT` is `card get AGENT`."""
+    """An agent's card. `card AGENT` is short for `card get AGENT`."""
 
 
 @group.command("get", epilog=options.example("apcore-a2a card http://localhost:8000"))
-@click.option("--extended", is_flag=True, help="The card that the agent shows to authenticated callers.")
+@click.option("--extended", is_flag=True, help="Show the extended card, for authenticated callers.")
 @click.option("--validate", is_flag=True, help="Check the card against the specification instead of showing it.")
 @options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT")
 def get(extended: bool, validate: bool, **given: Any) -> int:
-    """Show an agent's card. AGENT is a host, the address of an agent or of its card, or a card in a file."""
+    """Show an agent's card. AGENT is a host name, the address of an agent or of its card, or a card file."""
     common, _ = options.read_common(given)
     if validate:
         from apcore_a2a.cli.validate.command import validate_agent  # `card` alone does not need the rules
@@ -47,21 +47,21 @@ async def _fetch_card(client: A2AClient, *, extended: bool) -> AgentCard:
 
 
 def _signatures(card: AgentCard, common: CommonOptions) -> str:
-    """Verified, not verified or absent, and never one for the other (a2a-cli §10.1)."""
+    """Return whether the signatures are verified, not verified, or absent (a2a-cli §10.1)."""
     if not card.signatures:
         return "none"
-    # With keys, the client has refused every card whose signatures are not true.
+    # With keys, the client has rejected every card without a valid signature.
     if common.keys_file:
         return f"{len(card.signatures)}, verified"
     return f"{len(card.signatures)}, not verified (--keys FILE verifies them)"
 
 
 @click.command("skills", epilog=options.example("apcore-a2a skills http://localhost:8000"))
-@click.option("--extended", is_flag=True, help="From the card that the agent shows to authenticated callers.")
+@click.option("--extended", is_flag=True, help="Read the extended card, for authenticated callers.")
 @options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT")
 def skills(extended: bool, **given: Any) -> int:
-    """List what an agent can do."""
+    """List an agent's skills."""
     common, _ = options.read_common(given)
 
     async def work(client: A2AClient) -> None:

@@ -1,4 +1,4 @@
-"""`chat`: the conversation, the lines that are typed, and what is shown."""
+"""`chat`: a conversation in the terminal: its input, its output, and the session."""
 
 import asyncio
 import atexit
@@ -38,25 +38,25 @@ from apcore_a2a.protocol.model import (
 )
 
 # ---- chat input -----------------------------------------------------------------------------------------------------
-# What a person types into a conversation, with history and editing where there is a terminal; and what it means.
+# The input of a conversation: reading lines, with history and editing at a terminal, and parsing them.
 
-MAX_HISTORY: Final = 1000  # lines
-# A word that begins with @ is a file; one with spaces in its name stands in quotes.
+MAX_HISTORY: Final = 1000  # maximum number of lines in the history file
+# A word that begins with @ names a file. A name with spaces is put in quotes.
 _FILE: Final = re.compile(r'(?<!\S)@(?:"([^"]+)"|([^\s@]\S*))')
 
 
 class ChatCommand(Struct, frozen=True):
-    """A line that is for us, not for the agent: `/name rest`."""
+    """A line for this program instead of the agent: `/name rest`."""
 
     name: str
     rest: str = ""
 
 
 def read_line(prompt: str) -> str:
-    """One line; at a terminal with a prompt, else without.
+    """Read one line, with a prompt if standard input is a terminal.
 
     Raises:
-        EOFError: there are no more.
+        EOFError: the input has ended.
     """
     if sys.stdin.isatty():
         return input(prompt)
@@ -67,7 +67,7 @@ def read_line(prompt: str) -> str:
 
 
 def parse_line(line: str) -> ChatCommand | list[Part]:
-    """What a line means: a command, or the parts of a message; no parts if it is empty.
+    """Parse a line into a command or the parts of a message. An empty line has no parts.
 
     Raises:
         click.UsageError: a file cannot be read.
@@ -81,11 +81,11 @@ def parse_line(line: str) -> ChatCommand | list[Part]:
         name, _, rest = line[1:].partition(" ")
         return ChatCommand(name, rest.strip())
     if line.startswith("{"):
-        with suppress(*NOT_JSON):  # then it is a text that begins so
+        with suppress(*NOT_JSON):  # otherwise it is text that begins like JSON
             return [Part(data=msgspec.json.decode(line), media_type="application/json")]
     files = [file_part(quoted or plain) for quoted, plain in _FILE.findall(line)]
     text = _FILE.sub("", line).strip()
-    # @@home is a text.
+    # @@home is the text "@home".
     text = re.sub(r"(?<!\S)@@", "@", text)
     if text:
         return [Part(text=text), *files]
@@ -93,30 +93,30 @@ def parse_line(line: str) -> ChatCommand | list[Part]:
 
 
 def keep_history() -> None:
-    """Let the arrow keys bring back earlier lines, also those of earlier conversations."""
+    """Load the history of earlier conversations into the line editor, and save it at exit."""
     if not sys.stdin.isatty():
         return
     try:
         import readline
-    except ImportError:  # not on every system; then there is no history
+    except ImportError:  # readline is not available on every system; then there is no history
         return
     path = cache_file().with_name("chat_history")
     readline.set_history_length(MAX_HISTORY)
-    # A home that cannot be read or written is no reason not to talk.
+    # A home directory that cannot be read or written must not prevent a conversation.
     with suppress(OSError):
         readline.read_history_file(path)
 
     def save() -> None:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch(mode=0o600)  # what one says to an agent is nobody else's business
+            path.touch(mode=0o600)  # private: the history contains what the user said to agents
             readline.write_history_file(path)
 
     atexit.register(save)
 
 
 def ask_yes_or_no(question: str) -> bool | None:
-    """The answer; None if there is none, because the input has ended."""
+    """Ask a yes-or-no question. Return None if the input has ended."""
     question = f"{question} [y/n] "
     if not sys.stdin.isatty():
         click.echo(question, err=True)
@@ -133,28 +133,28 @@ def ask_yes_or_no(question: str) -> bool | None:
 
 
 # ---- chat output ----------------------------------------------------------------------------------------------------
-# What a person reads in a conversation: text as it grows, other parts when they are complete, how a task ended.
+# The output of a conversation: text as it grows, other parts when they are complete, and how the task ended.
 
-MAX_PROGRESS: Final = 70  # characters: it must not wrap, or it could not be cleared
+MAX_PROGRESS: Final = 70  # characters; a line that wraps could not be cleared
 CLEAR_LINE: Final = "\r\x1b[K"
 ENDINGS: Final = {
     TaskState.FAILED: "The task failed",
     TaskState.REJECTED: "The agent rejected the task",
     TaskState.CANCELED: "The task was canceled",
-    TaskState.AUTH_REQUIRED: "The agent waits for an authorization; give it where the agent says (Ctrl-C cancels)",
+    TaskState.AUTH_REQUIRED: "The agent waits for authorization. Grant it where the agent says (Ctrl-C cancels)",
 }
 
 
 class TurnPrinter:
-    """Prints what an agent answers to one message, and keeps what the answer amounts to."""
+    """Prints the agent's answer to one message, and keeps the resulting task."""
 
     def __init__(self) -> None:
         self.task_id = ""
         self.context_id = ""
         self.state: TaskState | None = None  # of the task, if there is one
-        self.asked: Message | None = None  # what the agent said when the task came to rest
-        self._printed: dict[str, str] = {}  # text by artifact, as far as it has been printed
-        self._unprinted: dict[str, Artifact] = {}  # what is not text, as it was last sent
+        self.asked: Message | None = None  # the agent's message when the task came to rest
+        self._printed: dict[str, str] = {}  # printed text by artifact
+        self._unprinted: dict[str, Artifact] = {}  # artifacts other than text, in their latest form
         self._line_is_open = False
         self._has_answered = False  # whether anything was printed
         self._progress_is_shown = False
@@ -202,13 +202,13 @@ class TurnPrinter:
             self._end_line()
             click.echo(ENDINGS[state], err=True)
         elif state is TaskState.COMPLETED and not self._has_answered and message is None:
-            click.echo("Done; the agent had nothing to say", err=True)
+            click.echo("Completed without output", err=True)
         if message is None:
             return
         if state in AT_REST:
             self._print_parts(list(message.parts))
             self._end_line()
-        else:  # how it goes is no answer
+        else:  # a progress message is not part of the answer
             self._end_line()
             click.echo(f"… {shorten(list(message.parts))}", err=True)
 
@@ -220,9 +220,9 @@ class TurnPrinter:
         append = update.append
         if text is None:
             text = _text_of_object(artifact.parts)
-            append = False  # a piece of data is all there is so far
+            append = False  # the first piece of data of the artifact
         if text is None:
-            # Each piece of data replaces the one before: a person wants the last.
+            # Each piece of data replaces the previous one, because a person needs only the last.
             if not update.append or artifact.artifact_id not in self._unprinted:
                 self._unprinted[artifact.artifact_id] = artifact
             else:
@@ -236,7 +236,7 @@ class TurnPrinter:
         elif append:
             self._print_text(text)
             text = before + text
-        elif text.startswith(before):  # the whole once more, with what is new at its end
+        elif text.startswith(before):  # the whole text again, with new text at its end
             self._print_text(text[len(before) :])
         else:
             self._end_line()
@@ -244,7 +244,7 @@ class TurnPrinter:
         self._printed[artifact.artifact_id] = text
 
     def _show_progress(self, parts: list[Part]) -> None:
-        """Show what is held back on a line that goes away again, if there is a terminal to show it on."""
+        """Show text that is held back on a temporary line, if standard error is a terminal."""
         if not sys.stderr.isatty():
             return
         self._end_line()
@@ -281,7 +281,7 @@ class TurnPrinter:
 
 
 def _text_of_object(parts: list[Part]) -> str | None:
-    """The text of an object that has one field, a text: what a module answers that can only answer with objects."""
+    """Return the text of an object whose only field is a text: modules that only return objects answer like this."""
     if len(parts) != 1 or not isinstance(parts[0].data, dict):
         return None
     values = list(parts[0].data.values())
@@ -291,7 +291,7 @@ def _text_of_object(parts: list[Part]) -> str | None:
 
 
 def shorten(parts: list[Part]) -> str:
-    """Parts on one line, for a person to know them again."""
+    """Summarize parts on one line, so that a person recognizes them."""
     words: list[str] = []
     for part in parts:
         if part.text is not UNSET:
@@ -306,35 +306,34 @@ def shorten(parts: list[Part]) -> str:
 # ---- chat -----------------------------------------------------------------------------------------------------------
 # `chat`: a conversation with an agent.
 #
-# One line a turn. Between two turns nothing runs: the loop turns only while an agent is asked, so that reading a line
-# is Python's own `input`, with all that a terminal does for it, and Ctrl-C means one thing at a time.
+# Each line is one turn. The event loop runs only during a turn. Between turns, Python's own `input` reads the line,
+# with the terminal's line editing, and Ctrl-C has one meaning at a time.
 
 PROMPT: Final = "> "
-CANCEL_TIME: Final = 10.0  # seconds for an agent to say that a task is canceled
-MAX_TOLD: Final = 5  # tasks of a conversation that is resumed, and of /tasks
+CANCEL_TIME: Final = 10.0  # seconds for an agent to confirm a cancellation
+MAX_TOLD: Final = 5  # maximum number of tasks listed by /tasks and when a conversation is resumed
 COMMANDS: Final = {
     "help": "this list",
-    "skills": "what the agent can do",
-    "skill": "NAME  talk to this skill from now on; without a name, to the agent's own choice",
-    "tasks": "the tasks of this conversation",
-    "cancel": "cancel the task that waits for you",
-    "new": "begin a new conversation",
-    "exit": "leave; so does Ctrl-D",
+    "skills": "list the agent's skills",
+    "skill": "NAME  use this skill from now on. Without a name, the agent chooses",
+    "tasks": "list the tasks of this conversation",
+    "cancel": "cancel the task that waits for your input",
+    "new": "start a new conversation",
+    "exit": "exit (or press Ctrl-D)",
 }
 
 
 @click.command("chat", epilog=options.example("apcore-a2a chat http://localhost:8000 --skill text.stats"))
-@click.option("--skill", shell_complete=complete_skill, help="The skill to talk to (metadata.skillId).")
-@options.env_option("--context-id", "--context", help="The conversation to go on with.")
+@click.option("--skill", shell_complete=complete_skill, help="Skill to use (metadata.skillId).")
+@options.env_option("--context-id", "--context", help="Conversation to resume.")
 @options.save_option
 @options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT")
 def command(skill: str | None, context_id: str | None, save: str | None, **given: Any) -> int:
-    """Talk with an agent, a line at a time.
+    """Chat with an agent, one line per message.
 
-    @PATH in a line sends a file along, and a line of JSON is sent as data. Lines that begin with / are for this
-    program: /help lists them. Ctrl-C cancels the task that runs; once more, and you leave. Lines can also come through
-    a pipe.
+    @PATH in a line attaches a file, and a line of JSON is sent as data. Lines that begin with / are commands: /help
+    lists them. Ctrl-C cancels the running task, and a second Ctrl-C exits. Input can also come from a pipe.
     """
     common, _ = options.read_common(given)
 
@@ -346,7 +345,7 @@ def command(skill: str | None, context_id: str | None, save: str | None, **given
 
 
 class ChatSession:
-    """What is said, by whom it is to be answered, and the task that waits for an answer, if one does."""
+    """A conversation: the connection, the chosen skill, and the task that waits for an answer, if there is one."""
 
     def __init__(
         self,
@@ -364,13 +363,13 @@ class ChatSession:
         self._save_to = save_to
         self._stack = AsyncExitStack()
         self._client: A2AClient  # set by `_open`
-        self._waiting = ""  # the id of the task that asked for input; the next line is for it
-        self._approval: list[Part] | None = None  # what that task would do, if it asks whether it may
-        self._was_interrupted = False  # whether the last thing that happened was a Ctrl-C
-        self._failed = False  # whether a message could not be sent, or was refused
+        self._waiting = ""  # the id of the task that asked for input: the next line answers it
+        self._approval: list[Part] | None = None  # the inputs of a call that asks for approval
+        self._was_interrupted = False  # whether the previous event was a Ctrl-C
+        self._failed = False  # whether a message could not be sent or was rejected
 
     def run(self) -> int:
-        """Talk until the input ends; the exit code."""
+        """Run turns until the input ends. Return the exit code."""
         try:
             self._runner.run(self._open())
             keep_history()
@@ -391,12 +390,12 @@ class ChatSession:
         self._client = await self._stack.enter_async_context(open_preferred_client(self._common))
         card = await self._client.agent_card
         remember_skills(self._common.agent, card)
-        click.echo(f"{clean_line(card.name)}: {clean_line(card.description)} (/help, Ctrl-D leaves)", err=True)
+        click.echo(f"{clean_line(card.name)}: {clean_line(card.description)} (/help, Ctrl-D to exit)", err=True)
         if self._context_id:
             await self._recall()
 
     def _take_turns(self) -> None:
-        """Read lines and have them answered, until there are no more."""
+        """Read lines and send them to the agent, until the input ends."""
         while True:
             try:
                 meant = self._read()
@@ -406,7 +405,7 @@ class ChatSession:
                 if self._was_interrupted:
                     raise
                 self._was_interrupted = True
-                click.echo("\n(Ctrl-C again leaves, and so does Ctrl-D)", err=True)
+                click.echo("\n(Press Ctrl-C again or Ctrl-D to exit)", err=True)
                 continue
             except click.UsageError as error:
                 click.echo(f"Error: {error.format_message()}", err=True)
@@ -420,7 +419,7 @@ class ChatSession:
                 self._runner.run(self._guarded(self._say(meant)))
 
     def _read(self) -> ChatCommand | list[Part]:
-        """What the person says next, or answers to what the agent asks."""
+        """Return the user's next input, or the user's answer to a question of the agent."""
         if self._approval is not None:
             return self._ask_approval(self._approval)
         return parse_line(read_line(PROMPT))
@@ -434,11 +433,11 @@ class ChatSession:
         return [Part(text="reject")]
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it; what the agent refuses is told, and the conversation goes on."""
+        """Run the coroutine. Errors of the agent are reported, and the conversation continues."""
         try:
             await work
         except TimeoutError:
-            click.echo("The agent does not answer; the task may go on", err=True)
+            click.echo("The agent does not answer. The task may still be running", err=True)
         except A2AError as error:
             self._failed = True
             failure = failures.explain(error, with_credentials=self._common.has_credentials)
@@ -450,7 +449,7 @@ class ChatSession:
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
     async def _say(self, parts: list[Part]) -> None:
-        """Send a message and print what comes back; Ctrl-C cancels the task."""
+        """Send a message and print the answer. Ctrl-C cancels the task."""
         printer = TurnPrinter()
         try:
             try:
@@ -458,8 +457,8 @@ class ChatSession:
             finally:
                 printer.end()
         except asyncio.CancelledError:
-            # Once: then the Runner raises KeyboardInterrupt wherever we are, and that leaves.
-            asyncio.current_task().uncancel()  # type: ignore[union-attr]  # a coroutine that runs has a task
+            # Only once: the next Ctrl-C makes the Runner raise KeyboardInterrupt, which ends the chat.
+            asyncio.current_task().uncancel()  # type: ignore[union-attr]  # a running coroutine has a task
             self._was_interrupted = True
             await self._cancel(printer.task_id)
             return
@@ -482,14 +481,15 @@ class ChatSession:
                     printer.print(event)
                     self._context_id = printer.context_id or self._context_id
             return
-        answer = await self._client.send_message(parts, wait=False, **sending)  # its id is needed, to cancel it
+        # The task's id is needed at once, to cancel it.
+        answer = await self._client.send_message(parts, wait=False, **sending)
         if isinstance(answer, Task) and answer.status.state not in AT_REST:
             printer.task_id = answer.id
             answer = await self._client.wait(answer)
         printer.print(answer)
 
     def _note_rest(self, printer: TurnPrinter, parts: list[Part]) -> None:
-        """Which task the next line is for, and whether that is a yes or a no."""
+        """Record the task that the next line answers, and whether it asks for approval."""
         was_waiting = bool(self._waiting)
         self._waiting = ""
         if printer.state is not TaskState.INPUT_REQUIRED:
@@ -498,14 +498,14 @@ class ChatSession:
         self._waiting = printer.task_id
         if not _asks_approval(printer.asked):
             self._approval = None
-        elif not was_waiting or self._approval is None:  # else the answer is no input of the call
+        elif not was_waiting or self._approval is None:  # otherwise the answer is not an input of the call
             self._approval = parts
 
     async def _cancel(self, task_id: str) -> None:
         if not task_id:
-            click.echo("Stopped: the agent had not answered yet", err=True)
+            click.echo("Stopped before the agent answered", err=True)
             return
-        click.echo("Canceling (Ctrl-C again leaves) …", err=True)
+        click.echo("Canceling (press Ctrl-C again to exit) …", err=True)
         async with asyncio.timeout(CANCEL_TIME):
             task = await self._client.cancel_task(task_id)
         self._waiting = ""
@@ -524,35 +524,35 @@ class ChatSession:
                     click.echo(f"{clean_line(skill.id)}: {clean_line(skill.description)}")
             case "skill":
                 self._skill = meant.rest or None
-                click.echo(f"Skill: {self._skill or 'as the agent chooses'}", err=True)
+                click.echo(f"Skill: {self._skill or 'chosen by the agent'}", err=True)
             case "tasks":
                 await self._list_tasks()
             case "cancel" if self._waiting:
                 await self._cancel(self._waiting)
             case "cancel":
-                click.echo("No task waits for you; Ctrl-C cancels one that runs", err=True)
+                click.echo("No task waits for your input. Ctrl-C cancels a running task", err=True)
             case "new":
                 self._context_id = None
                 self._waiting = ""
                 self._approval = None
-                click.echo("A new conversation", err=True)
+                click.echo("New conversation", err=True)
             case _:
-                click.echo(f"No such command: /{clean_line(meant.name)}; /help lists them", err=True)
+                click.echo(f"No such command: /{clean_line(meant.name)}. See /help", err=True)
 
     async def _list_tasks(self) -> None:
         if not self._context_id:
-            click.echo("No task yet", err=True)
+            click.echo("No tasks yet", err=True)
             return
         page = await self._client.list_tasks(self._context_id, page_size=MAX_TOLD)
         for task in page.tasks:
             click.echo(f"{clean_line(task.id)} {output.state_name(task.status.state)} {task.status.timestamp}")
 
     async def _recall(self) -> None:
-        """Show what was said last in a conversation that is gone on with, and take up the task that waits."""
+        """Show the latest messages of a resumed conversation, and select the task that waits for an answer."""
         try:
             page = await self._client.list_tasks(self._context_id, page_size=MAX_TOLD)
-        except (MethodNotFoundError, UnsupportedOperationError):  # in 0.3 an agent need not have it
-            click.echo("The agent does not tell what was said before; the conversation goes on", err=True)
+        except (MethodNotFoundError, UnsupportedOperationError):  # 0.3 agents need not support ListTasks
+            click.echo("The agent cannot list earlier messages. The conversation continues", err=True)
             return
         for listed in reversed(page.tasks):
             task = await self._client.get_task(listed.id)
@@ -565,7 +565,7 @@ class ChatSession:
             if task.status.state not in TERMINAL:
                 self._note_rest(printer, _first_said(task))
         if not page.tasks:
-            click.echo("Nothing is known of this conversation; it begins here", err=True)
+            click.echo("The agent has no tasks of this conversation. It starts here", err=True)
 
 
 def _asks_approval(message: Message | None) -> bool:
@@ -573,7 +573,7 @@ def _asks_approval(message: Message | None) -> bool:
 
 
 def _first_said(task: Task) -> list[Part]:
-    """The message that began a task."""
+    """Return the parts of the first message of a task."""
     for said in task.history:
         if said.role is Role.USER:
             return list(said.parts)

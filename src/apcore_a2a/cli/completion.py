@@ -1,4 +1,4 @@
-"""`completion` and `help`: the command line about itself."""
+"""`completion` and `help`: information about the command line itself."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from apcore_a2a.cli import options
 from apcore_a2a.cli.main import cli
 
 PROGRAM: Final = "apcore-a2a"
-VARIABLE: Final = "_APCORE_A2A_COMPLETE"  # click looks for the program's name in it
+VARIABLE: Final = "_APCORE_A2A_COMPLETE"  # click derives this name from the program's name
 
 
 @click.command(
@@ -20,15 +20,15 @@ VARIABLE: Final = "_APCORE_A2A_COMPLETE"  # click looks for the program's name i
 def command(shell: str) -> None:
     """Print a completion script for a shell."""
     kind = get_completion_class(shell)
-    assert kind is not None  # the three are click's own
+    assert kind is not None  # click supports all three shells
     click.echo(kind(cli, {}, PROGRAM, VARIABLE).source())
 
 
 @click.command("help")
 @click.argument("names", nargs=-1, metavar="[COMMAND]...")
 def help_command(names: tuple[str, ...]) -> None:
-    """Show how a command is used."""
-    # Resilient: without it, click would print the help of the program and exit, because no command is named here.
+    """Show the help of a command."""
+    # Resilient parsing: otherwise click would print the help of the program and exit, because no command is named here.
     with cli.make_context(PROGRAM, [], resilient_parsing=True) as context:
         command: click.Command = cli
         for name in names:
@@ -38,6 +38,6 @@ def help_command(names: tuple[str, ...]) -> None:
             if found is None:
                 raise click.UsageError(f"No such command: {' '.join(names)}")
             command = found
-            # Each below the one before: the usage line names them all.
+            # Nested contexts, so that the usage line contains all names.
             context = click.Context(found, info_name=name, parent=context)
         click.echo(command.get_help(context))

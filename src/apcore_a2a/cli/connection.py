@@ -1,4 +1,4 @@
-"""How a command reaches its agent: through which transports, with which credentials."""
+"""The connection of a command to its agent: transports, credentials and time limits."""
 
 import asyncio
 import errno
@@ -31,24 +31,23 @@ from apcore_a2a.protocol.decoding import decode
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 
 # ---- transports -----------------------------------------------------------------------------------------------------
-# Transports that stand between a command's client and the network, each around another one.
+# Transports between a command's client and the network, each a wrapper of another one.
 #
-# What the options ask for is done here, beneath the client, because the client as a library has no such options: a card
-# that comes out of a file, headers for every request, a look at the exchange. `validate` records the exchange: its
-# rules are about bytes and headers that the client takes in and does not hand on.
+# They implement options that the client library does not have: a card from a file, headers for every request, and
+# recording the exchange. `validate` records it because its rules concern bytes and headers that the client consumes.
 
-# Headers that cannot hold a secret. A list of those that can would miss the API key of the next agent.
+# Headers that cannot contain a secret. A list of secret headers would miss the API key of the next agent.
 HARMLESS_HEADERS: Final = frozenset(
     {"accept", "content-type", "a2a-version", "a2a-extensions", "last-event-id", "if-none-match"}
 )
 MAX_SHOWN: Final = 4000  # bytes of a body; an artifact can be megabytes of Base64
-# What a webhook is given to prove who calls. The text may be cut, so the closing quote may be missing.
+# The secrets by which an agent authenticates to a webhook. The text may be truncated before the closing quote.
 _SECRETS: Final = re.compile(r'("(?:token|credentials)"\s*:\s*)"(?:[^"\\]|\\.)*"?')
 _ANY: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(Any)
 
 
 class LocalCard(Struct, frozen=True):
-    """A card out of a file, and where it pretends to come from."""
+    """A card from a file, and the address that it is served at."""
 
     url: str
     body: bytes
@@ -56,7 +55,7 @@ class LocalCard(Struct, frozen=True):
 
 
 class FileCardTransport:
-    """Answers the request for the agent's card itself, with a card out of a file."""
+    """Answers the request for the agent's card with a card from a file."""
 
     def __init__(self, inner: Transport, card: LocalCard) -> None:
         self._inner = inner
@@ -77,7 +76,7 @@ class FileCardTransport:
 class HeaderTransport:
     """Adds the caller's service parameters (A2A 1.0 §3.2.6: HTTP headers) to each request.
 
-    They win: whoever sets A2A-Version by hand means it.
+    They override other headers: an explicit A2A-Version is intended.
     """
 
     def __init__(self, inner: Transport, headers: Mapping[str, str]) -> None:
@@ -95,7 +94,7 @@ class HeaderTransport:
 
 
 class RecordingTransport:
-    """Keeps the last request and its answer, as they were on the wire; the body of a stream is not kept."""
+    """Records the last request and its response as sent on the wire. The body of a stream is not recorded."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -118,7 +117,7 @@ class RecordingTransport:
         await self._inner.close()
 
     def last_json(self) -> Any:  # Any: whatever the agent sent
-        """The last answer, decoded; None if it is not JSON, which no rule accepts either."""
+        """The last response, decoded. None if it is not valid JSON, which every rule rejects as well."""
         try:
             return decode(self.last_response.body, _ANY)
         except (ParseError, InvalidParamsError):
@@ -126,7 +125,7 @@ class RecordingTransport:
 
 
 class DebugTransport:
-    """Shows what it carries on standard error; secrets of headers and webhooks are named, not shown."""
+    """Prints requests and responses on standard error. Secrets in headers and webhooks are masked."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -166,7 +165,7 @@ def _show_request(request: HttpRequest) -> None:
 
 
 def _show(head: str, body: bytes = b"") -> None:
-    """A line, and the body set in below it; both cleaned, because agents wrote some of it."""
+    """Print a line and the indented body. Both are sanitized, because they contain text of agents."""
     click.echo(clean_line(head), err=True)
     text = _SECRETS.sub(r'\1"…"', body[:MAX_SHOWN].decode(errors="replace"))
     if len(body) > MAX_SHOWN:
@@ -176,13 +175,13 @@ def _show(head: str, body: bytes = b"") -> None:
 
 
 # ---- connection -----------------------------------------------------------------------------------------------------
-# From the options of a command to a client of an agent; and one place where every command ends.
+# Opens a client from the options of a command, and handles the end of every command.
 #
-# Rule: a command is a coroutine that gets a connected client. Its errors, its time limit and Ctrl-C are dealt with
-# here.
+# Invariant: a command is a coroutine that receives a connected client. Its errors, its time limit and Ctrl-C are
+# handled here.
 
-DEFAULT_TIME_LIMIT: Final = 30.0  # seconds for what an agent answers at once
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what a file says that takes nothing more
+DEFAULT_TIME_LIMIT: Final = 30.0  # seconds for operations that an agent answers at once
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of an output that accepts no more data
 
 Work = Callable[[A2AClient], Awaitable[int | None]]
 
@@ -193,13 +192,13 @@ Work = Callable[[A2AClient], Awaitable[int | None]]
 def run_with_client(
     common: CommonOptions, work: Work, *, time_limit: float | None = DEFAULT_TIME_LIMIT, calls_agent: bool = True
 ) -> int:
-    """Connect, do the work, and answer the exit code.
+    """Connect, run the command, and return its exit code.
 
     Args:
-        common: What every command is told.
+        common: The common options.
         work: The command.
-        time_limit: Seconds, if `--timeout` gives none; None for commands that wait for a task.
-        calls_agent: Whether the work calls the agent, and does not merely look at its card.
+        time_limit: Seconds, unless `--timeout` is given. None for commands that wait for a task.
+        calls_agent: Whether the command calls the agent, instead of only reading its card.
     """
 
     async def connect_and_work() -> int | None:
@@ -222,7 +221,7 @@ def run_with_client(
 def run_to_exit_code(
     common: CommonOptions, work: Callable[[], Awaitable[int | None]], *, time_limit: float | None = DEFAULT_TIME_LIMIT
 ) -> int:
-    """Do something about an agent within its time limit, report what fails, and answer the exit code."""
+    """Run a command within its time limit, report its errors, and return its exit code."""
     limit = common.timeout or time_limit
 
     async def limited_work() -> int:
@@ -234,7 +233,7 @@ def run_to_exit_code(
 
 
 def report_failures(common: CommonOptions, run: Callable[[], int], *, limit: float | None = None) -> int:
-    """The exit code of a command, whatever it raises; what fails is said once, here."""
+    """Return the exit code of a command, whatever it raises. Each failure is reported once, here."""
     try:
         return run()
     except KeyboardInterrupt:
@@ -242,34 +241,34 @@ def report_failures(common: CommonOptions, run: Callable[[], int], *, limit: flo
     except TimeoutError:
         text = ""
         if limit:
-            text = f"Nothing final from the agent within {limit:g} seconds"
+            text = f"The agent did not finish within {limit:g} seconds"
         return failures.report(failures.explain(TimeoutError(text)), json=common.json)
     except BrokenPipeError:
-        _drop_output()  # whoever read it has had enough (`| head`)
+        _drop_output()  # the reader has closed the pipe (`| head`)
         return failures.EXIT_FAILED
     except (click.ClickException, click.exceptions.Exit):
-        raise  # a wrong call found late, or artifacts that cannot be saved; main() reports those, if nobody has
+        raise  # a usage error found late, or artifacts that cannot be saved; main() reports those
     except (A2AError, ValueError) as error:
         failure = failures.explain(error, with_credentials=common.has_credentials)
         return failures.report(failure, json=common.json)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             _drop_output()
-            click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
+            click.echo(f"Error: cannot write the output: {error.strerror}", err=True)
             return failures.EXIT_FAILED
         return failures.report_unexpected(error, json=common.json, debug=common.debug)
 
 
 def _drop_output() -> None:
-    """Let what is left of the output go nowhere: at exit the interpreter would flush it once more, and fail again."""
+    """Discard the rest of the output. Otherwise the interpreter would flush it at exit, and fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 async def _note_old_version(client: A2AClient) -> None:
-    """No silent downgrade (a2a-cli §13.2): whoever did not ask for an old version is told that it is all there is."""
+    """Report that the agent only supports an old version, unless the caller chose it (a2a-cli §13.2)."""
     version = (await client.interface).protocol_version
     if not version.startswith("1."):
-        click.echo(f"Note: the agent speaks A2A {version}; --a2a-version {version} silences this", err=True)
+        click.echo(f"Note: the agent only supports A2A {version}. --a2a-version {version} hides this note", err=True)
 
 
 # ---- opening a client -----------------------------------------------------------------------------------------------
@@ -277,19 +276,19 @@ async def _note_old_version(client: A2AClient) -> None:
 
 @asynccontextmanager
 async def open_preferred_client(common: CommonOptions) -> AsyncIterator[A2AClient]:
-    """A client of the agent, over the binding that the caller prefers."""
+    """Open a client that uses the binding that the caller prefers."""
     async with open_client(common) as client:
         binding = await _preferred_binding(common, client)
         if binding is None:
             yield client
             return
-    # A client is made for one binding, and which one only the card could tell: hence a second client.
+    # A client uses one binding, and only the card shows which one is preferred. Hence a second client.
     async with open_client(common, binding) as client:
         yield client
 
 
 async def _preferred_binding(common: CommonOptions, client: A2AClient) -> BindingName | None:
-    """The first preference that the card offers; none at all leaves it to the card (a2a-cli §13.1)."""
+    """Return the first preferred binding that the card offers. By default the card decides (a2a-cli §13.1)."""
     if not common.bindings:
         return None
     card = await client.agent_card
@@ -302,9 +301,9 @@ async def _preferred_binding(common: CommonOptions, client: A2AClient) -> Bindin
 
 @asynccontextmanager
 async def open_client(common: CommonOptions, binding: BindingName | None = None) -> AsyncIterator[A2AClient]:
-    """A client of the agent, whose card is here; over one binding or the one that its card prefers."""
+    """Open a client and fetch the card. It uses the given binding, or the first of the card."""
     async with _open_route(common) as route, _make_client(common, route, binding) as client:
-        # Also for commands that wait for a task without end: a card takes no work, so it is not waited for like that.
+        # Commands that wait for a task have no time limit. The card needs no work, so its fetch has one.
         async with call_deadline(common.timeout or DEFAULT_TIME_LIMIT):
             await client.agent_card
         yield client
@@ -314,16 +313,16 @@ async def open_client(common: CommonOptions, binding: BindingName | None = None)
 async def open_recorded_client(
     common: CommonOptions, binding: BindingName | None = None, *, timeout: float | None = None
 ) -> AsyncIterator[tuple[A2AClient, RecordingTransport]]:
-    """A client of the agent, whose calls have a time limit each, and what shows its last exchange as it was."""
+    """Open a client with a time limit for each call, and a recorder of its last exchange."""
     async with _open_route(common) as route:
-        # Outermost: a card out of a file is recorded as well, so that it can be validated.
+        # Outermost, so that a card from a file is recorded too and can be validated.
         recorder = RecordingTransport(route.transport)
         async with _make_client(common, route._replace(transport=recorder), binding, timeout) as client:
             yield client, recorder
 
 
 class Destination(NamedTuple):
-    """Where an agent is called, and through what."""
+    """The address of an agent, and the transport to it."""
 
     url: str
     allowed_origins: tuple[str, ...]
@@ -338,7 +337,7 @@ async def _open_route(common: CommonOptions) -> AsyncIterator[Destination]:
             yield Destination(address, common.allowed_origins, transport)
             return
         card = _read_card(address)
-        # Whoever hands over a card trusts the addresses in it.
+        # A card file that the caller passes is trusted, with the addresses in it.
         origins = (*common.allowed_origins, *card.origins)
         yield Destination(card.url, origins, FileCardTransport(transport, card))
 
@@ -348,11 +347,11 @@ async def open_network(common: CommonOptions) -> AsyncIterator[Transport]:
     if not common.insecure:
         yield _with_options(common, open_transport(None))
         return
-    import httpx  # for the one thing that our own transport does not do
+    import httpx  # only for disabling certificate verification, which the default transport does not support
 
     from apcore_a2a.client.httpx_transport import HttpxTransport
 
-    click.echo("Warning: certificates are not verified (--insecure); others may read your credentials", err=True)
+    click.echo("Warning: TLS certificates are not verified (--insecure). Others may read your credentials", err=True)
     async with httpx.AsyncClient(verify=False) as http:
         yield _with_options(common, HttpxTransport(http))
 
@@ -360,7 +359,7 @@ async def open_network(common: CommonOptions) -> AsyncIterator[Transport]:
 def _with_options(common: CommonOptions, transport: Transport) -> Transport:
     if common.debug:
         transport = DebugTransport(transport)
-    # Around the other, so that --debug shows the headers, too.
+    # The outer transport, so that --debug shows these headers too.
     if common.headers:
         transport = HeaderTransport(transport, common.headers)
     return transport
@@ -372,7 +371,7 @@ def _make_client(
     return A2AClient(
         route.url,
         auth=choose_auth(common),
-        timeout=timeout,  # mostly none: the command as a whole has a time limit, see run_to_exit_code
+        timeout=timeout,  # usually None: the command as a whole has a time limit, see run_to_exit_code
         http=route.transport,
         binding=binding,
         version=common.version,
@@ -390,13 +389,14 @@ def _signature_options(common: CommonOptions) -> dict[str, Any]:  # Any: two key
         keys = msgspec.json.decode(Path(common.keys_file).read_bytes(), type=dict[str, Any])
     except NOT_JSON as error:
         raise click.UsageError(f"{common.keys_file} is not a JSON Web Key Set: {error}") from error
-    from apcore_a2a.client.signatures import CardVerifier  # it loads a cryptography library
+    from apcore_a2a.client.signatures import CardVerifier  # loads a cryptography library
 
     try:
-        CardVerifier(keys, required=False)  # now, and not as a failure of the agent's
+        # Checked here, so that a wrong file is not reported as an error of the agent.
+        CardVerifier(keys, required=False)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    # A card without signatures is no failure (a2a-cli §10.1); `card` says that there are none.
+    # An unsigned card is not a failure (a2a-cli §10.1). `card` reports that it is unsigned.
     return {"keys": keys, "signatures": "if-present"}
 
 
@@ -404,13 +404,14 @@ def _signature_options(common: CommonOptions) -> dict[str, Any]:  # Any: two key
 
 
 def agent_address(reference: str) -> str:
-    """An agent's address: a URL, a bare host (https, or http on this machine), or the path of a card."""
+    """Return the address of an agent: a URL, a host name (https, or http for this machine), or the path of a card."""
     if "://" in reference:
         return reference.removeprefix("file://")
     if Path(reference).is_file() or reference.startswith((".", "/", "~")):
         return reference
     host_and_port = reference.partition("/")[0]
-    # rpartition: in `[::1]:8000` only the last colon is the port's. Without a port there is nothing before the colon.
+    # rpartition: in `[::1]:8000` only the last colon separates the port. Without a port, the part before the colon is
+    # empty.
     host = host_and_port.rpartition(":")[0] or host_and_port
     if host in ("localhost", "127.0.0.1", "[::1]"):
         return f"http://{reference}"
@@ -418,23 +419,23 @@ def agent_address(reference: str) -> str:
 
 
 def _read_card(path: str) -> LocalCard:
-    """A card out of a file, as if it came from the first address that it names."""
+    """Read a card file, as if it came from the first address that it names."""
     try:
         body = Path(path).expanduser().read_bytes()
         card = v03.decode_card(body)
-    except (OSError, RuntimeError) as error:  # RuntimeError: ~somebody who is not there
+    except (OSError, RuntimeError) as error:  # RuntimeError: `~user` with an unknown user
         reason = getattr(error, "strerror", None) or type(error).__name__
-        # A status, though there was no response: without one it would count as a card that is broken.
+        # A status without a response: without a status, the error would mean that the card is invalid.
         raise A2ADiscoveryError(f"The agent card {path} cannot be read: {reason}", status=0) from error
     except A2AError as error:
         raise A2ADiscoveryError(f"The agent card {path} is not an agent card: {error}") from error
     origins: list[str] = []
     for interface in card.supported_interfaces:
-        with suppress(ValueError):  # the address of a gRPC interface may be no more than host:port
+        with suppress(ValueError):  # the address of a gRPC interface may be only host:port
             origins.append(origin(interface.url))
     if not origins:
         raise A2ADiscoveryError(f"The agent card {path} names no interface with an http or https address")
-    # The client looks for a card only at an http address; this one FileCardTransport answers.
+    # The client fetches a card only from an http address. FileCardTransport answers the request for this one.
     return LocalCard(f"{origins[0]}/agent-card.json", body, tuple(origins))
 
 
@@ -450,14 +451,14 @@ def choose_auth(common: CommonOptions) -> Auth | None:
 
 
 class CardApiKey:
-    """An API key, sent where the agent's card says; in `X-API-Key` if it says nothing."""
+    """An API key, sent as the agent's card specifies, or by default in `X-API-Key`."""
 
     def __init__(self, key: str) -> None:
         self._key = check_header(key)
 
     async def headers(self, context: AuthContext) -> Mapping[str, str]:
         if context.card is None:
-            return {}  # no card has asked for it yet
+            return {}  # no card has specified it yet
         for scheme in (context.card.security_schemes or {}).values():
             asked = scheme.get("apiKeySecurityScheme")
             if asked:
@@ -465,17 +466,17 @@ class CardApiKey:
         return {"X-API-Key": self._key}
 
     def _headers_for(self, location: str, name: str) -> Mapping[str, str]:
-        # The card chooses the name: it must not be able to write a second header.
+        # The card chooses the name. It must not be able to add a second header.
         if not HEADER_NAME.fullmatch(name):
-            raise A2AError(f"The agent wants its API key under {name!r}, which is no name of a header or cookie")
+            raise A2AError(f"The agent wants its API key as {name!r}, which is not a valid header or cookie name")
         match location:
             case "header":
                 return {name: self._key}
             case "cookie":
                 return {"Cookie": f"{name}={self._key}"}
-        # A2A 1.0 §4.5.2 also has `query`; but an Auth makes headers, and cannot change an address.
-        raise A2AError(f"The agent wants its API key in the {location}, which this command cannot do")
+        # A2A 1.0 §4.5.2 also has `query`, but an Auth returns headers and cannot change the address.
+        raise A2AError(f"The agent expects the API key in the {location}, which this command does not support")
 
     def renew(self) -> bool:
-        """Whether a refused key can be replaced by a newer one: there is only this one."""
+        """Return False: there is no newer key than this one."""
         return False

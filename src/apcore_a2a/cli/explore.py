@@ -1,4 +1,4 @@
-"""`explore`: the Explorer page for any agent, through a server that only this machine reaches."""
+"""`explore`: the Explorer page for any agent, served on the loopback interface."""
 
 import logging
 import webbrowser
@@ -15,20 +15,20 @@ from apcore_a2a.settings import Settings
 
 
 @click.command("explore", epilog=options.example("apcore-a2a explore https://agent.example.com"))
-@click.option("--port", type=int, default=0, help="Port on this machine.  [default: any that is free]")
-@click.option("--no-browser", is_flag=True, help="Print the address; do not open a browser.")
+@click.option("--port", type=int, default=0, help="Local port.  [default: any free port]")
+@click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
 @options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT")
 def command(port: int, no_browser: bool, **given: Any) -> int:
-    """Open the Explorer page for an agent, wherever it is.
+    """Open the Explorer page for any agent.
 
-    A server on 127.0.0.1 passes on what the page asks; nobody else on this machine or elsewhere can use it without the
-    secret in its address. Credentials given here are added where the page has none.
+    A server on 127.0.0.1 forwards the requests of the page. Its address contains a secret, without which other users
+    and programs cannot use it. Credentials given here are added to requests for which the page has none.
     """
     common, _ = options.read_common(given)
     address = agent_address(common.agent)
     if "://" not in address:
-        raise click.UsageError("explore needs the address of an agent; a card in a file has none to call.")
+        raise click.UsageError("explore needs the address of an agent, not a card file.")
     try:
         network = open_network(common)
         proxy = ExplorerProxy(address, network, allowed=common.allowed_origins, auth=choose_auth(common))
@@ -38,11 +38,11 @@ def command(port: int, no_browser: bool, **given: Any) -> int:
     def show(at: str) -> None:
         url = f"{at}{proxy.path}"
         click.echo(f"Explorer of {address}: {url}", err=True)
-        click.echo("Whoever has this address can call the agent as you; it ends with Ctrl-C.", err=True)
+        click.echo("Keep this address secret: it can call the agent as you. Press Ctrl-C to stop.", err=True)
         if not no_browser:
             webbrowser.open(url)
 
-    # An agent that breaks off its answer is told by the page, not by a traceback of the server.
+    # If an agent aborts its response, the page reports it. A traceback of the server would add nothing.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     settings = Settings(host="127.0.0.1", port=port)
     why_not = run_at(proxy, settings, log_level="critical", log_config=None, on_started=show)

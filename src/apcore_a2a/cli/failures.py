@@ -1,6 +1,6 @@
-"""What a command says when it fails, and its exit code: one table, as the a2a-cli specification has it (§11.4, §11.6).
+"""The error message and the exit code of a command: one table, as in the a2a-cli specification (§11.4, §11.6).
 
-Rule: an error that the protocol names keeps its name; only what happens outside of a request has a code of ours.
+Invariant: an error that the protocol names keeps its name. Only errors outside of a request have codes of this project.
 """
 
 import os
@@ -39,7 +39,7 @@ EXIT_AUTH: Final = 4
 EXIT_TIMEOUT: Final = 5
 EXIT_INTERRUPTED: Final = 130  # as shells report a process that SIGINT ended: 128 + 2
 
-# Appendix D has these and no others: a tool must not invent names that begin with A2ACLI_ERR_.
+# Appendix D has exactly these: a tool must not define further names that begin with A2ACLI_ERR_.
 USAGE: Final = "A2ACLI_ERR_USAGE"
 CARD_NOT_FOUND: Final = "A2ACLI_ERR_CARD_NOT_FOUND"
 CARD_INVALID: Final = "A2ACLI_ERR_CARD_INVALID"
@@ -48,9 +48,9 @@ CREDENTIALS_MISSING: Final = "A2ACLI_ERR_CREDENTIALS_MISSING"
 AUTH_FAILED: Final = "A2ACLI_ERR_AUTH_FAILED"
 TIMEOUT: Final = "A2ACLI_ERR_TIMEOUT"
 INTERNAL: Final = "A2ACLI_ERR_INTERNAL"
-OVERLOADED: Final = "APCORE_ERR_OVERLOADED"  # the protocol has no name for it, and neither has the specification
+OVERLOADED: Final = "APCORE_ERR_OVERLOADED"  # neither the protocol nor the specification names it
 
-# All others exit with 1, also CARD_INVALID: the card was reached (Appendix D).
+# All others exit with 1. So does CARD_INVALID, because the card was reached (Appendix D).
 EXITS: Final = {
     USAGE: EXIT_USAGE,
     CARD_NOT_FOUND: EXIT_UNREACHABLE,
@@ -61,19 +61,19 @@ EXITS: Final = {
 }
 AUTH_HINT: Final = "Pass --token or --api-key, or set A2ACLI_BEARER or A2ACLI_API_KEY"
 HINTS: Final[dict[type[Exception], str]] = {
-    TaskNotFoundError: "apcore-a2a task list shows the tasks that this agent keeps for you; --debug shows the exchange",
-    TaskNotCancelableError: "The task has ended already; apcore-a2a task get shows how",
-    UnsupportedOperationError: "apcore-a2a card shows what this agent can do",
-    VersionNotSupportedError: "Choose a version that the agent speaks with --a2a-version",
-    ExtensionSupportRequiredError: "If you can do what the extension asks, name it with --extension",
+    TaskNotFoundError: "apcore-a2a task list shows your tasks at this agent, --debug the exchange",
+    TaskNotCancelableError: "The task has already ended. apcore-a2a task get shows its state",
+    UnsupportedOperationError: "apcore-a2a card shows what this agent supports",
+    VersionNotSupportedError: "Choose a version that the agent supports with --a2a-version",
+    ExtensionSupportRequiredError: "If you support the extension, declare it with --extension",
 }
-# The library speaks to programmers; a person at a terminal has flags instead of arguments.
+# The library's texts name arguments. A user of the command line needs the flags instead.
 _FLAGS_FOR_ARGUMENTS: Final = (
     ("Pass auth=", "Pass --token"),
     ("pass allow_origins=", "pass --allow-origin"),
     ("Pass timeout=", "Pass --timeout"),
 )
-# A failure of the protocol is called what A2A calls it; mostly that is what our class is called.
+# Errors of the protocol are reported by their A2A names, which are mostly those of our classes.
 _A2A_NAMES: Final = {ParseError: "JSONParseError", A2AError: "InternalError"}
 
 
@@ -91,25 +91,25 @@ class Failure(Struct, frozen=True, rename="camel"):
 
 
 def explain(error: BaseException, *, with_credentials: bool = False) -> Failure:
-    """The failure that an exception is.
+    """Convert an exception to a failure.
 
     Args:
         error: What a command raised.
-        with_credentials: Whether the caller gave any: it decides whether they are missing or wrong.
+        with_credentials: Whether the caller gave any: decides between missing and wrong credentials.
     """
     match error:
         case TimeoutError():
-            return Failure(TIMEOUT, str(error) or "The time is up", hint="Wait longer with --timeout")
+            return Failure(TIMEOUT, str(error) or "The time limit has passed", hint="Wait longer with --timeout")
         case click.ClickException():
             return Failure(USAGE, error.format_message())
         case A2AError():
             return _explain_a2a(error, with_credentials)
         case ValueError():
-            # The library refuses an argument so, and each of its arguments was an option of the caller's.
+            # The library rejects an argument by ValueError, and each argument was an option of the caller.
             return Failure(USAGE, _message_for_people(str(error)))
-    # Only the kind: the text of an unforeseen exception may hold a path or a secret.
-    text = f"This should not happen: {type(error).__name__}"
-    return Failure(INTERNAL, text, hint="Run it with --debug and report it")
+    # Only the type: the text of an unexpected exception may contain a path or a secret.
+    text = f"Internal error: {type(error).__name__}"
+    return Failure(INTERNAL, text, hint="Run the command with --debug, and report the error")
 
 
 def _explain_a2a(error: A2AError, with_credentials: bool) -> Failure:
@@ -124,7 +124,7 @@ def _explain_a2a(error: A2AError, with_credentials: bool) -> Failure:
         case OverloadedError():
             return Failure(OVERLOADED, text, hint=f"Try again in {error.retry_after} s")
         case A2AServerError():
-            # A code that is not in the protocol's table: the agent's own, which is handed on as it is.
+            # A code outside the protocol's table: the agent's own, which is passed on.
             return Failure(_A2A_NAMES[A2AError], text, a2a_code=error.code)
     kind = _class_in_protocol(error)
     name = _A2A_NAMES.get(kind, kind.__name__)
@@ -132,7 +132,7 @@ def _explain_a2a(error: A2AError, with_credentials: bool) -> Failure:
 
 
 def _class_in_protocol(error: A2AError) -> type[A2AError]:
-    """The class of the error, or the nearest above it, that the protocol knows."""
+    """Return the class of the error, or its nearest base class that the protocol knows."""
     for kind in type(error).__mro__:
         if kind in WIRE:
             return kind
@@ -155,15 +155,15 @@ def _not_authenticated(text: str, with_credentials: bool) -> Failure:
 def _no_card(error: A2ADiscoveryError, text: str, with_credentials: bool) -> Failure:
     if error.status in (401, 403):
         return _not_authenticated(text, with_credentials)
-    # A status is that of a response without a card; no status means that there was one, and it could not be used.
+    # With a status there was a response without a card. Without a status there was a card that cannot be used.
     if error.status is not None:
-        hint = "Is this the agent's address? A card's own address works, too"
+        hint = "Is this the agent's address? The address of its card works too"
         return Failure(CARD_NOT_FOUND, text, hint=hint)
     return Failure(CARD_INVALID, text)
 
 
 def report(failure: Failure, *, json: bool) -> int:
-    """Say what failed: as an object on standard output, or to a person on standard error."""
+    """Print a failure: as an object on standard output, or for a person on standard error."""
     if json:
         click.echo(escape_json(msgspec.json.encode({"error": failure})))
     else:
@@ -180,7 +180,7 @@ def report_unexpected(error: Exception, *, json: bool, debug: bool) -> int:
 
 
 def report_usage(error: click.ClickException, args: Sequence[str]) -> int:
-    """Say that the call is wrong, before there are any options to look at."""
+    """Report a usage error, before any options are parsed."""
     if not wants_json(args):
         error.show()
         return error.exit_code
@@ -191,7 +191,7 @@ def report_usage(error: click.ClickException, args: Sequence[str]) -> int:
 
 
 def wants_json(args: Sequence[str]) -> bool:
-    """Whether arguments that cannot be parsed ask for JSON nevertheless: a program that did gets its errors so."""
+    """Return whether arguments that cannot be parsed ask for JSON. If so, the error is printed as JSON."""
     if os.environ.get("A2ACLI_OUTPUT") == "json":
         return True
     for argument in args:

@@ -1,8 +1,8 @@
-"""The commands by name, how a word becomes a command, and how the program exits.
+"""The table of commands, how a word becomes a command, and the exit codes of the program.
 
-`serve`, `dev` and `migrate` exit with 0 done, 1 the call is wrong (arguments, files, settings), 2 it failed while
-running. The commands that call agents exit as the a2a-cli specification says (§11.6): 2 for wrong arguments, 1 and 3 to
-5 for failures.
+`serve`, `dev` and `migrate` exit with 0 for success, 1 for wrong arguments, files or settings, and 2 for a failure
+while running. The commands that call agents exit as the a2a-cli specification says (§11.6): 2 for wrong arguments, 1
+and 3 to 5 for failures.
 """
 
 import sys
@@ -14,34 +14,34 @@ from click.shell_completion import CompletionItem
 
 from apcore_a2a import __version__
 
-# name: (module:attribute, one line for --help). The lines are written twice, here and in the command's docstring: to
-# list the commands, none of them must be imported. `serve` alone loads half a second of server.
+# name: (module:attribute, summary for --help). The summaries are repeated from the docstrings of the commands, so that
+# listing the commands imports none of them. `serve` alone loads half a second of server code.
 COMMANDS: Final = {
     "serve": ("serve.command:command", "Serve modules, a function or an executor as an A2A agent."),
     "dev": ("serve.command:development_command", "Serve it while you write it: reload, Explorer, verbose log."),
-    "migrate": ("migrate:command", "Make the tables of a store, or bring them up to date."),
-    "keys": ("keys:group", "Make API keys for the callers of your agent (keys new)."),
+    "migrate": ("migrate:command", "Create or upgrade the tables of a task store."),
+    "keys": ("keys:group", "Create API keys for the callers of your agent (keys new)."),
     "card": ("card:group", "Show an agent's card (card get)."),
-    "skills": ("card:skills", "List what an agent can do."),
+    "skills": ("card:skills", "List an agent's skills."),
     "send": ("send:send", "Send a message and wait for the outcome."),
-    "stream": ("send:stream", "Send a message and follow what happens (send --stream)."),
-    "chat": ("chat:command", "Talk with an agent, a line at a time."),
+    "stream": ("send:stream", "Send a message and print its events (send --stream)."),
+    "chat": ("chat:command", "Chat with an agent, one line per message."),
     "task": ("task:group", "Get, list, cancel, subscribe to, download a task (task get)."),
     "tasks": ("task:list_tasks", "List tasks (task list)."),
     "cancel": ("task:cancel", "Cancel a task (task cancel)."),
-    "subscribe": ("task:subscribe", "Follow a task that is under way (task subscribe)."),
-    "explore": ("explore:command", "Open the Explorer page for an agent, wherever it is."),
+    "subscribe": ("task:subscribe", "Subscribe to a running task (task subscribe)."),
+    "explore": ("explore:command", "Open the Explorer page for any agent."),
     "push": ("push:group", "Manage a task's webhooks (task push-config)."),
     "validate": ("validate.command:command", "Check an agent against the specification."),
     "conformance": ("validate.command:command", "Another name for validate."),
     "completion": ("completion:command", "Print a completion script for bash, zsh or fish."),
-    "help": ("completion:help_command", "Show how a command is used."),
+    "help": ("completion:help_command", "Show the help of a command."),
 }
-SERVING: Final = ("serve", "dev", "migrate")  # their exit codes are their own: process managers know them
+SERVING: Final = ("serve", "dev", "migrate")  # these have their own exit codes, which process managers know
 
 
 class LazyGroup(click.Group):
-    """The commands of the table; each is imported when it is asked for."""
+    """The commands of the table. Each is imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from difflib import get_close_matches  # for a typo alone
+            from difflib import get_close_matches  # only for a mistyped name
 
             near = get_close_matches(args[0], COMMANDS, n=1)
             if not near:
@@ -67,30 +67,30 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"{error.message} Did you mean '{near[0]}'?", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # click's own would import each command for its first line of help.
+        # click's own implementation would import each command for its summary.
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The names from the table: to complete a word, nothing is imported."""
+        """Complete names from the table, without importing a command."""
         found = []
         for name, (_, text) in COMMANDS.items():
             if name.startswith(incomplete):
                 found.append(CompletionItem(name, help=text))
-        # The options of the program come from click.Command; click.Group would add the commands a second time.
+        # click.Command completes the options of the program. click.Group would add the commands a second time.
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
 class DefaultGroup(click.Group):
-    """A noun that is a verb as well: `card AGENT` is `card get AGENT`.
+    """A noun with a default verb: `card AGENT` is short for `card get AGENT`.
 
-    A first word that is no command's name is an argument, or an option, of the default command.
+    A first word that is not the name of a command is an argument or an option of the default command.
     """
 
     def __init__(self, *args: Any, default: str, **attributes: Any) -> None:  # Any: as click.Group takes them
         super().__init__(*args, **attributes)
         self._default = default
-        # `card --json AGENT`: the group does not know the option, the default command does.
+        # `card --json AGENT`: the option belongs to the default command, the group does not know it.
         self.ignore_unknown_options = True
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -100,8 +100,8 @@ class DefaultGroup(click.Group):
 
     def _wants_default(self, ctx: click.Context, args: list[str]) -> bool:
         if not args:
-            # `task` alone is `task get`, which says what is missing; but a shell that completes `task ` wants the
-            # names of the commands.
+            # `task` alone is `task get`, which reports the missing argument. But a shell that completes `task ` needs
+            # the names of the commands.
             return not ctx.resilient_parsing
         return args[0] not in self.commands and args[0] not in ctx.help_option_names
 
@@ -111,7 +111,7 @@ class DefaultGroup(click.Group):
 def cli() -> None:
     """Serve and call A2A agents.
 
-    The agent to call is the first argument, or --agent-card, or A2ACLI_AGENT_CARD in the environment.
+    The first argument is the agent to call, unless --agent-card or A2ACLI_AGENT_CARD names it.
     """
 
 
@@ -128,7 +128,7 @@ def main(args: list[str] | None = None) -> None:
     if args is None:
         args = sys.argv[1:]
     try:
-        # Not in standalone mode: there, click would print its own errors as text and exit, `--json` or not.
+        # Not in standalone mode: click would print its own errors as text and exit, even with `--json`.
         code: Any = cli.main(args, prog_name="apcore-a2a", standalone_mode=False, obj=list(args))
     except click.exceptions.Abort:
         click.echo("Aborted", err=True)
@@ -136,7 +136,7 @@ def main(args: list[str] | None = None) -> None:
     except click.ClickException as error:
         code = _report_wrong_call(error, args)
     if not isinstance(code, int):
-        code = 0  # a command that returns nothing has done its job
+        code = 0  # a command that returns None has succeeded
     sys.exit(code)
 
 
@@ -144,6 +144,6 @@ def _report_wrong_call(error: click.ClickException, args: list[str]) -> int:
     if args and args[0] in SERVING:
         error.show()
         return 1
-    from apcore_a2a.cli.failures import report_usage  # loads the client's errors; `--help` does without
+    from apcore_a2a.cli.failures import report_usage  # loads the client's errors, which `--help` does not need
 
     return report_usage(error, args)

@@ -1,7 +1,7 @@
-"""`apcore-a2a migrate`: the tables of a store, made or brought up to date by their owner.
+"""`apcore-a2a migrate`: creates or upgrades the tables of a task store, as their owner.
 
-An agent does that itself when it starts. This is for databases in which it may not: its user reads and writes, and
-whoever owns the tables runs this before a new version starts.
+An agent does this itself when it starts. The command is for databases in which the agent's user can only read and
+write. There the owner of the tables runs it before a new version starts.
 """
 
 import asyncio
@@ -17,19 +17,20 @@ from apcore_a2a.storage.contract import Store
 
 @click.command("migrate", epilog=example("apcore-a2a migrate --store postgresql://agent_owner@db.internal/agents"))
 @click.option(
-    "--store", envvar="A2A_STORE", show_envvar=True, required=True, metavar="URL", help="Where tasks are kept."
+    "--store", envvar="A2A_STORE", show_envvar=True, required=True, metavar="URL", help="URL of the task store."
 )
 def command(store: str) -> int:
-    """Make the tables of a store, or bring them up to date.
+    """Create or upgrade the tables of a task store.
 
-    An agent does so itself when it starts, unless its user may not: then the owner of the tables runs this before.
+    An agent does this itself when it starts, if its database user may. Otherwise the owner of the tables runs this
+    first.
     """
     try:
         chosen = choose_store(store, None, Retention(None, None))
     except (ValueError, ImportError) as error:
         raise click.ClickException(str(error)) from error
     if not chosen.durable:
-        raise click.ClickException("A store in memory has no tables; give one that lasts with --store.")
+        raise click.ClickException("A store in memory has no tables. Pass a durable store with --store.")
     try:
         asyncio.run(_open_and_close(chosen))
     except A2AError as error:

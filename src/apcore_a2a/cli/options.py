@@ -1,6 +1,6 @@
-"""The options that the commands share, and what they mean. Rule: a flag is read here, once, into a typed value.
+"""The options that the commands share. Invariant: each flag is read here, once, into a typed value.
 
-Names are those of the a2a-cli specification (§7.2) first; every value can also come from `A2ACLI_<FLAG>`.
+The names are those of the a2a-cli specification (§7.2) first. Every value can also come from `A2ACLI_<FLAG>`.
 """
 
 import re
@@ -22,19 +22,19 @@ BINDINGS: Final[dict[str, BindingName]] = {
     "rest": "HTTP+JSON",
     "http+json": "HTTP+JSON",
 }
-POLL_INTERVAL: Final = 2.0  # seconds, as a2a-cli §9.3 recommends; the client as a library begins with less
+POLL_INTERVAL: Final = 2.0  # seconds, as recommended by a2a-cli §9.3; the client library starts with less
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
-NOT_JSON: Final = (msgspec.DecodeError, UnicodeError, RecursionError)  # what msgspec raises about what is none
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeError, RecursionError)  # the errors of msgspec for invalid JSON
 HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # a token of RFC 9110 §5.6.2
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 
 
 # ---- types ----------------------------------------------------------------------------------------------------------
-# Help shows a function's name in capitals as the name of the value: `--timeout DURATION`. Hence nouns.
+# The help shows a function's name in capitals as the name of the value: `--timeout DURATION`. Hence the nouns.
 
 
 def duration(value: str | float) -> float:
-    """Seconds, or a number with a unit: 500ms, 30s, 2m, 1h."""
+    """Parse seconds, or a number with a unit: 500ms, 30s, 2m, 1h."""
     found = _DURATION.fullmatch(str(value).strip())
     if found is None:
         raise click.BadParameter(f"{value!r} is not a duration such as 30, 500ms, 30s or 2m.")
@@ -59,9 +59,9 @@ def header(value: str) -> tuple[str, str]:
 
 
 def output_format(value: str) -> str:
-    """`text` or `json`; whoever means a directory is told where that goes."""
+    """Parse `text` or `json`. The error for another value names the option for directories."""
     if value not in ("text", "json"):
-        raise click.BadParameter(f"{value!r} is neither text nor json; to save artifacts: --save DIR.")
+        raise click.BadParameter(f"{value!r} is neither text nor json. To save artifacts, use --save DIR.")
     return value
 
 
@@ -69,17 +69,17 @@ def output_format(value: str) -> str:
 
 
 def env_option(*names: str, **attributes: Any) -> Callable[[Function], Function]:
-    """An option that can also be set in the environment, under the name of its first long flag."""
+    """Return an option that can also be set in the environment, by the name of its first long flag."""
     long_names = [name for name in names if name.startswith("--")]
     variable = PREFIX + long_names[0].strip("-").upper().replace("-", "_")
     return click.option(*names, envvar=variable, **attributes)
 
 
 def combine(*decorators: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """Several decorators as one, in the order in which they would stand above a function."""
+    """Combine decorators into one. The first one is the outermost."""
 
     def decorate(function: Function) -> Function:
-        # The decorator that stands lowest is applied first; click lists options from the top.
+        # The innermost decorator is applied first. click lists options from the outermost one.
         for decorator in reversed(decorators):
             function = decorator(function)
         return function
@@ -88,15 +88,15 @@ def combine(*decorators: Callable[[Function], Function]) -> Callable[[Function],
 
 
 def example(command: str) -> str:
-    """An example for the end of a help text; the control character keeps its lines apart."""
+    """Format an example for the end of a help text. The control character keeps its lines apart."""
     return f"\b\nExample:\n  {command}"
 
 
 save_option: Final = click.option(
-    "--save", metavar="DIR", type=click.Path(file_okay=False), help="Save artifacts in this directory."
+    "--save", metavar="DIR", type=click.Path(file_okay=False), help="Save artifacts to this directory."
 )
 poll_interval_option: Final = env_option(
-    "--poll-interval", type=duration, default=POLL_INTERVAL, show_default=True, help="Seconds between two looks."
+    "--poll-interval", type=duration, default=POLL_INTERVAL, show_default=True, help="Polling interval."
 )
 printing_options: Final = combine(
     env_option(
@@ -106,18 +106,25 @@ printing_options: Final = combine(
         metavar="[text|json]",
         default="text",
         show_default=True,
-        help="How to print the result.",
+        help="Output format.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="The same as --output json."),
-    env_option("--verbose", is_flag=True, help="Show everything that was exchanged, history and metadata, too."),
-    env_option("--debug", is_flag=True, help="Show the exchange itself on standard error; secrets are left out."),
+    click.option("--json", "as_json", is_flag=True, help="Short for --output json."),
+    env_option("--verbose", is_flag=True, help="Include history and metadata in the output."),
+    env_option(
+        "--debug", is_flag=True, help="Print HTTP requests and responses on standard error, with secrets masked."
+    ),
 )
 connecting_options: Final = combine(
     env_option(
-        "--agent-card", "-a", "--url", "-u", metavar="AGENT", help="The agent, instead of as the first argument."
+        "--agent-card",
+        "-a",
+        "--url",
+        "-u",
+        metavar="AGENT",
+        help="Agent to call: its address, its card's address, or a card file.",
     ),
-    env_option("--bearer", "--token", help="Bearer token. Others can see arguments: prefer A2ACLI_BEARER."),
-    env_option("--api-key", help="API key, sent as the agent's card asks for it. Prefer A2ACLI_API_KEY."),
+    env_option("--bearer", "--token", help="Bearer token. Arguments are visible to other users: prefer A2ACLI_BEARER."),
+    env_option("--api-key", help="API key, sent as the agent's card specifies. Prefer A2ACLI_API_KEY."),
     env_option(
         "--svc-param",
         "--header",
@@ -125,22 +132,39 @@ connecting_options: Final = combine(
         multiple=True,
         type=header,
         metavar="NAME:VALUE",
-        help="Service parameter: an HTTP header.",
+        help="HTTP header to add to each request. May be repeated.",
     ),
     env_option(
-        "--a2a-version", "--version-a2a", type=click.Choice(["1.0", "0.3"]), help="[default: as the card offers]"
+        "--a2a-version",
+        "--version-a2a",
+        type=click.Choice(["1.0", "0.3"]),
+        help="Protocol version.  [default: the card's order]",
     ),
     env_option(
         "--transport",
         "--binding",
         multiple=True,
         type=click.Choice(list(BINDINGS), case_sensitive=False),
-        help="Preferred binding; several: in that order.  [default: the card's order]",
+        help="Preferred binding. Repeat it to list several in order.  [default: the card's order]",
     ),
-    env_option("--timeout", type=duration, help="Give up after this long: 30, 500ms, 2m."),
-    env_option("--extension", multiple=True, metavar="URI", help="A protocol extension that you support."),
-    env_option("--allow-origin", multiple=True, metavar="URL", help="Another origin that the card may point to."),
-    env_option("--keys", type=click.Path(exists=True, dir_okay=False), help="JSON Web Key Set that signs the card."),
+    env_option("--timeout", type=duration, help="Time limit: 30, 500ms, 2m. Without a unit in seconds."),
+    env_option(
+        "--extension",
+        multiple=True,
+        metavar="URI",
+        help="URI of a protocol extension that you support. May be repeated.",
+    ),
+    env_option(
+        "--allow-origin",
+        multiple=True,
+        metavar="URL",
+        help="Trust another origin that the card points to. May be repeated.",
+    ),
+    env_option(
+        "--keys",
+        type=click.Path(exists=True, dir_okay=False),
+        help="JWKS file with the key that verifies the card's signature.",
+    ),
     env_option("--insecure", is_flag=True, help="Do not verify TLS certificates. For development only."),
 )
 common_options: Final = combine(connecting_options, printing_options)
@@ -150,10 +174,10 @@ common_options: Final = combine(connecting_options, printing_options)
 
 
 class CommonOptions(Struct, frozen=True, kw_only=True):
-    """What every command that calls an agent is told: which agent, as whom, how; and how to print what it says."""
+    """The common options: the agent to call, the credentials, the connection, and the output format."""
 
     agent: str
-    """As the caller wrote it: a host, an address, the path of a card. What we print for copying repeats it so."""
+    """As the caller wrote it: a host, an address, or the path of a card. Printed commands repeat it in this form."""
     bearer: str | None = None
     api_key: str | None = None
     headers: dict[str, str] = {}
@@ -175,10 +199,10 @@ class CommonOptions(Struct, frozen=True, kw_only=True):
 
 
 def read_common(given: dict[str, Any], *names: str) -> tuple[CommonOptions, list[str]]:
-    """The common options and the command's own arguments, which `names` names; one in brackets may be missing.
+    """Return the common options and the command's own arguments, called `names`. A name in brackets is optional.
 
     Raises:
-        click.UsageError: an argument is missing, or one too many.
+        click.UsageError: an argument is missing, or there is one too many.
     """
     agent, words = _choose_agent(given["agent_card"], list(given["words"]))
     _check_count(words, names)
@@ -204,23 +228,23 @@ def read_common(given: dict[str, Any], *names: str) -> tuple[CommonOptions, list
 
 
 def _choose_agent(option: str | None, words: Sequence[str]) -> tuple[str, list[str]]:
-    """A flag names the agent; else the first argument, unless the environment does and that is no address."""
+    """Return the agent (from the flag, the first argument or the environment) and the remaining words."""
     context = click.get_current_context()
-    # `option` may come from the environment, where it is a default that an address on the command line overrules.
+    # `option` may come from the environment. Then it is a default that an address on the command line overrides.
     by_flag = context.get_parameter_source("agent_card") is ParameterSource.COMMANDLINE
     is_address = bool(words) and words[0].startswith(("http://", "https://"))
     if option and (by_flag or not is_address):
         return option, list(words)
     if not words:
         raise click.UsageError(
-            "Which agent? Give its address as the first argument, or with --agent-card, or in A2ACLI_AGENT_CARD.",
+            "Missing agent. Pass its address as the first argument, with --agent-card, or in A2ACLI_AGENT_CARD.",
             context,
         )
     return words[0], list(words[1:])
 
 
 def _check_count(words: Sequence[str], names: Sequence[str]) -> None:
-    # click cannot check this: whether the first word is the agent depends on the options and the environment.
+    # click cannot check this, because it depends on options and environment whether the first word is the agent.
     required = [name for name in names if not name.startswith("[")]
     if len(words) < len(required):
         raise click.UsageError(f"Missing argument {required[len(words)]}.", click.get_current_context())

@@ -1,6 +1,6 @@
-"""What a command prints: the result on standard output, what a person should know besides on standard error.
+"""The output of commands: results on standard output, notes for a person on standard error.
 
-Rule: with `-o json`, standard output holds the protocol's own types, nothing else (a2a-cli specification §11.1, §11.3).
+Invariant: with `-o json`, standard output has only the protocol's own types (a2a-cli specification §11.1, §11.3).
 """
 
 import asyncio
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 
-# Outcomes that are not failures of the command, which exits with 0, but that a person should not overlook (§11.6).
+# Outcomes that are not failures of the command, which exits with 0, but that a person should notice (§11.6).
 WARNINGS: Final = {
     TaskState.FAILED: "the task failed",
     TaskState.REJECTED: "the agent rejected the task",
     TaskState.CANCELED: "the task was canceled",
     TaskState.INPUT_REQUIRED: "the agent waits for your reply",
-    TaskState.AUTH_REQUIRED: "the agent waits for an authorization; see what it says, give it there, then wait on",
+    TaskState.AUTH_REQUIRED: "the agent waits for authorization. Grant it as its message says, then wait again",
 }
-# Why a command stops waiting for a task: Ctrl-C or the time limit; the agent, which is gone or answers in error.
+# Reasons to stop waiting for a task: Ctrl-C, the time limit, or an agent that is gone or answers with an error.
 LEAVING: Final = (asyncio.CancelledError, A2AError)
 
 
@@ -60,7 +60,7 @@ LEAVING: Final = (asyncio.CancelledError, A2AError)
 
 
 def print_result(common: CommonOptions, document: bytes, lines: Iterable[str]) -> None:
-    """Print one result: the document for programs, or the lines for people."""
+    """Print one result: as a JSON document, or as lines of text."""
     if common.json:
         click.echo(format_json(document))
         return
@@ -69,13 +69,13 @@ def print_result(common: CommonOptions, document: bytes, lines: Iterable[str]) -
 
 
 def print_task(common: CommonOptions, task: Task, *, document: bytes | None = None, save_to: str | None = None) -> None:
-    """Print a task, save its artifacts, and say what can be done next."""
+    """Print a task, save its artifacts, and print the next command."""
     print_result(common, document or encode(task), task_lines(task, verbose=common.verbose))
     _print_after_task(common, task, save_to)
 
 
 def print_answer(common: CommonOptions, answer: Task | Message, save_to: str | None = None) -> None:
-    """Print what a message was answered with: a SendMessageResponse, which holds a task or a message."""
+    """Print the answer to a message: a SendMessageResponse, which contains a task or a message."""
     document = v1.encode_result(Operation.SEND, answer)
     if isinstance(answer, Task):
         print_task(common, answer, document=document, save_to=save_to)
@@ -84,7 +84,7 @@ def print_answer(common: CommonOptions, answer: Task | Message, save_to: str | N
 
 
 def _print_after_task(common: CommonOptions, task: Task, save_to: str | None) -> None:
-    """Save artifacts, if the caller wants them, and say what can be done next."""
+    """Save artifacts if requested, and print the next command."""
     lines = []
     if save_to is not None:
         lines += _save(common, task, save_to)
@@ -92,7 +92,8 @@ def _print_after_task(common: CommonOptions, task: Task, save_to: str | None) ->
     if next_command:
         lines.append(f"Next: {next_command}")
     for line in lines:
-        # Fields of text output; beside JSON, which must stay alone on standard output.
+        # Fields of the text output. With JSON they go to standard error, because the document must be alone on standard
+        # output.
         click.echo(line, err=common.json)
     warning = WARNINGS.get(task.status.state)
     if warning:
@@ -105,32 +106,32 @@ def _save(common: CommonOptions, task: Task, save_to: str) -> list[str]:
     except click.ClickException as error:
         if not common.json:
             raise
-        # The task is printed already, and its document stays alone on standard output.
+        # The task is already printed, and its document must stay alone on standard output.
         error.show()
         raise click.exceptions.Exit(error.exit_code) from error
 
 
 def _next_command(common: CommonOptions, task: Task) -> str:
-    """The exact command that goes on from here (a2a-cli §8.2); nothing where there is nothing to go on with."""
+    """Return the command that continues the task (a2a-cli §8.2), or an empty string if it cannot continue."""
     agent = shlex.quote(common.agent)
-    # The agent chose the id, and the line is there to be pasted into a shell.
+    # The agent chose the id, and a user pastes this line into a shell.
     task_id = shlex.quote(clean_line(task.id))
     state = task.status.state
     if state is TaskState.INPUT_REQUIRED:
         return f"apcore-a2a send {agent} --task-id {task_id} 'your reply'"
-    # AUTH_REQUIRED is at rest, too, but nothing is sent to go on: the authorization is given elsewhere.
+    # AUTH_REQUIRED is at rest too, but it does not continue with a message: the authorization is granted elsewhere.
     if state is TaskState.AUTH_REQUIRED or state not in AT_REST:
         return f"apcore-a2a task get {agent} {task_id} --wait"
     return ""
 
 
 def print_task_goes_on(common: CommonOptions, task_id: str, reason: BaseException) -> None:
-    """Say how to find a task again: for that reason we stop waiting for it, and it does not stop."""
+    """Print how to find a task that this command stops waiting for, and that may keep running."""
     if not task_id:
         return
     agent = shlex.quote(common.agent)
     task = shlex.quote(clean_line(task_id))
-    verb = "may go on"  # an agent that is gone may have taken it along
+    verb = "may go on"  # an agent that is gone may have lost the task
     if isinstance(reason, asyncio.CancelledError):
         verb = "goes on"
     click.echo(f"Task {task} {verb}: apcore-a2a task get {agent} {task} --wait (or: task cancel)", err=True)
@@ -140,7 +141,7 @@ def print_task_goes_on(common: CommonOptions, task_id: str, reason: BaseExceptio
 
 
 class Spinner:
-    """Shows a person that something is going on; shows nothing where nobody is looking."""
+    """Shows a person that work is in progress. Shows nothing if standard error is not a terminal."""
 
     def __init__(self, spinner: "Status | None") -> None:
         self._spinner = spinner
@@ -150,18 +151,18 @@ class Spinner:
             self._spinner.update(f"{state_name(state).lower()} …")
 
     def end(self) -> None:
-        """Leave the line to whoever has something to say."""
+        """Remove the spinner, so that other output can be printed."""
         if self._spinner is not None:
             self._spinner.stop()
 
 
 @contextmanager
 def show_progress() -> Iterator[Spinner]:
-    """A sign of life on standard error, if that is a terminal; it is gone when the result is printed."""
+    """Show a spinner on standard error if that is a terminal. It is removed before the result is printed."""
     if not sys.stderr.isatty():
         yield Spinner(None)
         return
-    from rich.console import Console  # only for people: scripts need not wait until it is loaded
+    from rich.console import Console  # only at a terminal: scripts need not wait for the import
 
     console = Console(stderr=True)
     with console.status("connecting …") as spinner:
@@ -172,7 +173,7 @@ def show_progress() -> Iterator[Spinner]:
 
 
 async def print_events(common: CommonOptions, events: AsyncGenerator[Event], save_to: str | None) -> None:
-    """Print events as they come, to the end of the stream, and then what can be done next."""
+    """Print events as they arrive until the stream ends, then the next command."""
     printer = EventPrinter(common)
     try:
         async with aclosing(events):
@@ -183,21 +184,21 @@ async def print_events(common: CommonOptions, events: AsyncGenerator[Event], sav
         print_task_goes_on(common, printer.task.id, reason)
         raise
     printer.end_text()
-    if printer.task.id:  # else it was a bare message
+    if printer.task.id:  # otherwise the answer was a message
         _print_after_task(common, printer.task, save_to)
 
 
 class EventPrinter:
-    """Prints events as they come; text that grows is printed as it grows. Keeps the task that they amount to."""
+    """Prints events as they arrive, and growing text piece by piece. Keeps the resulting task."""
 
     def __init__(self, common: CommonOptions) -> None:
         self._common = common
-        # The id of the artifact whose text is being printed: the line is not ended yet. Empty if there is none.
+        # The id of the artifact whose text is being printed on an open line. Empty if there is none.
         self._growing_artifact = ""
         self.task = Task(id="", status=TaskStatus(state=TaskState.UNSPECIFIED))
 
     def print(self, event: Event) -> None:
-        """Print one event, and take it into the task."""
+        """Print one event, and apply it to the task."""
         self._keep(event)
         if self._common.json:
             click.echo(escape_json(v1.encode_event(event)))  # on one line: this is JSON Lines
@@ -224,7 +225,7 @@ class EventPrinter:
 
     def _status_lines(self, event: StatusUpdate) -> Iterator[str]:
         if event.status.state in AT_REST:
-            # Whoever watched only the tail has what the next command needs (a2a-cli §11.2).
+            # The end of the output alone contains what the next command needs (a2a-cli §11.2).
             yield from task_fields(self.task.id, self.task.context_id, event.status.state)
         else:
             yield field("State", state_name(event.status.state))
@@ -244,7 +245,7 @@ class EventPrinter:
             click.echo(field("Artifact", artifact.name or artifact.artifact_id))
             click.echo(f"Text:\n{INDENT}", nl=False)
             self._growing_artifact = artifact.artifact_id
-        # Not rendering.indent: the chunk may begin in the middle of a line, and its last line end counts.
+        # Not rendering.indent: the chunk may begin in the middle of a line, and its last line end matters.
         click.echo(clean_text(text).replace("\n", f"\n{INDENT}"), nl=False)
 
     def _keep(self, event: Event) -> None:
@@ -257,14 +258,14 @@ class EventPrinter:
                 self._keep_artifact(event)
 
     def _keep_status(self, event: StatusUpdate) -> None:
-        # A stream that is taken up again may begin with one of these: then it says which task this is.
+        # A resumed stream may begin with one of these, which then identifies the task.
         task_id = event.task_id or self.task.id
         context_id = event.context_id or self.task.context_id
         self.task = replace(self.task, id=task_id, context_id=context_id, status=event.status)
 
     def _keep_artifact(self, event: ArtifactUpdate) -> None:
-        # A task that has ended takes no more artifacts; an agent that sends one nevertheless shall not stop us from
-        # saving it. So it is put into a task at work.
+        # A task that has ended accepts no further artifacts. An artifact that the agent sends nevertheless must be
+        # saved too, so it is added to a working task.
         status = self.task.status
         at_work = replace(self.task, status=TaskStatus(state=TaskState.WORKING))
         fold(at_work, event)
@@ -272,9 +273,9 @@ class EventPrinter:
 
 
 # ---- rendering ------------------------------------------------------------------------------------------------------
-# What the protocol's values look like to a person: fields and blocks (a2a-cli specification §11.2), no colours.
+# The protocol's values as text: fields and blocks (a2a-cli specification §11.2), without colours.
 #
-# Rule: one `Label: value` a line; what needs more lines stands set in below its label, and a blank line ends it.
+# Invariant: one `Label: value` per line. A longer value is indented below its label and ends with a blank line.
 
 INDENT: Final = "  "
 
@@ -283,36 +284,36 @@ INDENT: Final = "  "
 
 
 def field(label: str, value: object) -> str:
-    """One line. What an agent wrote is cleaned, so that it cannot begin a line of its own."""
+    """Format one line. Text of an agent is sanitized, so that it cannot begin a line of its own."""
     return f"{label}: {clean_line(str(value))}"
 
 
 def block(label: str, text: str) -> str:
-    """A label, the text set in below it, and a blank line."""
+    """Format a label, the indented text below it, and a blank line."""
     return f"{label}:\n{indent(text)}\n"
 
 
 def indent(text: str) -> str:
-    """Cleaned text as lines that are set in, so that none of them can be taken for a field of ours."""
+    """Indent sanitized text, so that none of its lines looks like a field of ours."""
     return INDENT + clean_text(text).rstrip("\n").replace("\n", f"\n{INDENT}")
 
 
 def escape_json(document: bytes) -> str:
-    """JSON that a terminal shows and does not obey.
+    """Escape JSON so that a terminal displays control characters and does not interpret them.
 
-    Unlike text, JSON must arrive whole: what a terminal could obey is escaped (JSON lets U+009B stand as it is, and a
-    terminal takes that for the start of an escape sequence), not taken out.
+    Unlike text, JSON must arrive complete, so they are escaped instead of removed. JSON allows a raw U+009B, which a
+    terminal interprets as the start of an escape sequence.
     """
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", document.decode())
 
 
 def format_json(document: bytes) -> str:
-    """Escaped JSON, over as many lines as it takes to be read by people."""
+    """Return escaped JSON on several lines, for people."""
     return escape_json(msgspec.json.format(document, indent=2))
 
 
 def state_name(state: TaskState) -> str:
-    """The name of a state as people write it (a2a-cli §9.1): COMPLETED, not TASK_STATE_COMPLETED."""
+    """Return the short name of a state (a2a-cli §9.1): COMPLETED, not TASK_STATE_COMPLETED."""
     return state.removeprefix("TASK_STATE_")
 
 
@@ -320,8 +321,8 @@ def state_name(state: TaskState) -> str:
 
 
 def parts_lines(parts: Iterable[Part]) -> Iterator[str]:
-    """Parts in their order, whatever they are; none is left out (a2a-cli §10.2)."""
-    # Texts that follow each other are one text: they are the chunks of a stream, cut anywhere.
+    """Yield all parts in their order, of every kind (a2a-cli §10.2)."""
+    # Consecutive texts are one text: they are the chunks of a stream, split at any point.
     texts: list[str] = []
     for part in parts:
         if part.text is not UNSET:
@@ -336,7 +337,7 @@ def parts_lines(parts: Iterable[Part]) -> Iterator[str]:
 
 
 def only_text(parts: Sequence[Part]) -> str | None:
-    """The text of parts that are nothing but text; None if there is anything else, or nothing at all."""
+    """Return the text of parts that are only text, or None if there is another part or none at all."""
     texts: list[str] = []
     for part in parts:
         if part.text is UNSET:
@@ -373,7 +374,7 @@ def message_lines(message: Message) -> Iterator[str]:
 
 
 def task_fields(task_id: str, context_id: str, state: TaskState) -> Iterator[str]:
-    """What the next command may need (a2a-cli §8.2)."""
+    """Yield the ids that the next command may need (a2a-cli §8.2)."""
     yield field("Task", task_id)
     yield field("Context", context_id)
     yield field("State", state_name(state))
@@ -395,7 +396,7 @@ def task_lines(task: Task, *, verbose: bool = False) -> Iterator[str]:
 
 
 def summary_lines(task: Task) -> Iterator[str]:
-    """A task in a list."""
+    """Yield the lines of a task in a list."""
     yield from task_fields(task.id, task.context_id, task.status.state)
     if task.status.timestamp:
         yield field("Updated", task.status.timestamp)
@@ -427,7 +428,7 @@ def card_lines(card: AgentCard, *, signatures: str) -> Iterator[str]:
     yield field("Input", ", ".join(card.default_input_modes))
     yield field("Output", ", ".join(card.default_output_modes))
     for name, scheme in (card.security_schemes or {}).items():
-        # A scheme is an object with one key, which says what kind it is.
+        # A scheme is an object with one key, which names its kind.
         yield field("Security", f"{name} ({', '.join(scheme)})")
     yield field("Signatures", signatures)
     for skill in card.skills:
@@ -449,7 +450,7 @@ def skill_lines(skill: AgentSkill, card: AgentCard) -> Iterator[str]:
     yield field("Description", skill.description)
     if skill.tags:
         yield field("Tags", ", ".join(skill.tags))
-    # A skill that names no modes of its own has the agent's (A2A 1.0 §4.4.5).
+    # A skill without modes of its own has those of the agent (A2A 1.0 §4.4.5).
     yield field("Input", ", ".join(skill.input_modes or card.default_input_modes))
     yield field("Output", ", ".join(skill.output_modes or card.default_output_modes))
     for example in skill.examples:
@@ -458,7 +459,7 @@ def skill_lines(skill: AgentSkill, card: AgentCard) -> Iterator[str]:
 
 
 def push_lines(config: PushConfig) -> Iterator[str]:
-    """A webhook; its secrets are not repeated."""
+    """Yield the lines of a webhook, without its secrets."""
     yield field("Config", config.id)
     yield field("Task", config.task_id)
     yield field("URL", config.url)
@@ -468,7 +469,7 @@ def push_lines(config: PushConfig) -> Iterator[str]:
 
 
 def webhook_lines(webhook: WebhookStatus) -> Iterator[str]:
-    """How far a webhook has got."""
+    """Yield the delivery status of a webhook."""
     yield field("Config", webhook.id)
     yield field("Task", webhook.task_id)
     yield field("URL", webhook.url)
@@ -481,17 +482,19 @@ def webhook_lines(webhook: WebhookStatus) -> Iterator[str]:
 
 
 # ---- downloads ------------------------------------------------------------------------------------------------------
-# Artifacts on disk. Rule: an agent chooses neither where a file goes nor which file it replaces.
+# Artifacts on disk.
+#
+# Invariant: an agent chooses neither the directory of a file nor which file it replaces.
 
-MAX_NAME: Final = 200  # bytes; a number may follow, and most file systems take 255
+MAX_NAME: Final = 200  # bytes; a number may be appended, and most file systems allow 255
 MAX_NUMBER: Final = 10_000
 _UNFIT: Final = re.compile(r"[^\w.\- ()]+")
-# Names of devices on Windows, where `NUL.txt` is one as well.
+# Device names on Windows, where `NUL.txt` is one as well.
 _RESERVED: Final = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 
 
 def save_artifacts(artifacts: Iterable[Artifact], directory: str) -> list[str]:
-    """Write every part with content of its own to a file of its own; a line about each.
+    """Write every part that has content to a file of its own. Return a line about each file.
 
     Raises:
         click.ClickException: a file or the directory cannot be written.
@@ -510,16 +513,17 @@ def save_artifacts(artifacts: Iterable[Artifact], directory: str) -> list[str]:
 
 
 def _files(artifact: Artifact) -> Iterator[tuple[str, bytes]]:
-    """The name that the agent gives to each file, and what is in it."""
+    """Yield the agent's name and the content of each file."""
     base = artifact.name or artifact.artifact_id
-    # Texts without a name are the chunks of one text that was streamed: they are one file.
+    # Texts without a name are the chunks of one streamed text: they become one file.
     chunks = [part for part in artifact.parts if _is_chunk(part)]
     if chunks:
         text = "".join(str(part.text) for part in chunks)
         media_type = chunks[0].media_type or "text/plain"
         yield base + _suffix(base, media_type, otherwise=".txt"), text.encode()
     for part in artifact.parts:
-        # What is only an address is not fetched: the agent would choose whom we call, and from inside our network.
+        # A part that is only an address is not fetched: the agent would choose the address, and it may be in an
+        # internal network.
         if part.url is UNSET and not _is_chunk(part):
             yield _file_name(part, base), _content(part)
 
@@ -552,9 +556,10 @@ def _content(part: Part) -> bytes:
 
 
 def safe_name(name: str) -> str:
-    """A remote name as the name of a file in a directory of ours: no path, nothing hidden, nothing odd."""
+    """Convert a remote name to a safe file name: no path, not hidden, and no unusual characters."""
     last = name.replace("\\", "/").rpartition("/")[2]
-    # Dots and spaces at the end are dropped again after the cut: Windows ignores them, and would see another name.
+    # Dots and spaces at the end are removed again after truncation: Windows ignores them, which would give another
+    # name.
     safe = _cut(_UNFIT.sub("_", last).strip(" .")).rstrip(" .")
     if not safe or _RESERVED.fullmatch(safe):
         return f"_{safe}"
@@ -562,27 +567,27 @@ def safe_name(name: str) -> str:
 
 
 def _cut(name: str) -> str:
-    """The name, as long as a file system takes it, with its suffix."""
+    """Truncate a name to the length that file systems allow, and keep its suffix."""
     path = Path(name)
     room = MAX_NAME - len(path.suffix.encode())
-    if room < MAX_NAME // 2:  # that is no suffix
+    if room < MAX_NAME // 2:  # too long for a suffix
         return name.encode()[:MAX_NAME].decode(errors="ignore")
     return path.stem.encode()[:room].decode(errors="ignore") + path.suffix
 
 
 def _write_new(folder: Path, name: str, content: bytes) -> Path:
-    """Write a file under that name, or a numbered one if a file has it already."""
+    """Write a file with that name, or with a number appended if the name is taken."""
     wanted = Path(safe_name(name))
     file_name = wanted.name
     for number in range(1, MAX_NUMBER + 1):
         path = folder / file_name
         try:
-            # "x" fails if there is a file or a link: between a look whether there is one and the opening, one could
-            # be put there.
+            # "x" fails if a file or link exists. Between a separate check and the opening, another process could create
+            # one.
             with path.open("xb") as file:
                 file.write(content)
         except FileExistsError:
             file_name = f"{wanted.stem}-{number}{wanted.suffix}"
             continue
         return path
-    raise FileExistsError(0, "no name is left", str(folder / wanted))
+    raise FileExistsError(0, "no free file name", str(folder / wanted))

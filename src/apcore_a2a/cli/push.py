@@ -1,4 +1,4 @@
-"""`push`, or `task push-config`: where the events of a task are sent."""
+"""`push`, or `task push-config`: the webhooks of a task."""
 
 from typing import Any
 
@@ -14,19 +14,19 @@ from apcore_a2a.protocol.model import AuthenticationInfo, PushConfig, PushConfig
 
 @click.group("push-config")
 def group() -> None:
-    """The webhooks of a task."""
+    """Manage the webhooks of a task."""
 
 
 @group.command(
     "create", epilog=options.example("apcore-a2a push create http://localhost:8000 TASK https://example.com/hook")
 )
-@click.option("--id", "config_id", default="", help="A name for it; else the agent chooses one.")
-@options.env_option("--push-token", default="", help="The agent sends it along, so that you know who calls.")
-@options.env_option("--push-bearer", help="The agent authenticates to the webhook with this bearer token.")
+@click.option("--id", "config_id", default="", help="Id of the webhook. By default the agent chooses one.")
+@options.env_option("--push-token", default="", help="Token that the agent sends with each delivery, for you to check.")
+@options.env_option("--push-bearer", help="Bearer token with which the agent authenticates to the webhook.")
 @options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT TASK WEBHOOK")
 def create(config_id: str, push_token: str, push_bearer: str | None, **given: Any) -> int:
-    """Have the events of a task sent to a webhook."""
+    """Send the events of a task to a webhook."""
     common, (task_id, url) = options.read_common(given, "TASK", "WEBHOOK")
     authentication = None
     if push_bearer:
@@ -81,7 +81,7 @@ def delete(**given: Any) -> int:
 
     async def work(client: A2AClient) -> None:
         await client.delete_push_config(task_id, config_id)
-        # The protocol answers with nothing; JSON output still has to be one document.
+        # The protocol's response is empty, but JSON output must be one document.
         output.print_result(common, msgspec.json.encode({}), [output.field("Deleted", config_id)])
 
     return run_with_client(common, work)
@@ -91,9 +91,9 @@ def delete(**given: Any) -> int:
 @options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT [TASK]")
 def dead(**given: Any) -> int:
-    """List the webhooks that were given up: their events are dead letters.
+    """List your dead letters: webhooks whose deliveries were given up.
 
-    An addition to A2A, which agents served by apcore-a2a understand.
+    An extension to A2A that only agents served by apcore-a2a support.
     """
     common, words = options.read_common(given, "[TASK]")
 
@@ -108,9 +108,9 @@ def dead(**given: Any) -> int:
 @options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT TASK [CONFIG]")
 def redeliver(**given: Any) -> int:
-    """Try again what a webhook has not got, from where it stopped; without CONFIG, all of the task.
+    """Deliver the dead letters of a webhook again. Without CONFIG: of all webhooks of the task.
 
-    An addition to A2A, which agents served by apcore-a2a understand.
+    An extension to A2A that only agents served by apcore-a2a support.
     """
     common, words = options.read_common(given, "TASK", "[CONFIG]")
 

@@ -1,4 +1,4 @@
-"""`send` and `stream`: a message to an agent, and what becomes of it."""
+"""`send` and `stream`: sending a message to an agent."""
 
 import mimetypes
 import sys
@@ -24,54 +24,56 @@ from apcore_a2a.protocol.lifecycle import AT_REST
 from apcore_a2a.protocol.model import Event, Message, Part, SendConfiguration, StatusUpdate, Task, TaskState
 
 # ---- parts ----------------------------------------------------------------------------------------------------------
-# What a caller attaches to a message. Rule: parts keep the order in which they were given (a2a-cli §10.2).
+# The parts of a message. Invariant: parts keep the order in which they were given (a2a-cli §10.2).
 #
-# Wherever a text or data stands, `-` is standard input, `@FILE` the contents of a file, and `@@…` a text that begins
-# so.
+# In place of a text or data, `-` is standard input, `@FILE` the content of a file, and `@@…` a text beginning with @.
 
 ORDER: Final = "apcore_a2a.cli.order"
 UNKNOWN: Final = "application/octet-stream"
 
 part_options: Final = combine(
-    click.option("--text", multiple=True, metavar="TEXT|-|@FILE", help="A text part."),
-    click.option("--file", multiple=True, metavar="PATH|URL", help="A file part: its bytes, or where it is."),
-    click.option("--data", multiple=True, metavar="JSON|PATH|-|@FILE", help="A data part."),
-    click.option("--media-type", multiple=True, metavar="TYPE", help="Media type of the part before it."),
+    click.option("--text", multiple=True, metavar="TEXT|-|@FILE", help="Text part."),
+    click.option(
+        "--file", multiple=True, metavar="PATH|URL", help="File part: a local file to send, or the URL of a file."
+    ),
+    click.option("--data", multiple=True, metavar="JSON|PATH|-|@FILE", help="Data part: JSON."),
+    click.option("--media-type", multiple=True, metavar="TYPE", help="Media type of the preceding part."),
 )
 
 
 class OrderedCommand(click.Command):
-    """A command that remembers in which order its options were given.
+    """A command that records the order of its options.
 
-    click hands over the values of each option in their order, and forgets how those of different options alternate.
+    click returns the values of each option in their order, but not the order among different options.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # Parsed twice: what click parses with is not handed out, and parsing empties the list it is given.
+        # Parsed twice: click does not expose its parser's result, and parsing empties the list that it is given.
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         ctx.meta[ORDER] = [param.name for param in order]
         return super().parse_args(ctx, args)
 
 
 def read_parts(text: Sequence[str], given: dict[str, Any]) -> list[Part]:
-    """The parts of the message: the text argument, then the options in their order.
+    """Return the parts of the message: the text argument, then the options in their order.
 
     Raises:
-        click.UsageError: there are none, or one cannot be read.
+        click.UsageError: there are no parts, or one cannot be read.
     """
     parts = [_text_part(each) for each in text]
     values = {name: list(given[name]) for name in (*_MAKERS, "media_type")}
     for name in click.get_current_context().meta.get(ORDER, ()):
         if name == "media_type":
-            # The text argument cannot have one: it may stand anywhere among the options, so "before" means nothing.
+            # The text argument cannot have a media type: it may stand anywhere among the options, so "before" has no
+            # meaning.
             if len(parts) == len(text):
-                raise click.UsageError("--media-type belongs behind the part that it is for.")
+                raise click.UsageError("Put --media-type after the part that it belongs to.")
             parts[-1] = replace(parts[-1], media_type=values[name].pop(0))
         elif name in _MAKERS:
             make_part = _MAKERS[name]
             parts.append(make_part(values[name].pop(0)))
     if not parts:
-        raise click.UsageError("What is the message? Give a text, or --text, --file or --data.")
+        raise click.UsageError("Missing message. Pass a text, --text, --file or --data.")
     return parts
 
 
@@ -87,7 +89,7 @@ def _text_part(value: str) -> Part:
     try:
         return Part(text=content.decode())
     except UnicodeDecodeError as error:
-        raise click.UsageError(f"{value} is not text in UTF-8; send it with --file.") from error
+        raise click.UsageError(f"{value} is not UTF-8 text. Send it with --file.") from error
 
 
 def file_part(value: str) -> Part:
@@ -98,7 +100,7 @@ def file_part(value: str) -> Part:
     path = value.removeprefix("@")
     if path == "-":
         return Part(raw=_read_stdin(), media_type=media_type, filename="")
-    # Its name alone: where it lies on this machine is none of the agent's business.
+    # Only its name: the agent must not learn its local directory.
     return Part(raw=_read_file(path), media_type=media_type, filename=Path(path).name)
 
 
@@ -128,22 +130,24 @@ def _read_file(path: str) -> bytes:
     try:
         return Path(path).expanduser().read_bytes()
     except OSError as error:
-        raise click.UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    except RuntimeError as error:  # of expanduser: ~somebody who is not there
-        raise click.UsageError(f"{path} cannot be read: there is no such user") from error
+        raise click.UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except RuntimeError as error:  # from expanduser: `~user` with an unknown user
+        raise click.UsageError(f"cannot read {path}: no such user") from error
 
 
 # ---- send -----------------------------------------------------------------------------------------------------------
 
 message_options: Final = options_module.combine(
     part_options,
-    click.option("--skill", shell_complete=complete_skill, help="The skill that is to answer (metadata.skillId)."),
+    click.option("--skill", shell_complete=complete_skill, help="Skill to invoke (metadata.skillId)."),
     options_module.env_option(
-        "--metadata", type=options_module.json_object, metavar="JSON", help="Metadata of the request: a JSON object."
+        "--metadata", type=options_module.json_object, metavar="JSON", help="Metadata of the request, as a JSON object."
     ),
-    options_module.env_option("--context-id", help="The conversation that the message belongs to."),
-    options_module.env_option("--task-id", help="The task that the message continues, one that asks for input say."),
-    options_module.env_option("--history", type=click.IntRange(0), help="Messages of the history to answer with."),
+    options_module.env_option("--context-id", help="Conversation of the message."),
+    options_module.env_option("--task-id", help="Task to continue, for example one that waits for input."),
+    options_module.env_option(
+        "--history", type=click.IntRange(0), help="Maximum number of history messages to return."
+    ),
     options_module.poll_interval_option,
     options_module.save_option,
     options_module.common_options,
@@ -152,7 +156,7 @@ message_options: Final = options_module.combine(
 
 
 class SendRequest(Struct, frozen=True):
-    """One message, and what to do about the answer."""
+    """One message, and the options for its answer."""
 
     common: CommonOptions
     parts: list[Part]
@@ -181,17 +185,19 @@ def _read_request(given: dict[str, Any], *, return_immediately: bool = False) ->
 )
 @message_options
 @options_module.env_option(
-    "--async", "--no-wait", "--return-immediately", "later", is_flag=True, help="Do not wait for the task."
+    "--async", "--no-wait", "--return-immediately", "later", is_flag=True, help="Return as soon as the task exists."
 )
-@click.option("--wait", is_flag=True, help="Wait for the task; this is the default.")
-@click.option("--stream", "streams", is_flag=True, help="Follow what happens; with --json, one object a line.")
+@click.option("--wait", is_flag=True, help="Wait until the task rests (the default).")
+@click.option(
+    "--stream", "streams", is_flag=True, help="Print events as they arrive. With --json, one object per line."
+)
 def send(later: bool, wait: bool, streams: bool, **given: Any) -> int:
-    """Send a message, to begin a task or to go on with one, and wait until it ends or asks for something."""
+    """Send a message and wait until its task ends or waits for input."""
     if streams and later:
         raise click.UsageError("--stream and --async exclude each other.")
     if streams:
         return _send_and_follow(_read_request(given))
-    # A2ACLI_ASYNC may say --async for every call; --wait overrules it for this one (a2a-cli §7.2).
+    # A2ACLI_ASYNC may set --async for every call. --wait overrides it for this one (a2a-cli §7.2).
     if later and not wait:
         return _send_and_leave(_read_request(given, return_immediately=True))
     return _send_and_wait(_read_request(given))
@@ -204,12 +210,12 @@ def send(later: bool, wait: bool, streams: bool, **given: Any) -> int:
 )
 @message_options
 def stream(**given: Any) -> int:
-    """Send a message and print what happens as it happens; the same as send --stream."""
+    """Send a message and print its events as they arrive. Short for send --stream."""
     return _send_and_follow(_read_request(given))
 
 
 def _send_and_leave(request: SendRequest) -> int:
-    """Send, and print the task as it is when it has just begun."""
+    """Send the message, and print the task as soon as it exists."""
 
     async def work(client: A2AClient) -> None:
         answer = await client.send_message(request.parts, **request.options)
@@ -219,24 +225,24 @@ def _send_and_leave(request: SendRequest) -> int:
 
 
 def _send_and_wait(request: SendRequest) -> int:
-    """Send, wait, and print the outcome."""
+    """Send the message, wait, and print the outcome."""
 
     async def work(client: A2AClient) -> None:
         with output.show_progress() as progress:
             answer = await _send_until_rest(client, request, progress)
-        # After the block: the spinner must be gone before the result is printed.
+        # After the block, because the spinner must be removed before the result is printed.
         output.print_answer(request.common, answer, request.save_to)
 
     return run_with_client(request.common, work, time_limit=None)
 
 
 async def _send_until_rest(client: A2AClient, request: SendRequest, progress: output.Spinner) -> Task | Message:
-    # Over a stream if the agent has one, because a stream tells how it goes.
+    # Over a stream if the agent supports it, because a stream shows progress.
     if (await client.agent_card).capabilities.streaming:
         answer = await _send_over_stream(client, request, progress)
     else:
         answer = await client.send_message(request.parts, wait=False, **request.options)
-    # An agent may answer before the task is at rest, and a stream may end early (a2a-cli §9.3: then poll).
+    # An agent may answer before the task rests, and a stream may end early (a2a-cli §9.3: then poll).
     if isinstance(answer, Task) and answer.status.state not in AT_REST:
         progress.show_state(answer.status.state)
         answer = await _wait_for_rest(client, request.common, answer, progress)
@@ -244,7 +250,7 @@ async def _send_until_rest(client: A2AClient, request: SendRequest, progress: ou
 
 
 async def _send_over_stream(client: A2AClient, request: SendRequest, progress: output.Spinner) -> Task | Message:
-    """Send, watch the stream to its end, and then ask for the task as a whole."""
+    """Send the message, read the stream to its end, and then fetch the whole task."""
     task_id = ""
     try:
         async with aclosing(client.stream_message(request.parts, **request.options)) as events:
@@ -254,19 +260,19 @@ async def _send_over_stream(client: A2AClient, request: SendRequest, progress: o
                 if isinstance(event, Task):
                     task_id = event.id
                 elif not isinstance(event, Message):
-                    task_id = event.task_id or task_id  # some agents leave it out of updates
+                    task_id = event.task_id or task_id  # some agents omit it in updates
                 if not isinstance(event, Task | StatusUpdate):
-                    continue  # artifacts come with the task
+                    continue  # the task contains the artifacts
                 progress.show_state(event.status.state)
                 if event.status.state is TaskState.AUTH_REQUIRED:
-                    break  # the stream goes on, but the caller has to act (a2a-cli §9.1)
+                    break  # the stream continues, but the caller has to act (a2a-cli §9.1)
         return await client.get_task(task_id, history_length=request.options["configuration"].history_length)
     except output.LEAVING as reason:
         if task_id or not isinstance(reason, UnsupportedOperationError | MethodNotFoundError):
             progress.end()
             output.print_task_goes_on(request.common, task_id, reason)
             raise
-    # It does not stream, whatever its card says; and it has not taken the message.
+    # The agent does not stream, whatever its card says, and it has not accepted the message.
     return await client.send_message(request.parts, wait=False, **request.options)
 
 
@@ -280,19 +286,19 @@ async def _wait_for_rest(client: A2AClient, common: CommonOptions, task: Task, p
 
 
 def _send_and_follow(request: SendRequest) -> int:
-    """Send, and print each event."""
+    """Send the message, and print each event."""
 
     async def work(client: A2AClient) -> None:
         if (await client.agent_card).capabilities.streaming:
             events = client.stream_message(request.parts, **request.options)
             await output.print_events(request.common, events, request.save_to)
             return
-        click.echo("Note: the agent does not stream; this is the outcome", err=True)
+        click.echo("Note: the agent does not stream. This is the final result", err=True)
         answer: Task | Message = await client.send_message(request.parts, wait=False, **request.options)
         if isinstance(answer, Task):
             with output.show_progress() as progress:
                 answer = await _wait_for_rest(client, request.common, answer, progress)
-        # A stream of one event: who asked for JSON Lines gets one line (a2a-cli §11.3).
+        # A stream of one event: a caller who asked for JSON Lines gets one line (a2a-cli §11.3).
         await output.print_events(request.common, _one_event(answer), request.save_to)
 
     return run_with_client(request.common, work, time_limit=None)

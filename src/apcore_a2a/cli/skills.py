@@ -1,7 +1,7 @@
-"""Skills as a person at a terminal meets them: in a hint when one is missing or mistyped, and behind the tab key.
+"""Skills at the command line: hints for missing or mistyped names, and shell completion.
 
-For the tab key, the skills of the agents called last are kept in the user's cache directory: a shell that completes a
-word must not wait for a network. They are names that agents publish; nothing else is kept.
+For completion, the skills of recently called agents are stored in the user's cache directory, because a shell that
+completes a word must not wait for the network. Skills are public names. Nothing else is stored.
 """
 
 import os
@@ -21,25 +21,25 @@ from apcore_a2a.errors import A2AError
 from apcore_a2a.protocol.card import MAX_LENGTH, AgentCard, advise
 
 MAX_AGENTS: Final = 20
-MAX_SKILLS: Final = 500  # of one agent
-MAX_BYTES: Final = 2_000_000  # of a cache that we read: nobody but us writes there, but somebody could
+MAX_SKILLS: Final = 500  # maximum per agent
+MAX_BYTES: Final = 2_000_000  # maximum size of a cache file that is read: another program could have written it
 _NOT_FOUND: Final = re.compile(r"skill not found: (\S+)", re.IGNORECASE)
 
 Known = dict[str, list[str]]
-"""The skills by agent, the agent called last at the end."""
+"""Skills by agent, the most recently called agent last."""
 
 
 # ---- hints ----------------------------------------------------------------------------------------------------------
 
 
 def is_about_skill(error: A2AError) -> bool:
-    """Whether an agent, whoever wrote it, complains that a skill is missing or unknown."""
+    """Return whether an agent of any implementation reports a missing or unknown skill."""
     text = error.message.lower()
     return "skillid" in text or "skill not found" in text
 
 
 def skill_hint(error: A2AError, card: AgentCard) -> str:
-    """What to add to the command."""
+    """Return the hint that names matching skills."""
     asked = _NOT_FOUND.search(error.message)
     advice = advise([clean_line(skill.id) for skill in card.skills], asked[1] if asked else "")
     if not advice:
@@ -51,7 +51,7 @@ def skill_hint(error: A2AError, card: AgentCard) -> str:
 
 
 def cache_file() -> Path:
-    """Where the skills are kept, as the platform has it."""
+    """Return the path of the cache, following the conventions of the platform."""
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
     else:
@@ -60,28 +60,28 @@ def cache_file() -> Path:
 
 
 def remember_skills(agent: str, card: AgentCard) -> None:
-    """Keep the skills of an agent for the next completion, if that is possible."""
+    """Store the skills of an agent for later completions, if possible."""
     if "@" in agent:
-        return  # there may be a password in the address
+        return  # the address may contain a password
     skills = [clean_line(skill.id, MAX_LENGTH) for skill in card.skills[:MAX_SKILLS]]
     known = read_known()
     if known.get(agent) == skills and list(known)[-1] == agent:
-        return  # nothing new: no need to write
+        return  # unchanged: no need to write
     known.pop(agent, None)
     known[agent] = skills
     for oldest in list(known)[:-MAX_AGENTS]:
         del known[oldest]
     path = cache_file()
-    # A home that cannot be written is no reason to fail: then there is no completion.
+    # A home directory that cannot be written must not make the command fail. Then there is no completion.
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(f".{os.getpid()}")
         unfinished.write_bytes(msgspec.json.encode(known))
-        unfinished.replace(path)  # as a whole: two commands may end at once
+        unfinished.replace(path)  # atomically: two commands may end at the same time
 
 
 def read_known() -> Known:
-    """What was kept; nothing if it cannot be read."""
+    """Return the cached skills, or none if the cache cannot be read."""
     try:
         path = cache_file()
         if path.stat().st_size > MAX_BYTES:
@@ -92,7 +92,7 @@ def read_known() -> Known:
 
 
 def complete_skill(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The skills of the agent that the line names, or of the one called last."""
+    """Complete the skills of the agent on the command line, or of the most recently called agent."""
     known = read_known()
     words = ctx.params.get("words") or ()
     named = [word for word in (ctx.params.get("agent_card"), *words) if word in known]

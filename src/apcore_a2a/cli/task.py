@@ -1,4 +1,4 @@
-"""`task`: get, list, cancel, subscribe, download; `tasks`, `cancel` and `subscribe` are short for the same commands."""
+"""`task get`, `list`, `cancel`, `subscribe` and `download`, and the short forms `tasks`, `cancel` and `subscribe`."""
 
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from apcore_a2a.client import A2AClient
 from apcore_a2a.client.options import ListOptions
 from apcore_a2a.protocol.model import TaskPage, TaskState, encode
 
-# As one types them: input-required, not TASK_STATE_INPUT_REQUIRED.
+# The names to type: input-required, not TASK_STATE_INPUT_REQUIRED.
 STATES: Final = {state.removeprefix("TASK_STATE_").lower().replace("_", "-"): state for state in TaskState}
 
 task_argument: Final = click.argument("words", nargs=-1, metavar="AGENT TASK")
@@ -22,24 +22,24 @@ task_argument: Final = click.argument("words", nargs=-1, metavar="AGENT TASK")
 
 @click.group("task", cls=DefaultGroup, default="get")
 def group() -> None:
-    """An agent's tasks; `task AGENT TASK` is `task get AGENT TASK`."""
+    """An agent's tasks. `task AGENT TASK` is short for `task get AGENT TASK`."""
 
 
 @group.command("get", epilog=options.example("apcore-a2a task get http://localhost:8000 TASK --wait"))
-@click.option("--history", type=click.IntRange(0), help="Messages of the history to show.")
-@click.option("--wait", "--watch", is_flag=True, help="Wait until the task ends or asks for something.")
+@click.option("--history", type=click.IntRange(0), help="Maximum number of history messages to show.")
+@click.option("--wait", "--watch", is_flag=True, help="Wait until the task ends or waits for input.")
 @options.save_option
 @options.poll_interval_option
 @options.common_options
 @task_argument
 def get(history: int | None, wait: bool, save: str | None, **given: Any) -> int:
-    """Show a task: its state, its artifacts and, with --history, what was said."""
+    """Show a task: its state, its artifacts and, with --history, its messages."""
     common, (task_id,) = options.read_common(given, "TASK")
 
     async def work(client: A2AClient) -> None:
         if wait:
             await _wait_for_rest(client, task_id)
-        # Waiting knows nothing of --history: the task is asked for once more.
+        # Waiting ignores --history, so the task is fetched once more.
         task = await client.get_task(task_id, history_length=history)
         output.print_task(common, task, save_to=save)
 
@@ -56,16 +56,18 @@ async def _wait_for_rest(client: A2AClient, task_id: str) -> None:
 
 
 @group.command("list", epilog=options.example("apcore-a2a tasks http://localhost:8000 --state working"))
-@click.option("--context-id", help="Only tasks of this conversation.")
-@click.option("--state", "--status", type=click.Choice(list(STATES)), help="Only tasks in this state.")
-@click.option("--after", metavar="TIME", default="", help="Only tasks whose state changed after this time (ISO 8601).")
+@click.option("--context-id", help="List only tasks of this conversation.")
+@click.option("--state", "--status", type=click.Choice(list(STATES)), help="List only tasks in this state.")
+@click.option(
+    "--after", metavar="TIME", default="", help="List only tasks whose state changed after this time (ISO 8601)."
+)
 @click.option("--limit", "--page-size", type=click.IntRange(1, 100), default=50, show_default=True)
-@click.option("--page-token", default="", help="The page that the last answer named.")
+@click.option("--page-token", default="", help="Token of the page, from the previous page.")
 @click.option("--all", "everything", is_flag=True, help="All pages.")
 @options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT")
 def list_tasks(**given: Any) -> int:
-    """List your tasks, the latest first."""
+    """List your tasks, latest first."""
     common, _ = options.read_common(given)
     filters: ListOptions = {"page_size": given["limit"], "page_token": given["page_token"]}
     if given["state"]:
@@ -76,7 +78,7 @@ def list_tasks(**given: Any) -> int:
     async def work(client: A2AClient) -> None:
         if given["everything"]:
             tasks = [task async for task in client.iter_tasks(given["context_id"], **filters)]
-            # All pages are printed as if they had been one: still a ListTasksResponse.
+            # All pages are printed as a single one: still a ListTasksResponse.
             page = TaskPage(tasks=tuple(tasks), page_size=len(tasks), total_size=len(tasks))
         else:
             page = await client.list_tasks(given["context_id"], **filters)
@@ -89,7 +91,7 @@ def _print_page(common: CommonOptions, page: TaskPage) -> None:
     lines: list[str] = []
     for task in page.tasks:
         lines += output.summary_lines(task)
-    # Some agents send 0 for what they do not count; "2 of 0" would be nonsense.
+    # Some agents send 0 instead of a count, and "2 of 0" would be misleading.
     total = max(page.total_size, len(page.tasks))
     lines.append(output.field("Tasks", f"{len(page.tasks)} of {total}"))
     if page.next_page_token:
@@ -101,7 +103,7 @@ def _print_page(common: CommonOptions, page: TaskPage) -> None:
 @options.common_options
 @task_argument
 def cancel(**given: Any) -> int:
-    """Cancel a task that is under way."""
+    """Cancel a running task."""
     common, (task_id,) = options.read_common(given, "TASK")
 
     async def work(client: A2AClient) -> None:
@@ -112,20 +114,20 @@ def cancel(**given: Any) -> int:
 
 
 @group.command("subscribe", epilog=options.example("apcore-a2a subscribe http://localhost:8000 TASK"))
-@click.option("--stream", "streams", is_flag=True, help="Print each event; with --json, one object a line.")
+@click.option("--stream", "streams", is_flag=True, help="Print each event. With --json, one object per line.")
 @options.save_option
 @options.poll_interval_option
 @options.common_options
 @task_argument
 def subscribe(streams: bool, save: str | None, **given: Any) -> int:
-    """Follow a task that is under way, until it ends or asks for something.
+    """Subscribe to a running task, until it ends or waits for input.
 
-    With --json it prints the task once it has come to rest; with --json --stream, each event as it comes.
+    With --json, the task is printed when it rests. With --json --stream, each event is printed as it arrives.
     """
     common, (task_id,) = options.read_common(given, "TASK")
 
     async def work(client: A2AClient) -> None:
-        # One document, unless --stream asks for lines (a2a-cli §11.3). Text is printed as it comes in any case.
+        # One document, unless --stream asks for lines (a2a-cli §11.3). Text is always printed as it arrives.
         if common.json and not streams:
             task = await client.wait(task_id)
             output.print_task(common, task, save_to=save)
@@ -140,7 +142,7 @@ def subscribe(streams: bool, save: str | None, **given: Any) -> int:
 @options.common_options
 @task_argument
 def download(save: str, **given: Any) -> int:
-    """Save a task's artifacts. No file is replaced: names that are taken get a number."""
+    """Save a task's artifacts. Existing files are not replaced: a number is added to the new name."""
     common, (task_id,) = options.read_common(given, "TASK")
 
     async def work(client: A2AClient) -> None:
@@ -155,5 +157,5 @@ def download(save: str, **given: Any) -> int:
     return run_with_client(common, work)
 
 
-# Its name there is the a2a-cli specification's, `task push-config`; `push` is in the table of commands.
+# The a2a-cli specification calls it `task push-config`. `push` is in the table of commands.
 group.add_command(push_group)

@@ -47,7 +47,7 @@ def test_the_report_can_be_read_by_people(terminal: Terminal, url: str) -> None:
 
     assert ran.code == 0
     assert "Pass: card.fields (A2A 4.4.1) The card has every required field\n" in ran.out
-    assert ran.fields["Result"].startswith("0 broken, 0 warnings, ")
+    assert ran.fields["Result"].startswith("0 failed, 0 warnings, ")
 
 
 def test_nothing_is_sent_to_work_on_unless_the_caller_says_so(terminal: Terminal, url: str) -> None:
@@ -78,7 +78,7 @@ def test_other_peoples_agents_are_judged_without_stumbling(
         ({"supportedInterfaces": [{"url": "/x"}]}, "4.4.6", "supportedInterfaces[0].protocolBinding is missing"),
         ({"supportedInterfaces": [{"url": "/x"}]}, "4.4.6", "supportedInterfaces[0].url is not an absolute URL"),
         ({"skills": [{"id": "a"}]}, "4.4.5", "skills[0].tags is missing"),
-        ({"skills": GOOD["skills"] * 2}, "4.4.5", "skills[1].id 'obey' is there twice"),
+        ({"skills": GOOD["skills"] * 2}, "4.4.5", "skills[1].id 'obey' is not unique"),
         ({"capabilities": {"streaming": "yes"}}, "4.4.3", "capabilities.streaming is not true or false"),
         ({"capabilities": {"extensions": [{}]}}, "4.4.3", "capabilities.extensions[0].uri is missing"),
         ({"securitySchemes": {"a": {"type": "http"}}}, "4.5.1", "securitySchemes.a is not exactly one of"),

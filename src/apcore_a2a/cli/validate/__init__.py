@@ -1,1 +1,1 @@
-"""`validate`: an agent held against the specification."""
+"""`validate`: checks an agent against the specification."""

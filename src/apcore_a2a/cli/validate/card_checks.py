@@ -1,4 +1,4 @@
-"""The rules that `validate` knows, and the checks of a card."""
+"""The rules of `validate`, and the checks of a card."""
 
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,16 +10,16 @@ from msgspec import Struct
 from apcore_a2a.cli.options import NOT_JSON
 
 # ---- rules ----------------------------------------------------------------------------------------------------------
-# What a rule is, and what is found when an agent is held against it.
+# Rules, and findings about an agent.
 #
-# A check looks for problems, and says each in a sentence; the rule that it is for makes findings of them. So a check
-# knows nothing of clauses and severities, and a rule nothing of cards and requests.
+# A check yields each problem as a sentence, and its rule turns the problems into findings. So a check knows nothing of
+# clauses and severities, and a rule nothing of cards and requests.
 
 Result = Literal["pass", "fail", "warn", "skip"]
 
 
 class Finding(Struct, frozen=True):
-    """What was found about one rule: a line of the report, and an object of the report in JSON."""
+    """A finding about one rule: a line of the text report, or an object of the JSON report."""
 
     id: str
     clause: str
@@ -28,38 +28,38 @@ class Finding(Struct, frozen=True):
 
 
 class Rule(NamedTuple):
-    """Something that the A2A specification 1.0 asks of an agent."""
+    """A requirement of the A2A specification 1.0 for agents."""
 
     id: str
     clause: str
     statement: str
-    """What is true of an agent that keeps the rule."""
+    """The statement that is true of a conforming agent."""
     if_broken: Result = "fail"
     """`warn` where the specification says SHOULD."""
 
     def judge(self, problems: Iterable[str]) -> list[Finding]:
-        """One finding for each problem; that the rule is kept, if there is none."""
+        """Return one finding for each problem, or a single passed finding."""
         findings = [Finding(self.id, self.clause, self.if_broken, problem) for problem in problems]
         if not findings:
             findings.append(Finding(self.id, self.clause, "pass", self.statement))
         return findings
 
     def skip(self, reason: str) -> Finding:
-        """That the rule was not tried."""
+        """Return a finding for a rule that was not tested."""
         return Finding(self.id, self.clause, "skip", f"{self.statement}: {reason}")
 
 
 # ---- card checks ----------------------------------------------------------------------------------------------------
-# What the specification asks of an agent card, clause by clause. Rule: a check looks at the JSON as it was sent.
+# The requirements for an agent card, clause by clause. Invariant: a check reads the JSON as it was sent.
 #
-# Each check yields what is wrong with the card, and nothing if all is well. What has the wrong type is reported once,
-# by the check whose field it is; the others pass over it, as if it were empty.
+# Each check yields the problems of the card. A value of the wrong type is reported once, by the check of its field. The
+# other checks treat it as empty.
 
-Card = Mapping[str, Any]  # Any: JSON that nobody has checked yet
-MAX_QUOTED: Final = 60  # characters of what a card says, in a message of ours
+Card = Mapping[str, Any]  # Any: unchecked JSON
+MAX_QUOTED: Final = 60  # characters of a card's text that a message quotes
 
 _KINDS: Final = {str: "a string", list: "an array", dict: "an object", bool: "true or false"}
-# Required fields, from the messages of the protocol's a2a.proto.
+# Required fields, from the messages in the protocol's a2a.proto.
 CARD: Final = {
     "name": str,
     "description": str,
@@ -96,7 +96,7 @@ def _as_array(value: object) -> list[Any]:
 
 
 def _items(card: Card, name: str) -> Iterator[tuple[str, Any]]:
-    """What is in an array of the card, each with its path."""
+    """Yield the elements of an array of the card, each with its path."""
     for index, item in enumerate(_as_array(card.get(name))):
         yield f"{name}[{index}]", item
 
@@ -125,11 +125,11 @@ def _check_fields(card: Card) -> Iterator[str]:
 
 def _check_interfaces(card: Card) -> Iterator[str]:
     if card.get("supportedInterfaces") == []:
-        yield "supportedInterfaces is empty: there is no way to call this agent"
+        yield "supportedInterfaces is empty, so the agent cannot be called"
     for path, interface in _items(card, "supportedInterfaces"):
         yield from _check_required(interface, INTERFACE, path)
         url = _as_object(interface).get("url")
-        # An address of gRPC may be no more than host:port, so a scheme cannot be asked for.
+        # A gRPC address may be only host:port, so a scheme is not required.
         if isinstance(url, str) and ":" not in url:
             yield f"{path}.url is not an absolute URL"
 
@@ -149,12 +149,12 @@ def _check_skills(card: Card) -> Iterator[str]:
         if not isinstance(skill_id, str):
             continue
         if skill_id in seen:
-            yield f"{path}.id {skill_id[:MAX_QUOTED]!r} is there twice"
+            yield f"{path}.id {skill_id[:MAX_QUOTED]!r} is not unique"
         seen.add(skill_id)
 
 
 def _check_capabilities(card: Card) -> Iterator[str]:
-    # In the card's own order, so that a reader finds the problems in the order of the file.
+    # In the order of the card, so that a reader finds the problems in the order of the file.
     for name, value in _as_object(card.get("capabilities")).items():
         if name in ("streaming", "pushNotifications", "extendedAgentCard") and not isinstance(value, bool):
             yield f"capabilities.{name} is not true or false"
@@ -166,41 +166,41 @@ def _check_capabilities(card: Card) -> Iterator[str]:
 def _check_security(card: Card) -> Iterator[str]:
     schemes = _as_object(card.get("securitySchemes"))
     for name, scheme in schemes.items():
-        # A `oneof` of the protocol. A card of 0.3 has {"type": "http", …} here, which is none of them.
+        # A `oneof` of the protocol. A 0.3 card has {"type": "http", …} here, which is not one of its members.
         if len(SCHEMES & _as_object(scheme).keys()) != 1:
             yield f"securitySchemes.{name[:MAX_QUOTED]} is not exactly one of {', '.join(sorted(SCHEMES))}"
     for path, requirement in _items(card, "securityRequirements"):
         for name, scopes in _as_object(_as_object(requirement).get("schemes")).items():
-            if not isinstance(scopes, dict):  # a2a-go writes the list alone
+            if not isinstance(scopes, dict):  # a2a-go writes only the list
                 yield f"{path}.schemes.{name[:MAX_QUOTED]} is not an object with a list of scopes"
             if name not in schemes:
-                yield f"{path} names {name[:MAX_QUOTED]!r}, which securitySchemes does not have"
+                yield f"{path} names {name[:MAX_QUOTED]!r}, which is not in securitySchemes"
 
 
 def _check_signatures(card: Card) -> Iterator[str]:
-    # Their form only: whether they are true is for `check_signature`.
+    # Only their form. `check_signature` verifies them.
     for path, signature in _items(card, "signatures"):
         yield from _check_required(signature, {"protected": str, "signature": str}, path)
 
 
-SIGNED: Final = Rule("card.signed", "8.4.3", "A signature of the card holds with the keys of --keys")
+SIGNED: Final = Rule("card.signed", "8.4.3", "A signature of the card is valid with the keys of --keys")
 FIELDS: Final = Rule("card.fields", "4.4.1", "The card has every required field")
 CACHING: Final = Rule("card.caching", "8.6.1", "The card has an ETag and a max-age", "warn")
 CHECKS: Final[tuple[tuple[Rule, Callable[[Card], Iterator[str]]], ...]] = (
     (FIELDS, _check_fields),
-    (Rule("card.interfaces", "4.4.6", "Every interface says where it is, its binding and version"), _check_interfaces),
+    (Rule("card.interfaces", "4.4.6", "Every interface has an address, a binding and a version"), _check_interfaces),
     (Rule("card.versions", "3.6", "Versions have no patch number", "warn"), _check_versions),
-    (Rule("card.skills", "4.4.5", "Every skill has an id of its own, a name, a description and tags"), _check_skills),
+    (Rule("card.skills", "4.4.5", "Every skill has a unique id, a name, a description and tags"), _check_skills),
     (Rule("card.capabilities", "4.4.3", "Capabilities are true or false, extensions have a URI"), _check_capabilities),
-    (Rule("card.security", "4.5.1", "Security schemes are known ones, requirements name them"), _check_security),
+    (Rule("card.security", "4.5.1", "Security schemes are known, requirements name them"), _check_security),
     (Rule("card.signatures", "8.4.2", "Signatures are complete"), _check_signatures),
 )
 
 
 def check_card(card: object, headers: Mapping[str, str]) -> list[Finding]:
-    """Every check of a card, given as decoded JSON, and of the headers it came with."""
+    """Run every check of a card, given as decoded JSON, and of its response headers."""
     if not isinstance(card, dict):
-        # The other rules would say no more than this.
+        # The other rules would add nothing to this.
         return FIELDS.judge(["the card is not a JSON object"])
     findings: list[Finding] = []
     for rule, check in CHECKS:
@@ -216,7 +216,7 @@ def _check_caching(headers: Mapping[str, str]) -> Iterator[str]:
 
 
 def check_signature(card: object, *, with_keys: bool, refused: str) -> Finding:
-    """Whether the card is signed by whom the caller trusts; `refused` is why our client did not take it, if so."""
+    """Check whether a trusted key signed the card. `refused` is the client's reason for rejecting it, if it did."""
     if with_keys:
         problems = [refused] if refused else []
         return SIGNED.judge(problems)[0]
@@ -224,11 +224,11 @@ def check_signature(card: object, *, with_keys: bool, refused: str) -> Finding:
     if not signatures:
         return SIGNED.skip("the card is not signed")
     names = ", ".join(dict.fromkeys(map(_key_id, signatures)))
-    return SIGNED.skip(f"signed with {names[:MAX_QUOTED]}; give the signer's public keys with --keys")
+    return SIGNED.skip(f"signed with {names[:MAX_QUOTED]}. To verify it, pass the signer's public keys with --keys")
 
 
 def _key_id(signature: object) -> str:
-    """What a signature says of its key."""
+    """Return the key id that a signature names."""
     protected = _as_object(signature).get("protected")
     try:
         header = msgspec.json.decode(urlsafe_b64decode(f"{protected}==="))

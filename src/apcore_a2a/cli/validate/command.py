@@ -1,6 +1,6 @@
-"""`validate`: an agent's card and answers held against the specification, with the clause that each rule comes from.
+"""`validate`: checks an agent's card and answers against the specification, with the clause of each rule.
 
-Rule: it ends with a report, whatever the agent does. Findings are kept as they come, each call has a share of the time.
+Invariant: it always ends with a report. Findings are kept as they arrive, and each call has a share of the time.
 """
 
 import asyncio
@@ -25,24 +25,24 @@ from apcore_a2a.errors import A2ADiscoveryError, A2AError, UnauthenticatedError
 from apcore_a2a.protocol.card import AgentCard
 
 LABELS: Final[dict[Result, str]] = {"pass": "Pass", "fail": "Fail", "warn": "Warn", "skip": "Skip"}
-TIME_LIMIT: Final = 60.0  # seconds, for some twenty calls over each binding
-# One call that hangs must leave time for the others; and a message is worked on four times, two over each binding.
+TIME_LIMIT: Final = 60.0  # seconds, for about twenty calls over each binding
+# One call that hangs must leave time for the others. The message is processed four times, twice over each binding.
 CALLS: Final = 6
 MESSAGES: Final = 4
 HAS_CARD: Final = Rule("card.found", "8.2", "The agent has a card")
-SPEAKS: Final = Rule("card.speaks", "5.2", "The agent can be tried")
+SPEAKS: Final = Rule("card.speaks", "5.2", "The agent can be tested")
 ANSWERS: Final = Rule("agent.answers", "3.1", "The agent answers each call in time")
 
 
 @click.command("validate", epilog=options.example("apcore-a2a validate http://localhost:8000 --message hello"))
-@click.option("--message", metavar="TEXT", help="Also send this message, plainly and as a stream: the agent will work.")
-@click.option("--skill", shell_complete=complete_skill, help="The skill that the message is for.")
+@click.option("--message", metavar="TEXT", help="Also send this message, once as a stream. The agent will process it.")
+@click.option("--skill", shell_complete=complete_skill, help="Skill to invoke with the message.")
 @options.common_options
 @click.argument("words", nargs=-1, metavar="AGENT")
 def command(message: str | None, skill: str | None, **given: Any) -> int:
-    """Check an agent against the A2A specification 1.0; exits with 1 if it breaks a rule.
+    """Check an agent against the A2A specification 1.0. Exits with 1 if it breaks a rule.
 
-    Its card is read, and on each of its interfaces requests are tried that cost the agent nothing.
+    It reads the card, and sends requests to each interface that cost the agent nothing.
     """
     common, _ = options.read_common(given)
     return validate_agent(common, message=message, skill=skill)
@@ -51,13 +51,13 @@ def command(message: str | None, skill: str | None, **given: Any) -> int:
 def validate_agent(
     common: CommonOptions, *, behaviour: bool = True, message: str | None = None, skill: str | None = None
 ) -> int:
-    """Check, report, and answer the exit code.
+    """Check an agent, print a report, and return the exit code.
 
     Args:
-        common: What every command is told.
-        behaviour: Whether the agent is called, or only its card is looked at.
-        message: A message for the agent to work on, if there is to be one.
-        skill: The skill that the message is for.
+        common: The common options.
+        behaviour: Whether to call the agent, instead of only reading its card.
+        message: A message for the agent to process, if any.
+        skill: The skill to invoke with the message.
     """
     limit = common.timeout or TIME_LIMIT
 
@@ -67,21 +67,21 @@ def validate_agent(
             async with asyncio.timeout(limit):
                 await _check(common, Wish(behaviour, message, skill), report, limit)
         except TimeoutError:
-            text = f"it had not answered everything after {limit:g} seconds; what is not listed was not tried"
+            text = f"the checks did not finish within {limit:g} seconds. Rules that are not listed were not tested"
             report.found += ANSWERS.judge([text])
         except click.ClickException:
-            raise  # the call is wrong, not the agent
-        except Exception as error:  # whatever an agent makes our parts raise: the caller asked for a report
+            raise  # a usage error, not an error of the agent
+        except Exception as error:  # whatever an agent's answers make our code raise: the caller asked for a report
             report.fail(error, with_credentials=common.has_credentials)
         _print_report(common, report.found)
         return report.exit_code
 
-    # The time limit is the report's: when it is over, there is still a report to print.
+    # The report has its own time limit: after it, there is still a report to print.
     return run_to_exit_code(replace(common, timeout=None), check_and_report, time_limit=None)
 
 
 class Wish(NamedTuple):
-    """What is to be tried, beside the card."""
+    """The checks to run besides those of the card."""
 
     behaviour: bool
     message: str | None
@@ -89,7 +89,7 @@ class Wish(NamedTuple):
 
 
 class ValidationReport:
-    """What was found so far: whatever an agent does, there is something to print."""
+    """The findings so far. There is always a report to print, whatever the agent does."""
 
     def __init__(self) -> None:
         self.found: list[Finding] = []
@@ -104,7 +104,7 @@ class ValidationReport:
         return 0
 
     def fail(self, error: Exception, *, with_credentials: bool) -> None:
-        """The agent, or its card, cannot be had, or not any more; the exit code then says why."""
+        """Record that the agent or its card is not available, and set the exit code accordingly."""
         self._failure = explain(error, with_credentials=with_credentials)
         text = self._failure.message
         if self._failure.hint:
@@ -118,14 +118,15 @@ async def _check(common: CommonOptions, wish: Wish, report: ValidationReport, li
     if not wish.behaviour:
         return
     for binding in bindings:
-        # The rules are those of 1.0: an agent that also speaks 0.3 must not be tried in it, whatever its card prefers.
+        # The rules are those of 1.0. An agent that also supports 0.3 must not be tested with it, whatever its card
+        # prefers.
         of_1_0 = replace(common, version="1.0")
         async with open_recorded_client(of_1_0, binding, timeout=limit / CALLS) as (client, recorder):
             await _check_behaviour(client, recorder, wish, report, limit / MESSAGES)
 
 
 async def _check_card(common: CommonOptions, report: ValidationReport, timeout: float) -> list[BindingName]:
-    """Look at the card; answers the bindings over which the agent can be tried."""
+    """Check the card. Return the bindings over which the agent can be tested."""
     async with open_recorded_client(common, timeout=timeout) as (client, recorder):
         card: AgentCard | None = None
         refused = ""
@@ -133,8 +134,8 @@ async def _check_card(common: CommonOptions, report: ValidationReport, timeout: 
             card = await client.agent_card
         except A2ADiscoveryError as error:
             if error.status is not None or not recorder.last_response.body:
-                raise  # there is none
-            # There is one that our client cannot use: which of the rules it breaks is what the caller wants to know.
+                raise  # there is no card
+            # There is a card that our client cannot use. The caller wants to know which rules it breaks.
             refused = error.message
         body = recorder.last_json()
         report.found += check_card(body, recorder.last_response.headers)
@@ -149,7 +150,7 @@ async def _check_card(common: CommonOptions, report: ValidationReport, timeout: 
 
 
 def _bindings_to_try(common: CommonOptions, card: AgentCard) -> list[BindingName] | None:
-    """The bindings of A2A 1.0 that the card offers and the caller wants; None if the card offers none of ours."""
+    """Return the A2A 1.0 bindings that the card offers and the caller wants, or None if the card offers none."""
     offered = set()
     for interface in card.supported_interfaces:
         if interface.protocol_version.startswith("1."):
@@ -172,11 +173,11 @@ async def _check_behaviour(
         for check in checks:
             async with aclosing(check) as findings:
                 async for finding in findings:
-                    # An agent may keep a rule over one binding and break it over the other.
+                    # An agent may follow a rule over one binding and break it over the other.
                     report.found.append(replace(finding, id=f"{binding}:{finding.id}"))
     except UnauthenticatedError:
-        raise  # over no binding, and the caller is told what to pass
-    except A2AError as error:  # it cannot be called over this binding at all; there may be another
+        raise  # it applies to every binding, and the error says what to pass
+    except A2AError as error:  # the agent cannot be called over this binding, but perhaps over another
         report.found += ANSWERS.judge([f"{binding} {type(error).__name__}: {error}".strip()])
 
 
@@ -186,13 +187,13 @@ def _print_report(common: CommonOptions, found: list[Finding]) -> None:
         "agent": common.agent,
         "a2aVersion": "1.0",
         "valid": not counts["fail"],
-        "summary": {name: counts[name] for name in LABELS},  # all four, also those that are 0
+        "summary": {name: counts[name] for name in LABELS},  # all four, even if 0
         "checks": found,
     }
     lines = []
     for finding in found:
         text = f"{finding.id} (A2A {finding.clause}) {finding.message}"
         lines.append(output.field(LABELS[finding.result], text))
-    total = f"{counts['fail']} broken, {counts['warn']} warnings, {counts['pass']} kept, {counts['skip']} not tried"
+    total = f"{counts['fail']} failed, {counts['warn']} warnings, {counts['pass']} passed, {counts['skip']} skipped"
     lines.append(output.field("Result", total))
     output.print_result(common, msgspec.json.encode(report), lines)

@@ -1,7 +1,7 @@
-"""What the specification asks of an agent's answers, tried out on one interface, clause by clause.
+"""Tests of an agent's answers on one interface, clause by clause.
 
-Rule: nothing is sent that an agent would work on, unless the caller gave a message to send. `probe` asks for what is
-not there and sends what is not a request; `converse` sends the caller's message.
+Invariant: the agent has no work to do unless the caller passes a message. `probe` sends invalid requests and asks for
+things that do not exist. `converse` sends the caller's message.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Event, Message, Role, StatusUpdate, Task
 
 MAX_ANSWER: Final = 1024 * 1024
-ANSWER_WAIT: Final = 5.0  # seconds, for a request that is refused at sight
-MAX_EVENTS: Final = 10_000  # of one stream; no message that is sent to try an agent needs more
-MAX_QUOTED: Final = 60  # characters of what an agent says, in a message of ours
+ANSWER_WAIT: Final = 5.0  # seconds, for a request that is rejected at once
+MAX_EVENTS: Final = 10_000  # of one stream; no test message needs more
+MAX_QUOTED: Final = 60  # characters of an agent's text that a message quotes
 UNKNOWN_VERSION: Final = "99.0"
 
 
@@ -47,13 +47,13 @@ def _never_offered(_: AgentCapabilities) -> bool:
 
 
 class Expectation(NamedTuple):
-    """A call that has to fail, and the error it has to fail with."""
+    """A call that must fail, and the error that it must fail with."""
 
     rule: Rule
     attempt: Callable[[A2AClient], Awaitable[object]]
     error: type[A2AError]
     is_offered: Callable[[AgentCapabilities], bool | None] = _never_offered
-    """Whether the card says that the agent can do it: then the call would not fail, and is not tried."""
+    """Whether the card declares the capability. Then the call would succeed, and is not sent."""
 
 
 def _send_no_parts(client: A2AClient) -> Awaitable[object]:
@@ -72,7 +72,7 @@ EXPECTATIONS: Final = (
         TaskNotFoundError,
     ),
     Expectation(
-        Rule("errors.version", "3.6.2", "A version that it does not speak answers VersionNotSupportedError"),
+        Rule("errors.version", "3.6.2", "An unsupported version answers VersionNotSupportedError"),
         lambda client: client.get_task(new_id(), headers={"A2A-Version": UNKNOWN_VERSION}),
         VersionNotSupportedError,
     ),
@@ -95,16 +95,16 @@ EXPECTATIONS: Final = (
     ),
 )
 LIST: Final = Rule("list.fields", "3.1.4", "ListTasks answers with tasks, nextPageToken, pageSize and totalSize")
-# All four are required, an empty token and a zero included: ProtoJSON would leave them out.
+# All four are required, even an empty token and a zero, which ProtoJSON would omit.
 LIST_FIELDS: Final = {"tasks": list, "nextPageToken": str, "pageSize": int, "totalSize": int}
 
 
 async def probe(client: A2AClient, recorder: RecordingTransport) -> AsyncGenerator[Finding]:
-    """Try what costs the agent nothing."""
+    """Run the tests that cost the agent nothing."""
     capabilities = (await client.agent_card).capabilities
     for expected in EXPECTATIONS:
         if expected.is_offered(capabilities):
-            yield expected.rule.skip("the agent offers it")
+            yield expected.rule.skip("the agent supports it")
             continue
         for finding in expected.rule.judge(await _expect_error(expected.attempt(client), expected.error)):
             yield finding
@@ -118,12 +118,12 @@ async def probe(client: A2AClient, recorder: RecordingTransport) -> AsyncGenerat
 
 
 async def _expect_error(attempt: Awaitable[object], expected: type[A2AError]) -> list[str]:
-    """What is wrong with how a call failed, if it did; nothing if it failed as it should."""
+    """Return the problems with the error of a call, or none if it failed as expected."""
     try:
         await attempt
     except expected:
         return []
-    except UnauthenticatedError:  # it breaks no rule; but nothing can be tried
+    except UnauthenticatedError:  # it breaks no rule, but nothing can be tested
         raise
     except A2AError as error:
         return [f"expected {expected.__name__}, got {type(error).__name__}: {error}"]
@@ -135,7 +135,7 @@ async def _check_list(client: A2AClient, recorder: RecordingTransport) -> list[s
         await client.list_tasks(page_size=1)
     except A2AError as error:
         return [f"{type(error).__name__}: {error}"]
-    # Our client fills in what is missing, so the bytes are looked at.
+    # The client fills in missing fields, so the recorded JSON is checked.
     page = _result(recorder.last_json()) or {}
     problems = []
     for name, kind in LIST_FIELDS.items():
@@ -145,7 +145,7 @@ async def _check_list(client: A2AClient, recorder: RecordingTransport) -> list[s
 
 
 def _result(answer: object) -> dict[str, Any] | None:
-    """What an operation answered: over JSON-RPC it is the result in a response, over REST the body itself."""
+    """Return the result of an operation: over JSON-RPC a field of the response, over REST the whole body."""
     match answer:
         case {"result": dict(result)}:
             return result
@@ -158,20 +158,20 @@ def _result(answer: object) -> dict[str, Any] | None:
 
 
 class BrokenRequest(NamedTuple):
-    """What is sent instead of a JSON-RPC request, and what has to come back."""
+    """An invalid JSON-RPC request, and the expected response."""
 
     rule: Rule
     body: bytes
     code: int
     id: str | None
-    """The id of the answer; None where the request has none that could be read."""
+    """The id of the response. None if the request has no readable id."""
 
 
 MEDIA_TYPE: Final = Rule("binding.media-type", "9.1", "JSON-RPC answers are application/json")
 REST_ERRORS: Final = Rule("binding.errors", "11.6", "REST errors are a google.rpc.Status with an ErrorInfo")
 BROKEN_REQUESTS: Final = (
     BrokenRequest(
-        Rule("binding.parse-error", "9.5", "What is not JSON answers -32700"),
+        Rule("binding.parse-error", "9.5", "Invalid JSON answers -32700"),
         body=b'{"jsonrpc": ',
         code=-32700,
         id=None,
@@ -186,7 +186,7 @@ BROKEN_REQUESTS: Final = (
 
 
 async def _check_jsonrpc(client: A2AClient, recorder: RecordingTransport) -> list[Finding]:
-    # A proper request goes first: the broken ones need its address, its headers and its credentials.
+    # A valid request goes first: the invalid ones use its address, headers and credentials.
     await _expect_error(client.get_task(new_id()), TaskNotFoundError)
     proper = recorder.last_request
     problems = []
@@ -202,7 +202,7 @@ async def _check_jsonrpc(client: A2AClient, recorder: RecordingTransport) -> lis
 async def _send_broken(broken: BrokenRequest, proper: HttpRequest, recorder: RecordingTransport) -> list[str]:
     try:
         async with asyncio.timeout(ANSWER_WAIT):
-            # Past the client, which sends nothing that is not a request.
+            # Not through the client, which only sends valid requests.
             await recorder.request(replace(proper, body=broken.body), MAX_ANSWER)
     except A2AError as error:
         return [f"{type(error).__name__}: {error}"]
@@ -217,7 +217,7 @@ def _check_jsonrpc_error(answer: object, broken: BrokenRequest) -> Iterator[str]
             if code != broken.code:
                 yield f"the error's code is {code}, not {broken.code}"
             if broken.id is not None and rest.get("id") != broken.id:
-                yield "the answer does not have the request's id"
+                yield "the answer does not have the id of the request"
         case _:
             yield "the answer is not a JSON-RPC error"
 
@@ -237,7 +237,7 @@ async def _check_rest(client: A2AClient, recorder: RecordingTransport) -> list[F
 
 
 def _has_error_info(details: list[Any]) -> bool:
-    # Several errors share a status, so only the reason tells which one it is (A2A 1.0 §11.6).
+    # Several errors share a status, and only the reason distinguishes them (A2A 1.0 §11.6).
     for detail in details:
         if isinstance(detail, dict) and detail.get("reason") and detail.get("@type"):
             return True
@@ -245,14 +245,14 @@ def _has_error_info(details: list[Any]) -> bool:
 
 
 def _last_media_type(recorder: RecordingTransport) -> str:
-    """The Content-Type of the last answer, without its parameters."""
+    """Return the Content-Type of the last response, without its parameters."""
     return recorder.last_response.headers.get("content-type", "").partition(";")[0].strip()
 
 
 # ---- with a message -------------------------------------------------------------------------------------------------
 
 SEND: Final = Rule("send.answer", "3.1.1", "SendMessage answers with a task or a message")
-GET: Final = Rule("get.same-task", "3.1.3", "GetTask answers with the task that SendMessage made")
+GET: Final = Rule("get.same-task", "3.1.3", "GetTask answers with the task that SendMessage created")
 CANCEL: Final = Rule("cancel.ended-task", "3.1.5", "A task that has ended answers TaskNotCancelableError")
 FIRST: Final = Rule("stream.first-event", "3.1.2", "A stream begins with a task, or is one message")
 LAST: Final = Rule("stream.last-event", "3.1.2", "A stream ends with a task at rest")
@@ -261,7 +261,7 @@ SUBSCRIBE: Final = Rule("subscribe.ended-task", "3.1.6", "A task that has ended 
 
 
 class ProbeMessage(NamedTuple):
-    """What to send, and how long to wait for what comes back."""
+    """The message to send, and the time to wait for its answer."""
 
     text: str
     skill: str | None
@@ -269,7 +269,7 @@ class ProbeMessage(NamedTuple):
 
 
 async def converse(client: A2AClient, recorder: RecordingTransport, given: ProbeMessage) -> AsyncGenerator[Finding]:
-    """Send the caller's message, plainly and over a stream, and look at what comes back."""
+    """Send the caller's message with and without streaming, and check the answers."""
     try:
         answer = await client.send_message(given.text, wait=False, skill=given.skill, timeout=given.patience)
     except A2AError as error:
@@ -293,9 +293,9 @@ def _check_answer(answer: object) -> Iterator[str]:
     if result is None:
         yield "the answer is not an object"
         return
-    # A `oneof` of the protocol: both, or neither, is no answer.
+    # A `oneof` of the protocol: exactly one member is allowed.
     if ("task" in result) == ("message" in result):
-        yield "the answer has not exactly one of task and message"
+        yield "the answer does not have exactly one of task and message"
         return
     task = result.get("task")
     if not isinstance(task, dict):
@@ -308,7 +308,7 @@ def _check_answer(answer: object) -> Iterator[str]:
 
 
 async def _check_task(client: A2AClient, task: Task) -> list[Finding]:
-    """Look at a task that the agent made: it can be found again and, once it has ended, not be cancelled."""
+    """Check that the new task can be fetched and, once it has ended, not be canceled."""
     problems = []
     try:
         same = await client.get_task(task.id)
@@ -317,14 +317,14 @@ async def _check_task(client: A2AClient, task: Task) -> list[Finding]:
     except A2AError as error:
         problems.append(f"{type(error).__name__}: {error}")
     findings = GET.judge(problems)
-    # A task that waits for input may be cancelled, so there is no rule to try.
+    # A task that waits for input may be canceled, so there is no rule to test.
     if task.status.state in TERMINAL:
         findings += CANCEL.judge(await _expect_error(client.cancel_task(task.id), TaskNotCancelableError))
     return findings
 
 
 class Streamed(Struct):
-    """What is kept of a stream, however long it is."""
+    """The summary of a stream, of constant size."""
 
     first: Event | None = None
     last: Event | None = None
@@ -379,7 +379,8 @@ def _check_first_event(first: Event, count: int) -> Iterator[str]:
 
 
 def _check_last_event(last: Event) -> Iterator[str]:
-    # Terminal states end a stream (3.1.2); after INPUT_REQUIRED an agent may close it, too: there is nothing to tell.
+    # A terminal state ends a stream (3.1.2). After INPUT_REQUIRED an agent may close it too, so there is nothing to
+    # check.
     if isinstance(last, Message):
         return
     if not isinstance(last, Task | StatusUpdate) or last.status.state not in AT_REST:
@@ -387,7 +388,7 @@ def _check_last_event(last: Event) -> Iterator[str]:
 
 
 async def _subscribe(client: A2AClient, task_id: str) -> None:
-    # A stream fails when it is read, not when it is made.
+    # A stream fails when it is read, not when it is created.
     async with aclosing(client.resubscribe(task_id)) as events:
         async for _ in events:
-            return  # it was accepted: that is all there is to know, and the rest may be endless
+            return  # accepted: the rest does not matter, and may be endless

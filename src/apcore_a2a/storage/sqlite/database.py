@@ -1,4 +1,7 @@
-"""The database file: its lock, its connections, and what is wrong with it."""
+"""The database file: its lock, and its condition.
+
+Invariant: one process per file, whatever path leads to it. No write is acknowledged that is in a file without a name.
+"""
 
 import logging
 import os
@@ -18,45 +21,40 @@ from apcore_a2a.errors import StoreUnavailableError
 
 logger = logging.getLogger(__name__)
 
-# The database file as the operating system sees it: locked for this process, and still where its path leads.
+# **The lock is on the file itself** (`_FileLock`): `flock` on an open descriptor of the database. It belongs to the
+# kernel, so it ends with the process, however the process ends, and there is no lock file that could be removed. Every
+# path that leads to the file, by a symbolic or a hard link, leads to the same lock. SQLite's own locks are of another
+# kind (`fcntl`), and on Linux the two kinds are independent, so other programs can read the database.
 #
-# Rule: one process per file, whatever its path is called; and nothing is acknowledged that lies in a file without a
-# name.
+# Two consequences are not obvious:
 #
-# **The lock is on the file itself** (`_FileLock`): `flock` on an open descriptor of the database. It is the kernel's,
-# so it ends with the process, however that ends, and there is nothing beside the database that somebody could remove.
-# Every path that leads to the file, by a symbolic or a hard link, finds the same lock. SQLite's own locks are of
-# another kind (`fcntl`), and on Linux the two kinds know nothing of each other: other programs can read the database
-# meanwhile.
+# - Closing *any* descriptor of a file releases all `fcntl` locks that the process has on it, including SQLite's.
+#   Therefore the descriptor is opened before SQLite's connections and closed after them, and a second store in this
+#   process must be rejected before it opens the file. For that, the process records which files it has locked.
+# - A forked child shares the descriptor, and would keep the lock after the end of its parent. Therefore the child
+#   closes the descriptor.
 #
-# Two things about it are not obvious:
-#
-# - Closing *any* descriptor of a file takes away all `fcntl` locks that the process has on it, SQLite's among them. So
-#   the descriptor is opened before SQLite's connections and closed after them; and a second store in this process must
-#   be refused before it opens the file, which is why the process remembers which files it has.
-# - A forked child shares the descriptor, and would keep the lock after its parent is gone; so the child closes it.
-#
-# **Elsewhere the lock is on a file beside it** (`_SideLock`): on BSD and macOS the two kinds of locks exclude each
-# other, and Windows has no `flock`. There, removing `….lock` would undo the lock, so that file is watched like the
-# database.
+# **On other systems the lock is on a file beside the database** (`_SideLock`): on BSD and macOS the two kinds of locks
+# exclude each other, and Windows has no `flock`. There, removing `….lock` would undo the lock, so that file is watched
+# like the database.
 
-if sys.platform != "win32":  # which has no such module; there `_SideLock` is used
+if sys.platform != "win32":  # Windows has no fcntl, and uses `_SideLock`
     import fcntl
 
-Identity = tuple[int, int]  # device and inode: which file it is, whatever it is called
+Identity = tuple[int, int]  # device and inode, which identify a file whatever its path
 
 
 class SQLiteTuning(Struct, frozen=True, kw_only=True):
-    """Intervals (in seconds) and limits of a store that only its tests change."""
+    """Intervals (in seconds) and limits of a store. Only tests use other values than the defaults."""
 
     probe_interval: float = 5.0
-    """Between two probes of a disk that could not be written."""
+    """Interval between probes of a disk that could not be written."""
     log_interval: float = 60.0
-    """For which one kind of trouble is logged once."""
+    """Interval in which one kind of trouble is logged once."""
     side_file_interval: float = 1.0
-    """Between two checks of the files beside the database."""
+    """Interval between checks of the files beside the database."""
     sweep_interval: float = 60.0
-    """Between two searches for expired tasks while nothing is written."""
+    """Interval between searches for expired tasks while nothing is written."""
     max_swept: int = 1_000
     """Expired tasks removed in one interval while nothing is written, so that a wrong clock can be noticed in time."""
     max_waiting: int = 20_000
@@ -67,14 +65,14 @@ class SQLiteTuning(Struct, frozen=True, kw_only=True):
 
 
 class DatabaseFile:
-    """The file that a path leads to, ours alone until `close`."""
+    """The file that a path leads to, locked for this process until `close`."""
 
     def __init__(self, path: Path, tuning: SQLiteTuning) -> None:
-        # Absolute, so that a change of the working directory changes nothing; not resolved, so that we notice when a
-        # symbolic link is pointed elsewhere.
+        # Absolute, so that changing the working directory has no effect. Not resolved, so that a change of a symbolic
+        # link is noticed.
         self._named = os.path.abspath(path)
         self.path = Path(os.path.realpath(path))
-        """Where the file really is: SQLite keeps its log there, too."""
+        """The resolved path. SQLite stores its log in the same directory."""
         if not self.path.parent.is_dir():
             raise StoreUnavailableError(f"The task store cannot be opened: there is no directory {self.path.parent}")
         self._lock: _FileLock | _SideLock
@@ -84,14 +82,14 @@ class DatabaseFile:
             self._lock = _SideLock(self.path)
         self._side_file_interval = tuning.side_file_interval
         self._identity: Identity | None = None
-        self._side_files: dict[str, Identity | None] = {}  # what lies beside it, and must stay there
+        self._side_files: dict[str, Identity | None] = {}  # the files beside it, which must stay there
         self._next_side_file_check = 0.0
 
     def watch(self) -> None:
-        """Remember which files the paths name; called when SQLite has opened them.
+        """Record which files the paths name. Called when SQLite has opened them.
 
         Raises:
-            StoreUnavailableError: the file was replaced while it was being opened.
+            StoreUnavailableError: the file was replaced while it was opened.
         """
         self._identity = _identify(self._named)
         self._side_files = {name: _identify(name) for name in (f"{self.path}-wal", self._lock.name)}
@@ -102,10 +100,11 @@ class DatabaseFile:
         self._next_side_file_check = 0.0
 
     def find_missing(self) -> str:
-        """The path that no longer names the file we have open, as it was removed, moved or replaced; else empty.
+        """Return a path that no longer names the open file, because it was removed, moved or replaced, or "".
 
-        The database itself is looked at each time: after every commit that costs 3 µs. What lies beside it is looked at
-        now and then, or when asked to: SQLite's log, in which the last commits are, and the lock where it is a file.
+        The database itself is checked on each call, which costs 3 µs after every commit. The files beside it are
+        checked at an interval or on request: SQLite's log, which contains the last commits, and the lock file if there
+        is one.
         """
         if _identify(self._named) != self._identity:
             return self._named
@@ -118,12 +117,12 @@ class DatabaseFile:
         return ""
 
     def close(self) -> None:
-        """Let go of the lock; after SQLite's connections are closed."""
+        """Release the lock. Called after SQLite's connections are closed."""
         self._lock.close()
 
 
 def _identify(name: str) -> Identity | None:
-    """Which file a path names; None if there is none, or none that can be reached: who looks next would not find it."""
+    """Return the identity of the file that a path names, or None if no file can be found under the path."""
     try:
         found = os.stat(name)
     except OSError:
@@ -133,8 +132,8 @@ def _identify(name: str) -> Identity | None:
 
 # ---- the lock --------------------------------------------------------------------------------------------------------
 
-# The files that this process has, by what they are, each with its descriptor. Of the module, because `fcntl` locks
-# belong to the process: see above what a second descriptor would do to them.
+# The descriptors of the files that this process has locked, by identity. A module variable, because `fcntl` locks
+# belong to the process: a second descriptor would release them, as described above.
 _held: Final[dict[Identity, int]] = {}
 _guard: Final = threading.Lock()  # stores are opened in threads
 
@@ -159,8 +158,8 @@ class _FileLock:
             if _identify(self.name) in _held:
                 raise _in_use(path)
             try:
-                # To write, so that an overlay file system gives us the file that will be written. A new file is its
-                # owner's alone: it holds what was said, and secrets of webhooks.
+                # Opened for writing, so that an overlay file system opens the file that will be written. Only the user
+                # of the process can read a new file, because it contains conversations and secrets of webhooks.
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             except OSError as error:
                 raise _cannot_open(path, error) from error
@@ -179,12 +178,12 @@ class _FileLock:
     def close(self) -> None:
         with _guard:
             descriptor = _held.pop(self.identity, None)
-            if descriptor is not None:  # else we are a forked child, which has nothing to close
+            if descriptor is not None:  # None in a forked child, which has nothing to close
                 os.close(descriptor)
 
 
 class _SideLock:
-    """SQLite's own lock, on an empty file beside the database: for systems where `_FileLock` would keep SQLite out."""
+    """SQLite's own lock on an empty file beside the database, for systems where `_FileLock` would exclude SQLite."""
 
     def __init__(self, path: Path) -> None:
         self.name = f"{path}.lock"
@@ -197,7 +196,7 @@ class _SideLock:
         except sqlite3.Error as error:
             raise StoreUnavailableError(f"The task store {path} cannot be opened: {error}") from error
         try:
-            self._connection.execute("PRAGMA journal_mode=MEMORY")  # nothing is ever written: no journal beside it
+            self._connection.execute("PRAGMA journal_mode=MEMORY")  # without a journal file, as nothing is ever written
             self._connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
             self._connection.close()
@@ -219,18 +218,18 @@ def _cannot_open(path: Path, error: OSError) -> StoreUnavailableError:
 
 
 # ---- condition ------------------------------------------------------------------------------------------------------
-# What is wrong with the file, if anything: for health, and for the log. Rule: nothing goes wrong in silence.
+# The trouble with the file, for the health check and the log. Invariant: every failure is reported.
 #
-# Kinds of trouble differ in how they end, and each ends in one way only, so that health does not swing to and fro:
+# Each kind of trouble ends in exactly one way, so that the health check does not flap:
 #
-# - GONE and DAMAGED end with the process: a file does not come back or heal by itself, and the operator must look.
-# - LOCKED ends with the next transaction that begins.
-# - FULL and FAILING end when a probe succeeds. A write that succeeds proves little: on a nearly full disk some small
-#   ones do. The probe writes a megabyte, in the writer thread, every few seconds, and only while there is such trouble.
+# - GONE and DAMAGED end with the process: a file does not return or repair itself, so the operator must act.
+# - LOCKED ends when the next transaction begins.
+# - FULL and FAILING end when a probe succeeds. A successful write proves little, because on a nearly full disk some
+#   small writes succeed. The probe writes a megabyte in the writer thread, at an interval, only during such trouble.
 
 
 class Trouble(Enum):
-    """What can be wrong, in words that anybody may read: they name no path, and none of SQLite's texts."""
+    """Kinds of trouble. The values are public reasons: they contain no path and no text of SQLite."""
 
     GONE = "the file of the task store was removed, moved or replaced: restart the agent"
     DAMAGED = "the file of the task store is damaged"
@@ -239,7 +238,8 @@ class Trouble(Enum):
     LOCKED = "another program keeps the task store locked"
 
 
-# By SQLite's primary result code. What is not here (a value too large, a bug of ours) is not the file's trouble.
+# By SQLite's primary result code. Other codes (a value that is too large, a bug of this package) are not trouble of the
+# file.
 TROUBLE_BY_CODE: Final = {
     sqlite3.SQLITE_FULL: Trouble.FULL,
     sqlite3.SQLITE_CORRUPT: Trouble.DAMAGED,
@@ -255,19 +255,19 @@ _PROBED: Final = (Trouble.FULL, Trouble.FAILING)
 
 
 class FileCondition:
-    """What the last reads and writes have shown of the file. The writer thread and all readers report here."""
+    """The condition of the file, as the writer thread and the readers have reported it."""
 
     def __init__(self, tuning: SQLiteTuning) -> None:
         self.is_gone = False
         self._tuning = tuning
         self._writing: Trouble | None = None  # why the last write failed
-        self._is_damaged = False  # whether any read has found damage: writes may go on elsewhere in the file
+        self._is_damaged = False  # whether any read has found damage: writes to other pages may still succeed
         self._next_probe = 0.0
-        self._logged: dict[Trouble, float] = {}  # when each kind was logged last
+        self._logged: dict[Trouble, float] = {}  # the time when each kind was last logged
         self._log_guard = threading.Lock()
 
     def describe(self) -> str:
-        """What is wrong, for everybody to see; empty when all is well."""
+        """Return the public reason for which the store is unhealthy, or ""."""
         if self._writing is not None:
             return self._writing.value
         if self._is_damaged:
@@ -275,7 +275,7 @@ class FileCondition:
         return ""
 
     def check(self) -> None:
-        """Raise if a write would fail now, as far as the last ones tell."""
+        """Raise StoreUnavailableError if a write would fail now, judging by the last writes."""
         if self._writing is not None:
             raise StoreUnavailableError
 
@@ -287,9 +287,9 @@ class FileCondition:
         self._log(Trouble.GONE, name)
 
     def write_failed(self, error: sqlite3.Error) -> StoreUnavailableError:
-        """Remember why; the error for whoever asked."""
+        """Record the reason, and return the error for the caller."""
         trouble = self._classify(error)
-        # What does not end is not forgotten for what does.
+        # Trouble that ends by itself does not replace trouble that does not.
         if trouble is not None and self._writing not in (Trouble.GONE, Trouble.DAMAGED):
             self._writing = trouble
         return _unavailable(error)
@@ -310,7 +310,7 @@ class FileCondition:
         return self._writing in _PROBED
 
     def start_probe(self) -> bool:
-        """Whether a probe is due now; the next one is then due later."""
+        """Return whether a probe is due now, and if so, schedule the next one."""
         now = time.monotonic()
         if not self.needs_probe or now < self._next_probe:
             return False
@@ -327,7 +327,7 @@ class FileCondition:
     # ---- the log -----------------------------------------------------------------------------------------------------
 
     def _classify(self, error: sqlite3.Error) -> Trouble | None:
-        code = getattr(error, "sqlite_errorcode", 0)  # an error of Python's own module has none
+        code = getattr(error, "sqlite_errorcode", 0)  # errors raised by the Python module itself have none
         trouble = TROUBLE_BY_CODE.get(code & 0xFF)  # the low byte is the primary code
         if trouble is None:
             logger.error("task store refused a statement", exc_info=error)
@@ -341,7 +341,7 @@ class FileCondition:
             if now < self._logged.get(trouble, -inf) + self._tuning.log_interval:
                 return
             self._logged[trouble] = now
-        # In the message itself: it is one of five, and many a logging setup shows nothing of what is in `extra`.
+        # The trouble is part of the message: there are five kinds, and many logging setups do not show `extra`.
         logger.error("task store in trouble: %s", trouble.value, extra={"detail": detail})
 
 

@@ -1,7 +1,9 @@
-"""What is read from the database: functions over a connection. Rule: every query names the owner.
+"""Reads from the database, as functions over a connection.
 
-A document may be older than its task (`tables.MAX_DOCUMENT`), or not be there until the task first rests: then it is
-made here from the events since, the first of which is the task as it was created.
+Invariant: every query names the owner.
+
+A document may be older than its task (`writer.MAX_DOCUMENT`), and a task has none before it first rests. In both cases
+the document is rebuilt here from the later events. The first event of a task is the task as it was created.
 """
 
 import sqlite3
@@ -14,9 +16,9 @@ from apcore_a2a.storage.cursor import Cursor, PageRoom, PageTokens
 from apcore_a2a.storage.sql import CODES, STATES, rebuild_document
 from apcore_a2a.storage.sqlite.schema import event_key
 
-Row = tuple[Any, ...]  # Any: what SQLite answers
+Row = tuple[Any, ...]  # Any: values of SQLite
 
-# LEFT JOIN: a task need not have a document, and few have anything private.
+# LEFT JOIN: a task may have no document, and few have private data.
 _COLUMNS: Final = "number, owner, state, status_time, task.version, epoch, document.version, body, memo, run"
 _TABLES: Final = "LEFT JOIN document ON document.task = number LEFT JOIN private ON private.task = number"
 _LOAD: Final = f"SELECT {_COLUMNS} FROM task {_TABLES} WHERE id = ? AND owner = ?"
@@ -24,7 +26,7 @@ _LOAD_ANY_OWNER: Final = f"SELECT {_COLUMNS} FROM task {_TABLES} WHERE id = ?"
 
 
 class TaskRow(NamedTuple):
-    """One task as it lies in the file: `_COLUMNS`."""
+    """The stored columns of one task: `_COLUMNS`."""
 
     number: int
     owner: str
@@ -39,14 +41,14 @@ class TaskRow(NamedTuple):
 
     @property
     def document(self) -> Document | None:
-        """The task of today, if that is what lies there; else it is to be rebuilt from its events."""
+        """The stored document, or None if it is missing or older than the task, which must be rebuilt from events."""
         if self.body is None or self.document_version != self.version:
             return None
         return Document(self.body)
 
 
 def find(database: sqlite3.Connection, task_id: str, owner: str) -> TaskRow | None:
-    """One task as it lies in the file: a single look-up by key."""
+    """Return the stored columns of one task, by a single lookup of its key."""
     if owner == ALL_OWNERS:
         found = database.execute(_LOAD_ANY_OWNER, (task_id,))
     else:
@@ -70,7 +72,7 @@ def to_record(row: TaskRow, document: Document) -> Record:
 
 
 def load(database: sqlite3.Connection, task_id: str, owner: str) -> Record | None:
-    """One task, rebuilt from its events if need be."""
+    """Return one task, rebuilt from its events if necessary."""
     with ReadTransaction(database):
         row = find(database, task_id, owner)
         if row is None:
@@ -88,7 +90,7 @@ def events(database: sqlite3.Connection, task_id: str, owner: str, after: int, l
 
 
 def task_at(database: sqlite3.Connection, task_id: str, owner: str, version: int) -> Document | None:
-    """The task as it was after one of its events."""
+    """Return the task as it was after one of its events."""
     with ReadTransaction(database):
         row = find(database, task_id, owner)
         if row is None or version > row.version:
@@ -96,12 +98,12 @@ def task_at(database: sqlite3.Connection, task_id: str, owner: str, version: int
         if row.version == version:
             return _complete(database, row).document
         if row.document_version is None or row.document_version > version:
-            row = row._replace(document_version=None, body=None)  # of a later time
+            row = row._replace(document_version=None, body=None)  # the document is of a later version
         return _rebuild(database, row, version)
 
 
 def usage(database: sqlite3.Connection, quota_key: str) -> Usage:
-    """How much a quota key keeps under all its tenants, whose owners lie side by side; or everybody."""
+    """Return the usage of a quota key in all its tenants, whose owners are adjacent in the index, or of ALL_OWNERS."""
     whose = "owner = :account OR (owner >= :account || char(10) AND owner < :account || char(11))"
     if quota_key == ALL_OWNERS:
         whose = "TRUE"
@@ -119,23 +121,23 @@ def usage(database: sqlite3.Connection, quota_key: str) -> Usage:
 
 
 def page(database: sqlite3.Connection, query: Query, tokens: PageTokens) -> Page:
-    """One page of an owner's tasks, and how many there are.
+    """Return one page of an owner's tasks, and the number of matching tasks.
 
     Raises:
-        InvalidParamsError: the cursor is not one of ours.
+        InvalidParamsError: the cursor is not a valid page token.
     """
     order = "number DESC" if query.by_creation else "status_time DESC, number DESC"
     matching, parameters = _conditions(query)
     below, position = _below_cursor(tokens.parse(query))
-    # Named, because without statistics SQLite cannot know that few tasks share a context.
+    # The index is named, because without statistics SQLite cannot know that few tasks share a context.
     index = "task_context" if query.context_id else "task_status"
     source = f"FROM task INDEXED BY {index}"
     if query.owner == ALL_OWNERS:
         source = "FROM task"  # both indexes begin with the owner
-    # The page is chosen by numbers alone, so that no document is read for a task that is not shown.
+    # The subquery selects only numbers, so that no document is read for a task that is not shown.
     chosen = f"SELECT number {source} WHERE {matching} AND {below} ORDER BY {order} LIMIT ?"
-    # The tally knows owners and states. A context has few tasks to count, and a client that asks what has changed since
-    # its last look has not many either.
+    # The tally counts by owner and state. A context has few tasks to count, and few tasks have changed since a client's
+    # last request.
     if query.context_id or query.changed_since:
         count = f"SELECT count(*) {source} WHERE {matching}"
     else:
@@ -144,18 +146,18 @@ def page(database: sqlite3.Connection, query: Query, tokens: PageTokens) -> Page
         total: int = database.execute(count, parameters).fetchone()[0]
         rows = database.execute(
             f"SELECT {_COLUMNS} FROM task {_TABLES} WHERE number IN ({chosen}) ORDER BY {order}",
-            (*parameters, *position, query.limit + 1),  # one more: if it is there, there is a next page
+            (*parameters, *position, query.limit + 1),  # one more, which tells that there is a next page
         )
         records, last = _read_page(database, rows, query)
     return Page(records, tokens.seal(last, query.owner), total)
 
 
 def _read_page(database: sqlite3.Connection, rows: Iterable[Row], query: Query) -> tuple[list[Record], Cursor | None]:
-    """The tasks that fit on a page, and where it ends if there is a next one."""
+    """Return the tasks that fit on a page, and the cursor of the next page if there is one."""
     records: list[Record] = []
     last = None
     room = PageRoom(query)
-    for values in rows:  # one at a time: what does not fit is not read
+    for values in rows:  # one at a time, so that tasks which do not fit are not read
         row = TaskRow._make(values)
         if not room.reserve(_size(database, row)):
             return records, last
@@ -166,7 +168,7 @@ def _read_page(database: sqlite3.Connection, rows: Iterable[Row], query: Query) 
 
 
 class ReadTransaction:
-    """Statements inside see the same state of the database, whatever is committed meanwhile."""
+    """A transaction in which all statements see the same state of the database, whatever is committed meanwhile."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -186,7 +188,7 @@ def _complete(database: sqlite3.Connection, row: TaskRow) -> Record:
 
 
 def _size(database: sqlite3.Connection, row: TaskRow) -> int:
-    """About how large the task is: to know it, nothing of what is large is read."""
+    """Return the approximate size of the task, without reading its large columns."""
     document = row.document
     if document is not None:
         return len(document.body)
@@ -196,7 +198,7 @@ def _size(database: sqlite3.Connection, row: TaskRow) -> int:
 
 
 def _rebuild(database: sqlite3.Connection, row: TaskRow, version: int | None = None) -> Document:
-    """The task of today, or as of a version, made of an older document and the events since."""
+    """Return the present task, or the task as of a version, from an older document and the later events."""
     after = row.document_version or 0
     limit = ALL if version is None else version - after
     events = list(_read_events(database, row.number, after, limit))
@@ -213,7 +215,7 @@ def _read_events(database: sqlite3.Connection, number: int, after: int, limit: i
 
 
 def _next_events(database: sqlite3.Connection, number: int, after: int, limit: int) -> list[bytes]:
-    """Events up to a limit of their number, and of MAX_READ_BYTES after the first."""
+    """Return at most `limit` events, and at most MAX_READ_BYTES unless the first event is larger."""
     found: list[bytes] = []
     size = 0
     for body in _read_events(database, number, after, limit):
@@ -225,12 +227,12 @@ def _next_events(database: sqlite3.Connection, number: int, after: int, limit: i
 
 
 def _event_bounds(number: int, after: int) -> tuple[int, int]:
-    """Between which keys the events of a task lie."""
+    """Return the keys between which the events of a task are."""
     return event_key(number, max(after, 0)), event_key(number + 1, 0)
 
 
 def _conditions(query: Query) -> tuple[str, list[object]]:
-    """What a task must be to match, as SQL, and its parameters. No text of a client is ever part of the SQL."""
+    """Return the SQL condition of a query and its parameters. Text from a client is only ever a parameter."""
     conditions = ["owner = ?"]
     parameters: list[object] = [query.owner]
     if query.owner == ALL_OWNERS:
@@ -248,7 +250,7 @@ def _conditions(query: Query) -> tuple[str, list[object]]:
 
 
 def _below_cursor(cursor: Cursor | None) -> tuple[str, tuple[object, ...]]:
-    """The condition that leaves out the earlier pages, and its parameters."""
+    """Return the SQL condition that excludes the earlier pages, and its parameters."""
     if cursor is None:
         return "TRUE", ()
     if cursor.by_creation:

@@ -1,6 +1,6 @@
-"""The database: its settings, its tables and the steps that led to them.
+"""The database: its connections, its tables and their migrations.
 
-Rule: an older schema is brought up to date whole or not at all; a newer one is refused.
+Invariant: an older schema is migrated atomically. A newer schema is rejected.
 """
 
 import sqlite3
@@ -10,14 +10,15 @@ from typing import Final
 
 from apcore_a2a.errors import StoreUnavailableError
 
-APPLICATION_ID: Final = 0x41324154  # "A2AT", in the file's header: tells our files from other SQLite databases
+APPLICATION_ID: Final = 0x41324154  # "A2AT" in the file's header distinguishes our files from other SQLite databases
 
-# Two shapes follow from how SQLite stores a row. An UPDATE rewrites the whole row, so what grows (document, private) is
-# kept apart from the head that every event updates. And an event's key is (task number << 32 | sequence number) as one
-# integer: the events of a task lie side by side without an index of their own. That what belongs to a task goes with it
-# is a trigger, so that no statement can forget it.
+# The tables follow from how SQLite stores a row. An UPDATE rewrites the whole row, so columns that grow (document,
+# private) are in other tables than the row that every event updates. The key of an event is (task number << 32 |
+# sequence number) as one integer, so the events of a task are adjacent without an index of their own. A trigger removes
+# the data of a task with the task, so that no statement can forget it.
 #
-# A step, once released, is never changed: files have taken it. A change of the tables is a new step at the end.
+# A released migration is never changed, because it has been applied to files. A change of the tables is a new migration
+# at the end.
 MIGRATIONS: Final = (
     """
     CREATE TABLE task (
@@ -62,7 +63,7 @@ MIGRATIONS: Final = (
         DELETE FROM push_outbox WHERE task = OLD.number;
     END;
     """,
-    # How many tasks an owner has in each state: to count a million of them takes a listing 60 ms.
+    # The number of tasks of an owner in each state, because counting a million tasks takes 60 ms per listing.
     """
     CREATE TABLE tally (owner TEXT, state INTEGER, tasks INTEGER NOT NULL, PRIMARY KEY (owner, state)) WITHOUT ROWID;
     CREATE TRIGGER tally_empty AFTER UPDATE ON tally WHEN NEW.tasks = 0 BEGIN
@@ -70,13 +71,13 @@ MIGRATIONS: Final = (
     END;
     INSERT INTO tally SELECT owner, state, count(*) FROM task GROUP BY owner, state;
     """,
-    # With which page tokens are sealed: kept, so that a listing goes on after a restart.
+    # The key of the page tokens, stored so that a listing can continue after a restart.
     """
     CREATE TABLE page_key (key BLOB NOT NULL);
     INSERT INTO page_key VALUES (randomblob(32));
     """,
-    # Webhooks as readers of the events, each with its cursor: there is no second list of what is to be delivered.
-    # Nothing was ever written to the tables that this replaces. `due` is on a clock of the process that has the file.
+    # Webhooks as readers of the events, each with its cursor: there is no second list of undelivered events. Nothing
+    # was ever written to the tables that this one replaces. `due` is on the monotonic clock of the present process.
     """
     DROP TRIGGER event_pushed;
     DROP TRIGGER task_removed;
@@ -113,12 +114,12 @@ ConnectionClass = type[sqlite3.Connection]
 
 
 def event_key(task: int, sequence: int) -> int:
-    """The key of one event of the task with this number."""
+    """Return the key of one event of the task with this number."""
     return task << 32 | sequence
 
 
 def connect(path: Path, connection_class: ConnectionClass = sqlite3.Connection) -> sqlite3.Connection:
-    """A connection without implicit transactions, for any thread (SQLite's own mutex guards it)."""
+    """Return a connection without implicit transactions that any thread may use (SQLite's own mutex guards it)."""
     try:
         return sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False, factory=connection_class)
     except sqlite3.Error as error:
@@ -134,15 +135,15 @@ def connect_reader(path: Path, connection_class: ConnectionClass = sqlite3.Conne
 def connect_writer(
     path: Path, synchronous: str, connection_class: ConnectionClass = sqlite3.Connection
 ) -> sqlite3.Connection:
-    """The one connection that writes; makes the tables, or brings them up to date."""
+    """Return the only connection that writes, after creating or migrating the tables."""
     writer = connect(path, connection_class)
     try:
         _reject_foreign_file(writer, path)
         writer.execute("PRAGMA journal_mode=WAL")
         writer.execute(f"PRAGMA synchronous={synchronous}")
-        writer.execute("PRAGMA journal_size_limit=67108864")  # what a burst leaves of the log on disk
-        writer.execute("PRAGMA wal_autocheckpoint=4000")  # pages: fewer syncs than with 1,000 take a sixth off a write
-        writer.execute("PRAGMA cache_size=-32768")  # negative: kilobytes, not pages
+        writer.execute("PRAGMA journal_size_limit=67108864")  # truncate the log to this size after a burst of writes
+        writer.execute("PRAGMA wal_autocheckpoint=4000")  # pages: fewer syncs than with 1,000 make a write 1/6 cheaper
+        writer.execute("PRAGMA cache_size=-32768")  # a negative value is in kilobytes, not pages
         migrate(writer)
     except sqlite3.Error as error:
         writer.close()
@@ -154,7 +155,7 @@ def connect_writer(
 
 
 def _reject_foreign_file(writer: sqlite3.Connection, path: Path) -> None:
-    """Touch nothing that is not ours, and nothing that we might misread."""
+    """Reject a database of another application or with a newer schema, before anything is written."""
     application = _pragma(writer, "application_id")
     version = _pragma(writer, "user_version")
     is_empty = not writer.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
@@ -168,8 +169,8 @@ def _reject_foreign_file(writer: sqlite3.Connection, path: Path) -> None:
 
 
 def migrate(writer: sqlite3.Connection, migrations: Sequence[str] = MIGRATIONS) -> None:
-    """Take the steps that the file has not taken yet, in one transaction."""
-    version = _pragma(writer, "user_version")  # the number of steps taken
+    """Apply the missing migrations in one transaction."""
+    version = _pragma(writer, "user_version")  # the number of applied migrations
     if version == len(migrations):
         return
     steps = "".join(migrations[version:])
@@ -177,7 +178,7 @@ def migrate(writer: sqlite3.Connection, migrations: Sequence[str] = MIGRATIONS) 
     try:
         writer.executescript(f"BEGIN IMMEDIATE; {steps} {header} COMMIT;")
     finally:
-        roll_back(writer)  # after an error; a COMMIT leaves nothing to roll back
+        roll_back(writer)  # only after an error: after a COMMIT there is nothing to roll back
 
 
 def read_page_key(database: sqlite3.Connection) -> bytes:
@@ -186,7 +187,7 @@ def read_page_key(database: sqlite3.Connection) -> bytes:
 
 
 def roll_back(writer: sqlite3.Connection) -> None:
-    """Roll back, unless SQLite has done so already, as it does when the disk is full."""
+    """Roll back, unless SQLite has already done so, as it does when the disk is full."""
     if writer.in_transaction:
         writer.execute("ROLLBACK")
 

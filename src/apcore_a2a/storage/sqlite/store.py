@@ -1,8 +1,7 @@
-"""The store itself: hands each write to the writer thread, and each read to a connection of its own.
+"""`SQLiteStore`, which passes each write to the writer thread, and each read to a connection for reading.
 
-Rule: a write is answered when it is committed, and a read never waits for a write (WAL). The parts: `schema` the file,
-`tables` what is written, `webhooks` what concerns them alone, `writer` the thread that writes, `reads` what is read,
-`database_file` its lock, `condition` what is wrong with it; the package tells how they fit.
+Invariant: a write is acknowledged after its commit, and a read never waits for a write (WAL). The docstring of the
+package describes the modules.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from apcore_a2a.storage.sqlite.writer import AgeClock, SQLiteWriter, Tables, tak
 
 READER_THREADS: Final = 4
 
-# How each option of a store URL is read from its text.
+# The options of a store URL, with the functions that parse them.
 _OPTIONS: Final[dict[str, ReadOption]] = {"synchronous": str.upper, "ttl": float, "max_tasks": int}
 
 T = TypeVar("T")
@@ -44,10 +43,10 @@ class MoreSQLiteOptions(TypedDict, total=False):
 
 
 class SQLiteStore:
-    """Keeps tasks and their events in one file; finished tasks for `ttl` seconds, at most `max_tasks` in all.
+    """Stores at most `max_tasks` tasks and their events in one file, finished tasks for `ttl` seconds.
 
-    `synchronous="NORMAL"` loses nothing when the process is killed, but may lose the last moments when the power fails;
-    "FULL" waits for the disk at every commit, and loses nothing then either.
+    With `synchronous="NORMAL"`, nothing is lost when the process is killed, but a power failure may lose the last
+    commits. With "FULL", every commit waits for the disk, and a power failure loses nothing either.
 
     Example:
         >>> from apcore_a2a.storage.sqlite.store import SQLiteStore
@@ -87,7 +86,10 @@ class SQLiteStore:
 
     @classmethod
     def from_url(cls, url: str) -> "SQLiteStore":
-        """`sqlite:///tasks.db` is relative, `sqlite:////var/lib/tasks.db` absolute; options follow as `?ttl=86400`.
+        """Return a store for a URL.
+
+        `sqlite:///tasks.db` is a relative path, `sqlite:////var/lib/tasks.db` an absolute one. Options follow as in
+        `?ttl=86400`.
 
         Example:
             >>> SQLiteStore.from_url("sqlite:////var/lib/tasks.db?synchronous=FULL").path.as_posix()
@@ -101,30 +103,31 @@ class SQLiteStore:
         if unknown:
             raise ValueError(f"unknown option in a store URL: {', '.join(unknown)} (known: {', '.join(_OPTIONS)})")
         options = read_options(given.items(), _OPTIONS)
-        # One slash ends the (empty) host, as in SQLAlchemy's URLs: what follows is the path, absolute with a fourth.
+        # The third slash ends the (empty) host, as in SQLAlchemy's URLs. The path follows: absolute with a fourth
+        # slash.
         return cls(unquote(parts.path[1:]), **options)
 
     async def open(self) -> None:
-        """Open the file, or make it.
+        """Open the file, or create it.
 
         Raises:
-            StoreUnavailableError: another process has the file, or it is none we can use; the text says which.
+            StoreUnavailableError: another process uses the file, or it is not usable. The text gives the reason.
         """
-        # In a thread: bringing an older file up to date may take a while.
+        # In a thread, because migrating an older file may take a while.
         connections = await asyncio.to_thread(_Connections, self.path, self._synchronous, self._tuning)
         tables = Tables(connections.writer, ttl=self._ttl, max_tasks=self._max_tasks, clock=self._clock)
         self._opened = _OpenDatabase(connections, tables, self._tuning)
         try:
             await self._opened.submit(webhooks.release_all)
         except BaseException:
-            await self.close()  # or the file would stay locked, and could not be opened again
+            await self.close()  # otherwise the file would stay locked, and could not be opened again
             raise
 
     async def close(self) -> None:
-        """Write what is still to be written, and let go of the file."""
+        """Complete the waiting writes, and release the file."""
         if self._opened is not None:
             opened = self._opened
-            await opened.writer.close()  # reads go on until the last write is made
+            await opened.writer.close()  # reads are still served until the last write is done
             self._opened = None
             await asyncio.to_thread(opened.connections.close)
 
@@ -135,7 +138,7 @@ class SQLiteStore:
         return self._opened
 
     async def check(self) -> None:
-        # In the writer thread, which looks after the file and tries a failing disk again; nothing is written otherwise.
+        # In the writer thread, which checks the file and probes a failing disk. Otherwise nothing is written.
         await self._database.writer.check()
 
     def trouble(self) -> str:
@@ -147,7 +150,7 @@ class SQLiteStore:
         return await self._database.submit(Tables.create, take_snapshot(change), key)
 
     async def find_key(self, key: str, owner: str) -> str | None:
-        return await self._database.submit(Tables.find_key, key, owner)  # behind the writes that are on their way
+        return await self._database.submit(Tables.find_key, key, owner)  # after the writes in the queue
 
     def append(self, change: Change) -> "asyncio.Future[None]":
         return self._database.submit(Tables.append, take_snapshot(change))
@@ -165,7 +168,7 @@ class SQLiteStore:
         return orphans
 
     async def load(self, task_id: str, owner: str) -> Record | None:
-        # One row by its key is read on the spot: with a million tasks 15 µs, where a thread takes 80 µs to answer.
+        # One row by its key is read in the event loop: it takes 15 µs with a million tasks, and a thread takes 80 µs.
         row = self._database.read_now(reads.find, task_id, owner)
         if row is None:
             return None
@@ -186,7 +189,7 @@ class SQLiteStore:
 
 
 class SQLiteWebhooks:
-    """The webhooks of the tasks in a store's file: a `WebhookStore`."""
+    """The `WebhookStore` of the tasks in a store's file."""
 
     def __init__(self, store: SQLiteStore, clock: AgeClock) -> None:
         self._store = store
@@ -209,7 +212,7 @@ class SQLiteWebhooks:
         return await self._database.read(webhooks.failed, owner, limit)
 
     async def claim(self, limit: int, lease: float) -> Sequence[Claim]:
-        # A look first: most of the time there is nothing to claim, and a transaction is not free.
+        # A read first: usually there is nothing to claim, and a write transaction is expensive.
         if not self._database.read_now(webhooks.is_due, self._clock.monotonic()):
             return []
         return await self._database.submit(webhooks.claim, limit, lease)
@@ -228,9 +231,9 @@ class SQLiteWebhooks:
 
 
 class _Connections:
-    """The lock, the connections and the threads that read; what is opened last is closed first, so the lock goes last.
+    """The lock, the connections and the reader threads, closed in reverse order, so that the lock is released last.
 
-    Should opening fail halfway, the stack closes what is open by then.
+    If opening fails halfway, the stack closes what has been opened.
     """
 
     def __init__(self, path: Path, synchronous: str, tuning: SQLiteTuning) -> None:
@@ -252,7 +255,7 @@ class _Connections:
 
 
 class _OpenDatabase:
-    """A store's database while it is open: one thread writes, a few read, and short reads are made on the spot."""
+    """A store's open database: one thread writes, a few threads read, and short reads run in the event loop."""
 
     def __init__(self, connections: _Connections, tables: Tables, tuning: SQLiteTuning) -> None:
         self.connections = connections
@@ -273,7 +276,7 @@ class _OpenDatabase:
 
     async def read(self, read: Callable[[sqlite3.Connection, *Arguments], T], *args: *Arguments) -> T:
         def run() -> T:
-            connection = self.connections.idle.get()  # does not wait: there are as many as threads
+            connection = self.connections.idle.get()  # never blocks: there are as many connections as threads
             try:
                 return read(connection, *args)
             except sqlite3.Error as error:
@@ -285,6 +288,6 @@ class _OpenDatabase:
         return await self._loop.run_in_executor(self.connections.threads, run)
 
     def _raise_if_gone(self) -> None:
-        """What is in a file that nobody can find any more would be gone after a restart: it is not shown, either."""
+        """Reject reads from a file that is gone, because its tasks would not be there after a restart."""
         if self.condition.is_gone:
             raise StoreUnavailableError

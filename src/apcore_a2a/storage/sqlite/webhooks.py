@@ -1,7 +1,7 @@
-"""Webhooks in the database: what is written, by the writer thread in a transaction, and what is read.
+"""Writes (by the writer thread, in a transaction) and reads of webhooks in the database.
 
-Rule: a webhook is a cursor on the events of its task. An owner sees those of their own tasks; only delivery, which acts
-for all of them, asks without one.
+Invariant: a webhook is a cursor on the events of its task. An owner can access only the webhooks of its own tasks. Only
+delivery, which acts for all owners, accesses them without an owner.
 """
 
 import sqlite3
@@ -20,11 +20,11 @@ _WAITING: Final = "failed = 0 AND delivered < latest"
 _TASK: Final = "(SELECT number FROM task WHERE id = ? AND owner = ?)"
 
 
-# ---- what is written -------------------------------------------------------------------------------------------------
+# ---- writes ----------------------------------------------------------------------------------------------------------
 
 
 def release_all(tables: Tables) -> None:
-    """The process that claimed them is gone: the file is ours. Their times were on that process's clock."""
+    """Make all waiting webhooks due. Claims of the earlier process are void, and their times were on its clock."""
     tables.database.execute(f"UPDATE webhook SET due = 0 WHERE {_WAITING}")
 
 
@@ -91,7 +91,7 @@ def settle(tables: Tables, claim: Claim, report: DeliveryReport) -> bool:
     return updated.rowcount == 1
 
 
-# ---- what is read ----------------------------------------------------------------------------------------------------
+# ---- reads -----------------------------------------------------------------------------------------------------------
 
 
 def of_task(database: sqlite3.Connection, task_id: str, owner: str) -> list[Webhook] | None:
@@ -128,7 +128,7 @@ def backlog(database: sqlite3.Connection, now: float) -> Backlog:
     return Backlog(webhooks=waiting, events=events, failed=given_up, oldest=oldest)
 
 
-def _to_webhook(columns: Sequence[Any]) -> Webhook:  # Any: what SQLite answers
+def _to_webhook(columns: Sequence[Any]) -> Webhook:  # Any: values of SQLite
     config, a2a_version, delivered, latest, attempts, failed, reason = columns
     return Webhook(
         config=decode_push_config(config),

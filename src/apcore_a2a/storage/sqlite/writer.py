@@ -1,4 +1,4 @@
-"""The one thread that writes, in groups, and what it writes to which table."""
+"""The writer thread with its group commit, and the writes to each table."""
 
 import asyncio
 import logging
@@ -23,21 +23,22 @@ from apcore_a2a.storage.sqlite.schema import event_key, roll_back
 logger = logging.getLogger(__name__)
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
-# What is written to the database, one method for each kind of change. Called in the writer thread, in a transaction.
+# The writes to the database, one method for each kind. Called in the writer thread, in a transaction.
 #
-# Rule: a method refuses (StaleWriteError, OverloadedError) before it changes anything; it costs the size of its events.
+# Invariant: a method rejects a change (StaleWriteError, OverloadedError) before it writes anything. A write costs the
+# size of its events.
 
-MAX_DOCUMENT: Final = 64 * 1024  # a larger document is not written again: readers rebuild it from the events
-PROBE_SIZE: Final = 1024 * 1024  # more than most writes: room for a few bytes is no room
+MAX_DOCUMENT: Final = 64 * 1024  # a larger document is not written again, but rebuilt from the events by readers
+PROBE_SIZE: Final = 1024 * 1024  # larger than most writes, because space for a few bytes is not enough
 
-# Whether a webhook of the task still waits for an event: then the task stays, though it has ended.
+# Whether a webhook of the task waits for an event. Such a task is not removed, although it has ended.
 _WEBHOOK_WAITS: Final = "EXISTS (SELECT 1 FROM webhook WHERE task = number AND failed = 0 AND delivered < latest)"
 _RUNNING: Final = (CODES[TaskState.SUBMITTED], CODES[TaskState.WORKING])
 _WAITING: Final = (CODES[TaskState.INPUT_REQUIRED], CODES[TaskState.AUTH_REQUIRED])
 
 
 class ChangeSnapshot(Struct, frozen=True, kw_only=True, gc=False):
-    """A `Change` as it was when it was handed over: the live task moves on before the thread gets to it."""
+    """A copy of a `Change`, because the live task changes before the writer thread reads it."""
 
     id: str
     owner: str
@@ -55,7 +56,7 @@ class ChangeSnapshot(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def take_snapshot(change: Change) -> ChangeSnapshot:
-    """What of a change will be written."""
+    """Return a snapshot of the values of a change that will be written."""
     task = change.task
     document = change.document
     body = None
@@ -79,28 +80,28 @@ def take_snapshot(change: Change) -> ChangeSnapshot:
 
 
 class _CachedRow(Struct, gc=False):
-    """What is known to be in the file about a running task, to write only what differs."""
+    """The known columns of a running task in the file, so that only differences are written."""
 
     number: int
     state: int
     status_time: str
     has_webhooks: bool
-    memo: bytes | None = None  # None: not known
+    memo: bytes | None = None  # None if not known
     run: bytes | None = None
 
 
 class AgeClock:
-    """Tells how old a task is, and is not fooled when somebody sets the clock.
+    """A clock for the age of tasks that tolerates changes of the wall clock.
 
-    The end of a task is stored in wall-clock time, because the file outlives the process. While the process runs, time
-    passes for its tasks no faster than on the monotonic clock: were the clock set to next year, the tasks of a week
-    would be gone at once. When it is set back, they are kept longer.
+    The end of a task is stored in wall-clock time, because the file outlives the process. While the process runs, tasks
+    age no faster than on the monotonic clock. Otherwise, setting the wall clock to next year would remove the tasks of
+    a week at once. If the wall clock is set back, tasks are stored longer.
     """
 
     def __init__(self, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self.wall = wall
         self.monotonic = monotonic
-        self._offset: float | None = None  # of the monotonic clock to what the wall clock said at first
+        self._offset: float | None = None  # of the first wall-clock time to the monotonic time
 
     def now(self) -> float:
         wall = self.wall()
@@ -111,25 +112,25 @@ class AgeClock:
 
 
 class Tables:
-    """The tables, for the one thread that writes to them."""
+    """The tables, for use by the writer thread only."""
 
     def __init__(self, database: sqlite3.Connection, *, ttl: float, max_tasks: int, clock: AgeClock) -> None:
         self.database = database
         self._ttl = ttl
         self._max_tasks = max_tasks
         self.clock = clock
-        self._cache: dict[tuple[str, str], _CachedRow] = {}  # by id and owner: another owner finds nothing
-        self._count: int | None = None  # of all tasks; None: not counted yet
-        self._tally_changes: dict[tuple[str, int], int] = {}  # by owner and state: what the tally does not say yet
+        self._cache: dict[tuple[str, str], _CachedRow] = {}  # by id and owner, so that another owner finds nothing
+        self._count: int | None = None  # number of all tasks, None until counted
+        self._tally_changes: dict[tuple[str, int], int] = {}  # by owner and state: not yet written to the tally
 
     def discard_cache(self) -> None:
-        """The transaction came to nothing: what was learnt in it may be wrong."""
+        """Discard all cached values after a rollback, because the transaction may have changed them."""
         self._cache.clear()
         self._count = None
         self._tally_changes.clear()
 
     def write_tally(self) -> None:
-        """Before the commit: bring the tally up to date, once for all writes of the transaction."""
+        """Write the changes of the tally, once for all writes of the transaction. Called before the commit."""
         rows: list[tuple[str, int, int]] = []
         for (owner, state), difference in self._tally_changes.items():
             if difference:  # many tasks enter WORKING and leave it in one transaction
@@ -145,9 +146,9 @@ class Tables:
         self._tally_changes[owner, state] = self._tally_changes.get((owner, state), 0) + difference
 
     def write_probe(self) -> None:
-        """Write what a busy moment would, to see whether there is room for it; in transactions of its own."""
-        # No task has the number 0, so nobody reads this row. Deleted after its commit: what is gone again before it
-        # would not reach the disk.
+        """Write and delete a row of PROBE_SIZE bytes, each in its own transaction, to test for space on the disk."""
+        # No task has the number 0, so the row is never read. It is deleted in a second transaction, because a row that
+        # is deleted before the commit would not be written to the disk.
         self.database.execute("REPLACE INTO document VALUES (0, 0, zeroblob(?))", (PROBE_SIZE,))
         self.database.execute("DELETE FROM document WHERE task = 0")
 
@@ -203,7 +204,7 @@ class Tables:
         )
 
     def mark_webhooks(self, task_id: str, owner: str) -> None:
-        """The task has got one, if it had none before: from now on its events are for it, too."""
+        """Record in the cache that the task has webhooks, so that later events advance them."""
         cached = self._cache.get((task_id, owner))
         if cached is not None:
             cached.has_webhooks = True
@@ -213,11 +214,11 @@ class Tables:
         code = CODES[change.state]
         values: tuple[object, ...] = (change.version, change.epoch)
         assignments = "version = ?, epoch = ?"
-        # Most events are chunks, which change neither; then the indexes on them need no work.
+        # Most events are chunks, which change neither column. Then the indexes on them need no update.
         if code != cached.state or change.status_time != cached.status_time:
             assignments += ", state = ?, status_time = ?, ended = ?"
             values += (code, change.status_time, self._time_of_end(change))
-        # The compare-and-set: it is refused if another has written since, or has claimed the task, or it has ended.
+        # Compare-and-set: rejected if another writer has appended or claimed the task, or if the task has ended.
         updated = self.database.execute(
             f"UPDATE task SET {assignments} WHERE number = ? AND version = ? AND epoch <= ? AND ended IS NULL",
             (*values, cached.number, change.expected, change.epoch),
@@ -232,7 +233,7 @@ class Tables:
         self._write_contents(change, cached)
 
     def _write_contents(self, change: ChangeSnapshot, cached: _CachedRow) -> None:
-        """Write what is not in the task's row, which has been written: events, document, memo and run."""
+        """Write the data outside of the task's row: events, document, memo and run."""
         number = cached.number
         keys = range(event_key(number, change.expected + 1), event_key(number, change.version + 1))
         self.database.executemany(
@@ -245,12 +246,12 @@ class Tables:
         if change.memo != cached.memo or change.run != cached.run:
             self._write_private(change, cached)
         if change.state in AT_REST:
-            self._cache.pop((change.id, change.owner), None)  # nothing follows soon, if anything does
+            self._cache.pop((change.id, change.owner), None)  # further events are unlikely to follow soon
         else:
             self._cache[change.id, change.owner] = cached
 
     def _advance_webhooks(self, number: int, version: int) -> None:
-        """There are events to be delivered: this is all that is written for that, in the transaction of the events."""
+        """Make the new events due for delivery. This is the only write for it, in the transaction of the events."""
         self.database.execute(
             "UPDATE webhook SET latest = ?, since = iif(delivered < latest, since, ?) WHERE task = ?",
             (version, self.clock.wall(), number),
@@ -260,7 +261,7 @@ class Tables:
         if not change.memo and not change.run:
             self.database.execute("DELETE FROM private WHERE task = ?", (cached.number,))
         else:
-            # Column by column: a memo may be large, and is not written again because the run changes.
+            # Column by column, so that a change of the run does not write a large memo again.
             if change.memo != cached.memo:
                 self._write_private_column("memo", cached.number, change.memo)
             if change.run != cached.run:
@@ -291,7 +292,7 @@ class Tables:
             return self.clock.wall()
         return None
 
-    # ---- what leaves -------------------------------------------------------------------------------------------------
+    # ---- expiry and removal ------------------------------------------------------------------------------------------
 
     def _task_count(self) -> int:
         if self._count is None:
@@ -299,22 +300,23 @@ class Tables:
         return self._count
 
     def _make_room(self, task_id: str) -> None:
-        """Let ended tasks go until there is room for one more."""
+        """Remove ended tasks until there is room for one more."""
         excess = self._task_count() - self._max_tasks + 1
         if excess <= 0:
             return
-        # A write that will be refused must not cost another task its place.
+        # A write that will be rejected must not evict another task.
         if self.database.execute("SELECT 1 FROM task WHERE id = ?", (task_id,)).fetchone() is not None:
             raise StaleWriteError
-        # Two at most: a store that was opened with a lower limit comes down to it task by task, not in one long change.
+        # At most two: a store that is opened with a lower limit shrinks with each new task, not in one long
+        # transaction.
         removable = f"SELECT number, owner, state FROM task WHERE ended IS NOT NULL AND NOT {_WEBHOOK_WAITS}"
         if not self._remove_ended(f"{removable} ORDER BY ended, number LIMIT ?", min(excess, 2)):
             raise OverloadedError("The agent is at its limit of unfinished tasks; try again later", retry_after=5)
 
     def sweep(self, limit: int) -> bool:
-        """Remove tasks that ended longer than the TTL ago, the oldest first; answer whether more may be left."""
+        """Remove at most `limit` expired tasks in the order of their ends. Return whether more may be left."""
         now = self.clock.now()
-        # A webhook keeps its task as long again: were webhooks switched off, nobody would ever deliver.
+        # A waiting webhook extends the TTL of its task only once, because webhooks may have been disabled meanwhile.
         removed = self._remove_ended(
             "SELECT number, owner, state FROM task"
             f" WHERE ended <= ? AND (ended <= ? OR NOT {_WEBHOOK_WAITS}) ORDER BY ended, number LIMIT ?",
@@ -341,16 +343,16 @@ class Tables:
         return True
 
     def _remove(self, number: int, owner: str, state: int) -> None:
-        # A trigger removes its events, document and the rest (`schema`).
+        # A trigger removes its events, its document and its other data (`schema`).
         self.database.execute("DELETE FROM task WHERE number = ?", (number,))
         self._change_tally(owner, state, -1)
         if self._count is not None:
             self._count -= 1
 
     def claim_orphans(self) -> list[tuple[str, str]]:
-        """Id and owner of each task that was running, which whoever ran it can now no longer write to."""
-        # A task at rest is one only if there is something to run: an agent that waits for a login, or a message that
-        # waits for its turn. Then `run` says what.
+        """Raise the epoch of each orphan, so that an earlier process cannot write to it, and return ids and owners."""
+        # A task at rest is an orphan only if it has a run: an agent that waits for a login, or a message in the task's
+        # queue. Then the column `run` is not empty.
         orphans = self.database.execute(
             "SELECT number, id, owner FROM task LEFT JOIN private ON private.task = number"
             " WHERE ended IS NULL AND state IN (?, ?, ?, ?) AND (state IN (?, ?) OR run <> x'') ORDER BY number",
@@ -364,17 +366,17 @@ class Tables:
 
 
 # ---- writer ---------------------------------------------------------------------------------------------------------
-# The writer thread: the only one that writes to the database, many writes in each transaction (group commit).
+# The writer thread is the only one that writes to the database, with many writes in each transaction (group commit).
 #
-# Rule: a write is answered after its commit, and when the file is still where its path leads. What is wrong with one
-# write fails no other, and no error ends the thread.
+# Invariant: a write is acknowledged after its commit, if the path still leads to the file. An error in one write fails
+# no other write, and no error ends the thread.
 #
-# Two threads meet here. The event loop's thread puts writes in the queue (`submit`); the writer thread takes them out
-# in batches, and hands the results of each batch back with one call into the loop. Nothing else is shared: only the
-# writer thread touches `Tables` and its connection, only the loop's thread touches futures.
+# Two threads cooperate here. The event loop's thread puts writes in the queue (`submit`). The writer thread takes them
+# out in batches, and returns the results of each batch with one call into the loop. Nothing else is shared: only the
+# writer thread uses `Tables` and its connection, and only the loop's thread uses futures.
 
-MAX_BATCH: Final = 512  # writes in one transaction: bounds how long the first waits for the last
-SWEEP_IDLE: Final = 16  # expired tasks removed at a time then; beside writes, two for each
+MAX_BATCH: Final = 512  # writes in one transaction: bounds the time for which the first write waits for the last
+SWEEP_IDLE: Final = 16  # expired tasks removed at a time while nothing is written; otherwise two with each write
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -382,12 +384,12 @@ Arguments = TypeVarTuple("Arguments")
 
 class _PendingWrite(Struct, gc=False):
     apply: Callable[..., object]
-    arguments: tuple[Any, ...]  # Any: those of `apply`, whatever it is; `submit` has them checked
-    future: "asyncio.Future[Any]"  # Any: of what `apply` returns
+    arguments: tuple[Any, ...]  # Any: the arguments of `apply`, type-checked by `submit`
+    future: "asyncio.Future[Any]"  # Any: the result of `apply`
 
 
 class SQLiteWriter:
-    """Calls methods of `Tables` in a thread of its own."""
+    """The writer thread, which calls methods of `Tables`."""
 
     def __init__(self, tables: Tables, file: DatabaseFile, condition: FileCondition, tuning: SQLiteTuning) -> None:
         self._tables = tables
@@ -396,17 +398,17 @@ class SQLiteWriter:
         self._tuning = tuning
         self._database = tables.database
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[_PendingWrite | None] = queue.SimpleQueue()  # None is the last thing in it
+        self._queue: queue.SimpleQueue[_PendingWrite | None] = queue.SimpleQueue()  # None is the last item
         self._closed = False
-        self._swept = 0  # expired tasks looked for in this interval, without a write
+        self._swept = 0  # number of expired tasks searched for in this interval, without a write
         self._next_interval = 0.0
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        # A daemon: a process that never calls close() must still end. What was answered is in the file by then.
+        # A daemon thread, so that a process which never calls close() can exit. Acknowledged writes are in the file.
         self._thread = threading.Thread(target=self._run, name="apcore-a2a-sqlite-writer", daemon=True)
         self._thread.start()
 
     def submit(self, apply: Callable[[*Arguments], T], *arguments: *Arguments) -> "asyncio.Future[T]":
-        """Have `apply` called in the next transaction; the future is done after its commit."""
+        """Call `apply` in the next transaction. Return a future that is done after its commit."""
         if self._closed:
             raise StoreUnavailableError("The task store is closed")
         if self._queue.qsize() >= self._tuning.max_waiting:
@@ -416,15 +418,15 @@ class SQLiteWriter:
         return future
 
     def check(self) -> "asyncio.Future[None]":
-        """A future that fails if a write would fail now."""
+        """Return a future that fails if a write would fail now."""
         return self.submit(self._check)
 
     async def close(self) -> None:
-        """Return when all that was submitted is written."""
+        """Wait until all submitted writes are done."""
         self._closed = True
         self._queue.put(None)
         await asyncio.shield(self._stopped)
-        self._thread.join()  # at once: that future was its last word
+        self._thread.join()  # returns at once: completing the future was the thread's last action
 
     # ---- in the thread -----------------------------------------------------------------------------------------------
 
@@ -440,7 +442,7 @@ class SQLiteWriter:
         self._call_in_loop(self._stopped.set_result, None)
 
     def _next_batch(self, timeout: float) -> tuple[list[_PendingWrite], bool]:
-        """All that waits, or what comes first within `timeout` seconds, if anything; and whether it is the last."""
+        """Return the waiting writes, or the first within `timeout` seconds, and whether it is the last batch."""
         batch: list[_PendingWrite] = []
         with suppress(queue.Empty):
             write = self._queue.get(timeout=timeout)
@@ -453,7 +455,7 @@ class SQLiteWriter:
         return batch, False
 
     def _wait_time(self, more_expired: bool) -> float:
-        """How long to wait for writes before there is something else to do."""
+        """Return the seconds to wait for writes before other work is due."""
         if more_expired and self._may_continue_sweep():
             return 0.0
         if self._condition.needs_probe:
@@ -469,16 +471,16 @@ class SQLiteWriter:
         self._swept += SWEEP_IDLE
         if self._swept <= limit:
             return True
-        if self._swept <= limit + SWEEP_IDLE:  # once in the interval
+        if self._swept <= limit + SWEEP_IDLE:  # logged once per interval
             logger.warning("many tasks have expired at once: is the clock right?", extra={"removed": limit})
         return False
 
     def _check(self) -> None:
-        self._file.check_side_files_next()  # that is, after this transaction
+        self._file.check_side_files_next()  # after this transaction
         self._condition.check()
 
     def _probe_if_due(self) -> None:
-        """See whether a disk that could not be written to can be now; due only while there is such trouble."""
+        """Probe whether a failing disk can be written again. A probe is due only during such trouble."""
         if not self._condition.start_probe():
             return
         try:
@@ -489,10 +491,10 @@ class SQLiteWriter:
             self._condition.probe_succeeded()
 
     def _commit(self, writes: Sequence[_PendingWrite]) -> tuple[list[object], bool]:
-        """The result or the error of each write, and whether there is more to sweep."""
+        """Return the result or the error of each write, and whether more expired tasks may be left."""
         if not self._condition.is_gone:
             results, more = self._transact(writes)
-            # After the commit: what is answered now was in a file that the next process will find.
+            # Checked after the commit, so that acknowledged writes are in a file that the next process will find.
             missing = self._file.find_missing()
             if not missing:
                 return results, more
@@ -502,12 +504,12 @@ class SQLiteWriter:
     def _transact(self, writes: Sequence[_PendingWrite]) -> tuple[list[object], bool]:
         try:
             self._database.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:  # nobody can write, so trying each on its own would only take longer
+        except sqlite3.Error as error:  # no write can succeed, so retrying each alone would only take longer
             return [self._condition.write_failed(error) for _ in writes], False
         self._condition.transaction_began()
         try:
             results = [_attempt(write) for write in writes]
-            # Two for each write: tasks cannot come faster than they go.
+            # Two for each write, so that expired tasks are removed faster than new ones are created.
             more = self._tables.sweep(2 * len(writes) or SWEEP_IDLE)
             self._tables.write_tally()
             self._database.execute("COMMIT")
@@ -517,7 +519,7 @@ class SQLiteWriter:
                 self._condition.write_failed(error)
             elif not writes:
                 logger.warning("expired tasks not removed", exc_info=error)
-            # Which of them it was that failed is not known: one by one, only that one fails.
+            # The failing write is not known. Retried one by one, only that one fails.
             return [self._commit_alone(write) for write in writes], False
         return results, more
 
@@ -530,33 +532,33 @@ class SQLiteWriter:
         except sqlite3.Error as error:
             self._roll_back()
             return self._condition.write_failed(error)
-        except Exception as error:  # whoever submitted this write gets the error
+        except Exception as error:  # broad, because the error is passed to the caller of `submit`
             self._roll_back()
             return error
         return result
 
     def _roll_back(self) -> None:
         self._tables.discard_cache()
-        with suppress(sqlite3.Error):  # a database that cannot even do that will say so at the next BEGIN
+        with suppress(sqlite3.Error):  # if the rollback fails, the next BEGIN fails, too, and reports the error
             roll_back(self._database)
 
     def _call_in_loop(self, callback: Callable[..., None], *arguments: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is waiting
+        with suppress(RuntimeError):  # the loop is closed, so no caller is waiting
             self._loop.call_soon_threadsafe(callback, *arguments)
 
 
 def _attempt(write: _PendingWrite) -> object:
-    """The result of a write, or the error with which it is refused."""
+    """Return the result of a write, or the error with which it is rejected."""
     try:
         return write.apply(*write.arguments)
-    except A2AError as error:  # a refusal, made before anything was changed
+    except A2AError as error:  # a rejection, before anything was written
         return error
 
 
 def _resolve(writes: Sequence[_PendingWrite], results: Sequence[object]) -> None:
-    """Answer a batch; called in the event loop."""
+    """Complete the futures of a batch. Called in the event loop."""
     for write, result in zip(writes, results, strict=True):
-        if write.future.done():  # cancelled meanwhile
+        if write.future.done():  # cancelled by its caller
             continue
         if isinstance(result, Exception):
             write.future.set_exception(result)

@@ -9,8 +9,8 @@ import pytest
 
 from tests.storage.server_process import serving
 
-FULL = "task store in trouble: the disk of the task store is full"
-DAMAGED = "task store in trouble: the file of the task store is damaged"
+FULL = "task store unhealthy: the disk of the task store is full"
+DAMAGED = "task store unhealthy: the file of the task store is damaged"
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def test_health_tells_of_a_nearly_full_disk_though_small_writes_succeed(sm
         assert await server.status_of_send("small") == 200
         assert await server.health() == 503
         enlarge(small_disk)
-        await server.process.says("task store in trouble")
+        await server.process.says("task store unhealthy")
         while await server.health() == 503:  # the next probe finds that there is room
             pass
         assert await server.status_of_send("x" * 2_000_000) == 200

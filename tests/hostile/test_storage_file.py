@@ -14,7 +14,7 @@ from tests.processes import PATIENCE, running
 from tests.storage.server_process import serving, start
 
 AT_ONCE = SendConfiguration(return_immediately=True)
-GONE = "task store in trouble: the file of the task store was removed, moved or replaced"
+GONE = "task store unhealthy: the file of the task store was removed, moved or replaced"
 
 
 def remove_all(path: Path) -> None:

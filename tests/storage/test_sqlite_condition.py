@@ -42,7 +42,7 @@ async def test_a_full_disk_is_reported_until_there_is_room_even_if_small_writes_
         assert trouble_of(sqlite) == Trouble.FULL.value
         with pytest.raises(StoreUnavailableError):
             await sqlite.check()
-    assert [record.message for record in caplog.records] == [f"task store in trouble: {Trouble.FULL.value}"]
+    assert [record.message for record in caplog.records] == [f"task store unhealthy: {Trouble.FULL.value}"]
     make_room(writer)
     await sqlite.check()
     assert trouble_of(sqlite) == ""
@@ -135,7 +135,7 @@ async def test_damage_is_told_of_for_good_and_writes_elsewhere_go_on(
     assert trouble_of(sqlite) == Trouble.DAMAGED.value
     await sqlite.check()
     assert trouble_of(sqlite) == Trouble.DAMAGED.value
-    assert [record.message for record in caplog.records] == [f"task store in trouble: {Trouble.DAMAGED.value}"]
+    assert [record.message for record in caplog.records] == [f"task store unhealthy: {Trouble.DAMAGED.value}"]
 
 
 async def test_a_closed_store_says_that_it_is_not_open(tmp_path: Path) -> None:

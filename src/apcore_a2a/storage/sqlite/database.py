@@ -321,7 +321,7 @@ class FileCondition:
         self._recover()
 
     def _recover(self) -> None:
-        logger.info("task store works again")
+        logger.info("task store recovered")
         self._writing = None
 
     # ---- the log -----------------------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ class FileCondition:
         code = getattr(error, "sqlite_errorcode", 0)  # errors raised by the Python module itself have none
         trouble = TROUBLE_BY_CODE.get(code & 0xFF)  # the low byte is the primary code
         if trouble is None:
-            logger.error("task store refused a statement", exc_info=error)
+            logger.error("SQLite rejected a statement of the task store", exc_info=error)
         else:
             self._log(trouble, str(error))
         return trouble
@@ -342,7 +342,7 @@ class FileCondition:
                 return
             self._logged[trouble] = now
         # The trouble is part of the message: there are five kinds, and many logging setups do not show `extra`.
-        logger.error("task store in trouble: %s", trouble.value, extra={"detail": detail})
+        logger.error("task store unhealthy: %s", trouble.value, extra={"detail": detail})
 
 
 def _unavailable(error: sqlite3.Error) -> StoreUnavailableError:

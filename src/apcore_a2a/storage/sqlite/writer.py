@@ -472,7 +472,7 @@ class SQLiteWriter:
         if self._swept <= limit:
             return True
         if self._swept <= limit + SWEEP_IDLE:  # logged once per interval
-            logger.warning("many tasks have expired at once: is the clock right?", extra={"removed": limit})
+            logger.warning("many tasks have expired at once: check the system clock", extra={"removed": limit})
         return False
 
     def _check(self) -> None:

@@ -17,7 +17,6 @@ from collections.abc import AsyncGenerator
 from apcore_a2a.agent import Admission, AgentEvent, Call
 from apcore_a2a.app.serve import build_app
 from apcore_a2a.errors import StoreUnavailableError
-from apcore_a2a.protocol import v1
 from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.engine.driving import User, Watcher
 from tests.fakes import ASKS, COMPLETED, chunk
@@ -62,7 +61,7 @@ async def tell(watcher: Watcher) -> None:
     told = 0
     while await watcher.read():
         news, told = watcher.entries[told:], len(watcher.entries)
-        lines = [f"{watcher.task.id} {item.seq} {digest(item.encode(v1))}\n" for item in news]
+        lines = [f"{watcher.task.id} {item.seq} {digest(item.body)}\n" for item in news]
         os.write(1, "".join(lines).encode())
     watcher.stream.close()
 

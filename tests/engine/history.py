@@ -20,6 +20,7 @@ from apcore_a2a.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from apcore_a2a.http.asgi import encode_entry
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.lifecycle import AT_REST, TERMINAL
 from apcore_a2a.protocol.model import Task, TaskState, encode
@@ -202,7 +203,7 @@ class Trial:
                 assert encode(item.event) == encode(fold(events[: item.seq])), "a snapshot is what was stored"
             else:
                 assert item.seq == position + 1, "no gap, nothing twice"
-                assert item.encode(v1) == v1.encode_event(v1.decode_record(events[item.seq - 1])[0])
+                assert encode_entry(item, v1) == v1.encode_event(v1.decode_record(events[item.seq - 1])[0])
             position = item.seq
         assert [state in TERMINAL for state in watcher.states[:-1]].count(True) == 0, "nothing follows an end"
 

@@ -2,14 +2,16 @@
 
 import asyncio
 import gc
+import threading
 
 import pytest
 
 from apcore_a2a.engine.context import EngineOptions, LogWindow, Timing
 from apcore_a2a.engine.event_log import EventLog, Lagged, LogEntry
 from apcore_a2a.engine.streams import Stream
+from apcore_a2a.http.asgi import encode_entry
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.model import Event, StatusUpdate, TaskState, TaskStatus
+from apcore_a2a.protocol.model import StatusUpdate, TaskState, TaskStatus
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.engine.driving import settle, soon
 
@@ -101,7 +103,7 @@ async def test_the_window_is_bounded_in_bytes_too_those_of_every_dialect() -> No
     log = EventLog(options=EngineOptions(log_window=LogWindow(bytes=100 * len(BODY))))
     append(log, 100)
     for item in log.after(90):
-        item.encode(v03)
+        encode_entry(item, v03)
     append(log)
     assert [item.seq for item in log.after(50)] == list(range(51, 102))
     append(log, 40)  # the ten that are in two dialects count twice now
@@ -240,19 +242,29 @@ async def test_who_came_and_went_leaves_nothing_behind_in_a_silent_log(how: str)
     assert waiters() < before + 5  # asyncio may still have one of its own
 
 
-async def test_an_entry_is_encoded_once_for_each_dialect() -> None:
-    class Counting:
-        VERSION = "counted"
-        SENDS_EVENTS_AS_STORED = False
+def test_an_entry_is_encoded_once_by_each_encoder() -> None:
+    calls: list[bytes] = []
 
-        def __init__(self) -> None:
-            self.calls = 0
+    def encode(body: bytes) -> bytes:
+        calls.append(body)
+        return b"{}"
 
-        def encode_event(self, event: Event) -> bytes:
-            self.calls += 1
-            return b"{}"
+    item = entry(1)
+    assert {item.encoded(encode) for _ in range(50)} == {b"{}"}
+    assert calls == [BODY]
+    assert item.encoded(bytes.upper) == BODY.upper()
+    assert item.size == len(BODY) * 2 + len(b"{}")
 
-    dialect, item = Counting(), entry(1)
-    assert {item.encode(dialect) for _ in range(50)} == {b"{}"}  # type: ignore[arg-type]  # enough of a dialect
-    assert dialect.calls == 1
-    assert item.encode(v1) is BODY
+
+async def test_concurrent_readers_of_a_large_entry_share_the_encoding_that_a_thread_makes() -> None:
+    threads: list[int] = []
+
+    def encode(body: bytes) -> bytes:
+        threads.append(threading.get_ident())
+        return b"{}"
+
+    item = entry(1)
+    made = await soon(asyncio.gather(*(item.encoded_on_thread(encode) for _ in range(50))))
+    assert set(made) == {b"{}"}
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()

@@ -4,6 +4,7 @@ import pytest
 
 from apcore_a2a.engine.event_log import READ_AT_ONCE
 from apcore_a2a.errors import UnsupportedOperationError
+from apcore_a2a.http.asgi import encode_entry
 from apcore_a2a.protocol.model import StatusUpdate, Task, TaskState
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from tests.engine.driving import (
@@ -31,7 +32,7 @@ async def test_a_task_that_has_ended_is_told_in_one_event_by_the_rules_of_0_3(du
         missed = await (await alice.subscribe(task, last=1)).rest()
         kinds = [type(item.event) for item in missed.entries]
         assert (missed.seqs, kinds) == (([2, 3], [StatusUpdate] * 2) if durable else ([3], [Task]))
-        assert missed.entries[-1].encode(v03)
+        assert encode_entry(missed.entries[-1], v03)
         known = await (await alice.subscribe(task, last=3)).rest()
         assert known.seqs == [3]
 
@@ -54,8 +55,8 @@ async def test_a_snapshot_of_a_waiting_task_does_not_change_when_the_task_goes_o
         gate.open()
         await alice.send("on", task_id=task.id)
         await watcher.rest()
-    assert b'"state":"input-required"' in watcher.entries[0].encode(v03)
-    assert b"more" not in watcher.entries[0].encode(v03)
+    assert b'"state":"input-required"' in encode_entry(watcher.entries[0], v03)
+    assert b"more" not in encode_entry(watcher.entries[0], v03)
     assert watcher.states == [S.INPUT_REQUIRED, S.WORKING, S.WORKING, S.COMPLETED]
 
 

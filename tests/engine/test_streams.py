@@ -7,6 +7,7 @@ import pytest
 
 from apcore_a2a.agent import AgentEvent
 from apcore_a2a.engine.context import LogWindow, Timing
+from apcore_a2a.http.asgi import encode_entry
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.model import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
 from apcore_a2a.protocol.v03 import jsonrpc as v03
@@ -32,7 +33,7 @@ EVENTS = 50
 
 def bodies(watcher: Watcher, start: int = 0) -> list[tuple[int, bytes, bytes]]:
     """What a reader was told, in both dialects."""
-    return [(item.seq, item.encode(v1), item.encode(v03)) for item in watcher.entries[start:]]
+    return [(item.seq, encode_entry(item, v1), encode_entry(item, v03)) for item in watcher.entries[start:]]
 
 
 class Walk:
@@ -272,4 +273,4 @@ async def test_events_are_encoded_once_for_each_dialect_however_many_read(monkey
             await reader.rest()
             assert len(bodies(reader, 1)) == EVENTS + 1
     assert calls == {"0.3": EVENTS + 1}
-    assert len({id(entry.encode(v1)) for reader in readers for entry in reader.entries[1:]}) == EVENTS + 1
+    assert len({id(encode_entry(entry, v1)) for reader in readers for entry in reader.entries[1:]}) == EVENTS + 1

@@ -8,7 +8,7 @@ import pytest
 
 from apcore_a2a.engine.event_log import READ_AT_ONCE, LogEntry
 from apcore_a2a.engine.streams import Stream
-from apcore_a2a.http.asgi import LARGE, PIECE, send_stream
+from apcore_a2a.http.asgi import LARGE, PIECE, encode_large_entry, send_stream
 from apcore_a2a.protocol import v1
 from apcore_a2a.protocol.dialect import Dialect
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, TaskState
@@ -56,7 +56,7 @@ async def test_an_event_of_any_size_arrives_as_it_was_and_never_as_one_large_wri
 
 async def test_a_hundred_readers_of_a_large_event_share_its_encoding() -> None:
     large = entry(1, "x" * (2 * LARGE))
-    lines = await asyncio.gather(*(large.encode_line(v03) for _ in range(100)))
+    lines = await asyncio.gather(*(encode_large_entry(large, v03) for _ in range(100)))
     assert len({id(line) for line in lines}) == 1
 
 

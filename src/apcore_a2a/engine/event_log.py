@@ -16,10 +16,8 @@ from msgspec import Struct
 
 from apcore_a2a.engine.context import DEFAULTS, EngineOptions
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.dialect import Dialect
 from apcore_a2a.protocol.lifecycle import fold
 from apcore_a2a.protocol.model import Document, Event, Task, TaskState
-from apcore_a2a.protocol.sse import one_line
 
 READ_AT_ONCE: Final = 500  # events; somebody who reads 20,000 takes turns with everybody else
 
@@ -31,16 +29,19 @@ class Lagged(Exception):
     """The reader's next event has left the window."""
 
 
+Encoder = Callable[[bytes], bytes]
+"""Turns the stored form of an event into another form, such as that of a protocol version."""
+
+
 class LogEntry(Struct, gc=False):
-    """One event of a task as its 1.0 JSON, and as another dialect's once somebody reads it in that."""
+    """One event of a task in its stored form, and in the other forms in which readers have asked for it."""
 
     seq: int
     state: TaskState
     """The task's state after this event."""
     body: bytes
-    others: dict[Dialect, bytes] | None = None
-    lines: dict[Dialect, bytes] | None = None
-    encoding: asyncio.Lock | None = None
+    encodings: dict[Encoder, bytes] | None = None
+    lock: asyncio.Lock | None = None
 
     @property
     def event(self) -> Event:
@@ -48,34 +49,32 @@ class LogEntry(Struct, gc=False):
 
     @property
     def size(self) -> int:
+        """Bytes of the stored form and of the others."""
         size = len(self.body)
-        if self.others is not None:
-            size += sum(map(len, self.others.values()))
+        if self.encodings is not None:
+            for encoding in self.encodings.values():
+                if encoding is not self.body:
+                    size += len(encoding)
         return size
 
-    def encode(self, dialect: Dialect) -> bytes:
-        """The event in a dialect, made once however many read it."""
-        if dialect.SENDS_EVENTS_AS_STORED:  # the log is kept in 1.0
-            return self.body
-        if self.others is None:
-            self.others = {}
-        if dialect not in self.others:
-            self.others[dialect] = dialect.encode_event(self.event)
-        return self.others[dialect]
+    def encoded(self, encoder: Encoder) -> bytes:
+        """Return the event in another form, which is made once for all readers with the same encoder."""
+        if self.encodings is None:
+            self.encodings = {}
+        encoding = self.encodings.get(encoder)
+        if encoding is None:
+            encoding = encoder(self.body)
+            self.encodings[encoder] = encoding
+        return encoding
 
-    async def encode_line(self, dialect: Dialect) -> bytes:
-        """A large event as one line, made on a thread: once, though a hundred ask for it at the same time."""
-        if self.encoding is None:
-            self.encoding = asyncio.Lock()
-        async with self.encoding:
-            if self.lines is None:
-                self.lines = {}
-            if dialect not in self.lines:
-                self.lines[dialect] = await asyncio.to_thread(self._make_line, dialect)
-            return self.lines[dialect]
-
-    def _make_line(self, dialect: Dialect) -> bytes:
-        return one_line(self.encode(dialect))
+    async def encoded_on_thread(self, encoder: Encoder) -> bytes:
+        """Return a large event in another form. It is made on a thread, once, even if many readers ask concurrently."""
+        if self.lock is None:
+            self.lock = asyncio.Lock()
+        async with self.lock:
+            if self.encodings is None or encoder not in self.encodings:
+                await asyncio.to_thread(self.encoded, encoder)
+        return self.encoded(encoder)
 
 
 class Folded(NamedTuple):
@@ -138,7 +137,7 @@ class EventLog:
             self._wake_soon()
 
     def _trim(self) -> None:
-        # Half at a time: each entry is moved, and measured anew with what dialects made of it, once on average.
+        # Half at a time: each entry is moved, and measured again with its other forms, once on average.
         dropped = max(len(self._entries) // 2, 1)
         del self._entries[:dropped]
         self._first += dropped

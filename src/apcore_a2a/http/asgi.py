@@ -5,6 +5,7 @@ import io
 import logging
 import secrets
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from apcore_a2a.agent import Caller
 from apcore_a2a.engine.context import CallContext, live_quota_key
-from apcore_a2a.engine.event_log import READ_AT_ONCE, LogEntry
+from apcore_a2a.engine.event_log import READ_AT_ONCE, Encoder, LogEntry
 from apcore_a2a.engine.run import within
 from apcore_a2a.engine.streams import Events
 from apcore_a2a.errors import (
@@ -32,6 +33,7 @@ from apcore_a2a.protocol import jsonrpc, v1
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.dialect import DIALECTS, REST_DIALECTS, VERSION_HEADER, Dialect, choose
 from apcore_a2a.protocol.jsonrpc import ErrorObject
+from apcore_a2a.protocol.model import Event
 from apcore_a2a.protocol.sse import FRAME_END, KEEP_ALIVE, RECONNECT, frame, frame_head, one_line
 from apcore_a2a.web import NO_STORE, SAFE
 
@@ -397,6 +399,33 @@ async def send_stream(
         stream.close()
 
 
+def encode_entry(entry: LogEntry, dialect: Dialect) -> bytes:
+    """Return an event in a dialect, encoded once for all its readers."""
+    if dialect.SENDS_EVENTS_AS_STORED:
+        return entry.body
+    return entry.encoded(_event_encoder(dialect.encode_event))
+
+
+async def encode_large_entry(entry: LogEntry, dialect: Dialect) -> bytes:
+    """Return an event in a dialect as one line, made on a thread once for all its readers."""
+    if dialect.SENDS_EVENTS_AS_STORED:
+        return await entry.encoded_on_thread(one_line)
+    return await entry.encoded_on_thread(_line_encoder(dialect.encode_event))
+
+
+# Each returns the same function for the same dialect: a log entry keeps what it makes under the function as the key.
+
+
+@cache
+def _event_encoder(encode_event: Callable[[Event], bytes]) -> Encoder:
+    return lambda stored: encode_event(v1.decode_event(stored))
+
+
+@cache
+def _line_encoder(encode_event: Callable[[Event], bytes]) -> Encoder:
+    return lambda stored: one_line(encode_event(v1.decode_event(stored)))
+
+
 class _EventWriter:
     """Writes events to one client: small ones together, large ones in pieces.
 
@@ -424,7 +453,7 @@ class _EventWriter:
                 size = 0
                 await self._write_large(entry)
                 continue
-            made = frame(self._head + entry.encode(self._dialect) + self._tail, entry.seq)
+            made = frame(self._head + encode_entry(entry, self._dialect) + self._tail, entry.seq)
             frames.append(made)
             size += len(made)
             if size > PIECE:
@@ -435,9 +464,9 @@ class _EventWriter:
 
     async def _write_large(self, entry: LogEntry) -> None:
         if len(entry.body) > LARGE:
-            line = await entry.encode_line(self._dialect)
+            line = await encode_large_entry(entry, self._dialect)
         else:
-            line = one_line(entry.encode(self._dialect))
+            line = one_line(encode_entry(entry, self._dialect))
         await self._write(frame_head(entry.seq) + self._head)
         for start in range(0, len(line), PIECE):
             await self._write(line[start : start + PIECE])

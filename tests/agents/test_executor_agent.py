@@ -7,7 +7,8 @@ import pytest
 
 from apcore_a2a.agent import AgentEvent
 from apcore_a2a.agents.as_agent import as_agent
-from apcore_a2a.agents.executors import MAX_AHEAD, EventQueue, ExecutorAgent, RequestContext, TaskUpdater
+from apcore_a2a.agents.executor_agent import ExecutorAgent
+from apcore_a2a.agents.executors import MAX_AHEAD, EventQueue, RequestContext, TaskUpdater
 from apcore_a2a.protocol.model import ArtifactUpdate, StatusUpdate, TaskState
 from tests.conversations import make_call
 from tests.scripted_executor import Scripted, forever

@@ -1,10 +1,10 @@
-"""How a run of an AgentExecutor is cancelled, and what is left of it: nothing."""
+"""The cancellation and the end of a run of an AgentExecutor."""
 
 import asyncio
 
 import pytest
 
-from apcore_a2a.agents import executors
+from apcore_a2a.agents.executor_agent import CancelLimits, ExecutorAgent
 from apcore_a2a.agents.executors import EventQueue, RequestContext, TaskUpdater
 from apcore_a2a.engine.context import EngineOptions
 from apcore_a2a.protocol.model import Task, TaskState
@@ -34,7 +34,7 @@ async def test_execute_is_cancelled_first_and_then_cancel_is_called() -> None:
     assert [context.task_id for context in executor.cancelled] == [task.id]
 
 
-async def test_a_cancelled_task_is_canceled_even_if_the_executor_does_not_say_so() -> None:
+async def test_a_cancelled_task_is_canceled_even_if_the_executor_publishes_nothing() -> None:
     async def silent(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None: ...
 
     async with talk_to(Scripted(forever, silent)) as user:
@@ -42,7 +42,7 @@ async def test_a_cancelled_task_is_canceled_even_if_the_executor_does_not_say_so
     assert (task.status.state, text_of(task)) == (TaskState.CANCELED, "Canceled by client")
 
 
-async def test_a_cancel_that_fails_is_logged_and_the_task_is_canceled_all_the_same(
+async def test_a_cancel_that_fails_is_logged_and_the_task_is_still_canceled(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def fails(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
@@ -55,7 +55,7 @@ async def test_a_cancel_that_fails_is_logged_and_the_task_is_canceled_all_the_sa
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()], ids=repr)
-async def test_a_cancel_that_would_end_the_server_does_not(error: BaseException) -> None:
+async def test_a_cancel_that_raises_a_base_exception_does_not_end_the_server(error: BaseException) -> None:
     async def ends(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         raise error
 
@@ -93,61 +93,59 @@ async def test_cancel_is_called_even_if_execute_swallows_its_cancellation() -> N
     assert (task.status.state, text_of(task)) == (TaskState.CANCELED, "Stopped by the agent")
 
 
-async def test_cancel_may_be_what_ends_an_execute_that_ignores_its_cancellation(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(executors, "UNWIND_TIME", 0.01)
-    told, ended = asyncio.Event(), asyncio.Event()
+async def test_cancel_can_end_an_execute_that_ignores_its_cancellation() -> None:
+    stopped = asyncio.Event()
+    ended = asyncio.Event()
 
     async def stubborn(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         await updater.start_work()
-        while not told.is_set():
+        while not stopped.is_set():
             try:
-                await told.wait()
+                await stopped.wait()
             except asyncio.CancelledError:
                 continue
         ended.set()
 
     async def stop(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
-        told.set()
+        stopped.set()
         await updater.cancel()
 
-    async with talk_to(Scripted(stubborn, stop)) as user:
+    agent = ExecutorAgent(Scripted(stubborn, stop), limits=CancelLimits(unwind=0.01))
+    async with talk_to(agent) as user:
         task = await user.cancel(await user.task("Go", now=True))
         assert task.status.state is TaskState.CANCELED
     assert ended.is_set()
 
 
-async def test_a_cancel_that_never_returns_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(executors, "CANCEL_TIME", 0.01)
+async def test_a_cancel_that_never_returns_is_abandoned(caplog: pytest.LogCaptureFixture) -> None:
 
     async def hangs(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         await asyncio.Event().wait()
 
-    async with talk_to(Scripted(forever, hangs)) as user:
+    agent = ExecutorAgent(Scripted(forever, hangs), limits=CancelLimits(cancel=0.01))
+    async with talk_to(agent) as user:
         task = await user.cancel(await user.task("Go", now=True))
     assert task.status.state is TaskState.CANCELED
     assert "executor failed while its run ended" in caplog.messages
 
 
-async def test_an_executor_may_tidy_up_after_it_said_the_last_word() -> None:
-    gate, tidied = asyncio.Event(), asyncio.Event()
+async def test_an_executor_may_clean_up_after_its_last_event() -> None:
+    gate = asyncio.Event()
+    cleaned_up = asyncio.Event()
 
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         await updater.complete()
         await gate.wait()
-        tidied.set()
+        cleaned_up.set()
 
     async with talk_to(Scripted(work), EngineOptions(shutdown_timeout=5)) as user:
         assert (await user.task("Go")).status.state is TaskState.COMPLETED
-        assert not tidied.is_set()
+        assert not cleaned_up.is_set()
         gate.set()
-    assert tidied.is_set()
+    assert cleaned_up.is_set()
 
 
-async def test_an_executor_that_tidies_up_for_too_long_is_cancelled_at_shutdown() -> None:
+async def test_an_executor_that_cleans_up_for_too_long_is_cancelled_at_shutdown() -> None:
     ended = asyncio.Event()
 
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
@@ -164,7 +162,7 @@ async def test_an_executor_that_tidies_up_for_too_long_is_cancelled_at_shutdown(
     assert task.status.state is TaskState.COMPLETED
 
 
-async def test_an_executor_that_fails_after_its_last_word_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_executor_that_fails_after_its_last_event_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
         await updater.complete()
         raise ValueError("too late")
@@ -174,7 +172,7 @@ async def test_an_executor_that_fails_after_its_last_word_is_logged(caplog: pyte
     assert "executor failed while its run ended" in caplog.messages
 
 
-async def test_a_run_whose_event_is_refused_cancels_its_executor() -> None:
+async def test_a_run_whose_event_is_rejected_cancels_its_executor() -> None:
     ended = asyncio.Event()
 
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:
@@ -191,7 +189,7 @@ async def test_a_run_whose_event_is_refused_cancels_its_executor() -> None:
     assert executor.cancelled == []
 
 
-async def test_nothing_is_left_behind() -> None:
+async def test_runs_leave_no_asyncio_tasks_behind() -> None:
     before = asyncio.all_tasks()
 
     async def work(context: RequestContext, updater: TaskUpdater, queue: EventQueue) -> None:

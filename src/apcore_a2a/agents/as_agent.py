@@ -3,7 +3,8 @@
 from typing import Any
 
 from apcore_a2a.agent import Agent
-from apcore_a2a.agents.executors import AgentExecutor, ExecutorAgent, RequestContextBuilder
+from apcore_a2a.agents.executor_agent import ExecutorAgent
+from apcore_a2a.agents.executors import AgentExecutor, RequestContextBuilder
 from apcore_a2a.agents.functions.agent import FunctionAgent, SkillAgent, make_threads
 from apcore_a2a.agents.functions.skill import collect, is_collection, mark_of
 

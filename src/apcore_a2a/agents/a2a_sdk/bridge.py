@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, AgentEvent, Call, Caller
 from apcore_a2a.agents import executors
-from apcore_a2a.agents.executors import ExecutorAgent
+from apcore_a2a.agents.executor_agent import ExecutorAgent
 from apcore_a2a.errors import AgentError, InvalidParamsError
 from apcore_a2a.protocol import model
 

@@ -5,8 +5,9 @@ from typing import Any
 from apcore_a2a.agent import Agent
 from apcore_a2a.agents.executor_agent import ExecutorAgent
 from apcore_a2a.agents.executors import AgentExecutor, RequestContextBuilder
-from apcore_a2a.agents.functions.agent import FunctionAgent, SkillAgent, make_threads
+from apcore_a2a.agents.functions.agent import FunctionAgent, SkillAgent
 from apcore_a2a.agents.functions.skill import collect, is_collection, mark_of
+from apcore_a2a.agents.threads import Threads
 
 
 def as_agent(
@@ -61,7 +62,7 @@ def as_agent(
 def _from_functions(thing: Any, retry_safe: bool) -> list[FunctionAgent]:
     if callable(thing):
         return [FunctionAgent(thing, retry_safe=retry_safe)]
-    threads = make_threads()  # shared by all the functions
+    threads = Threads()  # shared by all the functions
     agents: list[FunctionAgent] = []
     for skill_id, function in collect(thing).items():
         is_safe = retry_safe or bool(getattr(function, "retry_safe", False))

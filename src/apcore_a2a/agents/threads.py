@@ -20,8 +20,12 @@ from apcore_a2a.agent import CancelToken
 
 logger = logging.getLogger(__name__)
 
-LAST_JOB_TIME: Final = 5.0  # seconds after which the thread of an abandoned job counts as stuck
+MAX_THREADS: Final = 64  # threads of one agent that run at once
+SPARE_THREADS: Final = 64  # further threads, which replace those of functions that continue after their runs
+OUT_OF_THREADS: Final = "Every thread of the agent is held by a function that does not return; try again later"
+RETRY_AFTER: Final = 30  # seconds: a function that blocks for long rarely returns sooner
 
+LAST_JOB_TIME: Final = 5.0  # seconds after which the thread of an abandoned job counts as stuck
 MAX_IDLE: Final = 16  # idle threads that are kept for further runs
 IDLE_TIME: Final = 10.0  # seconds that they are kept
 
@@ -29,16 +33,29 @@ T = TypeVar("T")
 
 
 class Threads:
-    """A pool of at most `limit` running workers. Further calls of `worker` wait for a free one.
+    """The threads of one agent: at most `limit` running workers. Further calls of `worker` wait for a free one.
 
     A thread cannot be ended from outside. If its function continues after the run has ended, the thread is stuck until
     the function returns. Up to `spare` stuck threads are replaced. Each further one reduces the capacity, and with
     `limit` of those no run can start.
+
+    Args:
+        last_job_time: Seconds after which the thread of an abandoned job counts as stuck.
+        idle_time: Seconds that an idle thread is kept for another run.
     """
 
-    def __init__(self, limit: int, *, spare: int = 0) -> None:
+    def __init__(
+        self,
+        limit: int = MAX_THREADS,
+        *,
+        spare: int = SPARE_THREADS,
+        last_job_time: float = LAST_JOB_TIME,
+        idle_time: float = IDLE_TIME,
+    ) -> None:
         self._limit = limit
         self._spare = spare
+        self._last_job_time = last_job_time
+        self._idle_time = idle_time
         self._free = asyncio.Semaphore(limit)
         self._stuck: set[Worker] = set()
         self._idle: list[Worker] = []
@@ -74,16 +91,16 @@ class Threads:
                 worker.rename(name)
                 return worker
             worker.retire()  # it belongs to an earlier event loop: an agent may be served twice
-        return Worker(name, loop, on_idle=self._retire, on_exit=self._exited)
+        return Worker(name, loop, idle_time=self._idle_time, on_idle=self._retire, on_exit=self._exited)
 
     def _put_back(self, worker: "Worker", cancel: CancelToken) -> None:
         if worker.is_busy:
             worker.close()
             cancel.ignore()
-            self._leave_behind(worker)
+            self._count_as_stuck(worker)
         elif worker.has_last_job:
             worker.close()
-            worker.loop.call_later(LAST_JOB_TIME, self._leave_behind, worker)
+            worker.loop.call_later(self._last_job_time, self._count_as_stuck, worker)
         # A thread that counts as stuck is not kept: it ends, and is not counted any more.
         elif len(self._idle) < MAX_IDLE and worker not in self._stuck:
             self._idle.append(worker)
@@ -99,9 +116,9 @@ class Threads:
 
     def expect_end(self, worker: "Worker") -> None:
         """Count a worker as stuck unless its function, whose result is not needed any more, returns soon."""
-        asyncio.get_running_loop().call_later(LAST_JOB_TIME, self._leave_behind, worker)
+        asyncio.get_running_loop().call_later(self._last_job_time, self._count_as_stuck, worker)
 
-    def _leave_behind(self, worker: "Worker") -> None:
+    def _count_as_stuck(self, worker: "Worker") -> None:
         """Count a worker as stuck, unless its thread has ended or is already counted."""
         if worker.has_ended or worker in self._stuck:
             return
@@ -131,6 +148,7 @@ class Worker:
         name: str,
         loop: asyncio.AbstractEventLoop,
         *,
+        idle_time: float,
         on_idle: "Callable[[Worker], None]",
         on_exit: "Callable[[Worker], None]",
     ) -> None:
@@ -142,6 +160,7 @@ class Worker:
         self.has_ended = False  # set by the thread itself
         # None ends the thread. A job is a future and the function, without arguments, that produces its result.
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._idle_time = idle_time
         self._on_idle = on_idle
         self._on_exit = on_exit
         # A daemon thread: the interpreter does not wait for it if the function never returns.
@@ -193,7 +212,7 @@ class Worker:
         """Return the next job, or None if the thread has to end."""
         while True:
             try:
-                return self._jobs.get(timeout=IDLE_TIME)
+                return self._jobs.get(timeout=self._idle_time)
             except Empty:
                 if not self._call_on_loop(self._on_idle):
                     return None

@@ -1,4 +1,4 @@
-"""Modules that block: on threads that are counted, also when apcore stops waiting for them by itself."""
+"""Blocking modules: they run on threads that are counted, also if apcore itself stops waiting for them."""
 
 import asyncio
 import threading
@@ -8,7 +8,6 @@ import apcore
 import pytest
 
 from apcore_a2a.agent import CancelToken
-from apcore_a2a.agents import threads
 from apcore_a2a.agents.apcore.executor import HAS_EXECUTE_STEP, ServedExecutor
 from apcore_a2a.agents.apcore.modules import RunToken
 from apcore_a2a.agents.threads import Threads
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.skipif(not HAS_EXECUTE_STEP, reason="apcore 0.19 and ne
 
 
 class Waits:
-    """Waits until the test lets it go."""
+    """Blocks until the test opens its gate."""
 
     description = "Waits"
     input_schema = output_schema = {"type": "object"}  # noqa: RUF012  # as modules are written
@@ -38,13 +37,12 @@ class Waits:
         return {}
 
 
-async def test_a_module_that_outlives_the_limit_apcore_has_for_it_is_counted_until_it_returns(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_module_that_exceeds_the_time_limit_of_apcore_is_counted_until_it_returns(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(threads, "LAST_JOB_TIME", 0.01)
     waits = Waits()
     config = apcore.Config({"executor": {"default_timeout": 50}})
-    executor = ServedExecutor(registry_of(a__module=waits), config=config)
+    executor = ServedExecutor(registry_of(a__module=waits), config=config, threads=Threads(last_job_time=0.01))
     async with asyncio.timeout(PATIENCE), app_client(executor) as client:
         task = await client.send_message({})
         await until(lambda: executor.threads.stuck == 1)
@@ -57,11 +55,10 @@ async def test_a_module_that_outlives_the_limit_apcore_has_for_it_is_counted_unt
     assert waits.thread == "module a.module"
 
 
-async def test_a_module_that_returns_in_time_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "LAST_JOB_TIME", 0.0)
+async def test_a_module_that_returns_in_time_is_not_counted() -> None:
     waits = Waits()
     waits.gate.set()
-    executor = ServedExecutor(registry_of(a__module=waits))
+    executor = ServedExecutor(registry_of(a__module=waits), threads=Threads(last_job_time=0.0))
     async with asyncio.timeout(PATIENCE), app_client(executor) as client:
         task = await client.send_message({})
 
@@ -70,7 +67,7 @@ async def test_a_module_that_returns_in_time_is_not_counted(monkeypatch: pytest.
     assert executor.threads.stuck == 0
 
 
-async def test_whoever_calls_the_executor_elsewhere_gets_apcores_own_threads() -> None:
+async def test_other_calls_of_the_executor_use_apcores_own_threads() -> None:
     waits = Waits()
     waits.gate.set()
     executor = ServedExecutor(registry_of(a__module=waits))
@@ -79,7 +76,7 @@ async def test_whoever_calls_the_executor_elsewhere_gets_apcores_own_threads() -
     assert not waits.thread.startswith("module")
 
 
-def test_a_token_that_is_only_looked_at_has_no_loop_to_call_back_on() -> None:
+def test_a_token_made_without_an_event_loop_runs_no_callbacks() -> None:
     token = RunToken.of_run(CancelToken())
     called: list[str] = []
     token.on_cancel(lambda: called.append("called"))
@@ -87,8 +84,7 @@ def test_a_token_that_is_only_looked_at_has_no_loop_to_call_back_on() -> None:
     assert token.is_cancelled and not called
 
 
-async def test_a_module_that_blocks_is_refused_when_no_thread_is_left() -> None:
-    executor = ServedExecutor(registry_of(a__module=Waits()))
-    executor.threads = Threads(0, spare=0)
+async def test_a_blocking_module_is_rejected_when_no_thread_is_left() -> None:
+    executor = ServedExecutor(registry_of(a__module=Waits()), threads=Threads(0, spare=0))
     with pytest.raises(OverloadedError, match="Every thread of the agent is held"):
         await agent_of(executor).admit(call_of({}, skill="a.module"))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apcore_a2a.agents.apcore.modules import passing_context
-from apcore_a2a.agents.functions.agent import MAX_THREADS
+from apcore_a2a.agents.threads import MAX_THREADS
 from apcore_a2a.protocol.model import Part, TaskState
 from tests.agents.apcore.conftest import SpeakTo
 from tests.agents.apcore.running import Add, Counts, Data, agent_of, registry_of

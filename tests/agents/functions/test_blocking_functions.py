@@ -1,4 +1,4 @@
-"""Functions that are no coroutines: each on a thread, none on the loop."""
+"""Functions that block: each runs on a thread, none on the event loop."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ async def test_a_blocking_function_does_not_block_the_loop() -> None:
 
     async with talk_to(block) as user:
         task = await user.task("ran", now=True)
-        gate.set()  # would never come if the loop were blocked
+        gate.set()  # unreachable if the loop were blocked
         task = await user.until(task, TaskState.COMPLETED)
     assert contents(task) == [["ran on True"]]
 
@@ -46,7 +46,7 @@ async def test_a_blocking_generator_stays_on_one_thread() -> None:
     assert len({*pieces[:3]}) == 1 and pieces[3:] == [""]
 
 
-async def test_a_cancelled_blocking_generator_is_closed_when_it_next_can_be() -> None:
+async def test_a_cancelled_blocking_generator_is_closed_at_its_next_yield() -> None:
     started, gate, closed = threading.Event(), threading.Event(), threading.Event()
 
     def count() -> Iterator[str]:
@@ -65,7 +65,7 @@ async def test_a_cancelled_blocking_generator_is_closed_when_it_next_can_be() ->
         assert await asyncio.to_thread(closed.wait, 5)
 
 
-async def test_a_blocking_function_may_ask_whether_it_is_still_wanted(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_blocking_function_can_poll_whether_it_is_cancelled() -> None:
     started, seen = threading.Event(), threading.Event()
 
     def poll(call: Call) -> None:
@@ -81,7 +81,7 @@ async def test_a_blocking_function_may_ask_whether_it_is_still_wanted(caplog: py
         assert await asyncio.to_thread(seen.wait, 5)
 
 
-async def test_a_blocking_function_that_goes_on_after_its_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_blocking_function_that_continues_after_its_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     started, gate = threading.Event(), threading.Event()
 
     def stuck() -> None:
@@ -96,21 +96,15 @@ async def test_a_blocking_function_that_goes_on_after_its_run_is_logged(caplog: 
         gate.set()
 
 
-def few_threads(monkeypatch: pytest.MonkeyPatch, limit: int, spare: int) -> None:
-    monkeypatch.setattr("apcore_a2a.agents.functions.agent.MAX_THREADS", limit)
-    monkeypatch.setattr("apcore_a2a.agents.functions.agent.SPARE_THREADS", spare)
-
-
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not holds():  # noqa: ASYNC110  # threads tell no event of asyncio's
+        while not holds():  # noqa: ASYNC110  # threads set no asyncio events
             await asyncio.sleep(0.001)
 
 
-async def test_stuck_functions_are_counted_replaced_and_free_their_threads_when_they_return(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_stuck_functions_are_counted_and_replaced_and_free_their_threads_when_they_return(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    few_threads(monkeypatch, limit=2, spare=1)
     began = threading.Semaphore(0)
     gates = {name: threading.Event() for name in "abc"}
 
@@ -120,7 +114,7 @@ async def test_stuck_functions_are_counted_replaced_and_free_their_threads_when_
             gates[text].wait(5)
         return text
 
-    agent = FunctionAgent(wait)
+    agent = FunctionAgent(wait, threads=Threads(2, spare=1))
     async with talk_to(agent) as user:
 
         async def get_stuck(name: str) -> None:
@@ -150,7 +144,7 @@ async def test_stuck_functions_are_counted_replaced_and_free_their_threads_when_
 
 
 async def test_a_file_that_never_ends_is_read_on_a_thread_that_is_counted() -> None:
-    source, sink = os.pipe()  # who reads it waits for whoever writes
+    source, sink = os.pipe()  # reading blocks until something is written
     readers = [os.fdopen(os.dup(source), "rb") for _ in range(3)]
     os.close(source)
 
@@ -176,15 +170,14 @@ async def test_a_file_that_never_ends_is_read_on_a_thread_that_is_counted() -> N
 
 
 def is_read(reader: Any) -> bool:
-    """Whether a thread waits in the file: nobody else can have it then."""
+    """Whether a thread is blocked in a read of this file."""
     for frame in sys._current_frames().values():
         if frame.f_code is read_file.__code__ and frame.f_locals["file"] is reader:
             return True
     return False
 
 
-async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    few_threads(monkeypatch, limit=1, spare=0)
+async def test_a_thread_that_cannot_be_started_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -192,26 +185,25 @@ async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytes
     def shout(text: str) -> str:
         return text.upper()
 
-    async with talk_to(shout) as user:
+    async with talk_to(FunctionAgent(shout, threads=Threads(1, spare=0))) as user:
         with monkeypatch.context() as without_threads:
             without_threads.setattr("threading.Thread.start", refuse)
             assert (await user.task("a")).status.state is TaskState.FAILED
         assert contents(await user.task("a")) == [["A"]]
 
 
-async def test_a_generator_that_does_not_close_is_stuck_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apcore_a2a.agents.threads.LAST_JOB_TIME", 0.01)
+async def test_a_generator_that_does_not_close_counts_as_stuck() -> None:
     gate = threading.Event()
 
     def close_slowly(text: str) -> Iterator[str]:
         try:
             yield text
-            yield "never asked for"
+            yield "never read"
         finally:
             if text == "slow":
                 gate.wait(5)
 
-    agent = FunctionAgent(close_slowly)
+    agent = FunctionAgent(close_slowly, threads=Threads(last_job_time=0.01))
     for text in ("quick", "slow"):
         run = agent.run(make_call(text))
         await anext(run)
@@ -221,13 +213,13 @@ async def test_a_generator_that_does_not_close_is_stuck_too(monkeypatch: pytest.
     await until(lambda: agent.stuck_threads == 0)
 
 
-async def test_an_agent_without_threads_has_none_that_are_stuck() -> None:
+async def test_an_agent_without_threads_has_no_stuck_threads() -> None:
     async with talk_to(ScriptedAgent()) as user:
         assert (user.engine.stuck_threads, user.engine.out_of_threads) == (0, False)
 
 
 @pytest.mark.parametrize("error", [StopIteration("x"), GeneratorExit(), SystemExit(1), ValueError("x")])
-async def test_whatever_a_blocking_function_raises_fails_its_task(error: BaseException) -> None:
+async def test_any_exception_of_a_blocking_function_fails_its_task(error: BaseException) -> None:
     def fail() -> None:
         raise error
 
@@ -235,9 +227,9 @@ async def test_whatever_a_blocking_function_raises_fails_its_task(error: BaseExc
         assert (await user.task("?")).status.state is TaskState.FAILED
 
 
-async def test_more_blocking_functions_than_threads_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apcore_a2a.agents.functions.agent.MAX_THREADS", 1)
-    gate, running = threading.Event(), []
+async def test_more_blocking_functions_than_threads_run_one_after_another() -> None:
+    gate = threading.Event()
+    running: list[str] = []
 
     def work(text: str) -> str:
         running.append(text)
@@ -245,7 +237,7 @@ async def test_more_blocking_functions_than_threads_wait_for_their_turn(monkeypa
         running.remove(text)
         return str(len(running))
 
-    async with talk_to(work) as user:
+    async with talk_to(FunctionAgent(work, threads=Threads(1))) as user:
         tasks = [await user.task(name, now=True) for name in "abc"]
         gate.set()
         done = [await user.until(task, TaskState.COMPLETED) for task in tasks]
@@ -263,7 +255,7 @@ async def test_a_blocking_function_sees_the_context_variables_of_its_run() -> No
         assert contents(await user.task("?")) == [["set"]]
 
 
-async def test_an_iterator_that_is_no_generator_is_iterated_too() -> None:
+async def test_an_iterator_that_is_not_a_generator_is_iterated() -> None:
     def give() -> Iterator[str]:
         return iter(["a", "b"])
 
@@ -271,7 +263,7 @@ async def test_an_iterator_that_is_no_generator_is_iterated_too() -> None:
         assert contents(await user.task("?")) == [["a", "b", ""]]
 
 
-async def test_a_job_that_is_cancelled_before_its_turn_is_not_done() -> None:
+async def test_a_job_that_is_cancelled_before_it_starts_does_not_run() -> None:
     gate, done = threading.Event(), threading.Event()
     async with Threads(1).worker("test", CancelToken()) as worker:
         worker.later(lambda: gate.wait(5))
@@ -282,21 +274,17 @@ async def test_a_job_that_is_cancelled_before_its_turn_is_not_done() -> None:
     assert not done.is_set()
 
 
-async def test_a_coroutine_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apcore_a2a.agents.functions.agent.MAX_THREADS", 0)
+async def test_a_coroutine_function_needs_no_thread() -> None:
 
     class Greeter:
         async def __call__(self, text: str) -> str:
             return f"Hello, {text}"
 
-    async with talk_to(Greeter()) as user:
+    async with talk_to(FunctionAgent(Greeter(), threads=Threads(0))) as user:
         assert contents(await user.task("Ada")) == [["Hello, Ada"]]
 
 
-async def test_a_function_that_returns_a_coroutine_keeps_its_thread_no_longer_than_that(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("apcore_a2a.agents.functions.agent.MAX_THREADS", 1)
+async def test_a_function_that_returns_a_coroutine_frees_its_thread_when_it_returns() -> None:
     together = asyncio.Barrier(2)
 
     async def meet(text: str) -> str:
@@ -306,7 +294,7 @@ async def test_a_function_that_returns_a_coroutine_keeps_its_thread_no_longer_th
     def wrapped(text: str) -> Awaitable[str]:
         return meet(text)
 
-    async with talk_to(wrapped) as user, asyncio.TaskGroup() as group:
+    async with talk_to(FunctionAgent(wrapped, threads=Threads(1))) as user, asyncio.TaskGroup() as group:
         tasks = [group.create_task(user.task(name)) for name in ("Ada", "Bob")]
     assert [contents(task.result()) for task in tasks] == [[["Ada"]], [["Bob"]]]
 
@@ -333,11 +321,8 @@ asyncio.run(main())
     subprocess.run([sys.executable, "-c", program], check=True, timeout=20, cwd=ROOT)
 
 
-async def test_a_thread_takes_one_run_after_another_and_ends_when_there_are_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("apcore_a2a.agents.threads.IDLE_TIME", 0.05)
-    workers = Threads(2)
+async def test_an_idle_thread_takes_the_next_run_and_ends_after_its_idle_time() -> None:
+    workers = Threads(2, idle_time=0.05)
     seen: list[threading.Thread] = []
     for name in ("first", "second"):
         async with workers.worker(name, CancelToken()) as worker:
@@ -346,14 +331,13 @@ async def test_a_thread_takes_one_run_after_another_and_ends_when_there_are_none
 
     assert seen[0] is seen[1]
     await until(lambda: not seen[0].is_alive())
-    async with workers.worker("third", CancelToken()) as worker:  # and it took no place with it
+    async with workers.worker("third", CancelToken()) as worker:  # the ended thread does not count
         assert await worker.call(threading.current_thread) is not seen[0]
     assert (workers.stuck, workers.capacity) == (0, 2)
 
 
-def test_a_thread_of_a_loop_that_is_gone_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apcore_a2a.agents.threads.IDLE_TIME", 0.05)
-    workers = Threads(2)
+def test_a_thread_of_a_closed_event_loop_is_not_reused() -> None:
+    workers = Threads(2, idle_time=0.05)
 
     async def run() -> threading.Thread:
         async with workers.worker("a run", CancelToken()) as worker:

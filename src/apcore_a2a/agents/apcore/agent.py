@@ -19,7 +19,6 @@ from apcore_a2a.agents.apcore.approvals import Approval, Approver, PendingCall
 from apcore_a2a.agents.apcore.call import copy_output, make_context, output_parts, to_identity, to_inputs
 from apcore_a2a.agents.apcore.modules import ModuleInfo, Modules
 from apcore_a2a.agents.approvals import read_answer
-from apcore_a2a.agents.functions.agent import MAX_THREADS, OUT_OF_THREADS, RETRY_AFTER
 from apcore_a2a.agents.skills import (
     JSON,
     MAX_EXAMPLES,
@@ -30,7 +29,7 @@ from apcore_a2a.agents.skills import (
     named_skill,
     to_title,
 )
-from apcore_a2a.agents.threads import Threads
+from apcore_a2a.agents.threads import MAX_THREADS, OUT_OF_THREADS, RETRY_AFTER, Threads
 from apcore_a2a.errors import A2AError, OverloadedError, SkillNotFoundError
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill, advise
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus, encode

@@ -15,7 +15,6 @@ from pydantic import BaseModel
 
 from apcore_a2a.agents.apcore.approvals import HAS_APPROVALS, Approver, AskCaller, find_approver
 from apcore_a2a.agents.apcore.modules import Modules, on_thread
-from apcore_a2a.agents.functions.agent import make_threads
 from apcore_a2a.agents.schema import Schema
 from apcore_a2a.agents.threads import Threads
 
@@ -122,6 +121,7 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
         config: apcore's configuration. A registry does not expose its own, so pass it here.
         acl: The access control list. The default is the ACL that the configuration names, if any.
         approval_handler: Decides before a module that requires approval runs. The default asks the caller.
+        threads: The threads of blocking modules. The default runs up to 64 at once.
         options: All other arguments of `apcore.Executor`.
 
     Example:
@@ -137,6 +137,7 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
         config: Any = None,
         acl: Any = None,
         approval_handler: Any = None,
+        threads: Threads | None = None,
         **options: Any,
     ) -> None:
         if acl is None and config is not None and hasattr(apcore.ACL, "discover"):
@@ -148,7 +149,7 @@ class ServedExecutor(apcore.Executor):  # type: ignore[misc]  # apcore is untype
         super().__init__(RegistryView(registry), config=limits, acl=acl, **options)
         self.config = config
         self.acl = acl
-        self.threads = make_threads()
+        self.threads = threads or Threads()
         self.approval_handler = approval_handler
         # A custom pipeline is left as it is: its steps belong to the application.
         if HAS_EXECUTE_STEP and "strategy" not in options and not limits.get("pipeline"):

@@ -16,7 +16,7 @@ from apcore_a2a.agents.functions.output import FunctionControls, FunctionOutput,
 from apcore_a2a.agents.functions.signature import docstring_of, may_be_message, name_of
 from apcore_a2a.agents.functions.skill import FunctionSkill, PausedRun, describe, paused_run, user_messages
 from apcore_a2a.agents.skills import first_skill_id, missing_skill, named_skill
-from apcore_a2a.agents.threads import Threads, Worker
+from apcore_a2a.agents.threads import OUT_OF_THREADS, RETRY_AFTER, Threads, Worker
 from apcore_a2a.errors import ContentTypeNotSupportedError, OverloadedError, SkillNotFoundError, list_names
 from apcore_a2a.ids_and_time import new_id
 from apcore_a2a.protocol.card import advise
@@ -27,10 +27,6 @@ from apcore_a2a.protocol.model import Message, StatusUpdate, TaskState, TaskStat
 #
 # Invariant: coroutine functions run on the event loop, all others on a thread of their own.
 
-MAX_THREADS: Final = 64  # threads of one agent that run at once
-SPARE_THREADS: Final = 64  # further threads, which replace those of functions that continue after their runs
-OUT_OF_THREADS: Final = "Every thread of the agent is held by a function that does not return; try again later"
-RETRY_AFTER: Final = 30  # seconds: a function that blocks for long rarely returns sooner
 
 _END: Final = object()  # marks the end of an iterator. None may be one of its items.
 
@@ -45,11 +41,6 @@ def ask(question: Any) -> StatusUpdate:
         <TaskState.INPUT_REQUIRED: 'TASK_STATE_INPUT_REQUIRED'>
     """
     return StatusUpdate(status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=agent_message(question)))
-
-
-def make_threads() -> Threads:
-    """Return the threads that all functions of one agent share."""
-    return Threads(MAX_THREADS, spare=SPARE_THREADS)
 
 
 class FunctionAgent:
@@ -79,7 +70,7 @@ class FunctionAgent:
         self._blocks = not _is_async(function)
         self._needs_text = self.skill.signature.takes_only_text
         self._admission = Admission(retry_safe=retry_safe or self.skill.is_repeatable)
-        self._threads = threads or make_threads()
+        self._threads = threads or Threads()
 
     @property
     def stuck_threads(self) -> int:

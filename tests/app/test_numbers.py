@@ -1,36 +1,39 @@
-"""Settings that are numbers: what is none, or without end where that makes no sense, is refused by name."""
+"""Settings that are numbers: NaN, and infinity where a setting must be finite, are rejected by name."""
 
 import math
 from typing import Any
 
 import pytest
-from msgspec.structs import fields
 
-from apcore_a2a import A2AClient, Settings, async_serve
+from apcore_a2a import A2AClient, Limits, async_serve
 from apcore_a2a.protocol.model import StatusUpdate, Task
+from apcore_a2a.settings import TABLE, Setting
 from tests.interaction.serving import serving
 
-NUMBERS = [field.name for field in fields(Settings) if "float" in str(field.type)]
-UNBOUNDED = {"execution_timeout", "keep_alive_interval", "task_store_ttl"}  # that may be without end
+NUMBERS = [setting for setting in TABLE if "float" in str(setting.kind)]
+UNBOUNDED = {"execution_timeout", "keep_alive_interval", "task_store_ttl"}  # infinity means no limit
 
 
 async def echo(text: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-async def test_what_is_no_number_of_seconds_is_refused_by_name(name: str) -> None:
-    unknown: dict[str, Any] = {name: math.nan}
-    endless: dict[str, Any] = {name: math.inf}
-    with pytest.raises(ValueError, match=f"{name} must .* not nan"):
-        await async_serve(echo, **unknown)
-    if name not in UNBOUNDED:
-        with pytest.raises(ValueError, match=f"{name} must be finite"):
-            await async_serve(echo, **endless)
+def options_with(setting: Setting, value: float) -> dict[str, Any]:
+    given: dict[str, Any] = {setting.name: value}
+    return {"limits": Limits(**given)} if setting.group else given
+
+
+@pytest.mark.parametrize("setting", NUMBERS, ids=lambda setting: str(setting.name))
+async def test_a_number_of_seconds_that_is_nan_or_infinite_is_rejected_by_name(setting: Setting) -> None:
+    with pytest.raises(ValueError, match=f"{setting.name} must be .* not nan"):
+        await async_serve(echo, **options_with(setting, math.nan))
+    if setting.name not in UNBOUNDED:
+        with pytest.raises(ValueError, match=f"{setting.name} must be .*finite.* not inf"):
+            await async_serve(echo, **options_with(setting, math.inf))
 
 
 @pytest.mark.parametrize("name", sorted(UNBOUNDED))
-async def test_what_may_be_without_end_answers_and_streams(name: str) -> None:
+async def test_an_agent_with_an_infinite_time_answers_and_streams(name: str) -> None:
     endless: dict[str, Any] = {name: math.inf}
     async with serving(echo, card=None, **endless) as url, A2AClient(url) as client:
         task = await client.send_message("hi")

@@ -71,7 +71,7 @@ async def test_an_option_for_modules_is_refused_where_there_are_none() -> None:
 
 
 async def test_a_default_skill_is_refused_where_there_is_nothing_to_choose_from() -> None:
-    with pytest.raises(ValueError, match="default_skill is for what has several skills, and this function has not"):
+    with pytest.raises(ValueError, match="default_skill is for several functions or modules, not for this function"):
         await async_serve(echo, default_skill="x")
 
 

@@ -300,7 +300,7 @@ async def records_of(*arguments: str) -> list[dict[str, Any]]:
 async def test_a_json_log_has_the_warnings_of_the_banner_as_records() -> None:
     records = await records_of(str(EXTENSIONS))
     (warning,) = [record for record in records if record["level"] == "warning"]
-    assert warning["reason"].startswith("anybody who can reach 0.0.0.0")
+    assert warning["reason"].startswith("every client that reaches 0.0.0.0")
 
 
 async def test_a_json_log_tells_of_other_applications_in_a_record() -> None:
@@ -318,7 +318,7 @@ async def test_the_function_serves_as_the_command_does_with_the_same_banner_and_
             assert task.artifacts[0].parts[0].text == "hello"
         process.signal(signal.SIGINT)
         assert await process.ends() == 0
-    for fact in ("skills  1: echo", "auth    none", "store   memory", "warning anybody who can reach 0.0.0.0"):
+    for fact in ("skills  1: echo", "auth    none", "store   memory", "warning every client that reaches 0.0.0.0"):
         assert fact in process.said
     assert "debug request dispatched operation=" in process.said
     assert re.search(r"info task ended task_id=\S+ state=completed caller=anonymous skill=echo seconds=", process.said)

@@ -1,1 +1,1 @@
-"""Composition: whatever a user has becomes an application. The only package that may import everything."""
+"""Composition: makes an application from a served object. The only package that may import all others."""

@@ -1,6 +1,6 @@
-"""Who comes in, and what the audit log is told of it.
+"""Authentication of requests, and the entries of the audit log.
 
-Rule: the door knows no exceptions. What is open to all stands beside it: the routes say which, each by itself.
+Invariant: `AuthMiddleware` has no exempt paths. Public routes are not wrapped in it: `routes` names each of them.
 """
 
 import logging
@@ -19,15 +19,11 @@ from apcore_a2a.protocol.model import Operation, SendMessage, TaskState, Value
 
 logger = logging.getLogger(__name__)
 
-# The door: what everybody must show who wants to go further.
-#
-# Rule: the door knows no exceptions. What is open to all stands beside it: the routes say which, each by itself.
-
 NOT_AVAILABLE = "Authentication is not available; try again later"
 
 
 class AuthMiddleware:
-    """Lets a request through with its caller in `scope["a2a.caller"]`, or answers 401."""
+    """Passes on a request with its caller in `scope["a2a.caller"]`, or answers 401."""
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator, *, audit: AuditLog | None = None) -> None:
         self._app = app
@@ -39,7 +35,7 @@ class AuthMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = self._read_headers(scope)
         if headers is None:
-            shown = {"authorization": ""}  # something was shown, and it is not good
+            shown = {"authorization": ""}  # credentials were sent, and they are not valid
             await self._refuse(scope, send, shown, "two sets of credentials")
             return
         try:
@@ -47,7 +43,7 @@ class AuthMiddleware:
         except OverloadedError as error:
             await self._refuse_for_now(scope, send, "authentication is not available", log=error.message)
             return
-        # Foreign code. SystemExit, too: whoever calls it means a program of theirs, not this server.
+        # Foreign code. SystemExit as well: a library that raises it means to end a program of its own, not this server.
         except (Exception, SystemExit):
             logger.exception("the authenticator failed; the request was refused")
             await self._refuse_for_now(scope, send, "the authenticator failed")
@@ -56,15 +52,15 @@ class AuthMiddleware:
             is_shown = not self._credential_headers.isdisjoint(headers)
             await self._refuse(scope, send, headers, "bad credentials" if is_shown else "no credentials")
             return
-        # A new scope: the one that was handed in belongs to the server.
+        # A new scope: the given one belongs to the server.
         await self._app({**scope, "a2a.caller": caller}, receive, send)
 
     def _read_headers(self, scope: Scope) -> dict[str, str] | None:
-        """The headers by lower-case name; None when there are two sets of credentials."""
-        # Of two Authorization headers, a proxy in front of us may have checked the one that we would not look at.
+        """Return the headers by lower-case name, or None if there are two sets of credentials."""
+        # Of two Authorization headers, a proxy in front of this server may have checked the other one.
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:
-            name_text = name.decode("latin-1").lower()  # latin-1 decodes any byte: bad headers are no crash
+            name_text = name.decode("latin-1").lower()  # latin-1 decodes any byte, so no header raises
             if name_text in headers and name_text in self._credential_headers:
                 return None
             headers[name_text] = value.decode("latin-1")
@@ -76,13 +72,13 @@ class AuthMiddleware:
         await refuse_early(scope, send, 401, UnauthenticatedError(), ((b"www-authenticate", how_to),), reason=reason)
 
     async def _refuse_for_now(self, scope: Scope, send: Send, reason: str, *, log: str = "") -> None:
-        """Nobody comes in while nobody can tell who they are."""
+        """Reject the request with 503, because its caller cannot be determined."""
         self._note(scope, reason)
         error = OverloadedError(NOT_AVAILABLE, retry_after=5)
         await refuse_early(scope, send, 503, error, error_headers(error), reason=log or reason)
 
     def _note(self, scope: Scope, reason: str) -> None:
-        """Tell the audit log of somebody who was not let in."""
+        """Write a rejected request to the audit log."""
         if self._audit is not None:
             peer = client_of(scope)
             host = "" if peer is None else peer[0]
@@ -90,18 +86,18 @@ class AuthMiddleware:
             self._audit.write("authentication", operation=asked, peer=host, outcome="denied", reason=reason)
 
 
-# ---- what the audit log is told -------------------------------------------------------------------------------------
-# What the audit log is told: by the door, the engine, routes of our own, and when a task ends.
+# ---- audit log ------------------------------------------------------------------------------------------------------
+# Entries of operations, of routes that are no operation of A2A, and of ended tasks.
 
 
 class AuditedOperations:
-    """An interceptor that writes a line for each operation: who asked for what, and whether they got it."""
+    """An interceptor that writes a line for each operation: the caller, the request and its outcome."""
 
     def __init__(self, log: AuditLog) -> None:
         self._log = log
 
     async def before(self, operation: Operation, request: Value, context: CallContext) -> None:
-        """Nothing is known yet."""
+        """Write nothing: the outcome is not known yet."""
 
     async def after(self, operation: Operation, request: Value, context: CallContext, result: Any) -> None:
         outcome = "allowed"
@@ -130,7 +126,7 @@ class AuditedOperations:
 
 
 def _task_of(request: Value) -> str:
-    """The task that a request names; a new one has no name yet."""
+    """Return the id of the task that a request names. A new task has none yet."""
     if isinstance(request, SendMessage):
         return request.message.task_id
     return str(getattr(request, "task_id", "") or getattr(request, "id", ""))
@@ -147,7 +143,7 @@ def _skill_of(request: Value) -> str:
 
 
 class AuditedRoute:
-    """Before a route that leads to no operation of A2A: writes a line for each request, as an operation has one."""
+    """Wraps a route that is no operation of A2A, and writes a line for each request, as operations have one."""
 
     def __init__(self, app: ASGIApp, log: AuditLog) -> None:
         self._app = app
@@ -182,7 +178,7 @@ class AuditedRoute:
 
 
 class AuditedTasks(Observer):
-    """An observer that writes a line when a task ends: whose it was, and how it ended."""
+    """An observer that writes a line when a task ends: its owner and its final state."""
 
     def __init__(self, log: AuditLog) -> None:
         self._log = log
@@ -193,7 +189,7 @@ class AuditedTasks(Observer):
 
 
 class Observers(Observer):
-    """Several observers as one."""
+    """Passes each event on to several observers."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)

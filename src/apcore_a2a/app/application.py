@@ -1,6 +1,6 @@
 """The application: an engine, its cards, health and metrics, and how it opens and closes. Its routes are in `routes`.
 
-Rule: it opens once, in one order: the store, the hooks, then what a dead process left.
+Invariant: it opens once, in one order: the store, the start-up hooks, then the recovery of interrupted tasks.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ Hook = Callable[[], Awaitable[None] | None]
 
 
 class Parts(Struct, kw_only=True):
-    """What an application is made of besides its settings."""
+    """The parts of an application besides its settings."""
 
     agent: Agent
     card: AgentCard
@@ -59,8 +59,8 @@ class Application(Starlette):
     """The agent as a Starlette application.
 
     Requests skip Starlette's own layers, which cost a third of a request, unless middleware or routes were added that
-    must see them. A route that was added is the user's own: it comes before the agent's routes, and before their door.
-    Mounted in another application, the agent opens with the first request when no lifespan reaches it.
+    must see them. An added route belongs to the user: it comes before the agent's routes and their authentication. If
+    the agent is mounted in another application and receives no lifespan events, it opens with the first request.
 
     Example:
         >>> from apcore_a2a import async_serve
@@ -103,7 +103,7 @@ class Application(Starlette):
             )
         )
         super().__init__(lifespan=self._lifespan)
-        self.router.default = self._answer_rest  # whatever no route of the user's takes
+        self.router.default = self._answer_rest  # all requests that no route of the user matches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -118,8 +118,11 @@ class Application(Starlette):
             await self._core(scope, receive, send)
 
     async def _opens_now(self, scope: Scope, send: Send) -> bool:
-        """Open for the first request; whether it may go on. If not, it is answered, and the next one tries again."""
-        if is_health(scope) and self._opening.locked():  # it does not wait for what it is asked about
+        """Open for the first request, and return whether it may proceed.
+
+        If not, the request is answered here, and the next request tries again.
+        """
+        if is_health(scope) and self._opening.locked():  # a health request does not wait for the start
             await self.health.answer_while_starting(scope, send)
             return False
         try:
@@ -134,13 +137,13 @@ class Application(Starlette):
         return True
 
     async def _answer_rest(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":  # another server may let one through
+        if scope["type"] == "websocket":  # other servers than ours may pass one on
             await send({"type": "websocket.close", "code": 1000})
             return
         await self._core(scope, receive, send)
 
     def _around_lifespan(self, scope: Scope, receive: Receive, send: Send) -> tuple[Scope, Receive, Send]:
-        """The protocol of our server learns the limits; a start that fails is told in a line, where it can be."""
+        """Pass the limits to the protocol of our server, and the reason of a failed start in one line."""
         if "state" in scope:
             scope["state"][KEY] = self.traffic
 
@@ -156,14 +159,14 @@ class Application(Starlette):
 
     @asynccontextmanager
     async def _lifespan(self, host: Starlette) -> AsyncIterator[None]:
-        """Open this agent, then close it, whoever asks: `host` may be the application that it is mounted in."""
+        """Open this agent, then close it. `host` may be the application in which it is mounted."""
         await self.open_or_say_why()
         with on_exit_signal(self.engine.begin_drain):
             yield
         await self.close()
 
     async def open(self) -> None:
-        """Open the store, run the start-up hooks, then go on with what a dead process left. Once.
+        """Open the store, run the start-up hooks, then recover the tasks that were interrupted. Once.
 
         Example:
             >>> from apcore_a2a import async_serve
@@ -182,7 +185,7 @@ class Application(Starlette):
                 try:
                     await self._start()
                 except BaseException:
-                    await self._close_all(self.engine.store.close)  # or its file would stay locked
+                    await self._close_all(self.engine.store.close)  # otherwise its file stays locked
                     raise
                 self._opened = True
 
@@ -192,13 +195,13 @@ class Application(Starlette):
         if self._audit is not None:
             self._audit.open()
         await open_authenticator(self._parts.auth)
-        # Hooks first: an agent that is run again may need what they make.
+        # Hooks first: the agent of a recovered task may need their results.
         for hook in self._parts.on_startup:
             await _call(hook)
         await self.engine.recover()
 
     async def open_or_say_why(self) -> None:
-        """Open; the reason why not is kept for the server to tell."""
+        """Open. The reason of a failure is kept for the server to report."""
         try:
             await self.open()
         except A2AError as error:
@@ -226,8 +229,8 @@ class Application(Starlette):
         await self._close_all(self.engine.close, self._parts.on_shutdown)
 
     async def _close_all(self, close_engine: Callable[[], Awaitable[None]], hooks: tuple[Hook, ...] = ()) -> None:
-        """Close what is open, each whatever becomes of the others: the engine, the authenticator, the audit log."""
-        async with AsyncExitStack() as closing:  # what is put there last comes first
+        """Close the engine, the authenticator and the audit log, each even if another one fails to close."""
+        async with AsyncExitStack() as closing:  # in reverse order
             if self._audit is not None:
                 closing.push_async_callback(asyncio.to_thread, self._audit.close)  # it waits for the disk
             for hook in reversed(hooks):
@@ -237,7 +240,7 @@ class Application(Starlette):
 
 
 def _metrics_of(app: Application) -> Metrics:
-    # Asked when somebody looks: the engine is made with the metrics, so it comes after them.
+    # Functions, because the engine is made after the metrics.
     return Metrics(
         app.traffic,
         stuck_threads=lambda: app.engine.stuck_threads,
@@ -247,7 +250,7 @@ def _metrics_of(app: Application) -> Metrics:
 
 
 async def _usage_of(engine: Engine) -> Usage:
-    """What is kept, where it is counted anyway: to count it for its own sake may be dear."""
+    """Return the stored tasks and bytes if they are counted anyway, else zero: counting may be expensive."""
     if engine.stored is not None:
         return await engine.stored.usage()
     if isinstance(engine.store, InMemoryTaskStore):
@@ -290,15 +293,15 @@ def _card_endpoint(parts: Parts, settings: Settings) -> CardEndpoint:
 
 
 def _engine_options(parts: Parts, settings: Settings, store: Store) -> EngineOptions:
-    """The engine keeps what the card promises, and no more."""
+    """Return the options of the engine: those of the settings, and what the card promises."""
     options = settings.engine_options()
-    if parts.auth is not None:  # else nobody has a name, and that is no reason to give less
+    if parts.auth is not None:  # without authentication all callers are anonymous, and have the whole limits
         options = replace(options, anonymous_part=ANONYMOUS_PART)
-    if isinstance(store, InMemoryTaskStore):  # it keeps to its limits itself, and lets tasks go for new ones
+    if isinstance(store, InMemoryTaskStore):  # it has limits of its own, and evicts finished tasks for new ones
         options = replace(
             options, max_stored_tasks_per_caller=None, max_stored_bytes_per_caller=None, max_stored_bytes=None
         )
-    # A store may say how much of a conversation it is for; who serves it has the last word.
+    # A store may have a limit of its own. The setting overrides it.
     context_messages = settings.limits.max_context_messages or getattr(store, "max_context_messages", None)
     if context_messages is not None:
         options = replace(options, context_messages=context_messages)
@@ -323,7 +326,7 @@ def _webhook_posting(settings: Settings) -> Posting | None:
     from apcore_a2a.webhooks.sender import WebhookSender  # loads aiohttp, which a server without webhooks does not need
 
     if settings.allow_insecure_webhooks:
-        logger.warning("webhooks may be plain HTTP and point into this network: for development only")
+        logger.warning("webhooks may use plain HTTP and private addresses; for development only")
     secrets = (settings.webhook_secret or "").split()
     sender = WebhookSender(allow_insecure=settings.allow_insecure_webhooks, secrets=secrets)
     return Posting(sender=sender, formats=FORMATS)

@@ -1,4 +1,4 @@
-"""What is told when the agent starts: where it is, what it can do, and what is unsafe about it."""
+"""The banner at the start of an agent: its address, its skills, and warnings about what is unsafe."""
 
 import logging
 import sys
@@ -35,8 +35,8 @@ def show(app: Application, listening: str, *, settings: Settings | None = None, 
     Args:
         app: The agent.
         listening: The address of the socket.
-        settings: Those it is served with, if they are not the application's own.
-        reload: What is taken in again when it changes, in words.
+        settings: The settings of the server, if they are not those of the application.
+        reload: What is reloaded when it changes, in words.
     """
     settings = settings or app.settings
     console = _console()
@@ -48,27 +48,27 @@ def show(app: Application, listening: str, *, settings: Settings | None = None, 
 
 
 def log(app: Application, listening: str, *, settings: Settings, reload: str = "") -> None:
-    """The same as records of the log, for a log that programs read: a line of the banner would be no record."""
+    """Write the same as log records, for a JSON log, where a line of the banner would not be a record."""
     logger.info("agent started", extra=_facts(app, settings, listening, reload))
     for warning in warnings(app, settings, urlsplit(listening).port):
         logger.warning("agent is not safe", extra={"reason": warning})
 
 
 def show_other(name: str, listening: str, settings: Settings, *, reload: str = "") -> None:
-    """The same for an application that is not ours, of which little is known."""
+    """Print the banner of another ASGI application, of which only the address is known."""
     console = _console()
     console.print(Text.assemble((name, "bold"), "  ", (f"apcore-a2a {__version__}", "dim")))
     console.print(_table(_facts_of_other(settings, listening, reload)))
 
 
 def log_other(name: str, listening: str, settings: Settings, *, reload: str = "") -> None:
-    """The same as a record of the log."""
+    """Write the banner of another ASGI application as a log record."""
     facts = {"target": name, **_facts_of_other(settings, listening, reload)}
     logger.info("application started", extra=facts)
 
 
 def _console() -> Console:
-    # Without a terminal there is no width to wrap at: in a log, an address must stay on its line.
+    # Without a terminal, do not wrap: in a log, an address must stay on its line.
     if sys.stderr.isatty():
         return Console(stderr=True, highlight=False)
     return Console(stderr=True, highlight=False, soft_wrap=True, width=NO_WIDTH)
@@ -112,17 +112,17 @@ def _store(app: Application, settings: Settings) -> str:
 def _table(facts: dict[str, str]) -> Table:
     table = Table.grid(padding=(0, 2))
     for label, value in facts.items():
-        table.add_row(Text(label, style="dim"), Text(value))  # not markup: an id may have brackets
+        table.add_row(Text(label, style="dim"), Text(value))  # no markup: an id may contain brackets
     return table
 
 
 def _address(settings: Settings, listening: str) -> str:
-    """Where a person on this machine finds the agent, unless the operator said where everybody does."""
+    """Return the address of the agent: the public one if it is set, else one for a browser on this machine."""
     if settings.url:
         return settings.url
     host = settings.host
     if host in ANY_ADDRESS:
-        host = "localhost"  # one can listen at 0.0.0.0, but not call it
+        host = "localhost"  # 0.0.0.0 is an address to bind, not one to call
     if ":" in host:
         host = f"[{host}]"
     socket = urlsplit(listening)  # the port of the settings may be 0
@@ -137,12 +137,12 @@ def _skills(ids: list[str]) -> str:
 
 
 def warnings(app: Application, settings: Settings, port: int | None) -> list[str]:
-    """What an operator should know before anybody else finds out."""
+    """Return what is unsafe about the agent, one sentence each."""
     found = []
     if not app.cards.card.security_schemes and not is_loopback(settings.host):
-        found.append(f"anybody who can reach {settings.host}:{port} can run every skill: no authentication is set")
+        found.append(f"every client that reaches {settings.host}:{port} can run every skill: no authentication is set")
     if "*" in settings.cors_origins:
         found.append("CORS is open to every origin")
     if settings.push_notifications and settings.allow_insecure_webhooks:
-        found.append("webhooks may be plain HTTP and point into this network: --allow-insecure-webhooks is set")
+        found.append("webhooks may use plain HTTP and private addresses: --allow-insecure-webhooks is set")
     return found

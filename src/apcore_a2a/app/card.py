@@ -1,4 +1,4 @@
-"""The card of an agent that brought none, and what this server adds to every card."""
+"""The card of an agent that has none, and the fields that this server adds to every card."""
 
 import logging
 import sys
@@ -32,10 +32,10 @@ from apcore_a2a.settings import Settings
 logger = logging.getLogger(__name__)
 
 KeyMaterial = str | Path | Mapping[str, Any]
-"""A private key: the path of a file, or what such a file holds: PEM, a JSON Web Key, a set of those."""
+"""A private key: the path of a file, or the content of one: PEM, a JSON Web Key, a set of those."""
 SigningKeySource = KeyMaterial | Callable[[], KeyMaterial]
 
-_NAMELESS: Final = (list, tuple, set, frozenset, Mapping, SkillAgent)  # what functions may be collected in
+_NAMELESS: Final = (list, tuple, set, frozenset, Mapping, SkillAgent)  # collections of functions
 IDEMPOTENCY: Final = AgentExtension(
     uri="urn:apcore:a2a:idempotency-key:1",
     description="A send repeated with the same Idempotency-Key header answers with the same task",
@@ -50,11 +50,11 @@ PASSED_STATES: Final = AgentExtension(
 def describe_agent(
     agent: Agent, target: Any, settings: Settings, *, show: Callable[[FunctionSkill], bool] | None = None
 ) -> AgentCard:
-    """A card for an agent that brought none: named for the function, module or class, described by its docstring.
+    """Return a card for an agent that has none, with the name and docstring of its function, module or class.
 
     Args:
-        target: What `serve` was given. Any: it may be anything.
-        show: Which of the skills to show, and to name; all when None.
+        target: The object given to `serve`. Any: it may be anything.
+        show: Selects the skills that the card shows and names. None selects all.
     """
     skills: tuple[AgentSkill, ...] = ()
     extensions: tuple[AgentExtension, ...] = ()
@@ -64,7 +64,7 @@ def describe_agent(
         extensions = (describe_skills({skill.id: to_params(skill) for skill in shown}),)
     name = settings.name or _name_of(agent, target, skills)
     about = settings.description or _first_line(target) or _summary(name, skills)
-    if not isinstance(agent, SkillAgent):  # it is one skill itself
+    if not isinstance(agent, SkillAgent):  # the agent itself is the only skill
         skills = (AgentSkill(id=name, name=name, description=about, tags=()),)
     modes = (TEXT, JSON)
     return AgentCard(
@@ -81,15 +81,15 @@ def describe_agent(
 
 def _name_of(agent: Agent, target: Any, skills: tuple[AgentSkill, ...]) -> str:
     if not isinstance(target, _NAMELESS):
-        return name_of(target).rpartition(".")[2]  # of a module in a package, its own
-    # Not the only one that is shown: an agent has one name, whoever reads its card.
+        return name_of(target).rpartition(".")[2]  # the last part of the name of a module
+    # The only skill, not the only one shown: all readers of the card see the same name.
     if len(skills) == 1 and isinstance(agent, SkillAgent) and len(agent.skills) == 1:
         return skills[0].id
     return "agent"
 
 
 def _first_line(target: Any) -> str:
-    if isinstance(target, _NAMELESS):  # the docstring of `list` says nothing about what is in it
+    if isinstance(target, _NAMELESS):  # the docstring of `list` does not describe its functions
         return ""
     docstring = getattr(target, "__doc__", None)
     if callable(target):
@@ -104,7 +104,7 @@ def _summary(name: str, skills: tuple[AgentSkill, ...]) -> str:
 
 
 def _project_version(target: object) -> str:
-    """The version that the target's package says it has; else that of the package which serves it."""
+    """Return the version of the target's package, else that of this package."""
     module = getattr(target, "__module__", None) or getattr(target, "__name__", "")  # a module has no `__module__`
     package = str(module).partition(".")[0]
     version = getattr(sys.modules.get(package), "__version__", None)
@@ -114,9 +114,9 @@ def _project_version(target: object) -> str:
 
 
 def complete(card: AgentCard, settings: Settings, auth: Authenticator | None) -> AgentCard:
-    """The card as the settings name it, with what this server adds.
+    """Return the card with the names of the settings, and with the fields that this server adds.
 
-    That is webhooks, its extensions, and what a caller must show.
+    These are webhooks, its extensions, and the security schemes.
     """
     extensions = [*card.capabilities.extensions, IDEMPOTENCY]
     if settings.state_history:
@@ -148,13 +148,13 @@ def complete(card: AgentCard, settings: Settings, auth: Authenticator | None) ->
 
 
 def _requirements(schemes: Iterable[str], scopes: Iterable[str] = ()) -> tuple[SecurityRequirement, ...]:
-    """One requirement for each scheme: any of them will do (1.0 §4.4.1). An empty list asks for no scope."""
+    """Return one requirement for each scheme: any of them is enough (1.0 §4.4.1). An empty list requires no scope."""
     listed = sorted(scopes)
     return tuple({"schemes": {name: {"list": listed}}} for name in schemes)
 
 
 def _with_scopes(skills: Iterable[AgentSkill], schemes: Iterable[str], scopes: SkillScopes) -> tuple[AgentSkill, ...]:
-    """The skills, each with the scopes that it asks for."""
+    """Return the skills, each with the scopes that it requires."""
     shown: list[AgentSkill] = []
     for skill in skills:
         required = scopes.required(skill.id)
@@ -165,7 +165,7 @@ def _with_scopes(skills: Iterable[AgentSkill], schemes: Iterable[str], scopes: S
 
 
 def visible_to(card: AgentCard, caller: Caller, scopes: SkillScopes) -> AgentCard:
-    """The card without the skills for which the caller lacks a scope."""
+    """Return the card without the skills for which the caller lacks a scope."""
     hidden = {skill.id for skill in card.skills if not scopes.permits(caller, skill.id)}
     if not hidden:
         return card
@@ -175,9 +175,9 @@ def visible_to(card: AgentCard, caller: Caller, scopes: SkillScopes) -> AgentCar
 
 
 def warn_of_unused(scopes: SkillScopes, skills: Iterable[str]) -> None:
-    """A pattern that fits no skill protects none: say so, for it may be misspelt."""
+    """Log the patterns that match no skill, because they may be misspelt and protect nothing."""
     for pattern in scopes.unused(skills):
-        logger.warning("skill_scopes fits no skill", extra={"pattern": pattern})
+        logger.warning("skill_scopes has a pattern that matches no skill", extra={"pattern": pattern})
 
 
 _MEMBERS: Final = {
@@ -190,8 +190,8 @@ _MEMBERS: Final = {
 
 
 def _new_name(scheme: dict[str, Any], taken: dict[str, SecurityScheme]) -> str:
-    """A name for a scheme on the card: what it is, and a number from the second of its kind on."""
-    # "bearer" says more than "http"; what is no HTTP scheme has no such name.
+    """Return a name for a scheme on the card: its kind, with a number from the second of its kind on."""
+    # "bearer" says more than "http". Only HTTP schemes have such a name.
     kind = str(scheme.get("scheme") or scheme.get("type"))
     name = kind
     number = 1
@@ -202,16 +202,16 @@ def _new_name(scheme: dict[str, Any], taken: dict[str, SecurityScheme]) -> str:
 
 
 def _to_scheme(scheme: dict[str, Any]) -> SecurityScheme:
-    """OpenAPI's way to write a security scheme, as A2A 1.0 writes it.
+    """Convert a security scheme of OpenAPI to the form of A2A 1.0.
 
     Raises:
-        ValueError: its type is none of OpenAPI's; the text names it.
+        ValueError: its type is not one of OpenAPI. The text names it.
     """
     fields = dict(scheme)
     kind = fields.pop("type", None)
     if kind not in _MEMBERS:
         known = ", ".join(_MEMBERS)
         raise ValueError(f"auth declares a security scheme of the unknown type {kind!r}; the types are {known}")
-    if "in" in fields:  # OpenAPI's name for where an API key stands
+    if "in" in fields:  # OpenAPI's name for the place of an API key
         fields["location"] = fields.pop("in")
     return {_MEMBERS[kind]: fields}

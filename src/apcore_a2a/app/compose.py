@@ -1,6 +1,7 @@
-"""From what a user has to the parts of an application: which agent, which card.
+"""Makes the parts of an application from a served object: the agent and its card.
 
-Rule: apcore is recognised by its methods, never by its types, so that any version and any look-alike will do.
+Invariant: apcore objects are recognised by their methods, never by their types, so that any version of apcore and any
+object with the same methods works.
 """
 
 from collections.abc import Callable
@@ -16,11 +17,11 @@ from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.settings import Settings
 
 BuildCard = Callable[..., AgentCard]
-"""Makes a card of the skills for which a predicate says so; of all without one."""
+"""Makes a card of the skills that a predicate selects, or of all without a predicate."""
 
 
 def is_apcore(target: object) -> bool:
-    """Whether this is a Registry, an Executor or an APCore client."""
+    """Return whether this is a Registry, an Executor or an APCore client."""
     is_registry = hasattr(target, "list") and hasattr(target, "get_definition")
     is_executor = hasattr(target, "call_async")
     is_client = hasattr(target, "registry") and hasattr(target, "executor")
@@ -35,11 +36,11 @@ def compose(
     *,
     request_context_builder: object = None,
 ) -> Parts:
-    """The agent and the card of whatever `target` is."""
+    """Return the agent and the card of `target`."""
     if is_apcore(target):
         if request_context_builder is not None:
-            raise TypeError(f"request_context_builder is for executors of A2A, and {type(target).__name__} is none")
-        from apcore_a2a.app.modules import compose_modules  # apcore takes half a second: only for those who use it
+            raise TypeError(f"request_context_builder is for executors of A2A, and {type(target).__name__} is not one")
+        from apcore_a2a.app.modules import compose_modules  # the import of apcore takes half a second
 
         return compose_modules(target, card, settings, auth)
     if isinstance(target, Agent) and request_context_builder is None:
@@ -49,23 +50,23 @@ def compose(
 
         agent = as_agent(target, request_context_builder=request_context_builder, default_skill=settings.default_skill)
     if settings.default_skill and (agent is target or not isinstance(agent, SkillAgent)):
-        raise ValueError(f"default_skill is for what has several skills, and this {type(target).__name__} has not")
+        raise ValueError(f"default_skill is for several functions or modules, not for this {type(target).__name__}")
 
     def build(show: Callable[[FunctionSkill], bool] | None = None) -> AgentCard:
         return complete(card or describe_agent(agent, target, settings, show=show), settings, auth)
 
-    if auth is None:  # there is no extended card, so everything is on this one
+    if auth is None:  # there is no extended card, so this one shows all skills
         return Parts(agent=agent, card=build())
     return _for_callers(agent, build, SkillScopes(settings.skill_scopes), auth)
 
 
 def _for_callers(agent: Agent, build: BuildCard, scopes: SkillScopes, auth: Authenticator) -> Parts:
-    """The parts where each caller is shown what they may call."""
+    """Return the parts of an agent with authentication: each caller sees the skills that it may call."""
     warn_of_unused(scopes, [skill.id for skill in build().skills])
 
     def build_extended(caller: Caller) -> AgentCard:
         shown = build(lambda skill: scopes.permits(caller, skill.id))
-        return visible_to(shown, caller, scopes)  # a card that somebody brought shows all that it shows
+        return visible_to(shown, caller, scopes)  # a card given by the user is not made of the selected skills
 
     return Parts(
         agent=_discreet(agent, scopes),
@@ -76,7 +77,7 @@ def _for_callers(agent: Agent, build: BuildCard, scopes: SkillScopes, auth: Auth
 
 
 def _discreet(agent: Agent, scopes: SkillScopes) -> Agent:
-    """An agent whose errors name to a caller only what the cards would show them."""
+    """Return an agent whose errors name only the skills that the cards show to the caller."""
 
     def is_visible(caller: Caller, skill: FunctionSkill) -> bool:
         return scopes.permits(caller, skill.id) and (caller.is_authenticated or not skill.requires_approval)

@@ -1,7 +1,7 @@
-"""How a server of ours logs: one line a record, readable or JSON; what clients wrote cannot break a line.
+"""The log formats of the server: one line per record, as text or JSON. Text from clients cannot break a line.
 
-Rule: only a process that is ours has its logging set up here: that of the command line, or one that calls `serve()` and
-has set up none.
+Invariant: logging is set up here only for the command line, and for a process that calls `serve()` without having set
+up logging itself.
 """
 
 import json
@@ -17,19 +17,19 @@ from apcore_a2a.clean_text import clean_line, clean_text
 LogFormat = Literal["text", "json"]
 
 MAX_TEXT: Final = 1000
-# What every record has; all other attributes came in through `extra`. Some are set late, by a formatter or by newer
-# Pythons, so an empty record does not show them; `color_message` is uvicorn's second copy of the message, with colours.
+# The attributes of every record. All others come from `extra`. A formatter or a newer Python sets some of them later,
+# so an empty record lacks them. `color_message` is uvicorn's second copy of the message, with colours.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _COLORS: Final = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "31", "CRITICAL": "31"}
 
 
 def _is_plain(text: str) -> bool:
-    """Whether there is nothing to clean, as in nearly all that is logged: with this look, a line costs half."""
+    """Return whether there is nothing to clean, as in nearly all log lines: this check halves the cost of a line."""
     return len(text) <= MAX_TEXT and text.isascii() and text.isprintable()
 
 
 def clean_value(value: object) -> object:
-    """A value that may stand in a log: numbers as they are, text without control characters and not without end."""
+    """Return a value for a log: numbers unchanged, text truncated and without control characters."""
     if value is None or isinstance(value, bool | int | float):
         return value
     text = str(value)
@@ -42,7 +42,7 @@ def clean_value(value: object) -> object:
 
 
 def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What was logged in `extra`, cleaned."""
+    """Return the cleaned values of `extra`."""
     fields = {}
     for name, value in vars(record).items():
         if name not in _STANDARD:
@@ -51,16 +51,16 @@ def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def clean_exception(record: logging.LogRecord) -> str:
-    """The traceback of a record, or nothing. An exception often says what a client wrote: cut and cleaned, too."""
+    """Return the cleaned traceback of a record, or an empty string. Exceptions often quote text from clients."""
     if not record.exc_info or record.exc_info[1] is None:
         return ""
-    # Each piece is a frame, or all that one exception of the chain says.
+    # Each piece is a frame, or the text of one exception of the chain.
     pieces = traceback.TracebackException.from_exception(record.exc_info[1]).format()
     return "\n".join(str(clean_value(piece.rstrip("\n"))) for piece in pieces)
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """Formats a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -74,12 +74,12 @@ class JSONFormatter(logging.Formatter):
         exception = clean_exception(record)
         if exception:
             entry["exception"] = exception
-        # Line ends may stay in the values: JSON writes them as \n, so the record is one line all the same.
+        # Values may contain line ends: JSON escapes them as \n, so the record is still one line.
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
 class TextFormatter(logging.Formatter):
-    """A line for a person: time, level, message, then what belongs to it."""
+    """Formats a record as one line of text: time, level, message, then the values of `extra`."""
 
     def __init__(self, *, color: bool) -> None:
         super().__init__()
@@ -92,31 +92,31 @@ class TextFormatter(logging.Formatter):
         words = [str(clean_value(record.getMessage()))]
         for name, value in extra_fields(record).items():
             words.append(f"{name}={value}")
-        # Here a line end in a value would begin what looks like a record of ours.
+        # A line end in a value would start a line that looks like another record.
         text = " ".join(words)
         if not _is_plain(text):
             text = clean_line(text)
         line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level} {text}"
         exception = clean_exception(record)
         if exception:
-            # The exception to one line a record: a traceback on one line could not be read. Each line is indented, and
-            # so none of them looks like a record, whatever line ends a client has sent.
+            # A traceback on one line is not readable. Its lines are indented instead, so that none of them looks like a
+            # record, whatever line ends a client has sent.
             line += "\n" + textwrap.indent(exception, "  ", lambda _: True)
         return line
 
 
-# They tell each look at a file and each turn of a loop, which nobody wants who asks what an agent does.
+# They log each check of a file and each turn of the event loop, which does not help to debug an agent.
 _CHATTY: Final = ("watchfiles", "asyncio")
 
 
 def configure(level: str, style: LogFormat, *, color: bool) -> None:
-    """Set up logging for a process that we are the owner of."""
+    """Set up logging for the process of the command line."""
     handler = logging.StreamHandler()
     if style == "json":
         handler.setFormatter(JSONFormatter())
     else:
         handler.setFormatter(TextFormatter(color=color))
-    # `force`: a handler that some import has put there would write each record a second time, uncleaned.
+    # `force`: a handler that an import has installed would write each record a second time, without cleaning.
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     if level == "debug":
         for name in _CHATTY:
@@ -124,12 +124,12 @@ def configure(level: str, style: LogFormat, *, color: bool) -> None:
 
 
 def configure_server(level: str) -> bool:
-    """Set up the log of a server in a program that has set up none: ours and uvicorn's, on standard error.
+    """Log to standard error (our loggers and uvicorn's) in a program that has not set up logging.
 
-    In a program that has, its handlers get our records as they get all others, and uvicorn writes as it always does.
+    In a program that has, its handlers receive our records, and uvicorn logs as it does by default.
 
     Returns:
-        Whether it was set up here.
+        Whether logging was set up here.
     """
     if logging.getLogger().handlers or logging.getLogger("apcore_a2a").handlers:
         return False
@@ -139,5 +139,5 @@ def configure_server(level: str) -> bool:
         logger = logging.getLogger(name)
         logger.addHandler(handler)
         logger.setLevel(level.upper())
-        logger.propagate = False  # the root has no handler, and whoever gives it one later would read it all twice
+        logger.propagate = False  # a handler that the root gets later would write each record twice
     return True

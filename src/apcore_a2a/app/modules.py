@@ -1,4 +1,4 @@
-"""apcore's modules as one agent, and a card that is never older than the registry."""
+"""Makes one agent of apcore's modules, with a card that follows the registry."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ NO_MODULES: Final = "Registry contains zero modules; at least one module is requ
 
 
 def compose_modules(target: object, card: AgentCard | None, settings: Settings, auth: Authenticator | None) -> Parts:
-    """The agent that runs these modules, with a card that follows the registry."""
+    """Return the agent that runs these modules, with a card that follows the registry."""
     modules = open_modules(target)
     if next(iter(modules), None) is None:
         raise ValueError(NO_MODULES)
@@ -41,21 +41,22 @@ def compose_modules(target: object, card: AgentCard | None, settings: Settings, 
 
     def build_extended(caller: Caller) -> AgentCard:
         whole = build(show=lambda module: is_open(module, modules, caller) and scopes.permits(caller, module.id))
-        return visible_to(whole, caller, scopes)  # a card that somebody brought shows all that it shows
+        return visible_to(whole, caller, scopes)  # a card given by the user is not made of the selected modules
 
     agent = ModuleAgent(modules, default_skill=settings.default_skill, approvals_by_caller=settings.approvals_by_caller)
     parts = Parts(agent=agent, card=build(), auth=auth, count_modules=modules.__len__)
     if auth is not None:
-        # Who has proved who they are sees what they may call; without authentication nobody has.
+        # Authenticated callers see the modules that they may call. Without authentication there are none.
         parts.extended_card = build_extended
     parts.on_open = lambda app: watch(modules, build, app)
     return parts
 
 
 def watch(modules: Modules, build: Callable[[], AgentCard], app: Application) -> None:
-    """Keep the application's card in step with the registry, whichever thread changes it.
+    """Rebuild the application's card when the registry changes, from any thread.
 
-    The card is built on the thread that made the change, or on a worker if that is the loop's; requests go on.
+    The card is built on the thread that made the change, or on a worker thread if that is the event loop's. Requests
+    are served meanwhile.
     """
     loop = asyncio.get_running_loop()
     loop_thread = threading.current_thread()
@@ -65,7 +66,7 @@ def watch(modules: Modules, build: Callable[[], AgentCard], app: Application) ->
         with turn:
             try:
                 card = build()
-            except Exception:  # a registry that is being changed can be in any state; the next change builds again
+            except Exception:  # a registry can be in any state during a change. The next change builds again
                 logger.exception("agent card not rebuilt")
                 return
             logger.debug("agent card rebuilt", extra={"skills": len(card.skills)})

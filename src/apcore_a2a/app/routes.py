@@ -1,6 +1,6 @@
-"""Which routes there are, which of them are open to everybody, and what looks at a request before it reaches one.
+"""The routes of the application, which of them are public, and the middleware before them.
 
-Rule: the door stands before every route, and what is open is named exactly.
+Invariant: every route requires authentication, except the public routes, which are named exactly.
 """
 
 import logging
@@ -40,7 +40,7 @@ from apcore_a2a.web import NO_STORE, SAFE
 
 logger = logging.getLogger(__name__)
 
-ANONYMOUS_PART: Final = 10  # what callers without a name have of a caller's share, beside those with one: a tenth
+ANONYMOUS_PART: Final = 10  # with authentication, an anonymous caller has a tenth of the limits of a caller
 CORS_HEADERS: Final = (
     "A2A-Version",
     "A2A-Extensions",
@@ -52,7 +52,7 @@ CORS_HEADERS: Final = (
 
 
 class Served(Struct, frozen=True, kw_only=True):
-    """What the routes lead to."""
+    """The objects that the routes lead to."""
 
     engine: Engine
     cards: CardEndpoint
@@ -64,7 +64,7 @@ class Served(Struct, frozen=True, kw_only=True):
 
 
 def pipeline(served: Served) -> ASGIApp:
-    """Whom a browser may call for, CORS, then the route; before each that is not open to all, the door."""
+    """Return the ASGI application: origin check, CORS, then the route. Only public routes need no authentication."""
     engine = served.engine
     cards = served.cards
     settings = served.settings
@@ -93,8 +93,8 @@ def pipeline(served: Served) -> ASGIApp:
         )
     )
     if served.auth is not None:
-        # Around each of them, and not around the dispatch: what a request runs is what was looked up, door and all. No
-        # way to write a path finds one thing for the door and another behind it.
+        # Around each endpoint, not around the dispatch: the endpoint that was looked up contains its authentication. No
+        # spelling of a path can select one route for the authentication and another one behind it.
         for route, endpoint in routes.items():
             routes[route] = AuthMiddleware(endpoint, served.auth, audit=served.audit)
         rest = AuthMiddleware(rest, served.auth, audit=served.audit)
@@ -118,12 +118,12 @@ def _with_audit(app: ASGIApp, audit: AuditLog | None) -> ASGIApp:
 
 
 def _has_inbox(settings: Settings) -> bool:
-    """Whether the Explorer takes webhooks itself, which is for development."""
+    """Return whether the Explorer receives webhooks itself, for development."""
     return settings.explorer and settings.push_notifications and settings.allow_insecure_webhooks
 
 
 def _behind_gates(app: ASGIApp, settings: Settings, auth: Authenticator | None) -> ASGIApp:
-    """What looks at every request, the last one here first."""
+    """Wrap the application in the checks of every request. The last one here runs first."""
     if _asks_for_certificates(auth):
         app = ClientCertificate(app, proxies=settings.trusted_proxies)
     if settings.cors_origins:
@@ -148,12 +148,12 @@ def _asks_for_certificates(auth: Authenticator | None) -> bool:
 
 
 def _rate_limit(served: Served) -> Callable[[ASGIApp], ASGIApp]:
-    """What is put around each binding; nothing if there is no limit. What is open to everybody has none."""
+    """Return the wrapper of each binding, which does nothing if there is no limit. Public routes have no limit."""
     limits = served.settings.limits
     anonymous = limits.max_anonymous_requests_per_second
     if anonymous is None and limits.max_requests_per_second is not None:
         anonymous = limits.max_requests_per_second
-        if served.auth is not None:  # else nobody has a name, and that is no reason to give less
+        if served.auth is not None:  # without authentication all callers are anonymous, and have the whole limit
             anonymous /= ANONYMOUS_PART
     rates = Rates(
         per_caller=limits.max_requests_per_second,
@@ -170,7 +170,7 @@ def _rate_limit(served: Served) -> Callable[[ASGIApp], ASGIApp]:
 
 
 def _public_routes(served: Served) -> dict[tuple[str, str], ASGIApp]:
-    """What is open to everybody, named exactly: method and path."""
+    """Return the public routes by method and path."""
     cards = served.cards
     settings = served.settings
     health = served.health
@@ -189,13 +189,13 @@ def _public_routes(served: Served) -> dict[tuple[str, str], ASGIApp]:
         page = ExplorerPage(settings.explorer_prefix, options=("inbox",) if _has_inbox(settings) else ())
         public["GET", settings.explorer_prefix] = page
         public["GET", f"{settings.explorer_prefix}/"] = page
-    # Balancers and monitors look with HEAD: it is answered as GET is, and the server leaves out the body.
+    # Load balancers and monitors send HEAD: it is answered as GET is, and the server leaves out the body.
     heads = {("HEAD", path): endpoint for (_, path), endpoint in public.items()}
     return {**public, **heads}
 
 
 class _SafeCORS(CORSMiddleware):
-    """Starlette's, whose answer to what a browser asks beforehand has the headers that all others have."""
+    """Starlette's CORS middleware, with the security headers on preflight responses as well."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
         answer = super().preflight_response(request_headers)

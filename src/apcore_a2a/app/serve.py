@@ -1,6 +1,6 @@
-"""The composition root: whatever you have becomes an agent on a port, or an ASGI application.
+"""The composition root: `serve` and `async_serve`, which make an agent of any supported object.
 
-Rule: only composition knows everybody; it hands each its part and keeps nothing.
+Invariant: only composition knows all packages. It passes each its part, and keeps no state.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from apcore_a2a.web import is_loopback
 
 logger = logging.getLogger("uvicorn.error")  # the log that a server without a log configuration of its own writes
 
-NOT_STARTED: Final = 2  # the exit code
-LAST_ANSWERS: Final = 15  # seconds after shutdown_timeout in which clients may read what was answered
+NOT_STARTED: Final = 2  # exit code
+LAST_ANSWERS: Final = 15  # seconds after shutdown_timeout in which clients may read the last responses
 
 
 class ServeOptions(TypedDict, total=False):
-    """What `serve` and `async_serve` take besides the agent; all of it optional.
+    """The optional keywords of `serve` and `async_serve`.
 
-    `Settings` says what each setting is when nothing is given; docs/operations.md has the flags and the variables.
+    `Settings` has the defaults. docs/operations.md describes each keyword, its flag and its environment variable.
 
     Example:
         >>> options: ServeOptions = {
@@ -99,10 +99,10 @@ class ServeOptions(TypedDict, total=False):
 def serve(
     registry_or_executor: object, *, host: str = "0.0.0.0", port: int = 8000, **options: Unpack[ServeOptions]
 ) -> None:
-    """Serve an agent over A2A 1.0 and 0.3 until SIGINT or SIGTERM; blocks.
+    """Serve an agent over A2A 1.0 and 0.3, and block until SIGINT or SIGTERM.
 
     Args:
-        registry_or_executor: What to serve: an apcore Registry, Executor or APCore client; an `AgentExecutor`; an
+        registry_or_executor: The object to serve: an apcore Registry, Executor or APCore client; an `AgentExecutor`; an
             `Agent`; a plain function; or several functions: a list, a dict by the ids of their skills, a module, an
             object with public methods.
         host: The address to bind.
@@ -110,14 +110,15 @@ def serve(
         **options: See `ServeOptions`.
 
     Raises:
-        ValueError: an option makes no sense, or the registry has no modules.
-        TypeError: there is no such option, or what is served, `auth` or `task_store` lacks methods; the text names it.
+        ValueError: an option is not valid, or the registry has no modules.
+        TypeError: there is no such option, or the served object, `auth` or `task_store` lacks methods. The text names
+            them.
         RuntimeError: an event loop runs in this thread, as in a coroutine or a notebook.
-        SystemExit: with code 2 when the server cannot start (the port is taken, the store cannot be opened, a start-up
-            hook fails); one line says why, and what to do.
+        SystemExit: with code 2 if the server cannot start (the port is in use, the store cannot be opened, a start-up
+            hook fails). One line says why, and what to do.
 
-    When it has started, standard error says where, what is served, and what is unsafe about it. Where the program has
-    set up no logging, the log goes there, too.
+    After the start a banner on standard error shows the address, the skills and warnings. If the program has not set up
+    logging, the log goes to standard error as well.
 
     Example:
         >>> from apcore_a2a import serve
@@ -126,13 +127,13 @@ def serve(
         >>> serve(echo, port=9000)  # doctest: +SKIP
     """
     _refuse_running_loop()
-    read_settings({**options, "host": host, "port": port})  # so that the level of the log is one
+    read_settings({**options, "host": host, "port": port})  # checks the log level before it is used
     level = options.get("log_level") or "info"
-    log_is_ours = logs.configure_server(level)  # first: what is wrong with a module is logged when the card is made
+    log_is_ours = logs.configure_server(level)  # first, because building the card logs problems of modules
     app = build(registry_or_executor, options, host=host, port=port)
 
     def show_banner(address: str) -> None:
-        from apcore_a2a.app import banner  # rich is not needed before
+        from apcore_a2a.app import banner  # loads rich, which is not needed before
 
         banner.show(app, address)
 
@@ -142,7 +143,7 @@ def serve(
     why_not = run_at(app, app.settings, log_level=level, log_config=log_config, on_started=show_banner)
     if why_not:
         if log_is_ours:
-            sys.stderr.write(f"Error: {why_not}\n")  # a record would be cut, and a traceback be one line
+            sys.stderr.write(f"Error: {why_not}\n")  # a log record truncates its text, and puts a traceback on one line
         else:
             logger.error(why_not)
         raise SystemExit(NOT_STARTED)
@@ -154,8 +155,8 @@ def _refuse_running_loop() -> None:
     except RuntimeError:
         return
     raise RuntimeError(
-        "serve() blocks, and an event loop runs here already: call it with asyncio.to_thread(serve, …), or give"
-        " what `await async_serve(…)` answers to a server of yours"
+        "serve() blocks, and an event loop is already running in this thread: call it with asyncio.to_thread(serve, …),"
+        " or pass the application that `await async_serve(…)` returns to your server"
     )
 
 
@@ -168,16 +169,16 @@ def run_at(
     on_started: Callable[[str], None] | None = None,
     sockets: list[socket.socket] | None = None,
 ) -> str:
-    """Serve any ASGI application until a signal; why it did not start, or nothing if it did.
+    """Serve any ASGI application until a signal, and return why it did not start, or an empty string.
 
-    The address (or the sockets), TLS and the times are those of the settings. `on_started` gets the address when the
-    store is open and the socket listens.
+    The address, TLS and the timeouts are those of the settings. `sockets` replace the address. `on_started` receives
+    the address when the store is open and the socket listens.
     """
     lifespan: Literal["on", "auto"] = "auto"
     ws: Literal["none", "auto"] = "auto"
     if isinstance(app, Application):
         lifespan = "on"
-        ws = "none"  # what asks for a WebSocket is answered as any other request
+        ws = "none"  # a WebSocket handshake is answered as any other request
     try:
         tls = _tls_context(settings)
     except BadTLSFiles as error:
@@ -201,8 +202,8 @@ def run_at(
 
 
 def _server_headers(settings: Settings) -> list[tuple[str, str]]:
-    """What the server adds to every answer: with TLS, that browsers come back by https only (RFC 6797)."""
-    # Not on the loopback interface: it would hold for every other server that a developer runs there.
+    """Return the headers that the server adds to every response: with TLS, HSTS (RFC 6797)."""
+    # Not on the loopback interface: it would apply to every other server that a developer runs there.
     if settings.tls is None or is_loopback(settings.host):
         return []
     return [("strict-transport-security", "max-age=31536000")]
@@ -223,7 +224,7 @@ def _tls_context(settings: Settings) -> RenewedContext | None:
 
 
 async def async_serve(registry_or_executor: object, **options: Unpack[ServeOptions]) -> Application:
-    """What `serve` serves, as an ASGI application for a server or an application of your own; binds nothing.
+    """Return the agent as an ASGI application, for your own server or application. Binds nothing.
 
     Example:
         >>> import asyncio
@@ -241,7 +242,7 @@ async def async_serve(registry_or_executor: object, **options: Unpack[ServeOptio
 
 
 def build_app(agent: Agent, **options: Unpack[ServeOptions]) -> Application:
-    """What `async_serve` answers, for an `Agent` and without a loop.
+    """Return the application of `async_serve` for an `Agent`, without an event loop.
 
     Example:
         >>> from apcore_a2a import as_agent
@@ -253,7 +254,7 @@ def build_app(agent: Agent, **options: Unpack[ServeOptions]) -> Application:
     return build(agent, options)
 
 
-_NOT_SETTINGS: Final = (  # but objects
+_NOT_SETTINGS: Final = (
     "card",
     "auth",
     "card_signing_key",
@@ -266,11 +267,11 @@ _NOT_SETTINGS: Final = (  # but objects
 
 
 _OF_MODULES: Final = ("approvals_by_caller",)
-"""Options that only apcore's modules know how to keep."""
+"""Options that only apply to apcore modules."""
 
 
 def build(target: object, options: ServeOptions, **address: Any) -> Application:
-    """An application from anything `serve` takes; `address` is host and port, for those who bind."""
+    """Return an application for any object that `serve` takes. `address` is host and port, if the caller binds."""
     settings = read_settings({**options, **address})
     if not is_apcore(target):
         for name in _OF_MODULES:
@@ -298,14 +299,14 @@ def build(target: object, options: ServeOptions, **address: Any) -> Application:
 
 
 def _require_scopes(parts: Parts, settings: Settings) -> None:
-    """Have the agent ask for the scopes that the settings name, if they name any."""
+    """Make the agent require the scopes that the settings name, if they name any."""
     if settings.admin_role and parts.auth is None:
-        raise ValueError("admin_role needs auth: without it nobody has roles, and nobody would be an administrator")
+        raise ValueError("admin_role needs auth: without it callers have no roles, and there is no administrator")
     scopes = SkillScopes(settings.skill_scopes)
     if not scopes:
         return
     if parts.auth is None:
-        raise ValueError("skill_scopes needs auth: without it nobody has scopes, and nobody could call these skills")
+        raise ValueError("skill_scopes needs auth: without it callers have no scopes, and cannot call these skills")
     parts.agent = ScopedAgent(parts.agent, scopes, [skill.id for skill in parts.card.skills])
 
 
@@ -370,6 +371,6 @@ def _with_paths_as_text(options: dict[str, Any]) -> dict[str, Any]:  # Any: as t
 def _to_names(given: str | Sequence[str] | None) -> Sequence[str]:
     if given is None:
         return ()
-    if isinstance(given, str):  # one name, and not a list of letters
+    if isinstance(given, str):  # one name, not a sequence of letters
         return (given,)
     return given

@@ -1,6 +1,6 @@
-"""Signed cards: JWS over the canonical form of the card (A2A 1.0 §8.4), and the public keys to check them with.
+"""Signed cards: JWS over the canonical form of the card (A2A 1.0 §8.4), and the public keys that verify them.
 
-Rule: a private key is read once, at the start, and never leaves this module; what it cannot do is said then, not later.
+Invariant: a private key is read and checked once, at the start, and never leaves this module.
 """
 
 import hashlib
@@ -25,9 +25,9 @@ from apcore_a2a.protocol.model import encode
 
 logger = logging.getLogger(__name__)
 
-MAX_KEYS: Final = 4  # while keys change there are two
+MAX_KEYS: Final = 4  # a rotation needs two
 MIN_RSA_BITS: Final = 2048
-MAX_REMEMBERED: Final = 1_000  # signatures: those of the extended cards, of which each caller may have one
+MAX_REMEMBERED: Final = 1_000  # cached signatures: each caller may have an extended card of its own
 _OF_RSA: Final[tuple[str, ...]] = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _OF_CURVE: Final[dict[str, tuple[str, ...]]] = {
     "P-256": ("ES256",),
@@ -35,27 +35,29 @@ _OF_CURVE: Final[dict[str, tuple[str, ...]]] = {
     "P-521": ("ES512",),
     "Ed25519": ("EdDSA", "Ed25519"),
 }
-"""The algorithms of a key; the first is used unless the key says another."""
+"""The algorithms of a key. The first is used unless the key names another."""
 _HINT: Final = "give a private key: PEM, a JSON Web Key, or a set of those"
 _PAYLOADS: Final[dict[str, tuple[Callable[[AgentCard], list[bytes]], ...]]] = {
     "1.0": (payloads_1,),
     "0.3": (payloads_03,),
-    "hybrid": (payloads_1, payloads_03),  # whoever reads one half of it checks that half
+    "hybrid": (payloads_1, payloads_03),  # a client of each version verifies its half
 }
 
 
 class SigningKey(Struct, frozen=True):
+    """A private key with its algorithm and its key id."""
+
     key: ECKey | RSAKey | OKPKey
     algorithm: str
     kid: str
 
     def public(self) -> dict[str, Any]:
-        """What everybody may know of it."""
+        """Return the public key as a JSON Web Key."""
         return {**self.key.as_dict(private=False), "kid": self.kid, "alg": self.algorithm, "use": "sig"}
 
 
 class JWSCardSigner:
-    """Signs cards with every key it has: while keys change, readers of either find theirs."""
+    """Signs cards with all its keys, so that clients can verify them with either key during a rotation."""
 
     def __init__(self, keys: list[SigningKey]) -> None:
         self._keys = keys
@@ -67,10 +69,10 @@ class JWSCardSigner:
         return encode({"keys": [key.public() for key in self._keys]})
 
     def sign(self, card: AgentCard, form: str, base: str) -> AgentCard:
-        """The card with its signatures as a card of that form (1.0, 0.3 or hybrid), served at `base`."""
+        """Return the card with its signatures as a card of that form (1.0, 0.3 or hybrid), served at `base`."""
         try:
             payloads = _payloads(card, form)
-        except ValueError as error:  # it is served all the same, and who asks for signatures will not take it
+        except ValueError as error:  # it is served without signatures. A client that requires them rejects it
             logger.error("card not signed", extra={"reason": str(error)})
             return card
         jku = base.rstrip("/") + JWKS_PATH
@@ -80,10 +82,10 @@ class JWSCardSigner:
         return replace(card, signatures=(*card.signatures, *signatures))
 
     def check(self, card: AgentCard) -> None:
-        """Refuse a card that cannot be signed.
+        """Check that the card can be signed.
 
         Raises:
-            ValueError: it has no canonical form.
+            ValueError: the card has no canonical form.
         """
         try:
             _payloads(card, "hybrid")
@@ -91,7 +93,7 @@ class JWSCardSigner:
             raise ValueError(f"card_signing_key: the card cannot be signed: {error}") from error
 
     def _sign(self, payload: bytes, key: SigningKey, jku: str) -> AgentCardSignature:
-        # Remembered, because one with RSA takes a millisecond, and so that what does not change stays the same.
+        # Cached, because an RSA signature takes a millisecond, and so that an unchanged card keeps its signature.
         name = hashlib.sha256(b"\n".join([key.kid.encode(), jku.encode(), payload])).digest()
         if name not in self._signed:
             if len(self._signed) >= MAX_REMEMBERED:
@@ -103,7 +105,7 @@ class JWSCardSigner:
 def _make_signature(payload: bytes, key: SigningKey, more: dict[str, str]) -> AgentCardSignature:
     header = {"alg": key.algorithm, "typ": "JOSE", "kid": key.kid, **more}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # EdDSA has a newer name, which fewer verifiers know
+        warnings.simplefilter("ignore")  # EdDSA has a newer name, which fewer verifiers support
         token = jws.serialize_compact(header, payload, key.key, algorithms=[key.algorithm])
     protected, _, signature = token.split(".")
     return AgentCardSignature(protected=protected, signature=signature)
@@ -120,10 +122,10 @@ def _payloads(card: AgentCard, form: str) -> list[bytes]:
 
 
 def make_signer(source: SigningKeySource) -> JWSCardSigner:
-    """A signer with the keys of a source.
+    """Return a signer with the keys of a source.
 
     Raises:
-        ValueError: there is none that can sign; the text says why.
+        ValueError: a key cannot sign. The text says why.
     """
     material = source
     if callable(material):
@@ -134,7 +136,7 @@ def make_signer(source: SigningKeySource) -> JWSCardSigner:
         try:
             material = msgspec.json.decode(material, type=dict[str, Any])
         except msgspec.DecodeError as error:
-            raise ValueError(f"card_signing_key is no JSON; {_HINT}") from error
+            raise ValueError(f"card_signing_key is not valid JSON; {_HINT}") from error
     if isinstance(material, str):
         return JWSCardSigner([_from_pem(material)])
     if not isinstance(material, Mapping):
@@ -153,13 +155,13 @@ def _read_file(path: Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not text"
         raise ValueError(f"card_signing_key: {path} cannot be read ({why})") from error
 
 
 def _from_pem(text: str) -> SigningKey:
     if "ENCRYPTED" in text:
-        raise ValueError("card_signing_key is encrypted; decrypt it, and keep it readable for its owner alone")
+        raise ValueError("card_signing_key is encrypted; decrypt it, and make it readable by its owner only")
     for kind in (ECKey, RSAKey, OKPKey):
         try:
             key = kind.import_key(text)
@@ -171,17 +173,17 @@ def _from_pem(text: str) -> SigningKey:
 
 def _from_jwk(entry: object) -> SigningKey:
     if not isinstance(entry, dict):
-        raise ValueError(f"card_signing_key holds something else than keys; {_HINT}")
+        raise ValueError(f"card_signing_key holds values that are not keys; {_HINT}")
     try:
         key = JWKRegistry.import_key(entry)
-    except (JoseError, ValueError, TypeError, KeyError) as error:  # its text may quote the key
+    except (JoseError, ValueError, TypeError, KeyError) as error:  # its text may quote the key, and is not shown
         raise ValueError(f"card_signing_key holds no usable key; {_HINT}") from error
     return _checked(key, entry)
 
 
 def _checked(key: Any, entry: Mapping[str, Any]) -> SigningKey:  # Any: a key of any kind
     if not isinstance(key, ECKey | RSAKey | OKPKey):
-        raise ValueError("card_signing_key is a shared secret: whoever can check with it can sign with it")
+        raise ValueError("card_signing_key is a shared secret: every verifier could sign with it")
     if not key.is_private:
         raise ValueError("card_signing_key is a public key; sign with the private one")
     if isinstance(key, RSAKey):

@@ -1,4 +1,4 @@
-"""Which store an agent gets: by one word, by an object of yours, or the one in memory; and why one does not open."""
+"""Chooses the store of an agent: by a URL, a given object, or in memory. Explains why a store cannot be opened."""
 
 import sqlite3
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from apcore_a2a.storage.sqlite.store import SQLiteStore
 
 
 class Retention(Struct, frozen=True):
-    """How long ended tasks are kept, and how many tasks there may be; None is what the store does by itself."""
+    """How long finished tasks are kept, and the maximum number of tasks. None is the default of the store."""
 
     ttl: float | None = None
     max_tasks: int | None = None
-    # A store in memory keeps to these itself; for others the engine sees to it that nothing new comes: `stored_limits`.
+    # A store in memory enforces these itself. For other stores the engine rejects new tasks: `stored_limits`.
     max_bytes: int | None = None
     max_bytes_per_owner: int | None = None
     max_tasks_per_owner: int | None = None
@@ -34,7 +34,7 @@ class Retention(Struct, frozen=True):
         return options
 
     def limits(self) -> dict[str, int]:
-        """Those of memory, by the names that the store has for them."""
+        """Return the limits of a store in memory, by the names of its parameters."""
         limits: dict[str, int] = {}
         for name in ("max_bytes", "max_bytes_per_owner", "max_tasks_per_owner"):
             limit = getattr(self, name)
@@ -84,12 +84,12 @@ SCHEMES: Final[dict[str, Callable[[str, Retention], Store]]] = {
 _ENGINE_METHODS: Final = ("create", "append", "load", "events", "page", "orphans", "remove", "check", "open", "close")
 
 
-def choose_store(url: str | None, store: Any, retention: Retention) -> Store:  # Any: whatever the user handed in
-    """The store that `store="sqlite:///tasks.db"` or `task_store=MyStore()` asks for.
+def choose_store(url: str | None, store: Any, retention: Retention) -> Store:  # Any: the object of the user
+    """Return the store that `store="sqlite:///tasks.db"` or `task_store=MyStore()` selects.
 
     Raises:
-        ValueError: both are given, or the URL names no store we know, or the object is told how long to keep tasks.
-        TypeError: the object lacks methods of `TaskStore`; the text names them.
+        ValueError: both are given, or the scheme of the URL is unknown, or a retention is given beside an object.
+        TypeError: the object lacks methods of `TaskStore`. The text names them.
     """
     if url is not None and store is not None:
         raise ValueError("give either store= (a URL) or task_store= (an object), not both")
@@ -103,14 +103,14 @@ def choose_store(url: str | None, store: Any, retention: Retention) -> Store:  #
         return _open_memory("", retention)
     if retention.given():
         raise ValueError(
-            "task_store_ttl and task_store_max are for stores that are made here; "
+            "task_store_ttl and task_store_max are for stores that are named by a URL; "
             f"set them on the {type(store).__name__} that you give as task_store"
         )
     if isinstance(store, InMemoryTaskStore) and retention.limits():
         names = ", ".join(retention.limits())
-        raise ValueError(f"what is stored in memory is limited by the store: give {names} to your InMemoryTaskStore")
+        raise ValueError(f"a store in memory enforces its own limits: give {names} to your InMemoryTaskStore")
     if all(callable(getattr(store, name, None)) for name in _ENGINE_METHODS):
-        engine_store: Store = store  # it has all that the engine asks for, so nothing need stand in between
+        engine_store: Store = store  # it has all methods of the engine's contract, so it needs no adapter
         return engine_store
     missing = missing_methods(store)
     if missing:
@@ -123,20 +123,20 @@ _WAYS_OUT: Final = {
     sqlite3.SQLITE_CANTOPEN: f"check that this user may write the file and its directory, or {OTHER_STORE}",
     sqlite3.SQLITE_READONLY: f"check that this user may write the file and its directory, or {OTHER_STORE}",
     sqlite3.SQLITE_PERM: f"check that this user may write the file and its directory, or {OTHER_STORE}",
-    sqlite3.SQLITE_NOTADB: f"it is left as it is: {OTHER_STORE}",
+    sqlite3.SQLITE_NOTADB: f"the file is not changed: {OTHER_STORE}",
     sqlite3.SQLITE_CORRUPT: f"restore it from a copy, or {OTHER_STORE}",
     sqlite3.SQLITE_FULL: "make room on the disk",
 }
 
 
 def why_not_open(error: A2AError) -> str:
-    """One line for whoever starts a server whose store does not open: the cause, and the way out."""
+    """Return one line for the operator: why the store does not open, and what to do."""
     text = " ".join(error.message.split())
     cause = error.__cause__
     if isinstance(cause, sqlite3.Error):
-        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # without what it adds for details
+        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # the primary code, without the extended one
         if code in _WAYS_OUT:
             return f"{text}; {_WAYS_OUT[code]}"
-    if ";" in text:  # it says what to do
+    if ";" in text:  # the text already says what to do
         return text
     return f"{text}; {OTHER_STORE}"

@@ -201,7 +201,7 @@ async def test_a_default_skill_or_the_only_one_needs_no_name() -> None:
 
 
 async def test_a_default_skill_of_an_agent_is_said_where_the_agent_is_made() -> None:
-    with pytest.raises(ValueError, match="default_skill is for what has several skills, and this SkillAgent has not"):
+    with pytest.raises(ValueError, match="default_skill is for several functions or modules, not for this SkillAgent"):
         await async_serve(as_agent([add, shout]), default_skill="shout")
 
 

@@ -15,7 +15,7 @@ from tests.requirements import requirement
 TASK_NOT_FOUND = -32001
 
 
-async def test_who_shows_nothing_comes_in_nowhere_but_to_card_and_health(speak: Speak) -> None:
+async def test_requests_without_credentials_reach_only_card_and_health(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent(), auth=Keys())
     for operation in PATHS:
         response = await speaker.http.send(speaker.anything(operation))
@@ -25,14 +25,14 @@ async def test_who_shows_nothing_comes_in_nowhere_but_to_card_and_health(speak: 
         assert (await speaker.http.get(path)).status_code == 200
 
 
-async def test_an_agent_knows_its_caller(speak: Speak) -> None:
+async def test_an_agent_receives_its_caller(speak: Speak) -> None:
     agent = ScriptedAgent()
     ada = (await speak(agent, auth=Keys())).called("ada")
     await ada.send("hi")
     assert (agent.calls[0].caller.id, agent.calls[0].caller.type) == ("ada", "user")
 
 
-async def test_a_foreign_task_is_answered_like_one_that_is_not_there(speak: Speak) -> None:
+async def test_a_task_of_another_owner_is_answered_like_an_unknown_task(speak: Speak) -> None:
     nobody = await speak(ScriptedAgent(default=(ASKS,)), auth=Keys())
     ada, eve = nobody.called("ada"), nobody.called("eve")
     task = await ada.send("hi", context_id="talk")
@@ -63,7 +63,7 @@ class KeysWithRoles(Keys):
         return replace(caller, roles=("ops", "admin"))
 
 
-async def test_an_administrator_lists_and_cancels_everybodys_tasks_and_does_nothing_else(speak: Speak) -> None:
+async def test_an_administrator_may_list_and_cancel_tasks_of_all_owners_and_nothing_else(speak: Speak) -> None:
     nobody = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles(), admin_role="admin")
     ada, eve, root = nobody.called("ada"), nobody.called("eve"), nobody.called("root")
     of_ada = await ada.send("hi")
@@ -87,7 +87,7 @@ async def test_an_administrator_lists_and_cancels_everybodys_tasks_and_does_noth
     assert (await ada.get(of_ada.id)).status.state is TaskState.CANCELED
 
 
-async def test_an_administrator_is_shown_nothing_that_others_said(speak: Speak) -> None:
+async def test_an_administrator_sees_no_content_of_other_owners(speak: Speak) -> None:
     nobody = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles(), admin_role="admin")
     ada, root = nobody.called("ada"), nobody.called("root")
     of_ada = await ada.send("a secret of ada's")
@@ -103,7 +103,7 @@ async def test_an_administrator_is_shown_nothing_that_others_said(speak: Speak) 
     assert (await root.cancel(own.id)).history
 
 
-async def test_without_the_setting_nobody_is_an_administrator(speak: Speak) -> None:
+async def test_without_the_setting_no_caller_is_an_administrator(speak: Speak) -> None:
     nobody = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles())
     task = await nobody.called("ada").send("hi")
     assert (await nobody.called("root").list()).tasks == ()
@@ -111,7 +111,7 @@ async def test_without_the_setting_nobody_is_an_administrator(speak: Speak) -> N
         await nobody.called("root").cancel(task.id)
 
 
-async def test_a_context_of_the_same_name_is_another_for_another_caller(speak: Speak) -> None:
+async def test_two_callers_may_use_the_same_context_id_for_different_contexts(speak: Speak) -> None:
     agent = ScriptedAgent({"one": (ASKS,)})
     nobody = await speak(agent, auth=Keys())
     first = await nobody.called("ada").send("one", context_id="talk")
@@ -137,7 +137,7 @@ async def test_a_stream_belongs_to_its_caller(speak: Speak) -> None:
 
 
 @requirement("FR-AGC-004")
-async def test_who_shows_a_key_gets_the_extended_card_with_its_address(speak: Speak) -> None:
+async def test_an_authenticated_caller_gets_the_extended_card_with_its_address(speak: Speak) -> None:
     nobody = await speak(ScriptedAgent(), auth=Keys())
     card = await nobody.called("ada").extended_card()
     assert card.name == "scripted"

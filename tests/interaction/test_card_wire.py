@@ -34,7 +34,7 @@ def forms(card: dict[str, Any]) -> tuple[bool, bool]:
         (OLD_CARD, {}, (False, True)),
     ],
 )
-async def test_a_card_has_the_form_its_reader_understands(
+async def test_a_card_has_the_form_that_the_client_requests(
     agent: httpx.AsyncClient, path: str, headers: dict[str, str], expected: tuple[bool, bool]
 ) -> None:
     response = await agent.get(path, headers=headers)
@@ -46,7 +46,7 @@ async def test_a_card_has_the_form_its_reader_understands(
 @pytest.mark.parametrize(
     ("mode", "expected"), [("1.0", (True, False)), ("0.3", (False, True)), ("hybrid", (True, True))]
 )
-async def test_a_card_can_be_held_to_one_form(
+async def test_a_setting_fixes_the_form_of_the_card(
     serve: Serve, http: httpx.AsyncClient, mode: str, expected: tuple[bool, bool]
 ) -> None:
     url = await serve(ScriptedAgent(), card_mode=mode)
@@ -54,7 +54,7 @@ async def test_a_card_can_be_held_to_one_form(
         assert forms((await http.get(url + path, headers={"A2A-Version": "1.0"})).json()) == expected
 
 
-async def test_a_card_says_where_it_was_found_and_not_what_the_host_header_says(agent: httpx.AsyncClient) -> None:
+async def test_a_card_contains_its_address_and_not_the_host_header(agent: httpx.AsyncClient) -> None:
     card = (await agent.get(CARD, headers={"Host": "evil"})).json()
     own = str(agent.base_url)
     addresses = {(interface["protocolBinding"], interface["url"]) for interface in card["supportedInterfaces"]}
@@ -65,7 +65,7 @@ async def test_a_card_says_where_it_was_found_and_not_what_the_host_header_says(
 
 
 @pytest.mark.parametrize("url", ["https://agent.example/a/", "https://agent.example/a"])
-async def test_a_given_address_has_no_slash_behind_it_for_rest(serve: Serve, http: httpx.AsyncClient, url: str) -> None:
+async def test_the_rest_address_has_no_trailing_slash(serve: Serve, http: httpx.AsyncClient, url: str) -> None:
     card = (await http.get(await serve(ScriptedAgent(), url=url) + CARD)).json()
     addresses = {(interface["protocolBinding"], interface["url"]) for interface in card["supportedInterfaces"]}
     assert addresses == {("JSONRPC", url), ("HTTP+JSON", "https://agent.example/a")}
@@ -73,7 +73,7 @@ async def test_a_given_address_has_no_slash_behind_it_for_rest(serve: Serve, htt
 
 @requirement("FR-AGC-003")
 @pytest.mark.parametrize("path", [CARD, OLD_CARD])
-async def test_a_card_is_cached_and_asked_for_again_by_tag_or_date(agent: httpx.AsyncClient, path: str) -> None:
+async def test_a_cached_card_is_revalidated_by_etag_or_date(agent: httpx.AsyncClient, path: str) -> None:
     first = await agent.get(path)
     assert first.headers["cache-control"] == "max-age=300"
     etag, date = first.headers["etag"], first.headers["last-modified"]
@@ -93,7 +93,7 @@ async def test_a_card_is_cached_and_asked_for_again_by_tag_or_date(agent: httpx.
         assert (await agent.get(path, headers=unknown)).status_code == 200
 
 
-async def test_each_form_has_a_tag_of_its_own(agent: httpx.AsyncClient) -> None:
+async def test_each_form_of_the_card_has_its_own_etag(agent: httpx.AsyncClient) -> None:
     responses = [
         await agent.get(CARD),
         await agent.get(CARD, headers={"A2A-Version": "1.0"}),
@@ -102,14 +102,14 @@ async def test_each_form_has_a_tag_of_its_own(agent: httpx.AsyncClient) -> None:
     assert len({response.headers["etag"] for response in responses}) == 3
 
 
-async def test_head_says_what_get_says_without_the_card(agent: httpx.AsyncClient) -> None:
+async def test_head_returns_the_headers_of_get_without_the_card(agent: httpx.AsyncClient) -> None:
     get, head = await agent.get(CARD), await agent.head(CARD)
     assert (head.status_code, head.content) == (200, b"")
     same = ("content-type", "content-length", "etag", "last-modified", "cache-control")
     assert [head.headers[name] for name in same] == [get.headers[name] for name in same]
 
 
-async def test_health_tells_how_many_skills_there_are(agent: httpx.AsyncClient) -> None:
+async def test_health_returns_the_number_of_skills(agent: httpx.AsyncClient) -> None:
     response = await agent.get("/health")
     assert response.status_code == 200
     body = response.json()

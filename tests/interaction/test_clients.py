@@ -102,7 +102,7 @@ async def test_a_stream_from_the_first_event_to_the_last(meet: Meet) -> None:
 
 
 @requirement("FR-MSG-006")
-async def test_a_stream_that_is_left_and_taken_up_again(meet: Meet) -> None:
+async def test_a_stream_that_is_closed_and_resubscribed(meet: Meet) -> None:
     gate = Gate()
     peer = await meet(ScriptedAgent({"hi": (chunk("a"), gate, chunk("b", append=True), COMPLETED)}))
     ear = await peer.stream("hi")
@@ -149,7 +149,7 @@ async def test_a_cancel(meet: Meet) -> None:
         await peer.cancel(task["task"])
 
 
-async def test_what_is_not_there_is_not_found(meet: Meet) -> None:
+async def test_unknown_tasks_are_not_found(meet: Meet) -> None:
     peer = await meet(ScriptedAgent())
     for attempt in (
         partial(peer.get, "nobody"),
@@ -170,7 +170,7 @@ async def test_a_message_to_a_task_that_has_ended(meet: Meet) -> None:
         await peer.send("more", task_id=task["task"])
 
 
-async def test_what_is_not_offered_is_refused(meet: Meet) -> None:
+async def test_unsupported_operations_are_rejected(meet: Meet) -> None:
     peer = await meet(ScriptedAgent())
     task = await peer.send("hi")
     with pytest.raises(PeerError, match=r"PushNotificationNotSupportedError|HTTP 400"):
@@ -248,7 +248,7 @@ async def test_a_list_page_by_page(meet: Meet) -> None:
     assert end == ""
 
 
-async def test_a_failure_of_one_test_is_not_that_of_the_next(sdk03: Process) -> None:
+async def test_a_failed_call_does_not_affect_the_next_test(sdk03: Process) -> None:
     """The client of a2a-sdk 0.3 is one process for many tests: what it fails at, or dies of, is said once."""
     with pytest.raises(AssertionError, match="no attribute 'dance'"):
         await sdk03.ask(do="dance")

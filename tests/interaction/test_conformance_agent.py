@@ -34,7 +34,7 @@ OUTCOMES = [
 
 
 @pytest.mark.parametrize(("id", "state", "part"), OUTCOMES, ids=[id for id, *_ in OUTCOMES])
-async def test_the_message_id_says_what_becomes_of_the_task(
+async def test_the_message_id_determines_the_outcome_of_the_task(
     speak: Speak, id: str, state: TaskState, part: dict[str, Any] | None
 ) -> None:
     speaker = await speak(ConformanceAgent(), card=build_card("http://127.0.0.1"))
@@ -60,7 +60,7 @@ async def test_streams_go_from_working_over_an_artifact_to_completed(speak: Spea
     assert kinds == [Task, StatusUpdate, ArtifactUpdate, StatusUpdate]
 
 
-async def test_a_media_type_that_the_card_does_not_name_is_refused(speak: Speak) -> None:
+async def test_a_media_type_that_the_card_does_not_list_is_rejected(speak: Speak) -> None:
     speaker = await speak(ConformanceAgent())
     part = Part(text="hi", media_type="application/x-unknown")
     message = Message(message_id="tck-send-003", role=Role.USER, parts=(part,))
@@ -72,7 +72,7 @@ async def test_a_media_type_that_the_card_does_not_name_is_refused(speak: Speak)
 @pytest.mark.parametrize(
     ("options", "code"), [({"streaming": False}, -32004), ({"required": ("urn:a2a:tck:required-extension",)}, -32008)]
 )
-async def test_what_the_card_rules_out_is_refused(speak: Speak, options: dict[str, Any], code: int) -> None:
+async def test_operations_that_the_card_excludes_are_rejected(speak: Speak, options: dict[str, Any], code: int) -> None:
     speaker = await speak(ConformanceAgent(), card=build_card("http://127.0.0.1", **options))
     with pytest.raises(Refused) as refused:
         async with speaker.stream("hi", id="tck-complete-task-1") as stream:

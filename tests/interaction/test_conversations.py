@@ -27,7 +27,7 @@ async def say(client: A2AClient, text: str) -> str:
 
 
 @requirement("FR-CTX-002")
-async def test_an_agent_that_streams_hears_its_own_answers() -> None:
+async def test_the_history_contains_streamed_answers_of_the_agent() -> None:
     async with serving(chat, card=None) as url, A2AClient(url) as client:
         assert await say(client, "one") == "ONE"
         assert await say(client, "two") == "[user: one] [agent: ONE] TWO"
@@ -37,7 +37,7 @@ async def test_an_agent_that_streams_hears_its_own_answers() -> None:
 
 
 @requirement("FR-CTX-004")
-async def test_a_conversation_goes_on_after_a_restart(tmp_path: Path) -> None:
+async def test_a_conversation_continues_after_a_restart(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/tasks.db"
     async with serving(chat, card=None, store=store) as url, A2AClient(url) as client:
         await say(client, "one")
@@ -48,7 +48,7 @@ async def test_a_conversation_goes_on_after_a_restart(tmp_path: Path) -> None:
         )
 
 
-async def test_another_context_and_a_message_without_one_hear_nothing() -> None:
+async def test_another_context_and_a_message_without_context_have_no_history() -> None:
     async with serving(chat, card=None) as url, A2AClient(url) as client:
         await say(client, "one")
         assert (await client.send_message("two")).text == "TWO"
@@ -62,7 +62,7 @@ async def book(seats: int, call: Call) -> str:
     return f"{seats} seats in {city} on {day}"
 
 
-async def test_a_function_that_asks_goes_on_after_a_restart(tmp_path: Path) -> None:
+async def test_a_function_that_asks_continues_after_a_restart(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/tasks.db"
     async with serving([book, chat], card=None, store=store) as url, A2AClient(url) as client:
         asked = await client.send_message({"seats": 2}, skill="book")

@@ -43,7 +43,7 @@ async def leave(speaker: Speaker, gate: Gate, hung_up: HungUp) -> str:
 
 
 @requirement("FR-MSG-005")
-async def test_a_task_whose_last_0_3_stream_is_gone_is_canceled(speak: Speak, hung_up: HungUp) -> None:
+async def test_a_task_is_canceled_when_its_last_0_3_stream_is_closed(speak: Speak, hung_up: HungUp) -> None:
     gate, agent = Gate(), ScriptedAgent()
     agent.default = (gate, COMPLETED)
     speaker = await speak(agent)
@@ -64,14 +64,14 @@ async def test_a_task_whose_last_0_3_stream_is_gone_is_canceled(speak: Speak, hu
 
 
 @requirement("FR-MSG-005")
-async def test_a_task_goes_on_without_streams_when_it_is_told_to(speak: Speak, hung_up: HungUp) -> None:
+async def test_a_task_continues_without_streams_if_cancel_on_disconnect_is_off(speak: Speak, hung_up: HungUp) -> None:
     gate = Gate()
     speaker = await speak(ScriptedAgent({"hi": (gate, COMPLETED)}), cancel_on_disconnect=False)
     task_id = await leave(speaker, gate, hung_up)
     assert await finish(speaker, gate, task_id) is TaskState.COMPLETED
 
 
-async def test_a_task_goes_on_while_somebody_else_listens(speak: Speak, hung_up: HungUp) -> None:
+async def test_a_task_continues_while_it_has_another_subscriber(speak: Speak, hung_up: HungUp) -> None:
     gate = Gate()
     speaker = await speak(ScriptedAgent({"hi": (gate, COMPLETED)}))
     task = await speaker.send("hi", return_immediately=True)

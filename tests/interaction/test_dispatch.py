@@ -29,7 +29,7 @@ async def events_of(response: httpx.Response) -> list[dict[str, Any]]:
 
 
 @requirement("FR-SRV-004")
-async def test_send_get_and_stream_do_what_their_names_say(serve: Serve, http: httpx.AsyncClient) -> None:
+async def test_send_get_and_stream_reach_their_operations(serve: Serve, http: httpx.AsyncClient) -> None:
     url = await serve(ScriptedAgent({"hi": (chunk("done"), COMPLETED)}))
     sent = await ask(http, url, "message/send", message("hi"))
     assert (sent["kind"], sent["status"]["state"]) == ("task", "completed")

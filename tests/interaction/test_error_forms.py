@@ -68,21 +68,21 @@ async def post(url: str, body: object, headers: dict[str, str]) -> Any:
 
 @requirement("NFR-CMP-005")
 @pytest.mark.parametrize("call", [GET, SEND])
-async def test_both_clients_of_go_read_an_error_of_json_rpc(url: str, call: object) -> None:
+async def test_both_go_clients_read_a_jsonrpc_error(url: str, call: object) -> None:
     msgspec.convert(await post(url, call, {}), GoError)
     newer = msgspec.convert(await post(url, call, NEWER), GoErrorV2)
     assert newer.data[0]["@type"].endswith("ErrorInfo")
 
 
 @requirement("FR-ERR-002")
-async def test_a_client_of_0_3_gets_the_object_that_the_requirements_promise(url: str) -> None:
+async def test_a_0_3_client_gets_the_error_object_of_the_requirements(url: str) -> None:
     data = (await post(url, SEND, {}))["data"]
     assert data["type"] == "InvalidParamsError"
     assert data["errors"] == [{"field": "message.parts", "code": "required", "message": "is required"}]
 
 
 @pytest.mark.parametrize("headers", [{}, NEWER], ids=["old", "new"])
-async def test_every_client_reads_an_error_of_rest(url: str, headers: dict[str, str]) -> None:
+async def test_every_client_reads_a_rest_error(url: str, headers: dict[str, str]) -> None:
     async with httpx.AsyncClient(timeout=PATIENCE) as client:
         response = await client.get(f"{url}/v1/tasks/nobody", headers=headers)
     body = response.json()
@@ -97,6 +97,6 @@ async def test_every_client_reads_an_error_of_rest(url: str, headers: dict[str, 
 
 @requirement("NFR-CMP-005")
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-async def test_the_client_of_javascript_knows_the_error(url: str, binding: str) -> None:
+async def test_the_javascript_client_recognizes_the_error(url: str, binding: str) -> None:
     told = await ask_js(url, binding, "error")
     assert told.removeprefix("JsonRpc") == "TaskNotFoundError: Task not found: nobody"

@@ -46,7 +46,7 @@ def agent() -> EchoesFiles:
 
 @requirement("NFR-CMP-005", "FR-MSG-003")
 @pytest.mark.parametrize("content", CONTENTS)
-async def test_bytes_are_base64_once_over_rest(
+async def test_bytes_are_base64_encoded_once_over_rest(
     serve: Serve, http: httpx.AsyncClient, agent: EchoesFiles, content: bytes
 ) -> None:
     url = await serve(agent)
@@ -58,7 +58,7 @@ async def test_bytes_are_base64_once_over_rest(
 
 
 @pytest.mark.parametrize("encoded", ["-_-_", "-_8", "-_8=", "+/8"])
-async def test_both_alphabets_are_read_and_the_usual_one_is_written(
+async def test_both_base64_alphabets_are_accepted_and_the_standard_one_is_returned(
     serve: Serve, http: httpx.AsyncClient, agent: EchoesFiles, encoded: str
 ) -> None:
     url = await serve(agent)
@@ -75,7 +75,7 @@ async def test_both_alphabets_are_read_and_the_usual_one_is_written(
 @requirement("NFR-CMP-005")
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
 @pytest.mark.parametrize("content", [b"\x89PNG\x00\xff", b"hello123"])
-async def test_the_client_of_javascript_gets_its_file_back(
+async def test_the_javascript_client_gets_its_file_back(
     serve: Serve, agent: EchoesFiles, binding: str, content: bytes
 ) -> None:
     encoded = base64.b64encode(content).decode()
@@ -86,7 +86,7 @@ async def test_the_client_of_javascript_gets_its_file_back(
 @requirement("NFR-CMP-005")
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
 @pytest.mark.parametrize("content", [b"\x89PNG\x00\xff", b"hello123"])
-async def test_the_client_of_javascript_gets_its_file_back_over_1_0(
+async def test_the_javascript_client_gets_its_file_back_over_1_0(
     serve: Serve, js1: Process, agent: EchoesFiles, binding: str, content: bytes
 ) -> None:
     encoded = base64.b64encode(content).decode()
@@ -97,7 +97,7 @@ async def test_the_client_of_javascript_gets_its_file_back_over_1_0(
 @requirement("NFR-CMP-005")
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
 @pytest.mark.parametrize("content", [b"\x89PNG\x00\xff", b"hello123"])
-async def test_the_client_of_python_gets_its_file_back(
+async def test_the_python_client_gets_its_file_back(
     serve: Serve, sdk03: Process, agent: EchoesFiles, binding: str, content: bytes
 ) -> None:
     encoded = base64.b64encode(content).decode()

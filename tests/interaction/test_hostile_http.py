@@ -62,7 +62,9 @@ def statuses(answer: bytes) -> list[int]:
 
 @requirement("FR-SRV-004")
 @BINDINGS
-async def test_a_body_that_says_it_is_too_large_is_refused_unread(url: str, path: str, headers: dict[str, str]) -> None:
+async def test_a_body_with_a_content_length_over_the_limit_is_rejected_unread(
+    url: str, path: str, headers: dict[str, str]
+) -> None:
     lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {10 * 2**20 + 1}"]
     head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items()), "", ""])
     async with wire(url) as (reader, writer), asyncio.timeout(PATIENCE):
@@ -74,7 +76,7 @@ async def test_a_body_that_says_it_is_too_large_is_refused_unread(url: str, path
 
 @requirement("FR-SRV-004")
 @BINDINGS
-async def test_a_body_that_becomes_too_large_is_refused_on_the_way(
+async def test_a_chunked_body_is_rejected_when_it_exceeds_the_limit(
     url: str, http: httpx.AsyncClient, path: str, headers: dict[str, str]
 ) -> None:
     async def chunks() -> AsyncIterator[bytes]:
@@ -86,13 +88,13 @@ async def test_a_body_that_becomes_too_large_is_refused_on_the_way(
     assert error_of(response) in [(413, "-32600"), (413, "INVALID_REQUEST")]
 
 
-async def test_a_body_of_the_largest_size_is_read(url: str, http: httpx.AsyncClient) -> None:
+async def test_a_body_of_the_maximum_size_is_accepted(url: str, http: httpx.AsyncClient) -> None:
     body = BODY.ljust(10 * 2**20)
     response = await http.post(url, content=body, headers={"Content-Type": "application/json"})
     assert error_of(response) == (200, "-32001")
 
 
-async def test_headers_without_end_are_cut_off(url: str) -> None:
+async def test_endless_headers_are_cut_off(url: str) -> None:
     assert await said(url, b"GET / HTTP/1.1\r\n" + b"X: %b\r\n" % (b"y" * 1000) * 100) == b""
 
 
@@ -101,7 +103,7 @@ async def test_headers_without_end_are_cut_off(url: str) -> None:
 
 @BINDINGS
 @pytest.mark.parametrize("given", ["text/plain", "", "application/x-www-form-urlencoded", "application/jsonp"])
-async def test_a_body_of_another_type_is_refused(
+async def test_a_body_of_another_media_type_is_rejected(
     url: str, http: httpx.AsyncClient, path: str, headers: dict[str, str], given: str
 ) -> None:
     response = await http.post(url + path, content=b"{", headers=headers | {"Content-Type": given})
@@ -109,7 +111,7 @@ async def test_a_body_of_another_type_is_refused(
 
 
 @BINDINGS
-async def test_a_compressed_body_is_refused(
+async def test_a_compressed_body_is_rejected(
     url: str, http: httpx.AsyncClient, path: str, headers: dict[str, str]
 ) -> None:
     headers = headers | {"Content-Type": "application/json", "Content-Encoding": "gzip"}
@@ -117,7 +119,7 @@ async def test_a_compressed_body_is_refused(
     assert error_of(response) in [(415, "-32005"), (415, "CONTENT_TYPE_NOT_SUPPORTED")]
 
 
-async def test_json_with_parameters_is_json(url: str, http: httpx.AsyncClient) -> None:
+async def test_a_json_media_type_may_have_parameters(url: str, http: httpx.AsyncClient) -> None:
     headers = {"Content-Type": "Application/JSON; charset=utf-8"}
     assert error_of(await http.post(url, content=BODY, headers=headers)) == (200, "-32001")
 
@@ -126,7 +128,7 @@ async def test_json_with_parameters_is_json(url: str, http: httpx.AsyncClient) -
 
 
 @BINDINGS
-async def test_a_body_that_does_not_come_is_not_waited_for(
+async def test_a_body_that_does_not_arrive_times_out(
     url: str, path: str, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apcore_a2a.http.asgi.BODY_DEADLINE", 0.05)
@@ -137,21 +139,21 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
     assert b"The request body did not arrive in time" in answer
 
 
-async def test_headers_that_do_not_come_are_not_waited_for(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_headers_that_do_not_arrive_time_out(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apcore_a2a.http.server.connection.HEADER_DEADLINE", 0.05)
     url = await serve(ScriptedAgent())
     assert await said(url, b"") == b""
     assert await said(url, b"POST / HTTP/1.1\r\nHost: x\r\n") == b""
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(url: str, http: httpx.AsyncClient) -> None:
+async def test_a_client_that_disconnects_during_its_body_creates_no_task(url: str, http: httpx.AsyncClient) -> None:
     async with wire(url) as (_, writer):
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
         await writer.drain()
     assert (await http.get(url + "/health")).status_code == 200
 
 
-async def test_a_reader_who_takes_nothing_is_let_go_and_delays_nobody(
+async def test_a_client_that_reads_nothing_is_disconnected_and_delays_no_other(
     serve: Serve, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost, connection_lost = asyncio.Event(), GuardedProtocol.connection_lost
@@ -195,12 +197,12 @@ AMBIGUOUS = {
 
 
 @pytest.mark.parametrize("headers", AMBIGUOUS.values(), ids=AMBIGUOUS)
-async def test_a_request_with_two_ends_is_refused_and_nothing_after_it_is_read(url: str, headers: bytes) -> None:
+async def test_an_ambiguous_body_length_is_rejected_and_the_connection_closed(url: str, headers: bytes) -> None:
     start = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     assert statuses(await said(url, start + headers + SMUGGLED)) == [400]
 
 
-async def test_two_requests_in_one_go_are_answered_in_order(url: str) -> None:
+async def test_two_pipelined_requests_are_answered_in_order(url: str) -> None:
     head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
     last = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     answer = await said(url, head + BODY + last)

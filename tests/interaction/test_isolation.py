@@ -264,7 +264,9 @@ async def world() -> AsyncIterator[World]:
     report_multiple_bugs=False,
 )
 @given(st.lists(begins, min_size=3, max_size=8), st.lists(steps, min_size=5, max_size=25), tongues)
-async def test_what_is_anothers_is_not_there(begun: list[Said], done: list[Step], tongue: tuple[str, str]) -> None:
+async def test_tasks_of_other_owners_look_like_unknown_tasks(
+    begun: list[Said], done: list[Step], tongue: tuple[str, str]
+) -> None:
     async with world() as everybody:
         for said in begun:
             await everybody.begin(said)
@@ -275,7 +277,7 @@ async def test_what_is_anothers_is_not_there(begun: list[Said], done: list[Step]
 
 
 @requirement("NFR-SEC-001")
-async def test_every_operation_of_every_binding_and_version_is_silent_about_anothers_task() -> None:
+async def test_no_operation_of_any_binding_and_version_reveals_a_task_of_another_owner() -> None:
     async with world() as everybody:
         for text in TEXTS:
             await everybody.begin(Said("ada", TONGUES[0], text, "talk", "", "ada"))

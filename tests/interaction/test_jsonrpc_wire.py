@@ -53,7 +53,7 @@ WRONG_BODIES = [
 @requirement("FR-SRV-004")
 @pytest.mark.parametrize("headers", [{}, V1], ids=["0.3", "1.0"])
 @pytest.mark.parametrize(("body", "code"), WRONG_BODIES, ids=[str(body[:60]) for body, _ in WRONG_BODIES])
-async def test_what_is_not_a_request_is_refused_by_code(
+async def test_invalid_requests_are_rejected_with_their_code(
     url: str, http: httpx.AsyncClient, body: bytes, code: int, headers: dict[str, str]
 ) -> None:
     if headers:
@@ -70,13 +70,13 @@ async def test_what_is_not_a_request_is_refused_by_code(
 
 
 @pytest.mark.parametrize("id", ["7", '"seven"', "null", "-1", "1.50", '"\\u00fc"'])
-async def test_an_id_comes_back_as_it_was_written(url: str, http: httpx.AsyncClient, id: str) -> None:
+async def test_the_request_id_is_returned_unchanged(url: str, http: httpx.AsyncClient, id: str) -> None:
     body = f'{{"jsonrpc": "2.0", "id": {id}, "method": "tasks/get", "params": {{"id": "nobody"}}}}'
     response = await http.post(url, content=body.encode(), headers={"Content-Type": "application/json"})
     assert f'"id":{id},'.encode() in response.content
 
 
-async def test_the_id_of_a_broken_request_is_given_back_when_it_can_be_found(url: str, http: httpx.AsyncClient) -> None:
+async def test_the_id_of_an_invalid_request_is_returned_if_it_is_readable(url: str, http: httpx.AsyncClient) -> None:
     answer = (await http.post(url, json={"jsonrpc": "2.0", "id": 9, "method": 7})).json()
     assert (answer["id"], answer["error"]["code"]) == (9, -32600)
 
@@ -91,7 +91,7 @@ async def test_the_id_of_a_broken_request_is_given_back_when_it_can_be_found(url
         "tasks/pushNotificationConfig/delete",
     ],
 )
-async def test_webhooks_are_said_to_be_not_supported(url: str, http: httpx.AsyncClient, method: str) -> None:
+async def test_webhook_operations_are_rejected_as_not_supported(url: str, http: httpx.AsyncClient, method: str) -> None:
     params = {"id": "t", "taskId": "t", "pushNotificationConfig": {"url": "https://example.com/hook"}}
     answer = (await http.post(url, json=call(method, params))).json()
     assert answer["error"]["code"] == -32003
@@ -121,7 +121,7 @@ async def test_webhooks_are_said_to_be_not_supported(url: str, http: httpx.Async
         ({"A2A-Version": "one"}, "", "SendMessage", -32009),
     ],
 )
-async def test_the_version_is_what_header_or_query_say(
+async def test_the_version_is_taken_from_header_or_query(
     url: str, http: httpx.AsyncClient, headers: dict[str, str], query: str, method: str, code: int | None
 ) -> None:
     message = MESSAGE if method == "SendMessage" else OLD_MESSAGE
@@ -131,13 +131,13 @@ async def test_the_version_is_what_header_or_query_say(
         assert ("task" in answer["result"]) is (method == "SendMessage")
 
 
-async def test_a_method_of_another_version_is_told_which_one_that_is(url: str, http: httpx.AsyncClient) -> None:
+async def test_the_error_for_a_method_of_another_version_names_that_version(url: str, http: httpx.AsyncClient) -> None:
     error = (await http.post(url, json=call("SendMessage", {"message": MESSAGE}))).json()["error"]
     assert error["message"] == "SendMessage needs the header A2A-Version: 1.0"
     assert error["data"]["supportedVersions"] == "1.0"  # not 0.3, which the request was taken for
 
 
-async def test_a_version_that_is_not_spoken_is_told_which_are(url: str, http: httpx.AsyncClient) -> None:
+async def test_the_error_for_an_unsupported_version_lists_the_supported_ones(url: str, http: httpx.AsyncClient) -> None:
     headers = {"A2A-Version": "2.0"}
     error = (await http.post(url, json=call("SendMessage", {"message": MESSAGE}), headers=headers)).json()["error"]
     assert error["message"] == "A2A version 2.0 is not supported; supported versions: 1.0, 0.3"
@@ -146,7 +146,7 @@ async def test_a_version_that_is_not_spoken_is_told_which_are(url: str, http: ht
 
 
 @pytest.mark.parametrize("path", ["", "/"])
-async def test_the_root_is_the_root_with_and_without_a_slash(url: str, http: httpx.AsyncClient, path: str) -> None:
+async def test_the_root_is_found_with_and_without_a_slash(url: str, http: httpx.AsyncClient, path: str) -> None:
     answer = (await http.post(url + path, json=call("message/send", {"message": OLD_MESSAGE}))).json()
     assert answer["result"]["kind"] == "task"
 
@@ -179,14 +179,14 @@ async def test_a_stream_is_framed_as_server_sent_events_with_ids(url: str, http:
     assert [event["result"]["final"] for event in events if "final" in event["result"]] == [False, True]
 
 
-async def test_a_1_0_stream_says_neither_kind_nor_final(url: str, http: httpx.AsyncClient) -> None:
+async def test_1_0_events_have_neither_kind_nor_final(url: str, http: httpx.AsyncClient) -> None:
     response = await http.post(url, json=call("SendStreamingMessage", {"message": MESSAGE}), headers=V1)
     datas = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
     assert [next(iter(data["result"])) for data in datas] == ["task", "statusUpdate", "artifactUpdate", "statusUpdate"]
     assert '"kind"' not in response.text and '"final"' not in response.text
 
 
-async def test_a_stream_with_nothing_to_say_shows_that_it_lives(serve: Serve, http: httpx.AsyncClient) -> None:
+async def test_an_idle_stream_sends_keep_alive_comments(serve: Serve, http: httpx.AsyncClient) -> None:
     gate = Gate()
     url = await serve(ScriptedAgent({"hi": (gate, COMPLETED)}), keep_alive_interval=0.01)
     body = call("SendStreamingMessage", {"message": MESSAGE})

@@ -90,7 +90,7 @@ async def test_aiohttp_reads_413(url: str, path: str, headers: dict[str, str], c
             assert "larger than" in await response.text()
 
 
-async def test_what_is_read_on_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_draining_a_rejected_body_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asgi, "READ_ON_BYTES", 10 * len(PIECE))
     read = 0
     sent: list[Any] = []
@@ -110,7 +110,7 @@ async def test_what_is_read_on_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("limit", ["READ_ON_PAUSE", "READ_ON_SECONDS"])
-async def test_who_stops_sending_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+async def test_a_client_that_stops_sending_times_out(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(asgi, limit, 0.0)
     sent: list[Any] = []
 
@@ -126,7 +126,7 @@ async def test_who_stops_sending_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     assert sent[-1] == {"type": "http.response.body", "body": b""}
 
 
-async def test_who_asks_before_sending_is_refused_before_sending(url: str) -> None:
+async def test_a_client_that_expects_100_continue_is_rejected_before_it_sends(url: str) -> None:
     where = urlsplit(url)
     head = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {SIZE}\r\n"
     reader, writer = await asyncio.open_connection(where.hostname, where.port)

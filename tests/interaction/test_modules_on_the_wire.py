@@ -51,7 +51,7 @@ async def test_the_card_declares_the_modes_of_each_skill(client: httpx.AsyncClie
 
 
 @requirement("FR-TSK-006")
-async def test_a_page_has_fifty_tasks_two_hundred_at_most_and_says_where_the_next_begins(
+async def test_a_page_has_fifty_tasks_two_hundred_at_most_and_a_token_for_the_next(
     client: httpx.AsyncClient,
 ) -> None:
     message = {"role": "user", "parts": [{"kind": "data", "data": {"a": 1, "b": 2}}]}

@@ -43,14 +43,14 @@ def message(text: str) -> dict[str, Any]:
 
 @requirement("NFR-CMP-001")
 @pytest.mark.parametrize("text", ["work", "ask", "fail", "talk"])
-async def test_answers_to_a_message_keep_to_the_schema(agent: httpx.AsyncClient, text: str) -> None:
+async def test_responses_to_a_message_conform_to_the_schema(agent: httpx.AsyncClient, text: str) -> None:
     answer = (await agent.post("/", json=call("message/send", message=message(text)))).json()
     check(answer, "SendMessageSuccessResponse")
 
 
 @requirement("NFR-CMP-001")
 @pytest.mark.parametrize("text", ["work", "ask", "fail", "talk"])
-async def test_events_keep_to_the_schema(agent: httpx.AsyncClient, text: str) -> None:
+async def test_events_conform_to_the_schema(agent: httpx.AsyncClient, text: str) -> None:
     answer = await agent.post("/", json=call("message/stream", message=message(text)))
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
     assert events
@@ -59,7 +59,7 @@ async def test_events_keep_to_the_schema(agent: httpx.AsyncClient, text: str) ->
 
 
 @requirement("NFR-CMP-001")
-async def test_answers_about_a_task_keep_to_the_schema(agent: httpx.AsyncClient) -> None:
+async def test_responses_about_a_task_conform_to_the_schema(agent: httpx.AsyncClient) -> None:
     task = (await agent.post("/", json=call("message/send", message=message("ask")))).json()["result"]
     check((await agent.post("/", json=call("tasks/get", id=task["id"]))).json(), "GetTaskSuccessResponse")
     check((await agent.post("/", json=call("tasks/cancel", id=task["id"]))).json(), "CancelTaskSuccessResponse")
@@ -79,13 +79,13 @@ async def test_answers_about_a_task_keep_to_the_schema(agent: httpx.AsyncClient)
         (call("agent/getAuthenticatedExtendedCard"), "AuthenticatedExtendedCardNotConfiguredError"),
     ],
 )
-async def test_errors_keep_to_the_schema(agent: httpx.AsyncClient, body: dict[str, Any], name: str) -> None:
+async def test_errors_conform_to_the_schema(agent: httpx.AsyncClient, body: dict[str, Any], name: str) -> None:
     answer = (await agent.post("/", json=body)).json()
     check(answer, "JSONRPCErrorResponse")
     check(answer["error"] | {"message": DEFINITIONS[name]["properties"]["message"].get("default", "")}, name)
 
 
 @requirement("NFR-CMP-001", "FR-AGC-003")
-async def test_the_card_keeps_to_the_schema(agent: httpx.AsyncClient) -> None:
+async def test_the_card_conforms_to_the_schema(agent: httpx.AsyncClient) -> None:
     for path in ("/.well-known/agent.json", "/.well-known/agent-card.json"):
         check((await agent.get(path)).json(), "AgentCard")

@@ -21,7 +21,7 @@ INVALID_PARAMS, NO_EXTENDED_CARD = -32602, -32007
 
 
 @requirement("FR-MSG-001", "FR-TSK-002")
-async def test_a_send_waits_for_the_end_and_brings_the_result(speak: Speak) -> None:
+async def test_a_send_waits_for_the_end_and_returns_the_result(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent({"hi": (chunk("done", last=True), COMPLETED)}))
     task = await speaker.send("hi")
     assert task.status.state is TaskState.COMPLETED
@@ -32,7 +32,7 @@ async def test_a_send_waits_for_the_end_and_brings_the_result(speak: Speak) -> N
 
 
 @requirement("FR-MSG-001")
-async def test_a_failing_agent_leaves_a_failed_task_that_says_why(speak: Speak) -> None:
+async def test_an_error_of_the_agent_fails_the_task_with_its_reason(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent({"hi": (chunk("half"), AgentError("No paper"))}))
     task = await speaker.send("hi")
     assert task.status.state is TaskState.FAILED
@@ -61,7 +61,7 @@ async def test_an_agent_may_answer_with_a_message_and_no_task(speak: Speak) -> N
     assert (await speaker.list()).tasks == ()
 
 
-async def test_what_the_agent_refuses_leaves_no_task(speak: Speak) -> None:
+async def test_a_message_that_the_agent_rejects_creates_no_task(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent({"hi": InvalidParamsError("Not this")}))
     with pytest.raises(Refused, match="Not this") as refused:
         await speaker.send("hi")
@@ -69,7 +69,7 @@ async def test_what_the_agent_refuses_leaves_no_task(speak: Speak) -> None:
     assert (await speaker.list()).tasks == ()
 
 
-async def test_the_history_is_as_long_as_asked_for(speak: Speak) -> None:
+async def test_the_history_has_the_requested_length(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent(default=(ASKS,)))
     task = await speaker.send("one")
     for text in ("two", "three"):
@@ -85,13 +85,13 @@ async def test_the_history_is_as_long_as_asked_for(speak: Speak) -> None:
 
 
 @requirement("FR-CTX-001")
-async def test_a_task_without_a_context_gets_one_and_keeps_one_that_it_was_given(speak: Speak) -> None:
+async def test_a_task_keeps_the_given_context_id_or_gets_a_new_one(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent())
     assert UUID4.fullmatch((await speaker.send("hi")).context_id)
     assert (await speaker.send("hi", context_id="talk")).context_id == "talk"
 
 
-async def test_a_task_goes_on_by_its_id_alone_as_often_as_it_asks(speak: Speak) -> None:
+async def test_a_task_id_alone_continues_a_task_as_often_as_it_asks(speak: Speak) -> None:
     agent = ScriptedAgent({"enough": (COMPLETED,)}, default=(ASKS,))
     speaker = await speak(agent)
     first = await speaker.send("one")
@@ -104,7 +104,7 @@ async def test_a_task_goes_on_by_its_id_alone_as_often_as_it_asks(speak: Speak) 
 
 
 @requirement("FR-CTX-001")
-async def test_an_agent_knows_what_was_said_in_a_context_before(speak: Speak) -> None:
+async def test_an_agent_receives_the_earlier_messages_of_the_context(speak: Speak) -> None:
     agent = ScriptedAgent()
     speaker = await speak(agent)
     await speaker.send("one", context_id="talk")
@@ -114,7 +114,7 @@ async def test_an_agent_knows_what_was_said_in_a_context_before(speak: Speak) ->
 
 
 @requirement("FR-CTX-003")
-async def test_only_in_0_3_a_context_alone_continues_a_task_that_waits(speak: Speak) -> None:
+async def test_a_context_id_alone_continues_a_waiting_task_only_in_0_3(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent({"one": (ASKS,)}))
     first = await speaker.send("one", context_id="talk")
     second = await speaker.send("two", context_id="talk")
@@ -151,7 +151,7 @@ async def test_a_context_that_is_not_the_tasks_is_refused(speak: Speak) -> None:
 
 
 @requirement("FR-TSK-004")
-async def test_get_answers_with_what_send_answered(speak: Speak) -> None:
+async def test_get_returns_the_same_task_as_send(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent({"hi": (chunk("done"), COMPLETED)}))
     task = await speaker.send("hi")
     assert await speaker.get(task.id) == task
@@ -196,7 +196,7 @@ async def test_0_3_lists_by_creation_and_1_0_by_the_last_change(speak: Speak) ->
     assert listed == ([older.id, newer.id] if speaker.version == "1.0" else [newer.id, older.id])
 
 
-async def test_a_list_can_be_narrowed_to_a_state(speak: Speak) -> None:
+async def test_a_list_can_be_filtered_by_state(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent({"ask": (ASKS,)}))
     await speaker.send("hi")
     waiting = await speaker.send("ask")
@@ -204,7 +204,7 @@ async def test_a_list_can_be_narrowed_to_a_state(speak: Speak) -> None:
     assert [task.id for task in page.tasks] == [waiting.id]
 
 
-async def test_artifacts_are_listed_when_asked_for(speak: Speak) -> None:
+async def test_lists_contain_artifacts_on_request(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent({"hi": (chunk("done"), COMPLETED)}))
     await speaker.send("hi")
     assert (await speaker.list(include_artifacts=True)).tasks[0].artifacts[0].parts[0].text == "done"
@@ -212,7 +212,7 @@ async def test_artifacts_are_listed_when_asked_for(speak: Speak) -> None:
 
 
 @requirement("FR-TSK-005")
-async def test_cancel_ends_a_running_task_and_tells_the_agent(speak: Speak) -> None:
+async def test_cancel_ends_a_running_task_and_notifies_the_agent(speak: Speak) -> None:
     gate, agent = Gate(), ScriptedAgent()
     agent.default = (gate, COMPLETED)
     speaker = await speak(agent)

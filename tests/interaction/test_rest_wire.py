@@ -52,7 +52,7 @@ async def test_every_route_is_also_under_a_tenant_and_tenants_do_not_see_each_ot
     assert (await rest.post(f"/acme/tasks/{task_id}:cancel")).json()["status"]["state"] == "TASK_STATE_CANCELED"
 
 
-async def test_the_tenant_of_the_path_counts_over_that_of_the_body(rest: httpx.AsyncClient) -> None:
+async def test_the_tenant_of_the_path_overrides_that_of_the_body(rest: httpx.AsyncClient) -> None:
     task = (await rest.post("/acme/message:send", json=MESSAGE | {"tenant": "other"})).json()["task"]
     assert (await rest.get(f"/acme/tasks/{task['id']}")).status_code == 200
 
@@ -74,14 +74,14 @@ async def test_subscribe_is_a_get_and_a_post(serve: Serve, http: httpx.AsyncClie
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"metadata": {"why": "enough"}}'])
-async def test_cancel_needs_no_body_and_may_have_one(rest: httpx.AsyncClient, body: bytes) -> None:
+async def test_the_body_of_a_cancel_is_optional(rest: httpx.AsyncClient, body: bytes) -> None:
     headers = {"Content-Type": "application/json"} if body else {}
     response = await rest.post(f"/tasks/{await sent(rest, 'ask')}:cancel", content=body, headers=headers)
     assert response.json()["status"]["state"] == "TASK_STATE_CANCELED"
 
 
 @pytest.mark.parametrize(("body", "why"), [(b"{", "PARSE_ERROR"), (b"[]", "INVALID_PARAMS")])
-async def test_a_body_that_makes_no_sense_cancels_nothing(rest: httpx.AsyncClient, body: bytes, why: str) -> None:
+async def test_an_invalid_body_cancels_nothing(rest: httpx.AsyncClient, body: bytes, why: str) -> None:
     task_id = await sent(rest, "ask")
     response = await rest.post(f"/tasks/{task_id}:cancel", content=body, headers={"Content-Type": "application/json"})
     assert (response.status_code, reason(response)) == (400, why)
@@ -100,7 +100,7 @@ async def test_a_body_that_makes_no_sense_cancels_nothing(rest: httpx.AsyncClien
         ("PATCH", "/tasks/t/pushNotificationConfigs/c", "DELETE, GET"),
     ],
 )
-async def test_a_wrong_method_is_told_the_right_ones(
+async def test_a_405_response_lists_the_allowed_methods(
     rest: httpx.AsyncClient, method: str, path: str, allow: str
 ) -> None:
     response = await rest.request(method, path)
@@ -109,9 +109,7 @@ async def test_a_wrong_method_is_told_the_right_ones(
 
 @pytest.mark.parametrize("path", ["/nothing", "/tasks/", "/message:fly", "/a/b/tasks", "/tasks/t/u", "/%00", "/..%2f"])
 @pytest.mark.parametrize("headers", [{}, V1], ids=["0.3", "1.0"])
-async def test_a_path_that_leads_nowhere_is_not_found(
-    rest: httpx.AsyncClient, path: str, headers: dict[str, str]
-) -> None:
+async def test_an_unknown_path_is_not_found(rest: httpx.AsyncClient, path: str, headers: dict[str, str]) -> None:
     rest.headers.pop("A2A-Version")
     assert (await rest.get(path, headers=headers)).status_code == 404
 
@@ -123,7 +121,7 @@ async def test_ids_in_paths_are_decoded_once(rest: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize(("prefix", "version"), [("", "1.0"), ("/v1", "0.3")])
 @pytest.mark.parametrize("body", [b"null", b" null\n", b"{}", b""])
-async def test_a_body_of_null_is_none(rest: httpx.AsyncClient, prefix: str, version: str, body: bytes) -> None:
+async def test_a_null_body_counts_as_no_body(rest: httpx.AsyncClient, prefix: str, version: str, body: bytes) -> None:
     rest.headers["A2A-Version"] = version
     headers = {"Content-Type": "application/json"}
     response = await rest.post(f"{prefix}/tasks/nobody:cancel", content=body, headers=headers)
@@ -132,7 +130,7 @@ async def test_a_body_of_null_is_none(rest: httpx.AsyncClient, prefix: str, vers
     assert (subscribed.status_code, reason(subscribed)) == (404, "TASK_NOT_FOUND")
 
 
-async def test_a_message_of_null_lacks_everything(rest: httpx.AsyncClient) -> None:
+async def test_a_null_message_lacks_all_required_fields(rest: httpx.AsyncClient) -> None:
     response = await rest.post("/message:send", content=b"null", headers={"Content-Type": "application/json"})
     assert response.json()["error"]["message"] == "Missing required parameter: message"
 
@@ -140,7 +138,7 @@ async def test_a_message_of_null_lacks_everything(rest: httpx.AsyncClient) -> No
 # ---- versions ----------------------------------------------------------------------------------------------------
 
 
-async def test_0_3_lives_under_v1_and_needs_no_header(rest: httpx.AsyncClient) -> None:
+async def test_0_3_paths_begin_with_v1_and_need_no_header(rest: httpx.AsyncClient) -> None:
     rest.headers.pop("A2A-Version")
     answer = (await rest.post("/v1/message:send", json=OLD_MESSAGE)).json()
     assert answer["task"]["history"][0]["content"] == [{"text": "hi"}]
@@ -148,7 +146,7 @@ async def test_0_3_lives_under_v1_and_needs_no_header(rest: httpx.AsyncClient) -
     assert [task["id"] for task in listed] == [answer["task"]["id"]]
 
 
-async def test_tasks_of_0_3_are_an_array_and_a_link_leads_to_the_next_page(rest: httpx.AsyncClient) -> None:
+async def test_a_0_3_list_is_an_array_with_a_link_to_the_next_page(rest: httpx.AsyncClient) -> None:
     rest.headers.pop("A2A-Version")
     sent = [(await rest.post("/v1/message:send", json=OLD_MESSAGE)).json()["task"] for _ in range(3)]
 
@@ -159,7 +157,7 @@ async def test_tasks_of_0_3_are_an_array_and_a_link_leads_to_the_next_page(rest:
     assert "link" not in second.headers
 
 
-async def test_each_task_of_such_an_array_is_one_to_the_official_sdk(rest: httpx.AsyncClient) -> None:
+async def test_the_official_sdk_reads_each_task_of_a_0_3_list(rest: httpx.AsyncClient) -> None:
     rest.headers.pop("A2A-Version")
     task = (await rest.post("/v1/message:send", json=OLD_MESSAGE)).json()["task"]
 
@@ -177,7 +175,7 @@ async def test_each_task_of_such_an_array_is_one_to_the_official_sdk(rest: httpx
     assert ids.decode().split() == [task["id"]]
 
 
-async def test_1_0_paths_without_the_header_say_what_is_missing(rest: httpx.AsyncClient) -> None:
+async def test_the_error_for_a_1_0_path_without_the_header_names_the_header(rest: httpx.AsyncClient) -> None:
     rest.headers.pop("A2A-Version")
     response = await rest.post("/message:send", json=MESSAGE)
     assert response.status_code == 400
@@ -187,7 +185,7 @@ async def test_1_0_paths_without_the_header_say_what_is_missing(rest: httpx.Asyn
 
 
 @pytest.mark.parametrize("version", ["0.3", "0.3.0"])
-async def test_who_says_0_3_where_1_0_is_spoken_is_not_told_to_say_0_3(rest: httpx.AsyncClient, version: str) -> None:
+async def test_the_error_for_0_3_on_a_1_0_path_does_not_suggest_0_3(rest: httpx.AsyncClient, version: str) -> None:
     response = await rest.post("/message:send", json=MESSAGE, headers={"A2A-Version": version})
     info = response.json()["error"]["details"][0]["metadata"]
     assert (response.status_code, reason(response)) == (400, "VERSION_NOT_SUPPORTED")
@@ -196,15 +194,13 @@ async def test_who_says_0_3_where_1_0_is_spoken_is_not_told_to_say_0_3(rest: htt
 
 
 @pytest.mark.parametrize(("path", "version"), [("//message:send", "1.0"), ("//v1/message:send", "0.3")])
-async def test_a_path_behind_an_address_that_ends_in_a_slash_is_found(
-    rest: httpx.AsyncClient, path: str, version: str
-) -> None:
+async def test_a_path_with_a_double_slash_is_found(rest: httpx.AsyncClient, path: str, version: str) -> None:
     sent = MESSAGE if version == "1.0" else OLD_MESSAGE
     response = await rest.post(f"{rest.base_url}{path}", json=sent, headers={"A2A-Version": version})
     assert (response.status_code, response.request.url.path) == (200, path)
 
 
-async def test_a_version_that_is_not_spoken_is_refused(rest: httpx.AsyncClient) -> None:
+async def test_an_unsupported_version_is_rejected(rest: httpx.AsyncClient) -> None:
     response = await rest.get("/tasks", headers={"A2A-Version": "99.0"})
     assert (response.status_code, reason(response)) == (400, "VERSION_NOT_SUPPORTED")
 
@@ -212,7 +208,7 @@ async def test_a_version_that_is_not_spoken_is_refused(rest: httpx.AsyncClient) 
 # ---- queries -----------------------------------------------------------------------------------------------------
 
 
-async def test_queries_are_read_in_camel_case_and_in_snake_case(rest: httpx.AsyncClient) -> None:
+async def test_query_parameters_may_be_camel_case_or_snake_case(rest: httpx.AsyncClient) -> None:
     task_id = await sent(rest)
     for name in ("historyLength", "history_length"):
         assert "history" not in (await rest.get(f"/tasks/{task_id}", params={name: 0})).json()
@@ -221,7 +217,7 @@ async def test_queries_are_read_in_camel_case_and_in_snake_case(rest: httpx.Asyn
     assert "artifacts" not in (await rest.get("/tasks")).json()["tasks"][0]
 
 
-async def test_a_page_says_all_that_1_0_requires_also_when_it_is_empty(rest: httpx.AsyncClient) -> None:
+async def test_an_empty_page_has_all_fields_that_1_0_requires(rest: httpx.AsyncClient) -> None:
     assert (await rest.get("/tasks")).json() == {"tasks": [], "nextPageToken": "", "pageSize": 50, "totalSize": 0}
 
 
@@ -237,13 +233,13 @@ async def test_a_page_says_all_that_1_0_requires_also_when_it_is_empty(rest: htt
         "statusTimestampAfter=0001-01-01T00:00:00%2B14:00",
     ],
 )
-async def test_a_query_that_makes_no_sense_is_refused_by_its_name(rest: httpx.AsyncClient, query: str) -> None:
+async def test_the_error_for_an_invalid_query_names_the_parameter(rest: httpx.AsyncClient, query: str) -> None:
     response = await rest.get(f"/tasks?{query}")
     assert (response.status_code, reason(response)) == (400, "INVALID_PARAMS")
     assert response.json()["error"]["details"][1]["fieldViolations"][0]["field"] == query.partition("=")[0]
 
 
-async def test_a_page_token_that_we_did_not_give_is_refused(rest: httpx.AsyncClient) -> None:
+async def test_a_foreign_page_token_is_rejected(rest: httpx.AsyncClient) -> None:
     response = await rest.get("/tasks?pageToken=made-up")
     assert (response.status_code, reason(response)) == (400, "INVALID_PARAMS")
 
@@ -259,7 +255,7 @@ async def test_a_page_token_that_we_did_not_give_is_refused(rest: httpx.AsyncCli
         ("Application/A2A+JSON; charset=utf-8", "application/a2a+json"),
     ],
 )
-async def test_an_answer_has_the_media_type_of_its_request(rest: httpx.AsyncClient, given: str, answered: str) -> None:
+async def test_a_response_has_the_media_type_of_its_request(rest: httpx.AsyncClient, given: str, answered: str) -> None:
     body = json.dumps(MESSAGE).encode()
     response = await rest.post("/message:send", content=body, headers={"Content-Type": given})
     assert (response.status_code, response.headers["content-type"]) == (200, answered)
@@ -267,7 +263,7 @@ async def test_an_answer_has_the_media_type_of_its_request(rest: httpx.AsyncClie
     assert (response.status_code, response.headers["content-type"]) == (400, answered)
 
 
-async def test_without_a_body_the_media_type_is_what_is_accepted(rest: httpx.AsyncClient) -> None:
+async def test_without_a_body_the_accept_header_determines_the_media_type(rest: httpx.AsyncClient) -> None:
     assert (await rest.get("/tasks")).headers["content-type"] == "application/json"
     accept = {"Accept": "application/a2a+json, text/event-stream"}
     assert (await rest.get("/tasks", headers=accept)).headers["content-type"] == "application/a2a+json"

@@ -39,7 +39,7 @@ async def status_of(http: httpx.AsyncClient, url: str, headers: dict[str, str]) 
 
 
 @requirement("FR-AUT-003")
-async def test_a_bearer_token_is_declared_and_asked_for(serve: Serve, http: httpx.AsyncClient) -> None:
+async def test_a_bearer_token_is_declared_and_required(serve: Serve, http: httpx.AsyncClient) -> None:
     url = await serve(ScriptedAgent({"hi": (COMPLETED,)}), auth=JWTAuthenticator(SECRET))
     old, new = await cards(http, url)
     ((name, scheme),) = old["securitySchemes"].items()
@@ -52,7 +52,7 @@ async def test_a_bearer_token_is_declared_and_asked_for(serve: Serve, http: http
 
 
 @requirement("FR-AUT-003")
-async def test_a_key_in_a_header_is_declared_and_asked_for(serve: Serve, http: httpx.AsyncClient) -> None:
+async def test_a_key_in_a_header_is_declared_and_required(serve: Serve, http: httpx.AsyncClient) -> None:
     url = await serve(ScriptedAgent({"hi": (COMPLETED,)}), auth=APIKeys())
     old, new = await cards(http, url)
     assert list(old["securitySchemes"].values()) == [{"type": "apiKey", "in": "header", "name": "X-API-Key"}]

@@ -44,7 +44,7 @@ async def begin(speaker: Speaker, gate: Gate) -> Task:
 
 
 @requirement("FR-MSG-002")
-async def test_a_stream_begins_with_the_task_before_the_agent_has_done_anything(speak: Speak) -> None:
+async def test_a_stream_begins_with_the_task_before_the_agent_runs(speak: Speak) -> None:
     gate = Gate()
     speaker = await speak(ScriptedAgent({"hi": (gate, COMPLETED)}))
     async with speaker.stream("hi") as stream:
@@ -56,7 +56,7 @@ async def test_a_stream_begins_with_the_task_before_the_agent_has_done_anything(
 
 
 @requirement("FR-MSG-002")
-async def test_a_stream_tells_everything_in_order_and_ends(speak: Speak) -> None:
+async def test_a_stream_sends_all_events_in_order_and_ends(speak: Speak) -> None:
     script = (chunk("a"), chunk("b", append=True), WORKING, chunk("c", append=True, last=True), COMPLETED)
     speaker = await speak(ScriptedAgent({"hi": script}))
     async with speaker.stream("hi") as stream:
@@ -68,7 +68,7 @@ async def test_a_stream_tells_everything_in_order_and_ends(speak: Speak) -> None
     assert ids == list(range(ids[0], ids[0] + len(ids)))
 
 
-async def test_a_stream_names_its_task_in_every_event(speak: Speak) -> None:
+async def test_every_event_of_a_stream_names_its_task(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent({"hi": (chunk("a"), COMPLETED)}))
     async with speaker.stream("hi", context_id="talk") as stream:
         task, *updates = await stream.rest()
@@ -92,7 +92,7 @@ async def test_a_stream_ends_when_the_user_is_asked(speak: Speak) -> None:
         assert (await heard(stream))[-1] == "input_required"
 
 
-async def test_a_stream_goes_on_while_credentials_are_awaited(speak: Speak) -> None:
+async def test_a_stream_continues_while_the_task_waits_for_credentials(speak: Speak) -> None:
     gate = Gate()
     speaker = await speak(ScriptedAgent({"hi": (status(TaskState.AUTH_REQUIRED), gate, WORKING, COMPLETED)}))
     async with speaker.stream("hi") as stream:
@@ -108,7 +108,7 @@ async def test_a_reply_without_a_task_is_the_only_event(speak: Speak) -> None:
         assert await heard(stream) == [("message", "hello")]
 
 
-async def test_the_next_turn_of_a_task_begins_with_the_task_and_tells_all_that_follows(speak: Speak) -> None:
+async def test_the_stream_of_a_later_turn_begins_with_the_task(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent({"hi": (chunk("a"), ASKS), "more": (chunk("b", append=True), COMPLETED)}))
     task = await speaker.send("hi")
     async with speaker.stream("more", task_id=task.id) as stream:
@@ -119,7 +119,7 @@ async def test_the_next_turn_of_a_task_begins_with_the_task_and_tells_all_that_f
         assert await heard(stream) == ["b", "completed"]
 
 
-async def test_a_message_that_cannot_be_taken_opens_no_stream(speak: Speak) -> None:
+async def test_a_rejected_message_opens_no_stream(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent())
     with pytest.raises(Refused) as refused:
         async with speaker.stream("hi", task_id="nobody") as stream:
@@ -131,7 +131,7 @@ async def test_a_message_that_cannot_be_taken_opens_no_stream(speak: Speak) -> N
 
 
 @requirement("FR-MSG-006")
-async def test_a_subscriber_gets_the_task_as_it_is_and_then_what_follows(speak: Speak) -> None:
+async def test_a_subscriber_gets_the_current_task_and_then_its_events(speak: Speak) -> None:
     gate = Gate()
     speaker = await speak(ScriptedAgent({"hi": (chunk("a"), gate, chunk("b", append=True), COMPLETED)}))
     task = await begin(speaker, gate)
@@ -143,7 +143,7 @@ async def test_a_subscriber_gets_the_task_as_it_is_and_then_what_follows(speak: 
         assert await heard(stream) == ["b", "completed"]
 
 
-async def test_all_who_listen_hear_the_same(speak: Speak) -> None:
+async def test_all_subscribers_get_the_same_events(speak: Speak) -> None:
     first, second = Gate(), Gate()
     speaker = await speak(ScriptedAgent({"hi": (first, chunk("a"), second, chunk("b", append=True), COMPLETED)}))
     async with speaker.stream("hi") as one:
@@ -159,7 +159,7 @@ async def test_all_who_listen_hear_the_same(speak: Speak) -> None:
             assert [(item.id, shape(item.event)) async for item in two] == told[-3:]
 
 
-async def test_who_hangs_up_takes_nothing_from_the_others(speak: Speak) -> None:
+async def test_a_disconnected_subscriber_does_not_affect_the_others(speak: Speak) -> None:
     gate = Gate()
     speaker = await speak(ScriptedAgent({"hi": (gate, chunk("a"), COMPLETED)}))
     task = await begin(speaker, gate)
@@ -171,7 +171,7 @@ async def test_who_hangs_up_takes_nothing_from_the_others(speak: Speak) -> None:
         assert await heard(stays) == ["a", "completed"]
 
 
-async def test_a_subscriber_to_a_task_that_waits_hears_its_next_turn(speak: Speak) -> None:
+async def test_a_subscriber_to_a_waiting_task_gets_the_events_of_its_next_turn(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent({"hi": (ASKS,)}))
     task = await speaker.send("hi")
     async with speaker.subscribe(task.id) as stream:
@@ -180,7 +180,7 @@ async def test_a_subscriber_to_a_task_that_waits_hears_its_next_turn(speak: Spea
         assert await heard(stream) == ["working", "completed"]
 
 
-async def test_cancel_is_the_last_thing_a_stream_tells(speak: Speak) -> None:
+async def test_a_cancel_is_the_last_event_of_a_stream(speak: Speak) -> None:
     gate = Gate()
     speaker = await speak(ScriptedAgent({"hi": (gate, COMPLETED)}))
     async with speaker.stream("hi") as stream:
@@ -192,7 +192,7 @@ async def test_cancel_is_the_last_thing_a_stream_tells(speak: Speak) -> None:
 
 
 @requirement("FR-MSG-006")
-async def test_a_task_that_has_ended_is_told_once_in_0_3_and_refused_in_1_0(speak: Speak) -> None:
+async def test_subscribing_to_an_ended_task_returns_one_event_in_0_3_and_an_error_in_1_0(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent())
     task = await speaker.send("hi")
     if speaker.version == "0.3":
@@ -206,7 +206,7 @@ async def test_a_task_that_has_ended_is_told_once_in_0_3_and_refused_in_1_0(spea
 
 
 @requirement("FR-MSG-006")
-async def test_a_task_that_is_not_there_cannot_be_subscribed_to(speak: Speak) -> None:
+async def test_subscribing_to_an_unknown_task_is_rejected(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent())
     with pytest.raises(Refused) as refused:
         async with speaker.subscribe("nobody") as stream:
@@ -214,7 +214,7 @@ async def test_a_task_that_is_not_there_cannot_be_subscribed_to(speak: Speak) ->
     assert refused.value.code == TASK_NOT_FOUND
 
 
-async def test_with_last_event_id_0_3_replays_what_was_missed_and_1_0_takes_a_snapshot(speak: Speak) -> None:
+async def test_with_last_event_id_0_3_replays_missed_events_and_1_0_sends_a_snapshot(speak: Speak) -> None:
     gate = Gate()
     speaker = await speak(ScriptedAgent({"hi": (chunk("a"), chunk("b", append=True), gate, COMPLETED)}))
     async with speaker.stream("hi") as stream:
@@ -231,7 +231,7 @@ async def test_with_last_event_id_0_3_replays_what_was_missed_and_1_0_takes_a_sn
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-async def test_with_last_event_id_0_3_tells_what_was_missed_of_a_task_that_has_ended(
+async def test_with_last_event_id_0_3_replays_the_missed_events_of_an_ended_task(
     speak: Speak, tmp_path: Path, store: str
 ) -> None:
     options = {"store": f"sqlite:///{tmp_path}/tasks.db"} if store == "sqlite" else {}

@@ -186,5 +186,5 @@ async def call_through_a_socket(sent: Sent) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(calls())
-async def test_any_function_gets_what_was_sent_and_nothing_else(sent: Sent) -> None:
+async def test_any_function_receives_exactly_the_sent_values(sent: Sent) -> None:
     await call_through_a_socket(sent)

@@ -42,7 +42,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @requirement("FR-PSH-003")
-async def test_what_fails_is_tried_again_and_the_reason_is_logged(
+async def test_a_failed_delivery_is_retried_and_its_reason_logged(
     speak: Speak, quickly: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with WebhookReceiver((500, 404, 503, 200)) as hook:
@@ -81,7 +81,7 @@ async def test_after_three_retries_the_webhook_is_given_up_and_can_be_revived(sp
 
 
 @requirement("NFR-REL-004", "FR-PSH-002")
-async def test_a_webhook_that_never_answers_delays_neither_the_task_nor_its_stream(speak: Speak) -> None:
+async def test_a_silent_webhook_delays_neither_the_task_nor_its_stream(speak: Speak) -> None:
     with listen() as silent:  # the connection is made, and nobody reads it
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         speaker = await speak(ScriptedAgent({"hi": (chunk("x"), COMPLETED)}), **open_to())
@@ -95,7 +95,7 @@ async def test_a_webhook_that_never_answers_delays_neither_the_task_nor_its_stre
 
 
 @requirement("NFR-REL-004")
-async def test_a_webhook_that_fails_fails_no_task(speak: Speak, quickly: None) -> None:
+async def test_a_failing_webhook_does_not_fail_its_task(speak: Speak, quickly: None) -> None:
     speaker = await speak(ScriptedAgent({"hi": (COMPLETED,)}), **open_to())
     config = PushConfig(url="http://127.0.0.1:1/nobody-listens")
     task = await speaker.send("hi", task_push_notification_config=config)
@@ -136,7 +136,7 @@ async def test_a_task_with_a_webhook_outlives_its_streams(
         assert state_of((await until(hook, "COMPLETED"))[-1]) == "COMPLETED"
 
 
-async def test_the_figures_count_notifications(serve: Serve, hook: WebhookReceiver, quickly: None) -> None:
+async def test_metrics_count_notifications(serve: Serve, hook: WebhookReceiver, quickly: None) -> None:
     url = await serve(ScriptedAgent({"hi": (COMPLETED,)}), **open_to(metrics=True))
     async with httpx.AsyncClient(base_url=url) as http:
         speaker = Speaker(http, rest=False, version="1.0")
@@ -152,7 +152,7 @@ async def test_the_figures_count_notifications(serve: Serve, hook: WebhookReceiv
     assert figures["webhook_notifications_waiting"] == 0
 
 
-async def test_a_task_store_of_the_small_contract_has_webhooks_too(hook: WebhookReceiver) -> None:
+async def test_a_custom_store_with_the_minimal_contract_supports_webhooks(hook: WebhookReceiver) -> None:
     store = DictStore()
     agent: Agent = ScriptedAgent({"hi": (ASKS,), "more": (COMPLETED,)})
     async with AsyncExitStack() as stack:
@@ -187,7 +187,9 @@ async def test_replicas_that_share_a_database_share_the_deliveries(hook: Webhook
         assert len(hook.received) == 2
 
 
-async def test_what_a_dead_process_left_is_delivered_with_its_end(tmp_path: Path, hook: WebhookReceiver) -> None:
+async def test_events_of_a_killed_process_are_delivered_with_the_end_of_its_task(
+    tmp_path: Path, hook: WebhookReceiver
+) -> None:
     store = SQLiteStore(tmp_path / "tasks.db")
     await store.open()
     author = Author("t", owner=ANONYMOUS)
@@ -200,7 +202,7 @@ async def test_what_a_dead_process_left_is_delivered_with_its_end(tmp_path: Path
         assert [state_of(each) for each in await until(hook, "FAILED")] == ["SUBMITTED", "WORKING", "FAILED"]
 
 
-async def test_a_durable_store_of_the_small_contract_has_its_webhook_after_a_restart(hook: WebhookReceiver) -> None:
+async def test_a_durable_custom_store_keeps_its_webhook_across_a_restart(hook: WebhookReceiver) -> None:
     class Durable(DictStore):
         durable = True
 
@@ -224,7 +226,7 @@ async def test_a_durable_store_of_the_small_contract_has_its_webhook_after_a_res
     assert store.push == {}
 
 
-async def test_what_is_under_way_is_not_posted_again_by_a_redelivery(serve: Serve) -> None:
+async def test_a_redelivery_does_not_repeat_a_post_in_progress(serve: Serve) -> None:
     asked = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

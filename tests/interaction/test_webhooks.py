@@ -26,7 +26,7 @@ async def hook() -> AsyncIterator[WebhookReceiver]:
 
 
 @requirement("FR-PSH-001", "FR-PSH-002")
-async def test_a_webhook_gets_what_happens_after_it_was_set(speak: Speak, hook: WebhookReceiver) -> None:
+async def test_a_webhook_gets_the_events_after_it_was_set(speak: Speak, hook: WebhookReceiver) -> None:
     gate = Gate()
     speaker = await speak(ScriptedAgent({"hi": (gate, chunk("done", last=True), COMPLETED)}), **open_to())
     task = await speaker.send("hi", return_immediately=True)
@@ -52,7 +52,7 @@ async def test_a_webhook_gets_what_happens_after_it_was_set(speak: Speak, hook: 
 
 
 @requirement("FR-PSH-002")
-async def test_a_webhook_that_comes_with_the_message_gets_every_state(speak: Speak, hook: WebhookReceiver) -> None:
+async def test_a_webhook_set_with_the_message_gets_every_state(speak: Speak, hook: WebhookReceiver) -> None:
     speaker = await speak(ScriptedAgent({"hi": (chunk("done", last=True), COMPLETED)}), **open_to())
     config = PushConfig(url=hook.url, authentication=AuthenticationInfo(scheme="Bearer", credentials="s3cret=="))
     task = await speaker.send("hi", task_push_notification_config=config)
@@ -67,7 +67,7 @@ async def test_a_webhook_that_comes_with_the_message_gets_every_state(speak: Spe
 
 
 @requirement("FR-PSH-002")
-async def test_a_reply_to_a_task_that_waits_is_told_too(speak: Speak, hook: WebhookReceiver) -> None:
+async def test_a_webhook_gets_the_events_of_a_later_turn(speak: Speak, hook: WebhookReceiver) -> None:
     speaker = await speak(ScriptedAgent({"hi": (ASKS,), "more": (COMPLETED,)}), **open_to())
     task = await speaker.send("hi", task_push_notification_config=PushConfig(url=hook.url))
     assert [state_of(each) for each in await until(hook, "INPUT_REQUIRED")][-2:] == ["WORKING", "INPUT_REQUIRED"]
@@ -77,7 +77,7 @@ async def test_a_reply_to_a_task_that_waits_is_told_too(speak: Speak, hook: Webh
     assert all("message" not in each.json for each in got)
 
 
-async def test_a_webhook_on_a_task_that_was_quicker_learns_its_end(speak: Speak, hook: WebhookReceiver) -> None:
+async def test_a_webhook_set_on_an_ended_task_gets_its_last_event(speak: Speak, hook: WebhookReceiver) -> None:
     speaker = await speak(ScriptedAgent({"hi": (COMPLETED,)}), **open_to())
     task = await speaker.send("hi")
     await speaker.set_webhook(task.id, hook.url)
@@ -85,7 +85,7 @@ async def test_a_webhook_on_a_task_that_was_quicker_learns_its_end(speak: Speak,
 
 
 @requirement("FR-PSH-004")
-async def test_webhooks_are_asked_for_and_deleted(speak: Speak, hook: WebhookReceiver) -> None:
+async def test_webhooks_are_read_listed_and_deleted(speak: Speak, hook: WebhookReceiver) -> None:
     gate = Gate()
     speaker = await speak(ScriptedAgent({"hi": (gate, COMPLETED)}), **open_to())
     task = await speaker.send("hi", return_immediately=True)
@@ -116,7 +116,7 @@ async def test_webhooks_are_asked_for_and_deleted(speak: Speak, hook: WebhookRec
 
 
 @requirement("FR-PSH-001")
-async def test_without_push_notifications_all_four_are_refused_and_the_card_says_so(speak: Speak) -> None:
+async def test_without_push_notifications_all_four_operations_are_rejected_and_the_card_says_so(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent())
     task = await speaker.send("hi")
     url = "https://example.com/hook"
@@ -153,9 +153,7 @@ async def test_the_card_says_that_there_are_push_notifications(serve: Serve, htt
         ("ftp://example.com/hook", "Webhook URL must be an absolute http or https URL"),
     ],
 )
-async def test_a_url_that_would_never_be_called_is_refused_before_anything_happens(
-    speak: Speak, url: str, text: str
-) -> None:
+async def test_a_forbidden_webhook_url_is_rejected_before_a_task_exists(speak: Speak, url: str, text: str) -> None:
     speaker = await speak(ScriptedAgent(), push_notifications=True)
     task = await speaker.send("hi")
     with pytest.raises(Refused, match=text) as refused:
@@ -169,7 +167,7 @@ async def test_a_url_that_would_never_be_called_is_refused_before_anything_happe
 
 
 @requirement("FR-PSH-001")
-async def test_the_requirements_flat_form_is_understood(serve: Serve, hook: WebhookReceiver) -> None:
+async def test_the_flat_push_configuration_of_the_requirements_is_accepted(serve: Serve, hook: WebhookReceiver) -> None:
     gate = Gate()
     url = await serve(ScriptedAgent({"hi": (gate, COMPLETED)}), **open_to())
     async with httpx.AsyncClient(base_url=url) as http:
@@ -192,7 +190,7 @@ async def test_the_requirements_flat_form_is_understood(serve: Serve, hook: Webh
         assert (await rpc("delete", taskId=task.id))["error"]["code"] == NOT_FOUND
 
 
-async def test_a_webhook_without_an_id_is_replaced_in_0_3_and_another_one_in_1_0(speak: Speak) -> None:
+async def test_a_second_webhook_without_an_id_replaces_the_first_in_0_3_and_not_in_1_0(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent({"hi": (ASKS,)}), **open_to())
     task = await speaker.send("hi")
     made = [await speaker.set_webhook(task.id, f"http://127.0.0.1:1/{name}") for name in ("a", "b")]
@@ -204,7 +202,7 @@ async def test_a_webhook_without_an_id_is_replaced_in_0_3_and_another_one_in_1_0
         assert {config.url for config in kept} == {"http://127.0.0.1:1/a", "http://127.0.0.1:1/b"}
 
 
-async def test_webhooks_of_another_s_task_are_answered_like_those_of_none(speak: Speak, hook: WebhookReceiver) -> None:
+async def test_webhooks_of_another_owner_are_answered_like_unknown_ones(speak: Speak, hook: WebhookReceiver) -> None:
     speaker = await speak(ScriptedAgent({"hi": (ASKS,)}), auth=Keys(), **open_to())
     ada, eve = speaker.called("ada"), speaker.called("eve")
     task = await ada.send("hi")
@@ -230,7 +228,7 @@ async def test_webhooks_of_another_s_task_are_answered_like_those_of_none(speak:
     assert seen.status_code == 404
 
 
-async def test_one_of_several_is_found_and_they_come_in_pages(serve: Serve, hook: WebhookReceiver) -> None:
+async def test_webhooks_are_found_by_id_and_listed_in_pages(serve: Serve, hook: WebhookReceiver) -> None:
     url = await serve(ScriptedAgent({"hi": (ASKS,)}), **open_to())
     async with httpx.AsyncClient(base_url=url, headers={"A2A-Version": "1.0"}) as http:
         speaker = Speaker(http, rest=True, version="1.0")
@@ -247,7 +245,7 @@ async def test_one_of_several_is_found_and_they_come_in_pages(serve: Serve, hook
         assert not rest.get("nextPageToken")
 
 
-async def test_a_webhook_without_a_task_is_refused(serve: Serve, http: httpx.AsyncClient) -> None:
+async def test_a_webhook_without_a_task_is_rejected(serve: Serve, http: httpx.AsyncClient) -> None:
     url = await serve(ScriptedAgent(), **open_to())
     params = {"url": "https://example.com/"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "CreateTaskPushNotificationConfig", "params": params}
@@ -255,7 +253,7 @@ async def test_a_webhook_without_a_task_is_refused(serve: Serve, http: httpx.Asy
     assert (answer["error"]["code"], answer["error"]["message"]) == (-32602, "Missing required parameter: taskId")
 
 
-async def test_a_later_message_may_bring_a_webhook(speak: Speak, hook: WebhookReceiver) -> None:
+async def test_a_later_message_may_set_a_webhook(speak: Speak, hook: WebhookReceiver) -> None:
     speaker = await speak(ScriptedAgent({"hi": (ASKS,), "more": (ASKS,), "last": (COMPLETED,)}), **open_to())
     task = await speaker.send("hi")
     await speaker.send("more", task_id=task.id)  # without one
@@ -263,7 +261,7 @@ async def test_a_later_message_may_bring_a_webhook(speak: Speak, hook: WebhookRe
     assert [state_of(each) for each in await until(hook, "COMPLETED")][-2:] == ["WORKING", "COMPLETED"]
 
 
-async def test_what_has_not_failed_is_left_alone_by_a_redelivery(serve: Serve, hook: WebhookReceiver) -> None:
+async def test_a_redelivery_skips_webhooks_that_have_not_failed(serve: Serve, hook: WebhookReceiver) -> None:
     url = await serve(ScriptedAgent({"hi": (ASKS,)}), **open_to())
     async with httpx.AsyncClient(base_url=url) as http:
         speaker = Speaker(http, rest=False, version="1.0")
@@ -277,6 +275,6 @@ async def test_what_has_not_failed_is_left_alone_by_a_redelivery(serve: Serve, h
         assert (await http.post("/webhooks:redeliver", content=b"{}")).status_code == 415
 
 
-def test_a_store_that_keeps_no_webhooks_is_refused_at_the_start() -> None:
+def test_a_store_without_webhooks_is_rejected_at_start() -> None:
     with pytest.raises(TypeError, match="push_notifications needs a store that keeps webhooks, and FakeDisk does not"):
         build_app(ScriptedAgent(), task_store=FakeDisk(), push_notifications=True)

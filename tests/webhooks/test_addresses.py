@@ -30,13 +30,13 @@ NOT = {
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_a_public_address_may_be_called(address: str) -> None:
+def test_a_public_address_is_permitted(address: str) -> None:
     assert is_public(address)
 
 
 @requirement("NFR-SEC-004")
 @pytest.mark.parametrize(("kind", "address"), [(kind, address) for kind, some in NOT.items() for address in some])
-def test_an_address_that_is_not_public_may_not(kind: str, address: str) -> None:
+def test_an_address_that_is_not_public_is_rejected(kind: str, address: str) -> None:
     assert not is_public(address), kind
 
 
@@ -88,7 +88,7 @@ REFUSED = {
 
 @requirement("FR-PSH-001", "NFR-SEC-004")
 @pytest.mark.parametrize(("url", "text"), REFUSED.items())
-def test_a_url_is_refused_with_its_reason(url: str, text: str) -> None:
+def test_a_url_is_rejected_with_the_reason(url: str, text: str) -> None:
     with pytest.raises(InvalidParamsError) as refused:
         check_url(url, allow_insecure=False)
     assert refused.value.message == text
@@ -105,16 +105,16 @@ def test_a_url_is_refused_with_its_reason(url: str, text: str) -> None:
         "https://[2606:4700:4700::1111]/",
     ],
 )
-def test_a_public_https_url_is_taken(url: str) -> None:
+def test_a_public_https_url_is_accepted(url: str) -> None:
     check_url(url, allow_insecure=False)
 
 
 @pytest.mark.parametrize("url", ["http://localhost:9000/", "http://127.0.0.1:1/", "http://[::1]:8080/", "http://hook/"])
-def test_in_development_any_address_is_taken(url: str) -> None:
+def test_in_development_every_address_is_accepted(url: str) -> None:
     check_url(url, allow_insecure=True)
 
 
 @pytest.mark.parametrize("url", [url for url, text in REFUSED.items() if "production" not in text])
-def test_what_is_not_well_formed_is_refused_in_development_too(url: str) -> None:
+def test_a_malformed_url_is_rejected_in_development_too(url: str) -> None:
     with pytest.raises(InvalidParamsError):
         check_url(url, allow_insecure=True)

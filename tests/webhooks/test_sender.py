@@ -102,13 +102,13 @@ def http(status: str, *headers: str, body: bytes = b"") -> bytes:
     "found",
     [["127.0.0.1"], ["10.0.0.1"], ["169.254.169.254"], ["8.8.8.8", "127.0.0.1"], ["::ffff:127.0.0.1"], ["100.64.0.9"]],
 )
-async def test_a_name_that_leads_inside_is_not_called(found: list[str]) -> None:
+async def test_a_host_that_resolves_to_a_private_address_is_not_dialed(found: list[str]) -> None:
     async with posting(resolver=Names(found)) as post:
         assert await post.send(notice(f"https://{NAME}/")) == "the address is not public"
 
 
 @requirement("NFR-SEC-004")
-async def test_a_name_that_changes_its_mind_between_setting_and_calling_is_not_called() -> None:
+async def test_a_host_that_resolves_differently_when_it_is_dialed_is_rejected() -> None:
     names = Names(["8.8.8.8"], ["127.0.0.1"])
     with listen() as inside:
         async with posting(resolver=names) as post:
@@ -121,7 +121,7 @@ async def test_a_name_that_changes_its_mind_between_setting_and_calling_is_not_c
             inside.accept()
 
 
-async def test_it_is_asked_once_for_a_call_and_what_was_checked_is_dialed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_post_resolves_the_host_once_and_dials_the_checked_address(monkeypatch: pytest.MonkeyPatch) -> None:
     dialed: list[str] = []
 
     def refuse(address: tuple[Any, ...]) -> socket.socket:
@@ -140,7 +140,7 @@ async def test_it_is_asked_once_for_a_call_and_what_was_checked_is_dialed(monkey
 
 @requirement("NFR-SEC-004")
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "[::ffff:7f00:1]", "169.254.169.254"])
-async def test_an_address_in_the_url_is_checked_when_it_is_dialed_too(
+async def test_a_literal_address_in_the_url_is_checked_when_it_is_dialed(
     monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     monkeypatch.setattr(WebhookSender, "check", lambda self, config: None)  # as if it had slipped through
@@ -148,12 +148,12 @@ async def test_an_address_in_the_url_is_checked_when_it_is_dialed_too(
         assert await post.send(notice(f"https://{host}/")) == "the address is not public"
 
 
-async def test_what_was_set_in_development_is_refused_when_development_is_over() -> None:
+async def test_a_url_permitted_only_in_development_is_rejected_in_production() -> None:
     async with posting() as post:
         assert await post.send(notice("http://example.com/")) == sender.NEEDS_HTTPS
 
 
-async def test_the_certificate_and_the_host_are_those_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_certificate_and_host_header_are_those_of_the_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
     authority = trustme.CA()
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert(NAME).configure_cert(server)
@@ -176,7 +176,7 @@ async def test_the_certificate_and_the_host_are_those_of_the_name(monkeypatch: p
 # ---- what is sent ------------------------------------------------------------------------------------------------
 
 
-async def test_credentials_go_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_credentials_are_sent_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("NO_PROXY", "")
@@ -194,7 +194,7 @@ async def test_credentials_go_as_they_were_given(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("text", ["line\r\nX-Injected: 1", "tab\t", "smile ☺", "null\0", "del\x7f"])
-def test_what_would_not_stay_in_its_header_is_refused(text: str) -> None:
+def test_text_that_a_header_cannot_carry_is_rejected(text: str) -> None:
     post = WebhookSender()
     url = "https://example.com/"
     for config in (
@@ -206,13 +206,13 @@ def test_what_would_not_stay_in_its_header_is_refused(text: str) -> None:
             post.check(config)
 
 
-def test_a_secret_is_of_bounded_length() -> None:
+def test_the_length_of_a_token_is_limited() -> None:
     WebhookSender().check(PushConfig(url="https://example.com/", token="x" * sender.MAX_SECRET))
     with pytest.raises(InvalidParamsError, match="longer than 4096"):
         WebhookSender().check(PushConfig(url="https://example.com/", token="x" * (sender.MAX_SECRET + 1)))
 
 
-async def test_a_connection_is_used_again() -> None:
+async def test_a_connection_is_reused() -> None:
     connections = 0
 
     async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -248,13 +248,13 @@ async def test_a_connection_is_used_again() -> None:
         (b"nonsense\r\n\r\n", "the answer was not HTTP"),
     ],
 )
-async def test_2xx_counts_and_nothing_else(answer: bytes, reason: str) -> None:
+async def test_only_2xx_counts_as_delivered(answer: bytes, reason: str) -> None:
     async with answering(answer) as (port, heads), posting(allow_insecure=True) as post:
         assert await post.send(notice(f"http://127.0.0.1:{port}/")) == reason
     assert len(heads) == 1
 
 
-async def test_of_a_huge_answer_little_is_read() -> None:
+async def test_only_the_beginning_of_a_huge_response_is_read() -> None:
     sent = 0
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -271,7 +271,7 @@ async def test_of_a_huge_answer_little_is_read() -> None:
     assert sent < 1 << 25  # what lies in the buffers of the system
 
 
-async def test_an_answer_that_never_ends_has_arrived_when_its_status_has() -> None:
+async def test_the_status_of_an_endless_response_decides() -> None:
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx")
         await reader.read()  # until the sender hangs up
@@ -280,13 +280,13 @@ async def test_an_answer_that_never_ends_has_arrived_when_its_status_has() -> No
         assert await post.send(notice(f"http://127.0.0.1:{port}/")) == ""
 
 
-async def test_silence_has_an_end() -> None:
+async def test_a_post_without_a_response_times_out() -> None:
     with listen() as silent:
         async with posting(allow_insecure=True, timeout=0.05) as post:
             assert await post.send(notice(f"http://127.0.0.1:{silent.getsockname()[1]}/")) == "no answer in time"
 
 
-async def test_a_connection_that_is_refused_or_closed_says_so() -> None:
+async def test_a_refused_or_closed_connection_is_reported() -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
@@ -296,12 +296,12 @@ async def test_a_connection_that_is_refused_or_closed_says_so() -> None:
         assert await post.send(notice(f"http://127.0.0.1:{port}/secret-path")) == "no connection"
 
 
-def test_the_requirements_ten_seconds_are_the_default() -> None:
+def test_the_default_timeout_is_ten_seconds() -> None:
     assert sender.TIMEOUT == 10
 
 
 @pytest.mark.parametrize("allow_insecure", [True, False])
-async def test_a_name_server_that_never_answers_holds_up_nobody_else(
+async def test_a_silent_name_server_blocks_no_other_name_resolution(
     monkeypatch: pytest.MonkeyPatch, allow_insecure: bool
 ) -> None:
     answers = threading.Event()

@@ -25,11 +25,11 @@ def headers(**changed: str) -> dict[str, str]:
     return given | {name.replace("_", "-"): value for name, value in changed.items()}
 
 
-def test_what_was_signed_is_believed_and_named() -> None:
+def test_a_valid_signature_returns_the_event_id() -> None:
     assert verify_webhook(SECRET, headers(), BODY, now=NOW) == "t/1"
 
 
-def test_the_signature_is_that_of_standard_webhooks() -> None:
+def test_the_signature_conforms_to_standard_webhooks() -> None:
     expected = hmac.new(KEY, b"t/1.%d.%b" % (NOW, BODY), hashlib.sha256).digest()
     assert sign(KEY, "t/1", NOW, BODY) == "v1," + base64.b64encode(expected).decode()
 
@@ -54,25 +54,25 @@ def test_one_of_several_signatures_is_enough() -> None:
         {"Webhook_Signature": " ".join(["v1,AAAA"] * 16 + [sign(KEY, "t/1", NOW, BODY)])},
     ],
 )
-def test_whatever_was_changed_is_noticed(changed: dict[str, str]) -> None:
+def test_a_changed_header_fails_the_verification(changed: dict[str, str]) -> None:
     with pytest.raises(WebhookVerificationError):
         verify_webhook(SECRET, headers(**changed), BODY, now=NOW)
 
 
-def test_another_body_is_noticed() -> None:
+def test_a_changed_body_fails_the_verification() -> None:
     with pytest.raises(WebhookVerificationError, match="does not match this secret and this body"):
         verify_webhook(SECRET, headers(), BODY + b" ", now=NOW)
 
 
 @pytest.mark.parametrize("apart", [-301, 301])
-def test_what_is_not_of_now_is_a_replay(apart: int) -> None:
+def test_a_timestamp_out_of_tolerance_fails_the_verification(apart: int) -> None:
     with pytest.raises(WebhookVerificationError, match="too old"):
         verify_webhook(SECRET, headers(), BODY, now=NOW + apart)
     assert verify_webhook(SECRET, headers(), BODY, now=NOW + apart, tolerance=400)
 
 
 @pytest.mark.parametrize("secret", ["", "whsec_", "whsec_c2hvcnQ=", "whsec_no base64!", "plain text"])
-def test_a_secret_that_is_none_is_refused_without_being_repeated(secret: Any) -> None:
+def test_the_error_for_an_invalid_secret_does_not_repeat_it(secret: Any) -> None:
     with pytest.raises(ValueError, match="a webhook secret") as refused:
         parse_secret(secret)
     assert not secret or secret not in str(refused.value)

@@ -124,7 +124,7 @@ async def yard(limits: DeliveryLimits = AT_ONCE, **orders: Sequence[str | Gate])
 
 
 @requirement("FR-PSH-003")
-async def test_the_pauses_are_one_two_and_four_seconds_and_then_it_is_given_up() -> None:
+async def test_a_webhook_is_given_up_after_retries_in_one_two_and_four_seconds() -> None:
     async with yard(bad=["HTTP 500"]) as place:
         await place.task("t", "bad", events=2)
         await place.postman.next()
@@ -140,7 +140,7 @@ async def test_the_pauses_are_one_two_and_four_seconds_and_then_it_is_given_up()
         assert place.postman.posts.empty()
 
 
-async def test_what_was_delivered_starts_the_next_event_with_all_its_attempts() -> None:
+async def test_a_delivered_event_resets_the_attempts() -> None:
     async with yard(bad=["no", "no", "", "no", ""]) as place:
         await place.task("t", "bad", events=2)
         got = [await place.postman.next()]
@@ -158,7 +158,7 @@ async def test_what_was_delivered_starts_the_next_event_with_all_its_attempts() 
         assert numbers(got) == ["t/1", "t/1", "t/1", "t/2", "t/2"]
 
 
-async def test_events_come_in_order_and_one_at_a_time() -> None:
+async def test_events_are_posted_in_order_and_one_at_a_time() -> None:
     async with yard() as place:
         await place.task("t", events=120)
         got = [await place.postman.next() for _ in range(120)]
@@ -181,7 +181,7 @@ async def test_a_webhook_that_hangs_delays_no_other() -> None:
         assert place.postman.most["slow"] == DEFAULT_LIMITS.max_workers_per_target
 
 
-async def test_there_are_so_many_workers_and_no_more() -> None:
+async def test_the_number_of_workers_is_limited() -> None:
     gate = Gate()
     async with yard(AT_ONCE, **{f"slow{number}": [gate] for number in range(8)}) as place:
         for number in range(8 * 16):
@@ -193,7 +193,7 @@ async def test_there_are_so_many_workers_and_no_more() -> None:
         gate.open()
 
 
-async def test_a_target_that_fails_again_and_again_is_left_alone_and_then_tried_once() -> None:
+async def test_the_circuit_of_a_failing_target_opens_and_one_trial_closes_it() -> None:
     async with yard(bad=["no"] * delivery.OPENS_AFTER + [""]) as place:
         for number in range(delivery.OPENS_AFTER):
             await place.task(f"t{number}", "bad")
@@ -211,7 +211,7 @@ async def test_a_target_that_fails_again_and_again_is_left_alone_and_then_tried_
         await place.until(lambda webhook: webhook.delivered == 1, "late")
 
 
-async def test_of_those_who_wait_for_a_target_to_come_back_one_tries() -> None:
+async def test_only_one_webhook_tries_a_target_with_an_open_circuit() -> None:
     gate = Gate()
     async with yard(bad=[*["no"] * delivery.OPENS_AFTER, gate]) as place:
         for number in range(delivery.OPENS_AFTER):
@@ -228,7 +228,7 @@ async def test_of_those_who_wait_for_a_target_to_come_back_one_tries() -> None:
             await place.until(lambda webhook: webhook.delivered == 1, f"t{number}")
 
 
-async def test_what_waits_for_a_target_that_stays_down_is_given_up_in_the_end() -> None:
+async def test_webhooks_of_a_target_that_stays_down_are_given_up_eventually() -> None:
     async with yard(bad=["no connection"]) as place:
         for number in range(50):
             await place.task(f"t{number}", "bad")
@@ -256,7 +256,7 @@ async def test_0_3_gets_the_task_as_it_was_at_each_status_and_nothing_for_chunks
         await place.until(lambda webhook: webhook.delivered == 5, "t")
 
 
-async def test_a_webhook_that_is_removed_gets_nothing_more() -> None:
+async def test_a_removed_webhook_gets_no_further_events() -> None:
     gate = Gate()
     async with yard(slow=[gate, ""]) as place:
         await place.task("t", "slow", events=3)
@@ -267,7 +267,7 @@ async def test_a_webhook_that_is_removed_gets_nothing_more() -> None:
         assert place.postman.posts.qsize() == 1  # the one that was under way
 
 
-async def test_a_store_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unavailable_store_is_polled_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async with yard() as place:
         claim = place.store.webhooks.claim
@@ -287,7 +287,7 @@ async def test_a_store_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPat
         assert (await place.postman.next()).event_id == "t/1"
 
 
-async def test_what_is_left_is_delivered_before_the_end_if_it_can_be() -> None:
+async def test_a_drain_delivers_the_remaining_events() -> None:
     postman = Postman()
     place = Yard(postman)
     for number in range(100):
@@ -300,7 +300,7 @@ async def test_what_is_left_is_delivered_before_the_end_if_it_can_be() -> None:
     assert (await place.store.webhooks.backlog()).events == 0
 
 
-async def test_the_end_waits_for_nobody_who_never_answers() -> None:
+async def test_a_drain_does_not_wait_for_a_silent_receiver() -> None:
     gate = Gate()
     place = Yard(Postman(slow=[gate]))
     await place.task("t", "slow")
@@ -311,7 +311,7 @@ async def test_the_end_waits_for_nobody_who_never_answers() -> None:
     assert (await place.store.webhooks.backlog()).events == 1
 
 
-async def test_at_the_end_what_was_claimed_is_given_back_as_far_as_it_got() -> None:
+async def test_a_drain_releases_claims_with_their_cursors() -> None:
     gate = Gate()
     place = Yard(Postman(slow=["", gate]), replace(AT_ONCE, max_workers_per_target=1))
     await place.task("long", "slow", events=3)
@@ -326,7 +326,7 @@ async def test_at_the_end_what_was_claimed_is_given_back_as_far_as_it_got() -> N
     assert {name: webhook.delivered for name, webhook in got.items()} == {"long": 1, "queued": 0}
 
 
-async def test_at_the_end_nobody_begins_who_waited_for_a_worker() -> None:
+async def test_a_drain_starts_no_further_worker() -> None:
     gate = Gate()
     place = Yard(Postman(slow=[gate]))
     for number in range(2 * DEFAULT_LIMITS.max_workers_per_target):
@@ -339,7 +339,7 @@ async def test_at_the_end_nobody_begins_who_waited_for_a_worker() -> None:
     assert place.postman.busy.total() == 0
 
 
-async def test_a_task_that_never_stops_talking_leaves_its_worker_to_others() -> None:
+async def test_a_task_with_many_events_shares_its_worker() -> None:
     async with yard(replace(AT_ONCE, max_workers_per_target=1)) as place:
         await place.task("long", events=10 * delivery.AT_A_TIME)
         await place.task("short")
@@ -350,7 +350,7 @@ async def test_a_task_that_never_stops_talking_leaves_its_worker_to_others() -> 
         assert told == [f"long/{number}" for number in range(1, 10 * delivery.AT_A_TIME + 1)]
 
 
-async def test_so_many_bytes_are_posted_at_once_and_no_more() -> None:
+async def test_the_bytes_posted_at_once_are_limited() -> None:
     size = len(Author("t0").create().events[0])
     gate = Gate()
     async with yard(replace(AT_ONCE, max_bytes=2 * size + size // 2), slow=[gate]) as place:

@@ -27,7 +27,7 @@ class Fails:
         return await self.works(*arguments)  # type: ignore[operator]  # a method of the store
 
 
-async def test_what_nobody_has_spoken_of_is_found_by_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_polling_finds_events_without_a_notification(monkeypatch: pytest.MonkeyPatch) -> None:
     async with yard(replace(AT_ONCE, poll=0.001)) as place:
         await place.later(0)
         monkeypatch.setattr(place.delivery, "wake", lambda: None)
@@ -35,7 +35,7 @@ async def test_what_nobody_has_spoken_of_is_found_by_looking(monkeypatch: pytest
         assert (await place.postman.next()).event_id == "t/1"
 
 
-async def test_the_log_of_a_task_that_is_over_wakes_at_once() -> None:
+async def test_following_a_closed_log_wakes_the_dispatcher() -> None:
     async with yard() as place:
         await place.later(0)
         wake = place.delivery.wake
@@ -48,7 +48,7 @@ async def test_the_log_of_a_task_that_is_over_wakes_at_once() -> None:
         assert (await place.postman.next()).event_id == "t/1"
 
 
-async def test_no_more_are_claimed_than_there_is_room_for() -> None:
+async def test_the_number_of_claims_is_limited() -> None:
     gate = Gate()
     async with yard(replace(AT_ONCE, max_claimed=2), slow=[gate]) as place:
         for number in range(5):
@@ -62,7 +62,7 @@ async def test_no_more_are_claimed_than_there_is_room_for() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a store of somebody's"), StoreUnavailableError()])
-async def test_a_look_that_fails_is_repeated(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+async def test_a_failed_claim_is_repeated(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     async with yard() as place:
         monkeypatch.setattr(place.store.webhooks, "claim", Fails(place.store.webhooks.claim, error))
         await place.task("t")
@@ -70,7 +70,9 @@ async def test_a_look_that_fails_is_repeated(monkeypatch: pytest.MonkeyPatch, er
         assert (await place.postman.next()).event_id == "t/1"
 
 
-async def test_what_could_not_be_noted_is_posted_again_when_its_lease_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_event_whose_delivery_was_not_stored_is_posted_again_after_the_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with yard() as place:
         away = StoreUnavailableError()
         monkeypatch.setattr(place.store.webhooks, "settle", Fails(place.store.webhooks.settle, away))
@@ -81,7 +83,7 @@ async def test_what_could_not_be_noted_is_posted_again_when_its_lease_is_over(mo
         await place.until(lambda webhook: webhook.delivered == 1, "t")
 
 
-async def test_a_sender_that_breaks_breaks_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_of_the_sender_affects_no_other_webhook(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Postman):
         async def send(self, notification: Notification) -> str:
             if notification.config.task_id == "bad":
@@ -97,7 +99,7 @@ async def test_a_sender_that_breaks_breaks_nothing_else(caplog: pytest.LogCaptur
     await place.delivery.drain(0)
 
 
-async def test_what_cannot_be_given_back_at_the_end_is_left_to_its_lease(
+async def test_claims_that_cannot_be_released_expire_with_their_lease(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate()
@@ -113,7 +115,7 @@ async def test_what_cannot_be_given_back_at_the_end_is_left_to_its_lease(
     assert await place.store.webhooks.claim(1, delivery.LEASE)
 
 
-async def test_what_is_put_off_while_the_store_is_away_comes_back_with_its_lease(
+async def test_a_claim_that_cannot_be_postponed_is_due_again_after_its_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = Gate()
@@ -136,7 +138,7 @@ async def test_what_is_put_off_while_the_store_is_away_comes_back_with_its_lease
         assert numbers(got) == ["posted/1", "queued/1", "put off/1"]
 
 
-async def test_targets_are_forgotten_when_there_are_too_many() -> None:
+async def test_idle_targets_are_removed_when_there_are_too_many() -> None:
     gate = Gate()
     async with yard(replace(AT_ONCE, max_targets=2), bad=["no"], slow=[gate]) as place:
         await place.task("bad", "bad")
@@ -150,7 +152,7 @@ async def test_targets_are_forgotten_when_there_are_too_many() -> None:
         await place.until(lambda webhook: webhook.delivered == 1, "slow")
 
 
-async def test_a_target_that_goes_down_gives_back_what_waited_for_it() -> None:
+async def test_an_opening_circuit_releases_the_queued_claims() -> None:
     async with yard(replace(AT_ONCE, max_workers=1), bad=["no"] * 5 + [""]) as place:
         for number in range(8):
             await place.task(f"t{number}", "bad")
@@ -164,7 +166,7 @@ async def test_a_target_that_goes_down_gives_back_what_waited_for_it() -> None:
 
 
 @pytest.mark.parametrize("saved_anew", [True, False])
-async def test_a_claim_that_waited_long_is_renewed_or_void(saved_anew: bool) -> None:
+async def test_a_claim_that_waited_long_is_renewed_or_dropped(saved_anew: bool) -> None:
     gate = Gate()
     async with yard(replace(AT_ONCE, max_workers=1), slow=[gate, ""]) as place:
         await place.task("first", "slow")
@@ -183,7 +185,7 @@ async def test_a_claim_that_waited_long_is_renewed_or_void(saved_anew: bool) -> 
         assert place.postman.posts.qsize() == 2
 
 
-async def test_events_that_are_gone_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deleted_events_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     async with yard() as place:
         monkeypatch.setattr(place.store.webhooks, "events", nothing)
         await place.task("t")
@@ -191,7 +193,7 @@ async def test_events_that_are_gone_are_not_waited_for(monkeypatch: pytest.Monke
         assert place.postman.posts.empty()
 
 
-async def test_a_task_that_is_gone_is_not_told_in_0_3(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deleted_task_is_skipped_in_0_3(monkeypatch: pytest.MonkeyPatch) -> None:
     async with yard() as place:
         monkeypatch.setattr(place.store.webhooks, "task_at", nothing)
         await place.task("t", version="0.3")
@@ -204,7 +206,7 @@ async def nothing(*_: object) -> None:
 
 
 @pytest.mark.parametrize("pauses", [(), (1.0,)])
-async def test_one_that_was_removed_meanwhile_is_neither_tried_again_nor_given_up(
+async def test_a_webhook_removed_meanwhile_is_neither_retried_nor_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pauses: tuple[float, ...]
 ) -> None:
     settled: asyncio.Queue[bool] = asyncio.Queue()
@@ -224,7 +226,7 @@ async def test_one_that_was_removed_meanwhile_is_neither_tried_again_nor_given_u
     assert not caplog.messages
 
 
-async def test_a_large_event_is_read_on_a_thread() -> None:
+async def test_a_large_event_is_encoded_on_a_thread() -> None:
     async with yard(replace(AT_ONCE, large=10)) as place:
         author = await place.task("t")
         assert (await place.postman.next()).body == author.records[0]

@@ -1,4 +1,4 @@
-"""A scripted agent on a socket, and speakers of every binding and version."""
+"""Fixtures: a scripted agent on a socket, and a Speaker for every binding and version."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
@@ -28,7 +28,7 @@ class Speak(Protocol):
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """Serves agents until the test ends; answers with the address of each."""
+    """Serve agents until the test ends. A call returns the address of its agent."""
     async with AsyncExitStack() as stack:
 
         async def start(agent: Agent, **options: Any) -> str:
@@ -59,7 +59,7 @@ def js1() -> Iterator[Process]:
 
 @pytest.fixture(params=TONGUES, ids=lambda tongue: " ".join(tongue))
 async def speak(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Speak]:
-    """Serves an agent and speaks to it, once for every binding and version."""
+    """Serve an agent and return a Speaker to it, once for every binding and version."""
     binding, version = request.param
     async with AsyncExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""What a webhook got, in the words of the test."""
+"""Options and conditions for tests that receive webhook notifications."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ def open_to(**options: Any) -> dict[str, Any]:
 
 
 def state_of(got: Delivery) -> str:
-    """What a notification says of its task, in the words of 1.0; "chunk" for an artifact."""
+    """Return the task state in a notification, with its name in 1.0, or "chunk" for an artifact."""
     body = got.json
     if "kind" in body:  # 0.3: the task itself
         return str(body["status"]["state"]).upper().replace("-", "_")
@@ -24,7 +24,7 @@ def state_of(got: Delivery) -> str:
 
 
 async def until(hook: WebhookReceiver, last: str) -> list[Delivery]:
-    """Everything up to the notification that says this."""
+    """Return all notifications up to the first with this state."""
     got = [await hook.next()]
     while state_of(got[-1]) != last:
         got.append(await hook.next())

@@ -18,7 +18,7 @@ CARD = AgentCard(
     name="scripted",
     description="Does what a test wrote.",
     version="1.2.3",
-    supported_interfaces=(),  # the server says where it is
+    supported_interfaces=(),  # the server fills in its address
     capabilities=AgentCapabilities(streaming=True),
     default_input_modes=("text/plain",),
     default_output_modes=("text/plain",),
@@ -27,7 +27,7 @@ CARD = AgentCard(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn that leaves signals to pytest, says when it listens, and ends without its pauses, which would add up."""
+    """uvicorn without signal handlers and without its pauses at shutdown, with an event for the start of listening."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -53,8 +53,8 @@ class _Server(uvicorn.Server):
 
 
 def listen() -> socket.socket:
-    """A socket on a port that nobody else has."""
-    # In full: of a socket that does not say TCP, asyncio leaves Nagle's algorithm on, which costs 40 ms a call.
+    """Return a socket that listens on an unused port."""
+    # With IPPROTO_TCP: otherwise asyncio does not disable Nagle's algorithm, which costs 40 ms per call.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen()
@@ -65,7 +65,7 @@ def listen() -> socket.socket:
 async def serving(
     agent: Any, *, card: AgentCard | None = CARD, tls: SSLContext | None = None, **options: Any
 ) -> AsyncIterator[str]:
-    """Serve what can be an agent as `serve` does; the address to reach it at. Ends what still runs, without grace."""
+    """Serve an agent as `serve` does, and yield its address. At the end, stop the runs without a grace period."""
     app = build_app(agent, card=card, **{"shutdown_timeout": 0.1} | options)
     config = uvicorn.Config(app, http=GuardedProtocol, ws="none", lifespan="on", log_config=None)
     config.load()

@@ -1,7 +1,7 @@
-"""The same conversation over any binding and version: what a test says, and what it hears, without the wire.
+"""A client for tests that behaves the same over every binding and version.
 
-Rule: a Speaker reads and writes through our own dialects, which `tests/protocol` proves against the official libraries.
-What it does not hide is how a request was refused.
+A Speaker encodes and decodes with our own dialects, which `tests/protocol` compares with the official libraries.
+It does not hide how a request was rejected.
 """
 
 import json
@@ -57,7 +57,7 @@ PATHS: Final = {
 
 
 class Refused(Exception):
-    """A request was refused: with which code of JSON-RPC, which status of HTTP, and what else was said."""
+    """A request was rejected: the JSON-RPC code, the HTTP status, the message and the error data."""
 
     def __init__(self, code: int, status: int, message: str, data: Any) -> None:
         super().__init__(f"{code} (HTTP {status}): {message}")
@@ -65,14 +65,14 @@ class Refused(Exception):
 
 
 class Heard(NamedTuple):
-    """One event of a stream, with the id it came with."""
+    """One event of a stream, with its SSE id."""
 
     id: str
     event: Event
 
 
 class Stream:
-    """An open stream: iterate over what is heard; leave its context to hang up."""
+    """An open stream. Iterate over its events. Leaving its context disconnects."""
 
     def __init__(self, speaker: "Speaker", response: httpx.Response) -> None:
         self._speaker, self._response = speaker, response
@@ -96,7 +96,7 @@ class Stream:
 
 
 class Speaker:
-    """One client's voice: a binding, a version, an address."""
+    """A client with a binding, a version and an address."""
 
     def __init__(self, http: httpx.AsyncClient, *, rest: bool, version: str) -> None:
         self.http, self.rest, self.version = http, rest, version
@@ -104,12 +104,12 @@ class Speaker:
         self.headers = {"A2A-Version": version} if version == "1.0" else {}
 
     def called(self, name: str) -> "Speaker":
-        """The same voice, in the name of somebody whom `Keys` knows."""
+        """Return the same client with the API key of a caller that `Keys` knows."""
         other = Speaker(self.http, rest=self.rest, version=self.version)
         other.headers |= {"X-API-Key": f"key of {name}"}
         return other
 
-    # ---- what is said ---------------------------------------------------------------------------------------------
+    # ---- operations -----------------------------------------------------------------------------------------------
 
     async def send(self, text: str, **said: Any) -> Task:
         answer = await self.call(Operation.SEND, self.message(text, **said))
@@ -201,7 +201,7 @@ class Speaker:
         return self.http.build_request(method, url, json=params, headers=self.headers)
 
     def anything(self, operation: Operation) -> httpx.Request:
-        """A request for an operation, whatever it says."""
+        """Return some request for an operation."""
         values = {Operation.SEND: self.message("hi"), Operation.STREAM: self.message("hi"), Operation.LIST: ListTasks()}
         return self.request(operation, values.get(operation, GetTask(id="any")))
 
@@ -210,7 +210,7 @@ class Speaker:
         if self.rest:
             self._check(response)
             result = self.dialect.decode_result(operation, response.content)
-            if "next" in response.links:  # of 0.3, whose page is a bare array
+            if "next" in response.links:  # in 0.3 a page is a bare array
                 token = httpx.URL(response.links["next"]["url"]).params["pageToken"]
                 result = replace(result, next_page_token=token)
             return result

@@ -1,4 +1,4 @@
-"""Who is asking: strangers are refused, and what belongs to another is as if it were not there."""
+"""Callers: requests without credentials are rejected, and tasks of other owners look like unknown tasks."""
 
 import asyncio
 
@@ -54,7 +54,7 @@ async def test_a_task_of_another_owner_is_answered_like_an_unknown_task(speak: S
 
 
 class KeysWithRoles(Keys):
-    """Whoever is called root is an administrator."""
+    """Gives the caller named root the roles of an administrator."""
 
     def authenticate(self, headers: dict[str, str]) -> Caller | None:
         caller = super().authenticate(headers)

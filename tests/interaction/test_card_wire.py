@@ -1,4 +1,4 @@
-"""The card as it is on the wire: its forms, and how it is cached."""
+"""The agent card on the wire: its forms and its caching."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ async def test_a_card_contains_its_address_and_not_the_host_header(agent: httpx.
     card = (await agent.get(CARD, headers={"Host": "evil"})).json()
     own = str(agent.base_url)
     addresses = {(interface["protocolBinding"], interface["url"]) for interface in card["supportedInterfaces"]}
-    assert addresses == {("JSONRPC", f"{own}/"), ("HTTP+JSON", own)}  # paths are put behind that of REST
+    assert addresses == {("JSONRPC", f"{own}/"), ("HTTP+JSON", own)}  # clients append paths to the REST address
     assert card["url"] == f"{own}/"
     old = {(interface["transport"], interface["url"]) for interface in card["additionalInterfaces"]}
     assert old == addresses

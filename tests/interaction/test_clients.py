@@ -1,7 +1,7 @@
 """Our server and real clients, on a socket: a2a-sdk 1.x, as a 1.0 and as a 0.3 client; a2a-sdk 0.3.x;
 @a2a-js/sdk 1.x; and our own.
 
-Each story is told once and lived by each of them over JSON-RPC and over REST.
+Each test runs with each client over JSON-RPC and over REST.
 """
 
 from collections.abc import AsyncIterator
@@ -35,12 +35,12 @@ class Meet(Protocol):
 
 @pytest.fixture(params=PEERS, ids=lambda peer: " ".join(peer))
 async def meet(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Meet]:
-    """Serves an agent and brings a client to it."""
+    """Serves an agent and connects a client to it."""
     name, binding = request.param
     peers: list[Peer] = []
 
     async def start(agent: Agent, **options: Any) -> Peer:
-        if name == "sdk 1.x as 0.3":  # it speaks the version that the card offers
+        if name == "sdk 1.x as 0.3":  # it uses the version that the card offers
             options["card_mode"] = "0.3"
         headers = options.pop("headers", None)
         url = await serve(agent, **options)
@@ -195,7 +195,9 @@ async def test_a_webhook(meet: Meet) -> None:
             assert ParseDict(body, pb.StreamResponse()).status_update.status.state == pb.TASK_STATE_COMPLETED
         else:
             assert (body["kind"], body["id"], body["status"]["state"]) == ("task", task, "completed")
-        if isinstance(peer, Sdk1) and "statusUpdate" in body:  # as a 0.3 client it lists and deletes none over REST
+        if (
+            isinstance(peer, Sdk1) and "statusUpdate" in body
+        ):  # as a 0.3 client it neither lists nor deletes webhooks over REST
             assert await peer.webhook_urls(task) == (hook.url,)
             await peer.delete_webhook(task, config["id"])
             assert await peer.webhook_urls(task) == ()
@@ -249,7 +251,7 @@ async def test_a_list_page_by_page(meet: Meet) -> None:
 
 
 async def test_a_failed_call_does_not_affect_the_next_test(sdk03: Process) -> None:
-    """The client of a2a-sdk 0.3 is one process for many tests: what it fails at, or dies of, is said once."""
+    """The client of a2a-sdk 0.3 is one process for many tests: an error or a crash affects only one call."""
     with pytest.raises(AssertionError, match="no attribute 'dance'"):
         await sdk03.ask(do="dance")
     with pytest.raises(AssertionError, match="has died"):

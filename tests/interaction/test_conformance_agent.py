@@ -1,4 +1,4 @@
-"""The agent behind the scores of docs/conformance.md does what the official kits expect of it."""
+"""The agent behind the scores of docs/conformance.md behaves as the official kits expect."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Conversations through a socket: an agent that streams hears both sides, one that asks goes on with the answers."""
+"""Conversations through a socket: the history has both sides, and a function that asks continues with the answers."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.requirements import requirement
 
 
 async def chat(text: str, call: Call) -> AsyncIterator[str]:
-    """Says what it has heard so far, word by word."""
+    """Streams the conversation so far, word by word."""
     for said in call.history:
         yield f"[{said.role.name.lower()}: "
         yield f"{said.text}] "
@@ -18,7 +18,7 @@ async def chat(text: str, call: Call) -> AsyncIterator[str]:
 
 
 async def say(client: A2AClient, text: str) -> str:
-    """One turn, streamed; the answer."""
+    """Stream one turn, and return the answer."""
     pieces = ""
     async for event in client.stream_message(text, context_id="talk"):
         if getattr(event, "artifact", None) is not None:

@@ -1,4 +1,4 @@
-"""Clients that hang up: when that ends their task, and when it does not."""
+"""Clients that disconnect: when that cancels their task, and when it does not."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ HungUp = Callable[[], Awaitable[None]]
 
 @pytest.fixture
 async def hung_up(monkeypatch: pytest.MonkeyPatch) -> HungUp:
-    """Waits until the server has closed a stream, and has had every occasion to do something about it."""
+    """Wait until the server has closed a stream, and could have reacted to it."""
     closed = asyncio.Event()
     monkeypatch.setattr(Observer, "stream_closed", lambda self, task_id: closed.set())
     use_timing(monkeypatch, Timing(disconnect_grace=0.0))
@@ -33,7 +33,7 @@ async def hung_up(monkeypatch: pytest.MonkeyPatch) -> HungUp:
 
 
 async def leave(speaker: Speaker, gate: Gate, hung_up: HungUp) -> str:
-    """Begin a stream and hang up; the task that is left."""
+    """Open a stream, disconnect, and return the id of its task."""
     async with speaker.stream("hi") as stream:
         task = await stream.next()
         assert isinstance(task, Task)

@@ -1,4 +1,4 @@
-"""Each JSON-RPC method reaches the operation that is meant: seen by what only that operation does."""
+"""Each JSON-RPC method reaches its operation, shown by an effect that only this operation has."""
 
 import json
 from typing import Any

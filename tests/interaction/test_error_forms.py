@@ -1,4 +1,4 @@
-"""Errors of 0.3, read by the official clients of all languages: each reads another part, and stumbles over another."""
+"""Errors of 0.3, read by the official clients of all languages, which read different parts of them."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ from tests.requirements import requirement
 
 GET = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "nobody"}}
 SEND: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": {"role": "user"}}}
-NEWER = {"A2A-Version": "0.3"}  # a client that knows 1.0 and speaks 0.3, because the card offers no more
+NEWER = {"A2A-Version": "0.3"}  # a 1.0 client that uses 0.3, because the card offers nothing newer
 
 
-# As a2a-go declares them. encoding/json refuses the whole answer if a value does not fit.
+# The types as a2a-go declares them. encoding/json rejects the whole response if a value does not fit.
 
 
 class GoError(msgspec.Struct):
@@ -44,7 +44,7 @@ class GoRestErrorBody(msgspec.Struct):
 
 
 class GoRestError(msgspec.Struct):
-    """a2a-go v2, internal/rest, also for 0.3: which error it is, the reason in an ErrorInfo says."""
+    """a2a-go v2, internal/rest, also for 0.3: the reason in an ErrorInfo identifies the error."""
 
     error: GoRestErrorBody
 
@@ -86,13 +86,13 @@ async def test_every_client_reads_a_rest_error(url: str, headers: dict[str, str]
     async with httpx.AsyncClient(timeout=PATIENCE) as client:
         response = await client.get(f"{url}/v1/tasks/nobody", headers=headers)
     body = response.json()
-    assert response.headers["content-type"] == "application/json"  # a2a-go reads no other
+    assert response.headers["content-type"] == "application/json"  # a2a-go accepts no other
     if headers:
         assert msgspec.convert(body, GoRestError).reason == "TASK_NOT_FOUND"
     else:
-        assert body["error"] == "TaskNotFoundError"  # where the conformance kit looks
-    assert (body["code"], body["message"]) == (-32001, "Task not found: nobody")  # that of JavaScript
-    assert body["type"] == "TaskNotFoundError"  # that of Python
+        assert body["error"] == "TaskNotFoundError"  # read by the conformance kit
+    assert (body["code"], body["message"]) == (-32001, "Task not found: nobody")  # read by the JavaScript client
+    assert body["type"] == "TaskNotFoundError"  # read by the Python client
 
 
 @requirement("NFR-CMP-005")

@@ -20,7 +20,7 @@ from tests.sources import ROOT
 CLIENTS = [(name, binding) for name in ("1.x", "1.x as 0.3", "0.3.x") for binding in ("JSONRPC", "HTTP+JSON")]
 TAKE_FILES_FOR_TEXT = [("1.x as 0.3", "HTTP+JSON"), ("0.3.x", "HTTP+JSON")]
 FILE = {"name": "a", "bytes": base64.b64encode(b"hello").decode()}
-CALLS: dict[str, tuple[Any, Any]] = {  # by skill: its inputs, and the data that comes back
+CALLS: dict[str, tuple[Any, Any]] = {  # by skill: its inputs, and the data of the answer
     "demo.flaky": ({"fail": False}, {"result": "fine"}),
     "files.chart": ({"values": [3, 5.5, 2]}, {"bars": 3}),
     "files.checksum": ({"file": FILE}, {"name": "a", "size": 5, "sha256": hashlib.sha256(b"hello").hexdigest()}),
@@ -47,7 +47,7 @@ def examples() -> Any:
 @pytest.fixture(params=CLIENTS, ids=lambda client: " ".join(client))
 async def client(request: pytest.FixtureRequest, serve: Serve, examples: Any) -> AsyncIterator[Client]:
     version, binding = request.param
-    mode = "0.3" if version == "1.x as 0.3" else "auto"  # it speaks the version that the card offers
+    mode = "0.3" if version == "1.x as 0.3" else "auto"  # it uses the version that the card offers
     executor = apcore.Executor(examples, approval_handler=apcore.AutoApproveHandler())
     url = await serve(executor, card=None, card_mode=mode)
     made: Client

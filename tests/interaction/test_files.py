@@ -1,4 +1,4 @@
-"""Files by value, with official clients on a socket: what the agent sees, and what the client gets back.
+"""Files by value, with official clients on a socket: what the agent receives, and what the client gets back.
 
 Over REST of 0.3 the field is `bytes` of a protocol buffer, in base64 once (docs/decisions/0044).
 """
@@ -18,12 +18,12 @@ from tests.interaction.peers.process import Process
 from tests.interaction.peers.sdk03 import Sdk03
 from tests.requirements import requirement
 
-# Binary; text; and texts that would be base64 themselves, which nobody may take for a second layer of it.
+# Binary data, text, and texts that are valid base64, which must not be decoded a second time.
 CONTENTS = [b"\x89PNG\x00\xff", b"plain text", b"hello123", b"aGVsbG8=", b""]
 
 
 class EchoesFiles:
-    """Answers with the parts that it gets, and keeps what was in them."""
+    """Answers with the parts that it receives, and keeps their contents."""
 
     may_reply = False
 
@@ -102,7 +102,7 @@ async def test_the_python_client_gets_its_file_back(
 ) -> None:
     encoded = base64.b64encode(content).decode()
     assert await Sdk03(sdk03, await serve(agent), binding).send_file(encoded) == encoded
-    # Over REST this client puts the text of the base64 into the field of bytes, and takes it out again as text: the
-    # agent sees what was in the field.
+    # Over REST this client writes the base64 text into the bytes field, and reads it again as text. The agent receives
+    # the content of the field.
     seen = encoded.encode() if binding == "HTTP+JSON" else content
     assert agent.seen == [seen]

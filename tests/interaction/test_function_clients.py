@@ -17,7 +17,7 @@ from tests.interaction.test_examples import CLIENTS, Client
 @pytest.fixture(params=CLIENTS, ids=lambda client: " ".join(client))
 async def client(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Client]:
     version, binding = request.param
-    mode = "0.3" if version == "1.x as 0.3" else "auto"  # it speaks the version that the card offers
+    mode = "0.3" if version == "1.x as 0.3" else "auto"  # it uses the version that the card offers
     url = await serve(as_agent(SKILLS), card=None, card_mode=mode)
     made: Client
     if version == "0.3.x":

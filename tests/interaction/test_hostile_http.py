@@ -1,4 +1,4 @@
-"""Clients that do not behave: too large, too slow, ambiguous. Each gets a clear answer or none, and holds nothing."""
+"""Hostile HTTP clients: too large, too slow, ambiguous. Each gets a clear response or none, and holds no resources."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ async def url(serve: Serve) -> str:
 
 
 def error_of(response: httpx.Response) -> tuple[int, str]:
-    """The status, and the error in whichever way its binding and version say it."""
+    """Return the status, and the error in the form of its binding and version."""
     body = response.json()
     error = body["error"] if isinstance(body["error"], dict) else body
     if "details" in error:
@@ -47,7 +47,7 @@ async def wire(url: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.St
 
 
 async def said(url: str, request: bytes) -> bytes:
-    """All that a server says to these bytes until it hangs up."""
+    """Send these bytes, and return what the server sends until it closes the connection."""
     async with wire(url) as (reader, writer), asyncio.timeout(PATIENCE):
         writer.write(request)
         return await reader.read()
@@ -68,7 +68,7 @@ async def test_a_body_with_a_content_length_over_the_limit_is_rejected_unread(
     lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {10 * 2**20 + 1}"]
     head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items()), "", ""])
     async with wire(url) as (reader, writer), asyncio.timeout(PATIENCE):
-        writer.write(head.encode())  # not one byte of the body
+        writer.write(head.encode())  # no byte of the body
         answer = await reader.readuntil(b"\r\n\r\n")
     assert statuses(answer) == [413]
     assert b"connection: close" in answer.lower()

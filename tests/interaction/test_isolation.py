@@ -1,5 +1,6 @@
-"""Two callers and one without a name do whatever comes to mind, in every binding and version: none can tell another's
-task from one that does not exist, and nothing of another's reaches an agent that works for them.
+"""Isolation: two authenticated callers and an anonymous one perform random operations in every binding and version.
+
+No caller can distinguish another owner's task from an unknown one, and no agent receives data of another owner.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ ON_A_TASK: Final = (
 
 
 class Doors:
-    """Who shows a key is who the key says; who shows none has no name."""
+    """Authenticates a caller by the name in its key. A request without a key is anonymous."""
 
     def authenticate(self, headers: dict[str, str]) -> Caller:
         name = headers.get("x-api-key", "").removeprefix("key of ")
@@ -62,7 +63,7 @@ class Doors:
 
 
 class Step(NamedTuple):
-    """Somebody does something, in some binding and version, to a task of somebody's."""
+    """An operation of a caller, in a binding and version, on a task of an owner."""
 
     who: str
     tongue: tuple[str, str]
@@ -73,7 +74,7 @@ class Step(NamedTuple):
 
 
 class Said(NamedTuple):
-    """Somebody begins a task: in which context, with which key, referring to whose tasks."""
+    """A message that begins a task, with a context, an idempotency key, and references to an owner's tasks."""
 
     who: str
     tongue: tuple[str, str]
@@ -106,7 +107,7 @@ steps = st.builds(
 
 
 class World:
-    """An agent, its three callers, and what each of them has begun."""
+    """An agent, its three callers, and the tasks that each of them has begun."""
 
     def __init__(self, http: httpx.AsyncClient, agent: ScriptedAgent) -> None:
         self._http = http
@@ -122,12 +123,12 @@ class World:
         return speaker.called(name)
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
-        """The whole answer; a stream that goes on is none, for nobody here may follow another's task."""
+        """Return the complete response. A stream that does not end fails the test: no caller may follow such a task."""
         async with asyncio.timeout(PATIENCE):
             return await self._http.send(request)
 
     async def begin(self, said: Said) -> None:
-        """Begin a task, and see that its agent knows nothing of anybody else's."""
+        """Begin a task, and check that its agent receives no data of other owners."""
         speaker = self.speaker(said.who, said.tongue)
         message_id = uuid.uuid4().hex
         self._messages[said.who].add(message_id)
@@ -144,7 +145,7 @@ class World:
             request.headers["Idempotency-Key"] = said.key
         before = len(self._agent.calls)
         task = find_task((await self._send(request)).json())
-        # A new task; or one of their own, which the key or, in 0.3, the context goes on with. Never another's.
+        # A new task, or an own task that the key or, in 0.3, the context continues. Never one of another owner.
         if task["id"] not in self._tasks[said.who]:
             assert not any(task["id"] in tasks for tasks in self._tasks.values())
             self._tasks[said.who].append(task["id"])
@@ -155,7 +156,7 @@ class World:
             assert call.caller.id in (said.who, "anonymous")
 
     async def act(self, step: Step) -> None:
-        """Do something to a task; if it is another's, it must look as if it were nobody's."""
+        """Perform an operation. On a task of another owner, the response must equal that for an unknown task."""
         theirs = self._tasks[step.whose]
         if not theirs:
             return
@@ -173,7 +174,7 @@ class World:
             assert find_task(answer.json())["id"] == task_id
 
     async def _answer(self, step: Step, task_id: str) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body, with the task's id blotted out: whatever is left must not depend on the task."""
+        """Return status, headers and body with the task's id removed: the rest must not depend on the task."""
         answer = await self._send(self._request(step, task_id))
         return answer.status_code, dict(answer.headers), answer.content.replace(task_id.encode(), b"?" * 36)
 
@@ -198,10 +199,10 @@ class World:
         return self._http.build_request(method, url, headers=speaker.headers)
 
     async def look(self, name: str, tongue: tuple[str, str]) -> None:
-        """Each sees all of their own tasks, and no other."""
+        """Check that a caller lists all own tasks, and no others."""
         _, version = tongue
         if version == "0.3":
-            return  # its list has no totals; 1.0's does
+            return  # a list of 0.3 has no total, unlike 1.0
         speaker = self.speaker(name, tongue)
         for context in ("", *CONTEXTS):
             page = await speaker.list(context_id=context, page_size=100)
@@ -232,7 +233,7 @@ def _value(operation: Operation, task_id: str) -> model.Value:
 
 
 def find_task(answer: Any) -> dict[str, Any]:
-    """The task in an answer of any binding and version."""
+    """Return the task in a response of any binding and version."""
     found = answer.get("result", answer)
     found = found.get("task", found)
     assert "status" in found, answer
@@ -256,7 +257,7 @@ async def world() -> AsyncIterator[World]:
 
 
 @requirement("NFR-SEC-001")
-# Without shrinking: a failure is a few lines anyway, and to make it shorter takes minutes.
+# Without shrinking: a failure has a few lines anyway, and shrinking takes minutes.
 @settings(
     max_examples=25,
     suppress_health_check=[HealthCheck.too_slow],

@@ -1,4 +1,4 @@
-"""JSON-RPC as it is on the wire: what a client library does not show."""
+"""JSON-RPC on the wire: what a client library hides."""
 
 import json
 from typing import Any
@@ -81,7 +81,7 @@ async def test_the_id_of_an_invalid_request_is_returned_if_it_is_readable(url: s
     assert (answer["id"], answer["error"]["code"]) == (9, -32600)
 
 
-# A refusal proves nothing but itself: what these operations do is FR-PSH's, and waits.
+# This tests only the rejection. FR-PSH covers what the operations do.
 @pytest.mark.parametrize(
     "method",
     [
@@ -134,7 +134,7 @@ async def test_the_version_is_taken_from_header_or_query(
 async def test_the_error_for_a_method_of_another_version_names_that_version(url: str, http: httpx.AsyncClient) -> None:
     error = (await http.post(url, json=call("SendMessage", {"message": MESSAGE}))).json()["error"]
     assert error["message"] == "SendMessage needs the header A2A-Version: 1.0"
-    assert error["data"]["supportedVersions"] == "1.0"  # not 0.3, which the request was taken for
+    assert error["data"]["supportedVersions"] == "1.0"  # not 0.3, the version that the request defaulted to
 
 
 async def test_the_error_for_an_unsupported_version_lists_the_supported_ones(url: str, http: httpx.AsyncClient) -> None:

@@ -1,4 +1,4 @@
-"""A body over the limit, from clients that send all of it before they listen: each is told 413, none is cut off."""
+"""A body over the limit, from clients that send all of it before they read: each gets a 413, none is cut off."""
 
 import asyncio
 import io
@@ -40,7 +40,7 @@ async def pieces_one_by_one() -> AsyncIterator[bytes]:
 
 
 def tell_then_listen(url: str, path: str, headers: dict[str, str], *, chunked: bool) -> bytes:
-    """A client that knows nothing of early answers: it sends everything, and then reads until the end."""
+    """A client without support for early responses: it sends everything, and then reads until the end."""
     where = urlsplit(url)
     length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {SIZE}"
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", length]
@@ -97,7 +97,11 @@ async def test_draining_a_rejected_body_has_a_limit(monkeypatch: pytest.MonkeyPa
 
     async def receive() -> dict[str, Any]:
         nonlocal read
-        assert sent[-1] == {"type": "http.response.body", "body": b"no", "more_body": True}  # answered before it reads
+        assert sent[-1] == {
+            "type": "http.response.body",
+            "body": b"no",
+            "more_body": True,
+        }  # the response precedes the body
         read += 1
         return {"type": "http.request", "body": PIECE, "more_body": True}
 

@@ -1,4 +1,4 @@
-"""What a registry becomes on the socket: the skills of its card, the pages of its tasks."""
+"""A registry on the wire: the skills of its card, the pages of its tasks."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,7 +17,7 @@ class Text(BaseModel):
 
 
 class Says:
-    """Says it back."""
+    """Echoes its input."""
 
     description = "Says it"
     input_schema = Text
@@ -29,7 +29,7 @@ class Says:
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    # Any: `serving` is written for agents, and the application takes whatever `serve` takes.
+    # Any: `serving` is typed for agents, but the application takes everything that `serve` takes.
     served: Any = registry(math__add=Add(), text__say=Says())
     no_card: Any = None
     async with serving(served, card=no_card) as url, httpx.AsyncClient(base_url=url) as client:

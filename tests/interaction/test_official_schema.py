@@ -1,4 +1,4 @@
-"""What our server says in A2A 0.3, held against the official JSON schema, word for word as it left the socket."""
+"""A2A 0.3 responses, validated against the official JSON schema exactly as they left the socket."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every operation that answers once, over both bindings and both versions: one story each, told four times."""
+"""Every operation with a single response, over both bindings and both versions."""
 
 import re
 
@@ -189,7 +189,7 @@ async def test_0_3_lists_by_creation_and_1_0_by_the_last_change(speak: Speak) ->
     speaker = await speak(ScriptedAgent({"ask": (ASKS,)}))
     older = await speaker.send("ask")
     newer = await speaker.send("hi")
-    while utc_now() == newer.status.timestamp:  # for a millisecond at most: so A2A's clock ticks
+    while utc_now() == newer.status.timestamp:  # for a millisecond at most, the resolution of A2A timestamps
         pass
     await speaker.send("more", task_id=older.id)
     listed = [task.id for task in (await speaker.list()).tasks]

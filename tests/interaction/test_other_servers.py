@@ -1,4 +1,4 @@
-"""The same application under another ASGI server than our own choice."""
+"""The application under another ASGI server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ from tests.requirements import requirement
 
 @asynccontextmanager
 async def hypercorn(agent: ScriptedAgent) -> AsyncIterator[str]:
-    app: Any = build_app(agent, card=CARD, shutdown_timeout=0.1)  # hypercorn has types of its own for ASGI
+    app: Any = build_app(agent, card=CARD, shutdown_timeout=0.1)  # hypercorn has its own ASGI types
     listener = listen()
     url, config, end = f"http://127.0.0.1:{listener.getsockname()[1]}", Config(), asyncio.Event()
     config.bind, config.graceful_timeout, config.loglevel = [f"fd://{listener.detach()}"], 1, "CRITICAL"

@@ -1,4 +1,4 @@
-"""REST as it is on the wire: paths, methods, statuses, media types."""
+"""REST on the wire: paths, methods, statuses, media types."""
 
 import asyncio
 import json
@@ -163,7 +163,7 @@ async def test_the_official_sdk_reads_each_task_of_a_0_3_list(rest: httpx.AsyncC
 
     listed = await rest.get("/v1/tasks")
 
-    # Its client has no method for it. It reads each task so, and refuses what it does not know.
+    # Its client has no method for lists. It reads each task like this, and rejects unknown fields.
     script = """if True:
         import json, sys
         from a2a.grpc import a2a_pb2

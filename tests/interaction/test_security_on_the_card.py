@@ -1,4 +1,4 @@
-"""What the card on the socket says about authentication is what the door behind it asks for."""
+"""The authentication that the card declares is the one that requests need."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from tests.requirements import requirement
 
 
 class APIKeys:
-    """Lets in who knows the key."""
+    """Accepts requests with the key."""
 
     def authenticate(self, headers: Mapping[str, str]) -> Caller | None:
         if headers.get("x-api-key") != "open sesame":

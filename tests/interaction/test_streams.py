@@ -1,4 +1,4 @@
-"""Streams over both bindings and both versions: what is heard, in which order, by whom, and until when."""
+"""Streams over both bindings and both versions: events, order, subscribers and end."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ TASK_NOT_FOUND, UNSUPPORTED = -32001, -32004
 
 
 def shape(event: Event) -> object:
-    """An event in a word: a state, or the text of a chunk."""
+    """Return an event as one word: a state, or the text of a chunk."""
     match event:
         case Task():
             return ("task", event.status.state.removeprefix("TASK_STATE_").lower())
@@ -34,7 +34,7 @@ async def heard(stream: Stream) -> list[object]:
 
 
 async def begin(speaker: Speaker, gate: Gate) -> Task:
-    """A task whose run stands at the gate."""
+    """Begin a task whose run waits at the gate."""
     task = await speaker.send("hi", return_immediately=True)
     await gate.reached()
     return task
@@ -246,5 +246,5 @@ async def test_with_last_event_id_0_3_replays_the_missed_events_of_an_ended_task
         return
     async with speaker.subscribe(task_id, Last_Event_ID=told[2][0]) as again:
         missed = [(one.id, shape(one.event)) async for one in again]
-    # Memory keeps a task that has ended without its events: what was missed is in the task.
+    # The memory store keeps an ended task without its events. The missed events are part of the task.
     assert missed == (told[3:] if store == "sqlite" else [(told[-1][0], ("task", "completed"))])

@@ -1,4 +1,4 @@
-"""Functions with random signatures, called with random values through a socket: results equal, wrong values refused."""
+"""Functions with random signatures and values through a socket: results are equal, invalid values are rejected."""
 
 import enum
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class Model(pydantic.BaseModel):
 
 
 class Kind(NamedTuple):
-    """A type, what may be sent for it and what comes back, and what must be refused."""
+    """A type, values that may be sent for it with their results, and values that must be rejected."""
 
     annotation: Any
     right: st.SearchStrategy[tuple[Any, Any]]
@@ -58,7 +58,7 @@ def same(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, Any]]:
     return values.map(lambda value: (value, value))
 
 
-# As official clients send them: every number that a double holds as a double.
+# As official clients send numbers: as a double, if a double can hold the value.
 as_doubles = st.integers(-(2**53), 2**53).map(lambda number: (float(number), number))
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -134,7 +134,7 @@ kinds = st.recursive(
 
 
 def make_function(annotations: list[Any]) -> Callable[..., Any]:
-    """A function with these types, which gives back what it got."""
+    """Return a function with these parameter types that returns its arguments."""
     names = [f"p{number}" for number in range(len(annotations))]
     namespace: dict[str, Any] = {}
     exec(f"async def gives_back({', '.join(names)}, last: int = 7):\n    return [{', '.join(names)}, last]", namespace)
@@ -181,7 +181,7 @@ async def call_through_a_socket(sent: Sent) -> None:
         with pytest.raises(InvalidParamsError) as refusal:
             await client.send_message({**missing, "last": 1, "more": 1})
         assert {violation.field for violation in refusal.value.violations} == {"p0", "more"}
-        assert (await client.list_tasks()).total_size == 1  # what was refused has left no task
+        assert (await client.list_tasks()).total_size == 1  # the rejected message has created no task
 
 
 @settings(max_examples=200, deadline=None)

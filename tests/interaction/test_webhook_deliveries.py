@@ -1,4 +1,4 @@
-"""What becomes of notifications that do not arrive at once, and what else a webhook changes."""
+"""Retries, dead letters and signatures of notifications, and the effects of a webhook on its task."""
 
 import asyncio
 import logging
@@ -82,11 +82,11 @@ async def test_after_three_retries_the_webhook_is_given_up_and_can_be_revived(sp
 
 @requirement("NFR-REL-004", "FR-PSH-002")
 async def test_a_silent_webhook_delays_neither_the_task_nor_its_stream(speak: Speak) -> None:
-    with listen() as silent:  # the connection is made, and nobody reads it
+    with listen() as silent:  # the connection is accepted, but nothing is read
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         speaker = await speak(ScriptedAgent({"hi": (chunk("x"), COMPLETED)}), **open_to())
         config = PushConfig(url=url)
-        async with asyncio.timeout(5):  # half of what one post may take
+        async with asyncio.timeout(5):  # half of the timeout of a post
             async with speaker.stream("hi", task_push_notification_config=config) as stream:
                 events = await stream.rest()
             task = await speaker.send("hi", task_push_notification_config=config)
@@ -97,13 +97,13 @@ async def test_a_silent_webhook_delays_neither_the_task_nor_its_stream(speak: Sp
 @requirement("NFR-REL-004")
 async def test_a_failing_webhook_does_not_fail_its_task(speak: Speak, quickly: None) -> None:
     speaker = await speak(ScriptedAgent({"hi": (COMPLETED,)}), **open_to())
-    config = PushConfig(url="http://127.0.0.1:1/nobody-listens")
+    config = PushConfig(url="http://127.0.0.1:1/closed-port")
     task = await speaker.send("hi", task_push_notification_config=config)
     assert (await until_state(speaker, task.id, "failed"))["reason"] == "no connection"
     assert (await speaker.get(task.id)).status.state is TaskState.COMPLETED
 
 
-# ---- around it ---------------------------------------------------------------------------------------------------
+# ---- signatures, stores and replicas -----------------------------------------------------------------------------
 
 
 async def test_notifications_are_signed_with_the_secret(serve: Serve, hook: WebhookReceiver) -> None:
@@ -130,7 +130,9 @@ async def test_a_task_with_a_webhook_outlives_its_streams(
         async with speaker.stream("lone"):
             await other.reached()
         async with asyncio.timeout(5):
-            while (await speaker.list(status=TaskState.CANCELED)).total_size == 0:  # that one is canceled
+            while (
+                await speaker.list(status=TaskState.CANCELED)
+            ).total_size == 0:  # the task without a webhook is canceled
                 pass
         gate.open()
         assert state_of((await until(hook, "COMPLETED"))[-1]) == "COMPLETED"

@@ -1,4 +1,4 @@
-"""Push notifications on the wire: set, asked for, delivered and given up, over both bindings and both versions."""
+"""Push notification operations and deliveries on the wire, over both bindings and both versions."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -107,7 +107,7 @@ async def test_webhooks_are_read_listed_and_deleted(speak: Speak, hook: WebhookR
     gate.open()
     await speaker.get(task.id)
     if speaker.version == "1.0":
-        await speaker.delete_webhook(task.id, "first")  # 1.0 §3.1.10: it may be deleted twice
+        await speaker.delete_webhook(task.id, "first")  # 1.0 §3.1.10: deleting is idempotent
     else:
         with pytest.raises(Refused) as refused:
             await speaker.delete_webhook(task.id, "first")
@@ -256,7 +256,7 @@ async def test_a_webhook_without_a_task_is_rejected(serve: Serve, http: httpx.As
 async def test_a_later_message_may_set_a_webhook(speak: Speak, hook: WebhookReceiver) -> None:
     speaker = await speak(ScriptedAgent({"hi": (ASKS,), "more": (ASKS,), "last": (COMPLETED,)}), **open_to())
     task = await speaker.send("hi")
-    await speaker.send("more", task_id=task.id)  # without one
+    await speaker.send("more", task_id=task.id)  # without a webhook
     await speaker.send("last", task_id=task.id, task_push_notification_config=PushConfig(url=hook.url))
     assert [state_of(each) for each in await until(hook, "COMPLETED")][-2:] == ["WORKING", "COMPLETED"]
 

@@ -1,4 +1,4 @@
-"""Where a webhook may not be: the whole list, in every spelling."""
+"""Forbidden webhook addresses: the whole list, in every notation."""
 
 import pytest
 
@@ -14,7 +14,7 @@ NOT = {
     "site-local": ["fec0::1"],
     "metadata": ["169.254.169.254", "fd00:ec2::254", "192.0.0.192", "100.100.100.200", "168.63.129.16"],
     "carrier-grade NAT": ["100.64.0.1", "100.127.255.255"],
-    "nobody": ["0.0.0.0", "0.1.2.3", "::", "255.255.255.255", "240.0.0.1"],
+    "unspecified and reserved": ["0.0.0.0", "0.1.2.3", "::", "255.255.255.255", "240.0.0.1"],
     "multicast": ["224.0.0.1", "239.255.255.255", "ff02::1", "ff0e::1"],
     "documentation": ["192.0.2.1", "198.51.100.1", "203.0.113.1", "2001:db8::1", "3fff::1"],
     "benchmarks": ["198.18.0.1", "198.19.255.255", "2001:2::1"],

@@ -1,4 +1,4 @@
-"""Posting to a webhook: to whom, over which connection, and what of the answer counts."""
+"""Posting to a webhook: the dialed address, the connection, the headers and the response."""
 
 import asyncio
 import socket
@@ -32,7 +32,7 @@ def notice(url: str, **fields: Any) -> Notification:
 
 
 class Names(AbstractResolver):
-    """A name server that says another thing each time it is asked; the last one stays."""
+    """A name server with a different answer for each query. The last answer is repeated."""
 
     def __init__(self, *answers: list[str]) -> None:
         self.answers = list(answers)
@@ -64,7 +64,7 @@ async def posting(**options: Any) -> AsyncIterator[WebhookSender]:
 async def answering(
     answer: bytes | Answer, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """A server that answers each request so; its port, and the heads of what it got."""
+    """Serve a fixed response. Yield the port, and the heads of the received requests."""
     heads: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -94,7 +94,7 @@ def http(status: str, *headers: str, body: bytes = b"") -> bytes:
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
 
-# ---- to whom -----------------------------------------------------------------------------------------------------
+# ---- addresses ---------------------------------------------------------------------------------------------------
 
 
 @requirement("NFR-SEC-004")
@@ -114,7 +114,7 @@ async def test_a_host_that_resolves_differently_when_it_is_dialed_is_rejected() 
         async with posting(resolver=names) as post:
             config = PushConfig(url=f"https://{NAME}/", id="w", task_id="t")
             post.check(config)
-            assert (await names.resolve(NAME))[0]["host"] == "8.8.8.8"  # as somebody might have checked
+            assert (await names.resolve(NAME))[0]["host"] == "8.8.8.8"  # a check before dialing would pass
             assert await post.send(notice(config.url)) == "the address is not public"
         inside.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -135,7 +135,7 @@ async def test_each_post_resolves_the_host_once_and_dials_the_checked_address(mo
     assert (names.asked, dialed) == ([NAME], ["8.8.8.8"])
     async with posting(resolver=Names(["8.8.8.8", "10.0.0.1"])) as post:
         assert await post.send(notice(f"https://{NAME}/")) == "the address is not public"
-    assert dialed == ["8.8.8.8"]  # of a name that leads to both, none is
+    assert dialed == ["8.8.8.8"]  # of a host with public and private addresses, none is dialed
 
 
 @requirement("NFR-SEC-004")
@@ -143,7 +143,7 @@ async def test_each_post_resolves_the_host_once_and_dials_the_checked_address(mo
 async def test_a_literal_address_in_the_url_is_checked_when_it_is_dialed(
     monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
-    monkeypatch.setattr(WebhookSender, "check", lambda self, config: None)  # as if it had slipped through
+    monkeypatch.setattr(WebhookSender, "check", lambda self, config: None)  # as if the first check had failed to notice
     async with posting() as post:
         assert await post.send(notice(f"https://{host}/")) == "the address is not public"
 
@@ -173,7 +173,7 @@ async def test_certificate_and_host_header_are_those_of_the_host_name(monkeypatc
     assert f"host: {NAME}:{port}".encode() in head.lower()
 
 
-# ---- what is sent ------------------------------------------------------------------------------------------------
+# ---- requests ----------------------------------------------------------------------------------------------------
 
 
 async def test_credentials_are_sent_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ async def test_a_connection_is_reused() -> None:
     assert connections == 1
 
 
-# ---- what is answered --------------------------------------------------------------------------------------------
+# ---- responses ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -268,13 +268,13 @@ async def test_only_the_beginning_of_a_huge_response_is_read() -> None:
     async with answering(flood) as (port, _), posting(allow_insecure=True) as post:
         async with asyncio.timeout(5):
             assert await post.send(notice(f"http://127.0.0.1:{port}/")) == ""
-    assert sent < 1 << 25  # what lies in the buffers of the system
+    assert sent < 1 << 25  # the size of the system's buffers
 
 
 async def test_the_status_of_an_endless_response_decides() -> None:
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx")
-        await reader.read()  # until the sender hangs up
+        await reader.read()  # until the sender disconnects
 
     async with answering(drip) as (port, _), posting(allow_insecure=True) as post:
         assert await post.send(notice(f"http://127.0.0.1:{port}/")) == ""
@@ -320,7 +320,7 @@ async def test_a_silent_name_server_blocks_no_other_name_resolution(
     async with posting(allow_insecure=allow_insecure) as post:
         sending = asyncio.create_task(post.send(notice(f"https://{NAME}/")))
         async with asyncio.timeout(PATIENCE):
-            while not asked.is_set():  # noqa: ASYNC110  # threads tell no event of asyncio's
+            while not asked.is_set():  # noqa: ASYNC110  # a thread sets no asyncio event
                 await asyncio.sleep(0)
             assert await loop.getaddrinfo("localhost", 0)
             answers.set()

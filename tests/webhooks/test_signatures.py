@@ -1,4 +1,4 @@
-"""Signed notifications: what is believed, and what is not."""
+"""Verification of signed notifications."""
 
 import base64
 import hashlib

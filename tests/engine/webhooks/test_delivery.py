@@ -1,4 +1,4 @@
-"""Delivery by itself: what is tried when, in which order, and who waits for whom."""
+"""WebhookDelivery: order, retries, circuits, limits and the drain."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ AT_ONCE = DeliveryLimits(pace=0.0)
 
 
 class Postman:
-    """Posts as it is told: by target, a reason for each post, or a gate to stand at."""
+    """A Sender with prepared results: for each target the reasons of its posts, or a gate at which a post waits."""
 
     def __init__(self, **orders: Sequence[str | Gate]) -> None:
         self.orders = {to: list(some) for to, some in orders.items()}
@@ -77,7 +77,7 @@ def numbers(posts: list[Notification]) -> list[str]:
 
 
 class Yard:
-    """A store, a clock that stands still, and a delivery that looks when it is told to."""
+    """A store, a manual clock, and a delivery that looks for events when the test wakes it."""
 
     def __init__(self, postman: Postman, limits: DeliveryLimits = AT_ONCE) -> None:
         self.clock = Clock()
@@ -98,7 +98,7 @@ class Yard:
         return author
 
     async def later(self, seconds: float) -> None:
-        """Let time pass, and the dispatcher look."""
+        """Advance the clock, and let the dispatcher run."""
         self.clock.now += seconds
         self.delivery.wake()
         for _ in range(20):
@@ -202,9 +202,9 @@ async def test_the_circuit_of_a_failing_target_opens_and_one_trial_closes_it() -
         await place.task("late", "bad")
         await place.later(0.5)
         assert place.postman.posts.empty()
-        assert (await place.until(lambda webhook: True, "late")).attempts == 0  # it was not tried
+        assert (await place.until(lambda webhook: True, "late")).attempts == 0  # it was not posted
         await place.later(0.5)
-        await place.postman.next()  # the trial, which arrives: then all may
+        await place.postman.next()  # the trial succeeds, and the circuit closes
         await place.later(1.0)
         for _ in range(delivery.OPENS_AFTER):
             await place.postman.next()
@@ -264,7 +264,7 @@ async def test_a_removed_webhook_gets_no_further_events() -> None:
         assert await place.store.webhooks.remove("t", ALICE, "w")
         gate.open()
         await place.later(100)
-        assert place.postman.posts.qsize() == 1  # the one that was under way
+        assert place.postman.posts.qsize() == 1  # the post in progress
 
 
 async def test_an_unavailable_store_is_polled_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +321,7 @@ async def test_a_drain_releases_claims_with_their_cursors() -> None:
     place.delivery.start()
     await gate.reached()
     await place.delivery.drain(0.01)
-    claims = await place.store.webhooks.claim(10, delivery.LEASE)  # another replica, at the same time by the clock
+    claims = await place.store.webhooks.claim(10, delivery.LEASE)  # another replica, before the leases expire
     got = {claim.webhook.config.task_id: claim.webhook for claim in claims}
     assert {name: webhook.delivered for name, webhook in got.items()} == {"long": 1, "queued": 0}
 

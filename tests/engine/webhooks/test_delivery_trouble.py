@@ -1,4 +1,4 @@
-"""Delivery when something else goes wrong: the store, the sender, the limits, the time a claim has waited."""
+"""WebhookDelivery when the store or the sender fails, limits are reached, or a claim waits for long."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from tests.storage.contract import ALICE
 
 
 class Fails:
-    """Something of the store that fails as often as it is told, then works."""
+    """A method of the store that raises the given errors, and then works."""
 
     def __init__(self, works: object, *errors: BaseException) -> None:
         self.works, self.errors = works, list(errors)
@@ -39,7 +39,7 @@ async def test_following_a_closed_log_wakes_the_dispatcher() -> None:
     async with yard() as place:
         await place.later(0)
         wake = place.delivery.wake
-        place.delivery.wake = lambda: None  # type: ignore[method-assign]  # nobody says a word
+        place.delivery.wake = lambda: None  # type: ignore[method-assign]  # as if no writer notified the delivery
         await place.task("t")
         place.delivery.wake = wake  # type: ignore[method-assign]
         log = EventLog(1)
@@ -61,7 +61,7 @@ async def test_the_number_of_claims_is_limited() -> None:
         assert sorted(numbers(got)) == [f"t{number}/1" for number in range(5)]
 
 
-@pytest.mark.parametrize("error", [RuntimeError("a store of somebody's"), StoreUnavailableError()])
+@pytest.mark.parametrize("error", [RuntimeError("a custom store"), StoreUnavailableError()])
 async def test_a_failed_claim_is_repeated(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     async with yard() as place:
         monkeypatch.setattr(place.store.webhooks, "claim", Fails(place.store.webhooks.claim, error))
@@ -172,12 +172,12 @@ async def test_a_claim_that_waited_long_is_renewed_or_dropped(saved_anew: bool) 
         await place.task("first", "slow")
         await gate.reached()
         await place.task("second")
-        await place.later(0)  # it is claimed, and waits for the worker
+        await place.later(0)  # the webhook is claimed, and waits for the worker
         await place.later(delivery.FRESH)
         if saved_anew:
             (webhook,) = await place.store.webhooks.of_task("second", ALICE) or ()
             await place.store.webhooks.save(webhook, ALICE)
-            await place.later(0)  # it is claimed again
+            await place.later(0)  # the webhook is claimed again
         gate.open()
         await place.until(lambda webhook: webhook.delivered == 1, "first")
         await place.until(lambda webhook: webhook.delivered == 1, "second")

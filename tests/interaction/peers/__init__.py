@@ -14,14 +14,14 @@ Words = dict[str, Any]
 
 
 class PeerError(Exception):
-    """What the peer raised: the name of the protocol's error, or `HTTP 404` where it knows no more."""
+    """The error that the peer raised: the name of the protocol's error, or `HTTP 404` if it knows only the status."""
 
 
 class Ear(Protocol):
     """An open stream."""
 
     async def next(self) -> Words:
-        """The next event; empty at the end."""
+        """Return the next event, or "" at the end."""
         ...
 
     async def close(self) -> None: ...
@@ -42,7 +42,7 @@ class Peer(Protocol):
 
 
 async def rest(ear: Ear) -> list[Words]:
-    """All that is still to come."""
+    """Return all remaining events."""
     heard = []
     while words := await ear.next():
         heard.append(words)

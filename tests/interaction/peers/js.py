@@ -23,14 +23,14 @@ class Js(ProcessPeer):
 
 
 def installed() -> Path:
-    """Where the package is; a test that needs it is skipped without."""
+    """Return the directory of the package. Skip the test if it is not installed."""
     if not (NODE_MODULES / "node_modules" / "@a2a-js" / "sdk").exists():
         pytest.skip(".venvs/js is missing: make setup")
     return NODE_MODULES
 
 
 async def ask_js(*arguments: str) -> Any:
-    """What the script answers to: address, binding, what to do."""
+    """Return the output of the script for an address, a binding and an action."""
     process = await asyncio.create_subprocess_exec(
         "node", str(SCRIPT), *arguments, cwd=installed(), stdout=asyncio.subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""A client that somebody else wrote, in a process of its own: one process for all tests.
+"""An official client in its own process: one process for all tests.
 
 It reads lines. Each is a JSON object, {"do": ..., "url": ..., "binding": ..., "headers": ...},
 with what the deed needs. The answer is a line, too: {"ok": ...}, {"error": ...} for an error of the protocol, or
@@ -18,7 +18,7 @@ from tests.interaction.peers import PeerError, Words
 
 
 class Process:
-    """The process; a question at a time. One that has died is told of by who asked it, and the next gets a new one."""
+    """A process that answers one question at a time. If it dies, the call fails and the next one restarts it."""
 
     def __init__(self, command: Sequence[str | Path], cwd: Path | None = None) -> None:
         self._command = command
@@ -56,7 +56,7 @@ class Process:
         process = self._process
         self._process = None
         try:
-            process.communicate(timeout=PATIENCE)  # closes its pipes, whether it is there or not
+            process.communicate(timeout=PATIENCE)  # closes its pipes, even if the process has ended
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -86,7 +86,7 @@ class ProcessPeer:
         return dict(await self._ask("send", text=text, task_id=task_id, context_id=context_id, wait=wait))
 
     async def send_file(self, content: str) -> str:
-        """The first file of the answer to a file, both in base64."""
+        """Send a file, and return the first file of the answer, both in base64."""
         return str(await self._ask("send_file", content=content))
 
     async def stream(self, text: str) -> ProcessEar:
@@ -105,7 +105,7 @@ class ProcessPeer:
         return dict(await self._ask("card"))
 
     async def extended_card(self) -> Words:
-        return await self.card()  # of its own accord, where the card says that there is one
+        return await self.card()  # the client fetches it by itself if the card announces one
 
     async def set_webhook(self, task_id: str, url: str) -> Words:
         return dict(await self._ask("set_webhook", task_id=task_id, webhook=url))

@@ -12,5 +12,5 @@ COMMAND: Final = (PYTHON, ROOT / "tests" / "interaction" / "peers" / "sdk03_clie
 
 class Sdk03(ProcessPeer):
     async def send_data(self, skill: str, data: Words) -> list[Words]:
-        """The parts that a skill makes of data; a file as `raw`, in base64."""
+        """Return the parts that a skill answers to data, files as `raw` in base64."""
         return list(await self._ask("send_data", skill=skill, data=data))

@@ -124,7 +124,7 @@ class Worker:
         return words(await client.cancel_task(t.TaskIdParams(id=ask["task_id"])))
 
     async def card(self, ask):
-        """The extended card, if the card says that there is one."""
+        """Return the extended card, if the card announces one."""
         client = await self.client(ask)
         return (await client.get_card()).model_dump(mode="json", by_alias=True, exclude_none=True)
 
@@ -150,7 +150,7 @@ class Worker:
             return {"error": NAMES.get(error.error.code, str(error.error.code))}
         except A2AClientHTTPError as error:
             return {"error": f"HTTP {error.status_code}"}
-        except Exception:  # a test's failure, not this process's: others will ask it, too
+        except Exception:  # the failure of one test: the process serves the others, too
             return {"failed": traceback.format_exc()}
 
 

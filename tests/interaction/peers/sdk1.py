@@ -65,7 +65,7 @@ class Sdk1Ear:
 
 
 class Sdk1:
-    """One client, with one connection pool; it takes the first interface of the card that has its binding."""
+    """One client with one connection pool. It uses the first interface of the card with its binding."""
 
     def __init__(self, url: str, binding: str, headers: dict[str, str] | None = None) -> None:
         self._url, self._binding = url, binding
@@ -96,7 +96,7 @@ class Sdk1:
         return await ear.next()
 
     async def send_data(self, skill: str, data: Words) -> list[Words]:
-        """The parts that a skill makes of data, which this client keeps in a Struct: all its numbers are doubles."""
+        """Return the parts that a skill answers to data. This client sends a Struct, so all numbers are doubles."""
         client = await self._client()
         part = pb.Part()
         ParseDict(data, part.data.struct_value)

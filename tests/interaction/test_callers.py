@@ -33,8 +33,8 @@ async def test_an_agent_receives_its_caller(speak: Speak) -> None:
 
 
 async def test_a_task_of_another_owner_is_answered_like_an_unknown_task(speak: Speak) -> None:
-    nobody = await speak(ScriptedAgent(default=(ASKS,)), auth=Keys())
-    ada, eve = nobody.called("ada"), nobody.called("eve")
+    anonymous = await speak(ScriptedAgent(default=(ASKS,)), auth=Keys())
+    ada, eve = anonymous.called("ada"), anonymous.called("eve")
     task = await ada.send("hi", context_id="talk")
     for id in (task.id, "00000000-0000-4000-8000-000000000000"):
         with pytest.raises(Refused) as got:
@@ -64,8 +64,8 @@ class KeysWithRoles(Keys):
 
 
 async def test_an_administrator_may_list_and_cancel_tasks_of_all_owners_and_nothing_else(speak: Speak) -> None:
-    nobody = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles(), admin_role="admin")
-    ada, eve, root = nobody.called("ada"), nobody.called("eve"), nobody.called("root")
+    anonymous = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles(), admin_role="admin")
+    ada, eve, root = anonymous.called("ada"), anonymous.called("eve"), anonymous.called("root")
     of_ada = await ada.send("hi")
     of_eve = await eve.send("hi")
     page = await root.list()
@@ -88,8 +88,8 @@ async def test_an_administrator_may_list_and_cancel_tasks_of_all_owners_and_noth
 
 
 async def test_an_administrator_sees_no_content_of_other_owners(speak: Speak) -> None:
-    nobody = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles(), admin_role="admin")
-    ada, root = nobody.called("ada"), nobody.called("root")
+    anonymous = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles(), admin_role="admin")
+    ada, root = anonymous.called("ada"), anonymous.called("root")
     of_ada = await ada.send("a secret of ada's")
     own = await root.send("hi")
     assert (await ada.get(of_ada.id)).history
@@ -104,26 +104,26 @@ async def test_an_administrator_sees_no_content_of_other_owners(speak: Speak) ->
 
 
 async def test_without_the_setting_no_caller_is_an_administrator(speak: Speak) -> None:
-    nobody = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles())
-    task = await nobody.called("ada").send("hi")
-    assert (await nobody.called("root").list()).tasks == ()
+    anonymous = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles())
+    task = await anonymous.called("ada").send("hi")
+    assert (await anonymous.called("root").list()).tasks == ()
     with pytest.raises(Refused):
-        await nobody.called("root").cancel(task.id)
+        await anonymous.called("root").cancel(task.id)
 
 
 async def test_two_callers_may_use_the_same_context_id_for_different_contexts(speak: Speak) -> None:
     agent = ScriptedAgent({"one": (ASKS,)})
-    nobody = await speak(agent, auth=Keys())
-    first = await nobody.called("ada").send("one", context_id="talk")
-    second = await nobody.called("eve").send("two", context_id="talk")
+    anonymous = await speak(agent, auth=Keys())
+    first = await anonymous.called("ada").send("one", context_id="talk")
+    second = await anonymous.called("eve").send("two", context_id="talk")
     assert second.id != first.id
     assert agent.calls[1].history == ()
 
 
 async def test_a_stream_belongs_to_its_caller(speak: Speak) -> None:
     gate = Gate()
-    nobody = await speak(ScriptedAgent({"hi": (gate, COMPLETED)}), auth=Keys())
-    ada, eve = nobody.called("ada"), nobody.called("eve")
+    anonymous = await speak(ScriptedAgent({"hi": (gate, COMPLETED)}), auth=Keys())
+    ada, eve = anonymous.called("ada"), anonymous.called("eve")
     async with ada.stream("hi") as stream:
         task = await stream.next()
         assert isinstance(task, Task)
@@ -138,11 +138,11 @@ async def test_a_stream_belongs_to_its_caller(speak: Speak) -> None:
 
 @requirement("FR-AGC-004")
 async def test_an_authenticated_caller_gets_the_extended_card_with_its_address(speak: Speak) -> None:
-    nobody = await speak(ScriptedAgent(), auth=Keys())
-    card = await nobody.called("ada").extended_card()
+    anonymous = await speak(ScriptedAgent(), auth=Keys())
+    card = await anonymous.called("ada").extended_card()
     assert card.name == "scripted"
-    assert {one.url.rstrip("/") for one in card.supported_interfaces} == {str(nobody.http.base_url)}
+    assert {one.url.rstrip("/") for one in card.supported_interfaces} == {str(anonymous.http.base_url)}
     assert card.capabilities.extended_agent_card is True
-    response = await nobody.http.get("/agent/authenticatedExtendedCard", headers={"X-API-Key": "key of ada"})
+    response = await anonymous.http.get("/agent/authenticatedExtendedCard", headers={"X-API-Key": "key of ada"})
     assert response.json()["name"] == "scripted"
-    assert (await nobody.http.get("/agent/authenticatedExtendedCard")).status_code == 401
+    assert (await anonymous.http.get("/agent/authenticatedExtendedCard")).status_code == 401

@@ -152,13 +152,13 @@ async def test_a_cancel(meet: Meet) -> None:
 async def test_unknown_tasks_are_not_found(meet: Meet) -> None:
     peer = await meet(ScriptedAgent())
     for attempt in (
-        partial(peer.get, "nobody"),
-        partial(peer.cancel, "nobody"),
+        partial(peer.get, "unknown"),
+        partial(peer.cancel, "unknown"),
         partial(peer.send, "hi", task_id="no"),
     ):
         with pytest.raises(PeerError, match=r"TaskNotFoundError|HTTP 404"):
             await attempt()
-    ear = await peer.subscribe("nobody")
+    ear = await peer.subscribe("unknown")
     with pytest.raises(PeerError, match=r"TaskNotFoundError|HTTP 40"):
         await ear.next()
 

@@ -12,7 +12,7 @@ from tests.interaction.conftest import Serve
 from tests.interaction.peers.js import ask_js
 from tests.requirements import requirement
 
-GET = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "nobody"}}
+GET = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "unknown"}}
 SEND: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": {"role": "user"}}}
 NEWER = {"A2A-Version": "0.3"}  # a 1.0 client that uses 0.3, because the card offers nothing newer
 
@@ -84,14 +84,14 @@ async def test_a_0_3_client_gets_the_error_object_of_the_requirements(url: str) 
 @pytest.mark.parametrize("headers", [{}, NEWER], ids=["old", "new"])
 async def test_every_client_reads_a_rest_error(url: str, headers: dict[str, str]) -> None:
     async with httpx.AsyncClient(timeout=PATIENCE) as client:
-        response = await client.get(f"{url}/v1/tasks/nobody", headers=headers)
+        response = await client.get(f"{url}/v1/tasks/unknown", headers=headers)
     body = response.json()
     assert response.headers["content-type"] == "application/json"  # a2a-go accepts no other
     if headers:
         assert msgspec.convert(body, GoRestError).reason == "TASK_NOT_FOUND"
     else:
         assert body["error"] == "TaskNotFoundError"  # read by the conformance kit
-    assert (body["code"], body["message"]) == (-32001, "Task not found: nobody")  # read by the JavaScript client
+    assert (body["code"], body["message"]) == (-32001, "Task not found: unknown")  # read by the JavaScript client
     assert body["type"] == "TaskNotFoundError"  # read by the Python client
 
 
@@ -99,4 +99,4 @@ async def test_every_client_reads_a_rest_error(url: str, headers: dict[str, str]
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
 async def test_the_javascript_client_recognizes_the_error(url: str, binding: str) -> None:
     told = await ask_js(url, binding, "error")
-    assert told.removeprefix("JsonRpc") == "TaskNotFoundError: Task not found: nobody"
+    assert told.removeprefix("JsonRpc") == "TaskNotFoundError: Task not found: unknown"

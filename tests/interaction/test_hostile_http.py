@@ -15,7 +15,7 @@ from tests.fakes import COMPLETED, PATIENCE, Gate, ScriptedAgent, chunk
 from tests.interaction.conftest import Serve
 from tests.requirements import requirement
 
-CALL = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "nobody"}}
+CALL = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "unknown"}}
 BODY = json.dumps(CALL).encode()
 V1 = {"A2A-Version": "1.0"}
 ENDPOINTS = [("/", {}), ("/", V1), ("/message:send", V1), ("/v1/message:send", {})]

@@ -25,7 +25,7 @@ from tests.interaction.serving import CARD
 from tests.interaction.speaking import PATHS, Speaker
 from tests.requirements import requirement
 
-NAMES: Final = ("ada", "eve", "nobody")
+NAMES: Final = ("ada", "eve", "anonymous")
 CONTEXTS: Final = ("talk", "chat")
 KEYS: Final = ("", "", "key-1", "key-2")
 TEXTS: Final = ("done", "ask", "wait")
@@ -118,7 +118,7 @@ class World:
     def speaker(self, name: str, tongue: tuple[str, str]) -> Speaker:
         binding, version = tongue
         speaker = Speaker(self._http, rest=binding == "REST", version=version)
-        if name == "nobody":
+        if name == "anonymous":
             return speaker
         return speaker.called(name)
 
@@ -268,23 +268,23 @@ async def world() -> AsyncIterator[World]:
 async def test_tasks_of_other_owners_look_like_unknown_tasks(
     begun: list[Said], done: list[Step], tongue: tuple[str, str]
 ) -> None:
-    async with world() as everybody:
+    async with world() as callers:
         for said in begun:
-            await everybody.begin(said)
+            await callers.begin(said)
         for step in done:
-            await everybody.act(step)
+            await callers.act(step)
         for name in NAMES:
-            await everybody.look(name, tongue)
+            await callers.look(name, tongue)
 
 
 @requirement("NFR-SEC-001")
 async def test_no_operation_of_any_binding_and_version_reveals_a_task_of_another_owner() -> None:
-    async with world() as everybody:
+    async with world() as callers:
         for text in TEXTS:
-            await everybody.begin(Said("ada", TONGUES[0], text, "talk", "", "ada"))
+            await callers.begin(Said("ada", TONGUES[0], text, "talk", "", "ada"))
         for tongue in TONGUES:
             for operation in ON_A_TASK:
-                for name in ("eve", "nobody"):
+                for name in ("eve", "anonymous"):
                     for which in range(len(TEXTS)):
                         for last_event_id in ("", "1"):
-                            await everybody.act(Step(name, tongue, operation, "ada", which, last_event_id))
+                            await callers.act(Step(name, tongue, operation, "ada", which, last_event_id))

@@ -71,7 +71,7 @@ async def test_invalid_requests_are_rejected_with_their_code(
 
 @pytest.mark.parametrize("id", ["7", '"seven"', "null", "-1", "1.50", '"\\u00fc"'])
 async def test_the_request_id_is_returned_unchanged(url: str, http: httpx.AsyncClient, id: str) -> None:
-    body = f'{{"jsonrpc": "2.0", "id": {id}, "method": "tasks/get", "params": {{"id": "nobody"}}}}'
+    body = f'{{"jsonrpc": "2.0", "id": {id}, "method": "tasks/get", "params": {{"id": "unknown"}}}}'
     response = await http.post(url, content=body.encode(), headers={"Content-Type": "application/json"})
     assert f'"id":{id},'.encode() in response.content
 
@@ -201,10 +201,10 @@ async def test_an_idle_stream_sends_keep_alive_comments(serve: Serve, http: http
 
 async def test_an_error_of_a_stream_is_json_in_1_0_and_an_event_in_0_3(url: str, http: httpx.AsyncClient) -> None:
     accept = {"Accept": "text/event-stream"}
-    new = await http.post(url, json=call("SubscribeToTask", {"id": "nobody"}), headers=V1 | accept)
+    new = await http.post(url, json=call("SubscribeToTask", {"id": "unknown"}), headers=V1 | accept)
     assert new.headers["content-type"] == "application/json" and new.json()["error"]["code"] == -32001
-    old = await http.post(url, json=call("tasks/resubscribe", {"id": "nobody"}), headers=accept)
+    old = await http.post(url, json=call("tasks/resubscribe", {"id": "unknown"}), headers=accept)
     assert old.headers["content-type"] == "text/event-stream"
     assert json.loads(old.text.removeprefix("data: "))["error"]["code"] == -32001
-    plain = await http.post(url, json=call("tasks/resubscribe", {"id": "nobody"}))
+    plain = await http.post(url, json=call("tasks/resubscribe", {"id": "unknown"}))
     assert plain.json()["error"]["code"] == -32001

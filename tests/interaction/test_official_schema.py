@@ -71,7 +71,7 @@ async def test_responses_about_a_task_conform_to_the_schema(agent: httpx.AsyncCl
 @pytest.mark.parametrize(
     ("body", "name"),
     [
-        (call("tasks/get", id="nobody"), "TaskNotFoundError"),
+        (call("tasks/get", id="unknown"), "TaskNotFoundError"),
         (call("tasks/get"), "InvalidParamsError"),
         (call("tasks/make"), "MethodNotFoundError"),
         ({"jsonrpc": "2.0", "id": "1"}, "InvalidRequestError"),

@@ -134,8 +134,8 @@ async def test_a_message_to_a_task_that_has_ended_is_refused(speak: Speak) -> No
 
 async def test_a_message_to_an_unknown_task_is_refused(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent())
-    with pytest.raises(Refused, match="Task not found: nobody") as refused:
-        await speaker.send("hi", task_id="nobody")
+    with pytest.raises(Refused, match="Task not found: unknown") as refused:
+        await speaker.send("hi", task_id="unknown")
     assert refused.value.code == TASK_NOT_FOUND
 
 
@@ -162,8 +162,8 @@ async def test_get_returns_the_same_task_as_send(speak: Speak) -> None:
 async def test_an_unknown_task_is_not_found(speak: Speak, operation: str) -> None:
     speaker = await speak(ScriptedAgent())
     with pytest.raises(Refused) as refused:
-        await getattr(speaker, operation)("nobody")
-    assert (refused.value.code, refused.value.message) == (TASK_NOT_FOUND, "Task not found: nobody")
+        await getattr(speaker, operation)("unknown")
+    assert (refused.value.code, refused.value.message) == (TASK_NOT_FOUND, "Task not found: unknown")
     assert refused.value.status == (404 if speaker.rest else 200)
 
 

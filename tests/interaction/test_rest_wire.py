@@ -124,9 +124,9 @@ async def test_ids_in_paths_are_decoded_once(rest: httpx.AsyncClient) -> None:
 async def test_a_null_body_counts_as_no_body(rest: httpx.AsyncClient, prefix: str, version: str, body: bytes) -> None:
     rest.headers["A2A-Version"] = version
     headers = {"Content-Type": "application/json"}
-    response = await rest.post(f"{prefix}/tasks/nobody:cancel", content=body, headers=headers)
+    response = await rest.post(f"{prefix}/tasks/unknown:cancel", content=body, headers=headers)
     assert (response.status_code, reason(response)) == (404, "TASK_NOT_FOUND")
-    subscribed = await rest.post(f"{prefix}/tasks/nobody:subscribe", content=body, headers=headers)
+    subscribed = await rest.post(f"{prefix}/tasks/unknown:subscribe", content=body, headers=headers)
     assert (subscribed.status_code, reason(subscribed)) == (404, "TASK_NOT_FOUND")
 
 
@@ -277,7 +277,7 @@ async def test_statuses_are_those_of_1_0_1_or_of_1_0_0(
     http.headers.update(V1)
     task_id = await sent(http)
     responses = [
-        await http.get("/tasks/nobody"),
+        await http.get("/tasks/unknown"),
         await http.post(f"/tasks/{task_id}:cancel"),
         await http.post(f"/tasks/{task_id}:subscribe"),
         await http.post(f"/tasks/{task_id}/pushNotificationConfigs", json={"url": "https://example.com/hook"}),

@@ -122,7 +122,7 @@ async def test_the_stream_of_a_later_turn_begins_with_the_task(speak: Speak) -> 
 async def test_a_rejected_message_opens_no_stream(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent())
     with pytest.raises(Refused) as refused:
-        async with speaker.stream("hi", task_id="nobody") as stream:
+        async with speaker.stream("hi", task_id="unknown") as stream:
             await stream.next()
     assert refused.value.code == TASK_NOT_FOUND
 
@@ -209,7 +209,7 @@ async def test_subscribing_to_an_ended_task_returns_one_event_in_0_3_and_an_erro
 async def test_subscribing_to_an_unknown_task_is_rejected(speak: Speak) -> None:
     speaker = await speak(ScriptedAgent())
     with pytest.raises(Refused) as refused:
-        async with speaker.subscribe("nobody") as stream:
+        async with speaker.subscribe("unknown") as stream:
             await stream.next()
     assert refused.value.code == TASK_NOT_FOUND
 

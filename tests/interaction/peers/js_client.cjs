@@ -18,7 +18,7 @@ async function sendFile() {
 
 async function fail() {
   try {
-    await client.getTask({ id: "nobody" });
+    await client.getTask({ id: "unknown" });
   } catch (error) {
     return `${error.constructor.name}: ${error.message}`;
   }

@@ -1,4 +1,4 @@
-"""Fixtures: a scripted agent on a socket, and a Speaker for every binding and version."""
+"""Fixtures: a scripted agent on a socket, and a WireClient for every binding and version."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
@@ -13,17 +13,17 @@ from tests.interaction.peers import js
 from tests.interaction.peers import sdk03 as sdk03_peer
 from tests.interaction.peers.process import Process
 from tests.interaction.serving import serving
-from tests.interaction.speaking import Speaker
+from tests.interaction.wire_client import WireClient
 
-TONGUES = [(binding, version) for version in ("1.0", "0.3") for binding in ("JSON-RPC", "REST")]
+WIRES = [(binding, version) for version in ("1.0", "0.3") for binding in ("JSON-RPC", "REST")]
 
 
 class Serve(Protocol):
     async def __call__(self, agent: Agent, **options: Any) -> str: ...
 
 
-class Speak(Protocol):
-    async def __call__(self, agent: Agent, **options: Any) -> Speaker: ...
+class Connect(Protocol):
+    async def __call__(self, agent: Agent, **options: Any) -> WireClient: ...
 
 
 @pytest.fixture
@@ -57,15 +57,15 @@ def js1() -> Iterator[Process]:
     process.end()
 
 
-@pytest.fixture(params=TONGUES, ids=lambda tongue: " ".join(tongue))
-async def speak(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Speak]:
-    """Serve an agent and return a Speaker to it, once for every binding and version."""
+@pytest.fixture(params=WIRES, ids=lambda wire: " ".join(wire))
+async def connect(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Connect]:
+    """Serve an agent and return a WireClient to it, once for every binding and version."""
     binding, version = request.param
     async with AsyncExitStack() as stack:
 
-        async def start(agent: Agent, **options: Any) -> Speaker:
+        async def start(agent: Agent, **options: Any) -> WireClient:
             url = await serve(agent, **options)
             client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=PATIENCE))
-            return Speaker(client, rest=binding == "REST", version=version)
+            return WireClient(client, rest=binding == "REST", version=version)
 
         yield start

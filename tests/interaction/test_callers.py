@@ -8,33 +8,33 @@ from msgspec.structs import replace
 from apcore_a2a.agent import Caller
 from apcore_a2a.protocol.model import Task, TaskState
 from tests.fakes import ASKS, COMPLETED, Gate, Keys, ScriptedAgent
-from tests.interaction.conftest import Speak
-from tests.interaction.speaking import PATHS, Refused
+from tests.interaction.conftest import Connect
+from tests.interaction.wire_client import PATHS, Refused
 from tests.requirements import requirement
 
 TASK_NOT_FOUND = -32001
 
 
-async def test_requests_without_credentials_reach_only_card_and_health(speak: Speak) -> None:
-    speaker = await speak(ScriptedAgent(), auth=Keys())
+async def test_requests_without_credentials_reach_only_card_and_health(connect: Connect) -> None:
+    client = await connect(ScriptedAgent(), auth=Keys())
     for operation in PATHS:
-        response = await speaker.http.send(speaker.anything(operation))
+        response = await client.http.send(client.anything(operation))
         assert response.status_code == 401, operation
         assert response.headers["www-authenticate"]
     for path in ("/.well-known/agent-card.json", "/.well-known/agent.json", "/health"):
-        assert (await speaker.http.get(path)).status_code == 200
+        assert (await client.http.get(path)).status_code == 200
 
 
-async def test_an_agent_receives_its_caller(speak: Speak) -> None:
+async def test_an_agent_receives_its_caller(connect: Connect) -> None:
     agent = ScriptedAgent()
-    ada = (await speak(agent, auth=Keys())).called("ada")
+    ada = (await connect(agent, auth=Keys())).as_caller("ada")
     await ada.send("hi")
     assert (agent.calls[0].caller.id, agent.calls[0].caller.type) == ("ada", "user")
 
 
-async def test_a_task_of_another_owner_is_answered_like_an_unknown_task(speak: Speak) -> None:
-    anonymous = await speak(ScriptedAgent(default=(ASKS,)), auth=Keys())
-    ada, eve = anonymous.called("ada"), anonymous.called("eve")
+async def test_a_task_of_another_owner_is_answered_like_an_unknown_task(connect: Connect) -> None:
+    anonymous = await connect(ScriptedAgent(default=(ASKS,)), auth=Keys())
+    ada, eve = anonymous.as_caller("ada"), anonymous.as_caller("eve")
     task = await ada.send("hi", context_id="talk")
     for id in (task.id, "00000000-0000-4000-8000-000000000000"):
         with pytest.raises(Refused) as got:
@@ -63,9 +63,9 @@ class KeysWithRoles(Keys):
         return replace(caller, roles=("ops", "admin"))
 
 
-async def test_an_administrator_may_list_and_cancel_tasks_of_all_owners_and_nothing_else(speak: Speak) -> None:
-    anonymous = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles(), admin_role="admin")
-    ada, eve, root = anonymous.called("ada"), anonymous.called("eve"), anonymous.called("root")
+async def test_an_administrator_may_list_and_cancel_tasks_of_all_owners_and_nothing_else(connect: Connect) -> None:
+    anonymous = await connect(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles(), admin_role="admin")
+    ada, eve, root = anonymous.as_caller("ada"), anonymous.as_caller("eve"), anonymous.as_caller("root")
     of_ada = await ada.send("hi")
     of_eve = await eve.send("hi")
     page = await root.list()
@@ -87,9 +87,9 @@ async def test_an_administrator_may_list_and_cancel_tasks_of_all_owners_and_noth
     assert (await ada.get(of_ada.id)).status.state is TaskState.CANCELED
 
 
-async def test_an_administrator_sees_no_content_of_other_owners(speak: Speak) -> None:
-    anonymous = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles(), admin_role="admin")
-    ada, root = anonymous.called("ada"), anonymous.called("root")
+async def test_an_administrator_sees_no_content_of_other_owners(connect: Connect) -> None:
+    anonymous = await connect(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles(), admin_role="admin")
+    ada, root = anonymous.as_caller("ada"), anonymous.as_caller("root")
     of_ada = await ada.send("a secret of ada's")
     own = await root.send("hi")
     assert (await ada.get(of_ada.id)).history
@@ -103,27 +103,27 @@ async def test_an_administrator_sees_no_content_of_other_owners(speak: Speak) ->
     assert (await root.cancel(own.id)).history
 
 
-async def test_without_the_setting_no_caller_is_an_administrator(speak: Speak) -> None:
-    anonymous = await speak(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles())
-    task = await anonymous.called("ada").send("hi")
-    assert (await anonymous.called("root").list()).tasks == ()
+async def test_without_the_setting_no_caller_is_an_administrator(connect: Connect) -> None:
+    anonymous = await connect(ScriptedAgent(default=(ASKS,)), auth=KeysWithRoles())
+    task = await anonymous.as_caller("ada").send("hi")
+    assert (await anonymous.as_caller("root").list()).tasks == ()
     with pytest.raises(Refused):
-        await anonymous.called("root").cancel(task.id)
+        await anonymous.as_caller("root").cancel(task.id)
 
 
-async def test_two_callers_may_use_the_same_context_id_for_different_contexts(speak: Speak) -> None:
+async def test_two_callers_may_use_the_same_context_id_for_different_contexts(connect: Connect) -> None:
     agent = ScriptedAgent({"one": (ASKS,)})
-    anonymous = await speak(agent, auth=Keys())
-    first = await anonymous.called("ada").send("one", context_id="talk")
-    second = await anonymous.called("eve").send("two", context_id="talk")
+    anonymous = await connect(agent, auth=Keys())
+    first = await anonymous.as_caller("ada").send("one", context_id="talk")
+    second = await anonymous.as_caller("eve").send("two", context_id="talk")
     assert second.id != first.id
     assert agent.calls[1].history == ()
 
 
-async def test_a_stream_belongs_to_its_caller(speak: Speak) -> None:
+async def test_a_stream_belongs_to_its_caller(connect: Connect) -> None:
     gate = Gate()
-    anonymous = await speak(ScriptedAgent({"hi": (gate, COMPLETED)}), auth=Keys())
-    ada, eve = anonymous.called("ada"), anonymous.called("eve")
+    anonymous = await connect(ScriptedAgent({"hi": (gate, COMPLETED)}), auth=Keys())
+    ada, eve = anonymous.as_caller("ada"), anonymous.as_caller("eve")
     async with ada.stream("hi") as stream:
         task = await stream.next()
         assert isinstance(task, Task)
@@ -137,9 +137,9 @@ async def test_a_stream_belongs_to_its_caller(speak: Speak) -> None:
 
 
 @requirement("FR-AGC-004")
-async def test_an_authenticated_caller_gets_the_extended_card_with_its_address(speak: Speak) -> None:
-    anonymous = await speak(ScriptedAgent(), auth=Keys())
-    card = await anonymous.called("ada").extended_card()
+async def test_an_authenticated_caller_gets_the_extended_card_with_its_address(connect: Connect) -> None:
+    anonymous = await connect(ScriptedAgent(), auth=Keys())
+    card = await anonymous.as_caller("ada").extended_card()
     assert card.name == "scripted"
     assert {one.url.rstrip("/") for one in card.supported_interfaces} == {str(anonymous.http.base_url)}
     assert card.capabilities.extended_agent_card is True

@@ -29,12 +29,12 @@ PEERS = [(name, binding) for name in NAMES for binding in ("JSONRPC", "HTTP+JSON
 WHO_LIST = [peer for peer in PEERS if peer[0] in ("sdk 1.x", "js 1.x")]  # the 0.3 clients have no list
 
 
-class Meet(Protocol):
+class Connect(Protocol):
     async def __call__(self, agent: Agent, **options: Any) -> Peer: ...
 
 
 @pytest.fixture(params=PEERS, ids=lambda peer: " ".join(peer))
-async def meet(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Meet]:
+async def connect(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Connect]:
     """Serves an agent and connects a client to it."""
     name, binding = request.param
     peers: list[Peer] = []
@@ -63,64 +63,64 @@ async def meet(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Me
 
 
 @requirement("NFR-CMP-005", "FR-MSG-001")
-async def test_a_send_that_waits(meet: Meet) -> None:
-    peer = await meet(ScriptedAgent({"hi": (chunk("done", last=True), COMPLETED)}))
+async def test_a_send_that_waits(connect: Connect) -> None:
+    peer = await connect(ScriptedAgent({"hi": (chunk("done", last=True), COMPLETED)}))
     task = await peer.send("hi", context_id="talk")
     assert (task["state"], task["texts"], task["context"]) == ("completed", ["done"], "talk")
 
 
-async def test_a_send_that_does_not_wait(meet: Meet) -> None:
+async def test_a_send_that_does_not_wait(connect: Connect) -> None:
     gate = Gate()
-    peer = await meet(ScriptedAgent({"hi": (gate, COMPLETED)}))
+    peer = await connect(ScriptedAgent({"hi": (gate, COMPLETED)}))
     task = await peer.send("hi", wait=False)
     assert task["state"] in ("submitted", "working")
     await gate.reached()
-    ear = await peer.subscribe(task["task"])
-    assert (await ear.next())["state"] == "working"
+    stream = await peer.subscribe(task["task"])
+    assert (await stream.next())["state"] == "working"
     gate.open()
-    await rest(ear)
+    await rest(stream)
     assert (await peer.get(task["task"]))["state"] == "completed"
 
 
-async def test_an_answer_without_a_task(meet: Meet) -> None:
-    peer = await meet(ScriptedAgent({"hi": (says("hello"),)}, may_reply=True))
+async def test_an_answer_without_a_task(connect: Connect) -> None:
+    peer = await connect(ScriptedAgent({"hi": (says("hello"),)}, may_reply=True))
     assert await peer.send("hi") == {"says": "hello"}
 
 
 @requirement("FR-MSG-002")
-async def test_a_stream_from_the_first_event_to_the_last(meet: Meet) -> None:
+async def test_a_stream_from_the_first_event_to_the_last(connect: Connect) -> None:
     script = (chunk("a"), chunk("b", append=True), chunk("c", append=True, last=True), COMPLETED)
-    peer = await meet(ScriptedAgent({"hi": script}))
-    ear = await peer.stream("hi")
-    first, *heard, end = await rest(ear)
+    peer = await connect(ScriptedAgent({"hi": script}))
+    stream = await peer.stream("hi")
+    first, *received, end = await rest(stream)
     assert first["state"] == "submitted"
-    assert [words["chunk"] for words in heard if "chunk" in words] == ["a", "b", "c"]
-    assert [words["append"] for words in heard if "chunk" in words] == [False, True, True]
-    assert [words["last"] for words in heard if "chunk" in words] == [False, False, True]
+    assert [words["chunk"] for words in received if "chunk" in words] == ["a", "b", "c"]
+    assert [words["append"] for words in received if "chunk" in words] == [False, True, True]
+    assert [words["last"] for words in received if "chunk" in words] == [False, False, True]
     assert end["state"] == "completed" and end.get("final", True)
     assert (await peer.get(first["task"]))["texts"] == ["a", "b", "c"]
 
 
 @requirement("FR-MSG-006")
-async def test_a_stream_that_is_closed_and_resubscribed(meet: Meet) -> None:
+async def test_a_stream_that_is_closed_and_resubscribed(connect: Connect) -> None:
     gate = Gate()
-    peer = await meet(ScriptedAgent({"hi": (chunk("a"), gate, chunk("b", append=True), COMPLETED)}))
-    ear = await peer.stream("hi")
-    first = await ear.next()
+    peer = await connect(ScriptedAgent({"hi": (chunk("a"), gate, chunk("b", append=True), COMPLETED)}))
+    stream = await peer.stream("hi")
+    first = await stream.next()
     await gate.reached()
     again = await peer.subscribe(first["task"])
     snapshot = await again.next()
     assert (snapshot["state"], snapshot["texts"]) == ("working", ["a"])
-    await ear.close()
+    await stream.close()
     gate.open()
-    heard = await rest(again)
-    assert [words.get("chunk") for words in heard] == ["b", None]
-    assert heard[-1]["state"] == "completed"
+    received = await rest(again)
+    assert [words.get("chunk") for words in received] == ["b", None]
+    assert received[-1]["state"] == "completed"
 
 
-async def test_a_conversation_over_several_turns(meet: Meet) -> None:
+async def test_a_conversation_over_several_turns(connect: Connect) -> None:
     agent = ScriptedAgent({"enough": (COMPLETED,)}, default=(ASKS,))
-    peer = await meet(agent)
+    peer = await connect(agent)
     task = await peer.send("one")
     assert task["state"] == "input-required"
     for text in ("two", "three"):
@@ -131,17 +131,17 @@ async def test_a_conversation_over_several_turns(meet: Meet) -> None:
     assert [text for text in said if text != "What next?"] == ["one", "two", "three", "enough"]
 
 
-async def test_a_history_as_long_as_asked_for(meet: Meet) -> None:
-    peer = await meet(ScriptedAgent(default=(ASKS,)))
+async def test_a_history_as_long_as_asked_for(connect: Connect) -> None:
+    peer = await connect(ScriptedAgent(default=(ASKS,)))
     task = await peer.send("one")
     await peer.send("two", task_id=task["task"])
     assert len((await peer.get(task["task"], history_length=1))["history"]) == 1
 
 
 @requirement("FR-TSK-005")
-async def test_a_cancel(meet: Meet) -> None:
+async def test_a_cancel(connect: Connect) -> None:
     gate = Gate()
-    peer = await meet(ScriptedAgent({"hi": (gate, COMPLETED)}))
+    peer = await connect(ScriptedAgent({"hi": (gate, COMPLETED)}))
     task = await peer.send("hi", wait=False)
     await gate.reached()
     assert (await peer.cancel(task["task"]))["state"] == "canceled"
@@ -149,8 +149,8 @@ async def test_a_cancel(meet: Meet) -> None:
         await peer.cancel(task["task"])
 
 
-async def test_unknown_tasks_are_not_found(meet: Meet) -> None:
-    peer = await meet(ScriptedAgent())
+async def test_unknown_tasks_are_not_found(connect: Connect) -> None:
+    peer = await connect(ScriptedAgent())
     for attempt in (
         partial(peer.get, "unknown"),
         partial(peer.cancel, "unknown"),
@@ -158,31 +158,31 @@ async def test_unknown_tasks_are_not_found(meet: Meet) -> None:
     ):
         with pytest.raises(PeerError, match=r"TaskNotFoundError|HTTP 404"):
             await attempt()
-    ear = await peer.subscribe("unknown")
+    stream = await peer.subscribe("unknown")
     with pytest.raises(PeerError, match=r"TaskNotFoundError|HTTP 40"):
-        await ear.next()
+        await stream.next()
 
 
-async def test_a_message_to_a_task_that_has_ended(meet: Meet) -> None:
-    peer = await meet(ScriptedAgent())
+async def test_a_message_to_a_task_that_has_ended(connect: Connect) -> None:
+    peer = await connect(ScriptedAgent())
     task = await peer.send("hi")
     with pytest.raises(PeerError, match=r"UnsupportedOperationError|HTTP 400"):
         await peer.send("more", task_id=task["task"])
 
 
-async def test_unsupported_operations_are_rejected(meet: Meet) -> None:
-    peer = await meet(ScriptedAgent())
+async def test_unsupported_operations_are_rejected(connect: Connect) -> None:
+    peer = await connect(ScriptedAgent())
     task = await peer.send("hi")
     with pytest.raises(PeerError, match=r"PushNotificationNotSupportedError|HTTP 400"):
         await peer.set_webhook(task["task"], "https://example.com/hook")
 
 
 @requirement("NFR-CMP-005", "FR-PSH-001", "FR-PSH-004")
-async def test_a_webhook(meet: Meet) -> None:
+async def test_a_webhook(connect: Connect) -> None:
     gate = Gate()
     options = {"push_notifications": True, "allow_insecure_webhooks": True}
     async with WebhookReceiver() as hook:
-        peer = await meet(ScriptedAgent({"hi": (gate, COMPLETED)}), **options)
+        peer = await connect(ScriptedAgent({"hi": (gate, COMPLETED)}), **options)
         task = (await peer.send("hi", wait=False))["task"]
         await gate.reached()
         made = await peer.set_webhook(task, hook.url)
@@ -218,30 +218,30 @@ async def test_a_webhook_of_the_javascript_client(serve: Serve, binding: str) ->
 
 
 @requirement("FR-AGC-003")
-async def test_the_card(meet: Meet) -> None:
-    peer = await meet(ScriptedAgent())
+async def test_the_card(connect: Connect) -> None:
+    peer = await connect(ScriptedAgent())
     card = await peer.card()
     assert (card["name"], card["version"]) == ("scripted", "1.2.3")
     assert card["skills"][0]["id"] == "play"
     assert card["capabilities"]["streaming"] is True
 
 
-async def test_the_extended_card(meet: Meet) -> None:
-    peer = await meet(ScriptedAgent(), auth=Keys(), headers={"X-API-Key": "key of ada"})
+async def test_the_extended_card(connect: Connect) -> None:
+    peer = await connect(ScriptedAgent(), auth=Keys(), headers={"X-API-Key": "key of ada"})
     card = await peer.extended_card()
     assert (card["name"], card["skills"][0]["id"]) == ("scripted", "play")
 
 
-async def test_a_client_without_credentials(meet: Meet) -> None:
-    peer = await meet(ScriptedAgent(), auth=Keys(), headers={"X-API-Key": "made up"})
+async def test_a_client_without_credentials(connect: Connect) -> None:
+    peer = await connect(ScriptedAgent(), auth=Keys(), headers={"X-API-Key": "made up"})
     with pytest.raises(PeerError):
         await peer.send("hi")
 
 
 @requirement("FR-TSK-006")
-@pytest.mark.parametrize("meet", WHO_LIST, ids=lambda peer: " ".join(peer), indirect=True)
-async def test_a_list_page_by_page(meet: Meet) -> None:
-    peer = await meet(ScriptedAgent())
+@pytest.mark.parametrize("connect", WHO_LIST, ids=lambda peer: " ".join(peer), indirect=True)
+async def test_a_list_page_by_page(connect: Connect) -> None:
+    peer = await connect(ScriptedAgent())
     assert isinstance(peer, Sdk1 | Js)
     ids = [(await peer.send("hi", context_id="talk"))["task"] for _ in range(3)]
     first, token = await peer.list("talk", 2)

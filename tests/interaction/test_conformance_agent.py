@@ -16,8 +16,8 @@ from apcore_a2a.protocol.model import (
     TaskState,
 )
 from examples.conformance_agent import ConformanceAgent, build_card
-from tests.interaction.conftest import Speak
-from tests.interaction.speaking import Refused
+from tests.interaction.conftest import Connect
+from tests.interaction.wire_client import Refused
 
 OUTCOMES = [
     ("tck-complete-task-1", TaskState.COMPLETED, None),
@@ -35,10 +35,10 @@ OUTCOMES = [
 
 @pytest.mark.parametrize(("id", "state", "part"), OUTCOMES, ids=[id for id, *_ in OUTCOMES])
 async def test_the_message_id_determines_the_outcome_of_the_task(
-    speak: Speak, id: str, state: TaskState, part: dict[str, Any] | None
+    connect: Connect, id: str, state: TaskState, part: dict[str, Any] | None
 ) -> None:
-    speaker = await speak(ConformanceAgent(), card=build_card("http://127.0.0.1"))
-    task = await speaker.send("hi", id=id)
+    client = await connect(ConformanceAgent(), card=build_card("http://127.0.0.1"))
+    task = await client.send("hi", id=id)
     assert task.status.state is state
     found = [part for artifact in task.artifacts for part in artifact.parts]
     expected = {} if part is None else part
@@ -46,35 +46,37 @@ async def test_the_message_id_determines_the_outcome_of_the_task(
     assert all(one.filename == "output.txt" for one in found if "file" in id)
 
 
-async def test_a_message_may_be_the_answer(speak: Speak) -> None:
-    speaker = await speak(ConformanceAgent())
-    answer = await speaker.ask("hi", id="tck-message-response-1")
+async def test_a_message_may_be_the_answer(connect: Connect) -> None:
+    client = await connect(ConformanceAgent())
+    answer = await client.ask("hi", id="tck-message-response-1")
     assert answer.parts[0].text == "Direct message response"
 
 
 @pytest.mark.parametrize("id", ["tck-stream-001-1", "tck-stream-003-1", "tck-stream-ordering-001-1"])
-async def test_streams_go_from_working_over_an_artifact_to_completed(speak: Speak, id: str) -> None:
-    speaker = await speak(ConformanceAgent())
-    async with speaker.stream("hi", id=id) as stream:
+async def test_streams_go_from_working_over_an_artifact_to_completed(connect: Connect, id: str) -> None:
+    client = await connect(ConformanceAgent())
+    async with client.stream("hi", id=id) as stream:
         kinds = [type(event) for event in await stream.rest()]
     assert kinds == [Task, StatusUpdate, ArtifactUpdate, StatusUpdate]
 
 
-async def test_a_media_type_that_the_card_does_not_list_is_rejected(speak: Speak) -> None:
-    speaker = await speak(ConformanceAgent())
+async def test_a_media_type_that_the_card_does_not_list_is_rejected(connect: Connect) -> None:
+    client = await connect(ConformanceAgent())
     part = Part(text="hi", media_type="application/x-unknown")
     message = Message(message_id="tck-send-003", role=Role.USER, parts=(part,))
     with pytest.raises(Refused, match="application/x-unknown is not among the input modes of the card") as refused:
-        await speaker.call(Operation.SEND, SendMessage(message=message))
+        await client.call(Operation.SEND, SendMessage(message=message))
     assert refused.value.code == -32005
 
 
 @pytest.mark.parametrize(
     ("options", "code"), [({"streaming": False}, -32004), ({"required": ("urn:a2a:tck:required-extension",)}, -32008)]
 )
-async def test_operations_that_the_card_excludes_are_rejected(speak: Speak, options: dict[str, Any], code: int) -> None:
-    speaker = await speak(ConformanceAgent(), card=build_card("http://127.0.0.1", **options))
+async def test_operations_that_the_card_excludes_are_rejected(
+    connect: Connect, options: dict[str, Any], code: int
+) -> None:
+    client = await connect(ConformanceAgent(), card=build_card("http://127.0.0.1", **options))
     with pytest.raises(Refused) as refused:
-        async with speaker.stream("hi", id="tck-complete-task-1") as stream:
+        async with client.stream("hi", id="tck-complete-task-1") as stream:
             await stream.rest()
     assert refused.value.code == code

@@ -98,5 +98,5 @@ async def test_every_client_reads_a_rest_error(url: str, headers: dict[str, str]
 @requirement("NFR-CMP-005")
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
 async def test_the_javascript_client_recognizes_the_error(url: str, binding: str) -> None:
-    told = await ask_js(url, binding, "error")
-    assert told.removeprefix("JsonRpc") == "TaskNotFoundError: Task not found: unknown"
+    received = await ask_js(url, binding, "error")
+    assert received.removeprefix("JsonRpc") == "TaskNotFoundError: Task not found: unknown"

@@ -20,9 +20,9 @@ from apcore_a2a.app.serve import build
 from apcore_a2a.protocol import model
 from apcore_a2a.protocol.model import Message, Operation, Part, Role, SendConfiguration, SendMessage
 from tests.fakes import ASKS, COMPLETED, PATIENCE, Gate, ScriptedAgent
-from tests.interaction.conftest import TONGUES
+from tests.interaction.conftest import WIRES
 from tests.interaction.serving import CARD
-from tests.interaction.speaking import PATHS, Speaker
+from tests.interaction.wire_client import PATHS, WireClient
 from tests.requirements import requirement
 
 NAMES: Final = ("ada", "eve", "anonymous")
@@ -66,7 +66,7 @@ class Step(NamedTuple):
     """An operation of a caller, in a binding and version, on a task of an owner."""
 
     who: str
-    tongue: tuple[str, str]
+    wire: tuple[str, str]
     operation: Operation
     whose: str
     which: int
@@ -77,7 +77,7 @@ class Said(NamedTuple):
     """A message that begins a task, with a context, an idempotency key, and references to an owner's tasks."""
 
     who: str
-    tongue: tuple[str, str]
+    wire: tuple[str, str]
     text: str
     context: str
     key: str
@@ -85,11 +85,11 @@ class Said(NamedTuple):
 
 
 who = st.sampled_from(NAMES)
-tongues = st.sampled_from(TONGUES)
+wires = st.sampled_from(WIRES)
 begins = st.builds(
     Said,
     who,
-    tongues,
+    wires,
     st.sampled_from(TEXTS),
     st.sampled_from(CONTEXTS),
     st.sampled_from(KEYS),
@@ -98,7 +98,7 @@ begins = st.builds(
 steps = st.builds(
     Step,
     who,
-    tongues,
+    wires,
     st.sampled_from(ON_A_TASK),
     who,
     st.integers(0, 5),
@@ -115,12 +115,12 @@ class World:
         self._tasks: dict[str, list[str]] = {name: [] for name in NAMES}
         self._messages: dict[str, set[str]] = {name: set() for name in NAMES}
 
-    def speaker(self, name: str, tongue: tuple[str, str]) -> Speaker:
-        binding, version = tongue
-        speaker = Speaker(self._http, rest=binding == "REST", version=version)
+    def client(self, name: str, wire: tuple[str, str]) -> WireClient:
+        binding, version = wire
+        client = WireClient(self._http, rest=binding == "REST", version=version)
         if name == "anonymous":
-            return speaker
-        return speaker.called(name)
+            return client
+        return client.as_caller(name)
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
         """Return the complete response. A stream that does not end fails the test: no caller may follow such a task."""
@@ -129,7 +129,7 @@ class World:
 
     async def begin(self, said: Said) -> None:
         """Begin a task, and check that its agent receives no data of other owners."""
-        speaker = self.speaker(said.who, said.tongue)
+        client = self.client(said.who, said.wire)
         message_id = uuid.uuid4().hex
         self._messages[said.who].add(message_id)
         message = Message(
@@ -140,7 +140,7 @@ class World:
             reference_task_ids=tuple(self._tasks[said.refers_to][:5]),
         )
         value = SendMessage(message=message, configuration=SendConfiguration(return_immediately=True))
-        request = speaker.request(Operation.SEND, value)
+        request = client.request(Operation.SEND, value)
         if said.key:
             request.headers["Idempotency-Key"] = said.key
         before = len(self._agent.calls)
@@ -150,8 +150,8 @@ class World:
             assert not any(task["id"] in tasks for tasks in self._tasks.values())
             self._tasks[said.who].append(task["id"])
         for call in self._agent.calls[before:]:
-            heard = {one.message_id for one in call.history if one.role is Role.USER}
-            assert heard <= self._messages[said.who]
+            received = {one.message_id for one in call.history if one.role is Role.USER}
+            assert received <= self._messages[said.who]
             assert {one.id for one in call.references} <= set(self._tasks[said.who])
             assert call.caller.id in (said.who, "anonymous")
 
@@ -179,33 +179,33 @@ class World:
         return answer.status_code, dict(answer.headers), answer.content.replace(task_id.encode(), b"?" * 36)
 
     def _request(self, step: Step, task_id: str) -> httpx.Request:
-        speaker = self.speaker(step.who, step.tongue)
+        client = self.client(step.who, step.wire)
         value = _value(step.operation, task_id)
-        if speaker.rest:
-            request = self._rest_request(speaker, step.operation, value)
+        if client.rest:
+            request = self._rest_request(client, step.operation, value)
         else:
-            request = speaker.request(step.operation, value)
+            request = client.request(step.operation, value)
         if step.last_event_id:
             request.headers["Last-Event-ID"] = step.last_event_id
         return request
 
-    def _rest_request(self, speaker: Speaker, operation: Operation, value: model.Value) -> httpx.Request:
-        params = json.loads(speaker.dialect.encode_request(operation, value))
+    def _rest_request(self, client: WireClient, operation: Operation, value: model.Value) -> httpx.Request:
+        params = json.loads(client.dialect.encode_request(operation, value))
         method, path = ALL_PATHS[operation]
         names = {name: getattr(value, name, "") for name in ("id", "task_id")}
-        url = speaker.dialect.REST_PREFIX + path.format(**names)
+        url = client.dialect.REST_PREFIX + path.format(**names)
         if method == "POST" and operation is not Operation.SUBSCRIBE:
-            return self._http.build_request(method, url, json=params, headers=speaker.headers)
-        return self._http.build_request(method, url, headers=speaker.headers)
+            return self._http.build_request(method, url, json=params, headers=client.headers)
+        return self._http.build_request(method, url, headers=client.headers)
 
-    async def look(self, name: str, tongue: tuple[str, str]) -> None:
+    async def look(self, name: str, wire: tuple[str, str]) -> None:
         """Check that a caller lists all own tasks, and no others."""
-        _, version = tongue
+        _, version = wire
         if version == "0.3":
             return  # a list of 0.3 has no total, unlike 1.0
-        speaker = self.speaker(name, tongue)
+        client = self.client(name, wire)
         for context in ("", *CONTEXTS):
-            page = await speaker.list(context_id=context, page_size=100)
+            page = await client.list(context_id=context, page_size=100)
             mine = [task.id for task in page.tasks]
             assert page.total_size == len(mine)
             assert set(mine) <= set(self._tasks[name])
@@ -264,9 +264,9 @@ async def world() -> AsyncIterator[World]:
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     report_multiple_bugs=False,
 )
-@given(st.lists(begins, min_size=3, max_size=8), st.lists(steps, min_size=5, max_size=25), tongues)
+@given(st.lists(begins, min_size=3, max_size=8), st.lists(steps, min_size=5, max_size=25), wires)
 async def test_tasks_of_other_owners_look_like_unknown_tasks(
-    begun: list[Said], done: list[Step], tongue: tuple[str, str]
+    begun: list[Said], done: list[Step], wire: tuple[str, str]
 ) -> None:
     async with world() as callers:
         for said in begun:
@@ -274,17 +274,17 @@ async def test_tasks_of_other_owners_look_like_unknown_tasks(
         for step in done:
             await callers.act(step)
         for name in NAMES:
-            await callers.look(name, tongue)
+            await callers.look(name, wire)
 
 
 @requirement("NFR-SEC-001")
 async def test_no_operation_of_any_binding_and_version_reveals_a_task_of_another_owner() -> None:
     async with world() as callers:
         for text in TEXTS:
-            await callers.begin(Said("ada", TONGUES[0], text, "talk", "", "ada"))
-        for tongue in TONGUES:
+            await callers.begin(Said("ada", WIRES[0], text, "talk", "", "ada"))
+        for wire in WIRES:
             for operation in ON_A_TASK:
                 for name in ("eve", "anonymous"):
                     for which in range(len(TEXTS)):
                         for last_event_id in ("", "1"):
-                            await callers.act(Step(name, tongue, operation, "ada", which, last_event_id))
+                            await callers.act(Step(name, wire, operation, "ada", which, last_event_id))

@@ -19,10 +19,10 @@ from apcore_a2a.storage.sqlite.store import SQLiteStore
 from apcore_a2a.testing.webhook import WebhookReceiver
 from apcore_a2a.webhooks import verify_webhook
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
-from tests.interaction.conftest import Serve, Speak
-from tests.interaction.hooked import open_to, state_of, until, until_delivered, until_state
+from tests.interaction.conftest import Connect, Serve
 from tests.interaction.serving import listen, serving
-from tests.interaction.speaking import Speaker
+from tests.interaction.webhook_conditions import open_to, state_of, until, until_delivered, until_state
+from tests.interaction.wire_client import WireClient
 from tests.postgres_server import shared_server
 from tests.requirements import requirement
 from tests.storage.contract import Author, DictStore, append
@@ -43,13 +43,13 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @requirement("FR-PSH-003")
 async def test_a_failed_delivery_is_retried_and_its_reason_logged(
-    speak: Speak, quickly: None, caplog: pytest.LogCaptureFixture
+    connect: Connect, quickly: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with WebhookReceiver((500, 404, 503, 200)) as hook:
-        speaker = await speak(ScriptedAgent({"hi": (COMPLETED,)}), **open_to())
+        client = await connect(ScriptedAgent({"hi": (COMPLETED,)}), **open_to())
         with caplog.at_level(logging.WARNING):
-            task = await speaker.send("hi")
-            await speaker.set_webhook(task.id, hook.url)
+            task = await client.send("hi")
+            await client.set_webhook(task.id, hook.url)
             got = [await hook.next() for _ in range(4)]
     assert len({each.body for each in got}) == 1
     assert len({each.headers["webhook-id"] for each in got}) == 1
@@ -59,48 +59,48 @@ async def test_a_failed_delivery_is_retried_and_its_reason_logged(
 
 
 @requirement("FR-PSH-003")
-async def test_after_three_retries_the_webhook_is_given_up_and_can_be_revived(speak: Speak, quickly: None) -> None:
+async def test_after_three_retries_the_webhook_is_given_up_and_can_be_revived(connect: Connect, quickly: None) -> None:
     async with WebhookReceiver((500, 500, 500, 500, 200)) as hook:
-        speaker = await speak(ScriptedAgent({"hi": (chunk("x"), COMPLETED)}), **open_to())
-        task = await speaker.send("hi", task_push_notification_config=PushConfig(url=hook.url, id="w"))
+        client = await connect(ScriptedAgent({"hi": (chunk("x"), COMPLETED)}), **open_to())
+        task = await client.send("hi", task_push_notification_config=PushConfig(url=hook.url, id="w"))
         for _ in range(4):
             await hook.next()
-        dead = await until_state(speaker, task.id, "failed")
+        dead = await until_state(client, task.id, "failed")
         assert (dead["id"], dead["attempts"], dead["reason"]) == ("w", 4, "HTTP 500")
         assert (dead["delivered"], dead["undelivered"]) == (0, 4)
         assert len(hook.received) == 4
-        letters = await speaker.http.get("/webhooks", headers=speaker.headers)
+        letters = await client.http.get("/webhooks", headers=client.headers)
         assert [letter["taskId"] for letter in letters.json()["webhooks"]] == [task.id]
-        revived = await speaker.http.post(
-            "/webhooks:redeliver", json={"taskId": task.id, "id": "w"}, headers=speaker.headers
+        revived = await client.http.post(
+            "/webhooks:redeliver", json={"taskId": task.id, "id": "w"}, headers=client.headers
         )
         assert revived.json()["webhooks"][0]["state"] == "active"
         got = await until(hook, "COMPLETED")
         assert state_of(got[0]) == "SUBMITTED"
-        assert await until_delivered(speaker, task.id)
+        assert await until_delivered(client, task.id)
 
 
 @requirement("NFR-REL-004", "FR-PSH-002")
-async def test_a_silent_webhook_delays_neither_the_task_nor_its_stream(speak: Speak) -> None:
+async def test_a_silent_webhook_delays_neither_the_task_nor_its_stream(connect: Connect) -> None:
     with listen() as silent:  # the connection is accepted, but nothing is read
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        speaker = await speak(ScriptedAgent({"hi": (chunk("x"), COMPLETED)}), **open_to())
+        client = await connect(ScriptedAgent({"hi": (chunk("x"), COMPLETED)}), **open_to())
         config = PushConfig(url=url)
         async with asyncio.timeout(5):  # half of the timeout of a post
-            async with speaker.stream("hi", task_push_notification_config=config) as stream:
+            async with client.stream("hi", task_push_notification_config=config) as stream:
                 events = await stream.rest()
-            task = await speaker.send("hi", task_push_notification_config=config)
+            task = await client.send("hi", task_push_notification_config=config)
         assert task.status.state is TaskState.COMPLETED
         assert len(events) >= 3
 
 
 @requirement("NFR-REL-004")
-async def test_a_failing_webhook_does_not_fail_its_task(speak: Speak, quickly: None) -> None:
-    speaker = await speak(ScriptedAgent({"hi": (COMPLETED,)}), **open_to())
+async def test_a_failing_webhook_does_not_fail_its_task(connect: Connect, quickly: None) -> None:
+    client = await connect(ScriptedAgent({"hi": (COMPLETED,)}), **open_to())
     config = PushConfig(url="http://127.0.0.1:1/closed-port")
-    task = await speaker.send("hi", task_push_notification_config=config)
-    assert (await until_state(speaker, task.id, "failed"))["reason"] == "no connection"
-    assert (await speaker.get(task.id)).status.state is TaskState.COMPLETED
+    task = await client.send("hi", task_push_notification_config=config)
+    assert (await until_state(client, task.id, "failed"))["reason"] == "no connection"
+    assert (await client.get(task.id)).status.state is TaskState.COMPLETED
 
 
 # ---- signatures, stores and replicas -----------------------------------------------------------------------------
@@ -110,8 +110,8 @@ async def test_notifications_are_signed_with_the_secret(serve: Serve, hook: Webh
     secret, older = "whsec_" + "c2VjcmV0" * 4, "whsec_" + "b2xkb2xk" * 4
     url = await serve(ScriptedAgent({"hi": (COMPLETED,)}), **open_to(webhook_secret=f"{secret} {older}"))
     async with httpx.AsyncClient(base_url=url) as http:
-        speaker = Speaker(http, rest=False, version="1.0")
-        task = await speaker.send("hi", task_push_notification_config=PushConfig(url=hook.url))
+        client = WireClient(http, rest=False, version="1.0")
+        task = await client.send("hi", task_push_notification_config=PushConfig(url=hook.url))
     got = await hook.next()
     for known in (secret, older):
         assert verify_webhook(known, got.headers, got.body) == f"{task.id}/1"
@@ -124,14 +124,14 @@ async def test_a_task_with_a_webhook_outlives_its_streams(
     gate, other = Gate(), Gate()
     url = await serve(ScriptedAgent({"hi": (gate, COMPLETED), "lone": (other, COMPLETED)}), **open_to())
     async with httpx.AsyncClient(base_url=url) as http:
-        speaker = Speaker(http, rest=False, version="0.3")
-        async with speaker.stream("hi", task_push_notification_config=PushConfig(url=hook.url)):
+        client = WireClient(http, rest=False, version="0.3")
+        async with client.stream("hi", task_push_notification_config=PushConfig(url=hook.url)):
             await gate.reached()
-        async with speaker.stream("lone"):
+        async with client.stream("lone"):
             await other.reached()
         async with asyncio.timeout(5):
             while (
-                await speaker.list(status=TaskState.CANCELED)
+                await client.list(status=TaskState.CANCELED)
             ).total_size == 0:  # the task without a webhook is canceled
                 pass
         gate.open()
@@ -141,11 +141,11 @@ async def test_a_task_with_a_webhook_outlives_its_streams(
 async def test_metrics_count_notifications(serve: Serve, hook: WebhookReceiver, quickly: None) -> None:
     url = await serve(ScriptedAgent({"hi": (COMPLETED,)}), **open_to(metrics=True))
     async with httpx.AsyncClient(base_url=url) as http:
-        speaker = Speaker(http, rest=False, version="1.0")
-        await speaker.send("hi", task_push_notification_config=PushConfig(url=hook.url))
-        bad = await speaker.send("hi", task_push_notification_config=PushConfig(url="http://127.0.0.1:1/"))
+        client = WireClient(http, rest=False, version="1.0")
+        await client.send("hi", task_push_notification_config=PushConfig(url=hook.url))
+        bad = await client.send("hi", task_push_notification_config=PushConfig(url="http://127.0.0.1:1/"))
         await until(hook, "COMPLETED")
-        await until_state(speaker, bad.id, "failed")
+        await until_state(client, bad.id, "failed")
         figures = (await http.get("/metrics")).json()
     assert figures["webhook_notifications_sent"] == 3
     assert figures["webhook_notifications_failed"] == 4
@@ -160,11 +160,11 @@ async def test_a_custom_store_with_the_minimal_contract_supports_webhooks(hook: 
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(serving(agent, task_store=store, **open_to()))
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
-        speaker = Speaker(http, rest=False, version="0.3")
-        task = await speaker.send("hi", task_push_notification_config=PushConfig(url=hook.url))
+        client = WireClient(http, rest=False, version="0.3")
+        task = await client.send("hi", task_push_notification_config=PushConfig(url=hook.url))
         await until(hook, "INPUT_REQUIRED")
         assert store.push[task.id].url == hook.url
-        await speaker.send("more", task_id=task.id)
+        await client.send("more", task_id=task.id)
         await until(hook, "COMPLETED")
 
 
@@ -172,20 +172,20 @@ async def test_replicas_that_share_a_database_share_the_deliveries(hook: Webhook
     store = shared_server().url()
     gate = Gate()
     async with AsyncExitStack() as stack:
-        speakers = []
+        clients = []
         for _ in range(2):
             agent = ScriptedAgent({"hi": (gate, chunk("x"), COMPLETED)})
             url = await stack.enter_async_context(serving(agent, store=store, **open_to()))
             http = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
-            speakers.append(Speaker(http, rest=False, version="1.0"))
-        here, there = speakers
+            clients.append(WireClient(http, rest=False, version="1.0"))
+        here, there = clients
         task = await here.send("hi", return_immediately=True)
         await gate.reached()
         await there.set_webhook(task.id, hook.url)
         gate.open()
         assert [state_of(each) for each in await until(hook, "COMPLETED")] == ["chunk", "COMPLETED"]
-        for speaker in speakers:
-            assert await until_delivered(speaker, task.id)
+        for client in clients:
+            assert await until_delivered(client, task.id)
         assert len(hook.received) == 2
 
 
@@ -212,19 +212,19 @@ async def test_a_durable_custom_store_keeps_its_webhook_across_a_restart(hook: W
     scripts = {"hi": (ASKS,), "more": (COMPLETED,)}
     async with serving(ScriptedAgent(scripts), task_store=store, **open_to()) as url:
         async with httpx.AsyncClient(base_url=url) as http:
-            task = await Speaker(http, rest=False, version="0.3").send(
+            task = await WireClient(http, rest=False, version="0.3").send(
                 "hi", task_push_notification_config=PushConfig(url=hook.url)
             )
             await until(hook, "INPUT_REQUIRED")
     async with serving(ScriptedAgent(scripts), task_store=store, **open_to()) as url:
         async with httpx.AsyncClient(base_url=url) as http:
-            speaker = Speaker(http, rest=False, version="1.0")
-            assert [config.url for config in await speaker.list_webhooks(task.id)] == [hook.url]
-            await speaker.send("more", task_id=task.id)
+            client = WireClient(http, rest=False, version="1.0")
+            assert [config.url for config in await client.list_webhooks(task.id)] == [hook.url]
+            await client.send("more", task_id=task.id)
             got = await until(hook, "COMPLETED")
             assert got[-1].json["kind"] == "task"  # it was set in 0.3
-            for config in await speaker.list_webhooks(task.id):
-                await speaker.delete_webhook(task.id, config.id)
+            for config in await client.list_webhooks(task.id):
+                await client.delete_webhook(task.id, config.id)
     assert store.push == {}
 
 
@@ -238,13 +238,13 @@ async def test_a_redelivery_does_not_repeat_a_post_in_progress(serve: Serve) -> 
     async with answering(answer) as (port, heads):
         url = await serve(ScriptedAgent({"hi": (COMPLETED,)}), **open_to())
         async with httpx.AsyncClient(base_url=url) as http:
-            speaker = Speaker(http, rest=False, version="1.0")
-            task = await speaker.send("hi")
-            await speaker.set_webhook(task.id, f"http://127.0.0.1:{port}/")
+            client = WireClient(http, rest=False, version="1.0")
+            task = await client.send("hi")
+            await client.set_webhook(task.id, f"http://127.0.0.1:{port}/")
             async with asyncio.timeout(5):
                 while not heads:
-                    await speaker.get(task.id)
+                    await client.get(task.id)
             await http.post("/webhooks:redeliver", json={"taskId": task.id})
             asked.set()
-            assert await until_delivered(speaker, task.id)
+            assert await until_delivered(client, task.id)
     assert len(heads) == 1

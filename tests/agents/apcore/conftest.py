@@ -8,24 +8,24 @@ import httpx
 import pytest
 
 from tests.fakes import PATIENCE
-from tests.interaction.conftest import TONGUES
+from tests.interaction.conftest import WIRES
 from tests.interaction.serving import serving
-from tests.interaction.speaking import Speaker
+from tests.interaction.wire_client import WireClient
 
 
 class SpeakTo(Protocol):
-    async def __call__(self, source: Any, **options: Any) -> Speaker: ...
+    async def __call__(self, source: Any, **options: Any) -> WireClient: ...
 
 
-@pytest.fixture(params=TONGUES, ids=lambda tongue: " ".join(tongue))
+@pytest.fixture(params=WIRES, ids=lambda tongue: " ".join(tongue))
 async def speak_to(request: pytest.FixtureRequest) -> AsyncIterator[SpeakTo]:
     """Serves a registry or an executor and speaks to it, once for every binding and version."""
     binding, version = request.param
     async with AsyncExitStack() as stack:
 
-        async def start(source: Any, **options: Any) -> Speaker:
+        async def start(source: Any, **options: Any) -> WireClient:
             url = await stack.enter_async_context(serving(source, card=None, **options))
             client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=PATIENCE))
-            return Speaker(client, rest=binding == "REST", version=version)
+            return WireClient(client, rest=binding == "REST", version=version)
 
         yield start

@@ -19,7 +19,7 @@ from apcore_a2a.protocol.model import Message, Operation, Part, Role, SendMessag
 from tests.agents.apcore.conftest import SpeakTo
 from tests.agents.apcore.running import Add, Data, Raises, Returns, registry_of
 from tests.fakes import Keys
-from tests.interaction.speaking import Refused, Speaker
+from tests.interaction.wire_client import Refused, WireClient
 from tests.requirements import requirement
 
 SKILL = "a.module"
@@ -43,7 +43,7 @@ def message(*parts: Part, skill: str | None = None) -> SendMessage:
     return SendMessage(message=Message(message_id="m-1", role=Role.USER, parts=parts, metadata=metadata))
 
 
-async def refusal(speaker: Speaker, said: SendMessage) -> Refused:
+async def refusal(speaker: WireClient, said: SendMessage) -> Refused:
     with pytest.raises(Refused) as refused:
         await speaker.call(Operation.SEND, said)
     assert not (await speaker.list()).tasks  # nothing was begun
@@ -110,7 +110,7 @@ async def test_who_may_not_call_is_told_of_no_task_and_the_log_names_them(
     module = Add()
     acl = apcore.ACL(rules=[], default_effect="deny")
     executor = ServedExecutor(registry_of(math__add=module), acl=acl)
-    speaker = (await speak_to(executor, auth=Keys())).called("mallory")
+    speaker = (await speak_to(executor, auth=Keys())).as_caller("mallory")
     with caplog.at_level(logging.WARNING):
         refused = await refusal(speaker, message(Part(data=content), skill="math.add"))
     assert (refused.code, refused.message) == (-32001, "Task not found")

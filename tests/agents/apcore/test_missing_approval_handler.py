@@ -13,7 +13,7 @@ from apcore_a2a.protocol.model import Message, Operation, Part, Role, SendMessag
 from tests.agents.apcore.conftest import SpeakTo
 from tests.agents.apcore.desks import Desk, Pay
 from tests.agents.apcore.running import Add, Data, Spy, agent_of, call_of, needs_approvals, registry_of, reply, run
-from tests.interaction.speaking import Speaker
+from tests.interaction.wire_client import WireClient
 from tests.requirements import requirement
 
 TELLS = not hasattr(apcore, "ApprovalResult") or hasattr(getattr(apcore, "BuiltinApprovalGate", None), "handler")
@@ -22,7 +22,7 @@ GATED = apcore.ModuleAnnotations(requires_approval=True)
 AMOUNT = {"a": 10, "b": 0}
 
 
-async def send(speaker: Speaker, content: Any, task_id: str = "") -> Task:
+async def send(speaker: WireClient, content: Any, task_id: str = "") -> Task:
     part = Part(text=content) if isinstance(content, str) else Part(data=content)
     message = Message(message_id=f"m-{content}-{task_id}", role=Role.USER, parts=(part,), task_id=task_id)
     answer = await speaker.call(Operation.SEND, SendMessage(message=message))

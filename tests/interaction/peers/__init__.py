@@ -17,7 +17,7 @@ class PeerError(Exception):
     """The error that the peer raised: the name of the protocol's error, or `HTTP 404` if it knows only the status."""
 
 
-class Ear(Protocol):
+class EventStream(Protocol):
     """An open stream."""
 
     async def next(self) -> Words:
@@ -29,8 +29,8 @@ class Ear(Protocol):
 
 class Peer(Protocol):
     async def send(self, text: str, *, task_id: str = "", context_id: str = "", wait: bool = True) -> Words: ...
-    async def stream(self, text: str) -> Ear: ...
-    async def subscribe(self, task_id: str) -> Ear: ...
+    async def stream(self, text: str) -> EventStream: ...
+    async def subscribe(self, task_id: str) -> EventStream: ...
     async def get(self, task_id: str, history_length: int | None = None) -> Words: ...
     async def cancel(self, task_id: str) -> Words: ...
     async def card(self) -> Words: ...
@@ -41,9 +41,9 @@ class Peer(Protocol):
     async def close(self) -> None: ...
 
 
-async def rest(ear: Ear) -> list[Words]:
+async def rest(stream: EventStream) -> list[Words]:
     """Return all remaining events."""
-    heard = []
-    while words := await ear.next():
-        heard.append(words)
-    return heard
+    received = []
+    while words := await stream.next():
+        received.append(words)
+    return received

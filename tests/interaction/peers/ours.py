@@ -31,20 +31,20 @@ def _state(state: str) -> str:
     return state.removeprefix("TASK_STATE_").lower().replace("_", "-")
 
 
-async def _told(call: Awaitable[T]) -> T:
+async def _answer_of(call: Awaitable[T]) -> T:
     try:
         return await call
     except A2AError as error:
         raise PeerError(type(error).__name__) from error
 
 
-class OurEar:
+class OurStream:
     def __init__(self, events: AsyncGenerator[Event, None]) -> None:
         self._events = events
 
     async def next(self) -> Words:
         try:
-            return to_words(await _told(anext(self._events)))
+            return to_words(await _answer_of(anext(self._events)))
         except StopAsyncIteration:
             return {}
 
@@ -65,32 +65,32 @@ class Ours:
         call = self._client.send_message(
             text, task_id=task_id, context_id=context_id, configuration=how, headers=self._headers
         )
-        return to_words(await _told(call))
+        return to_words(await _answer_of(call))
 
-    async def stream(self, text: str) -> OurEar:
-        return OurEar(self._client.stream_message(text, headers=self._headers))
+    async def stream(self, text: str) -> OurStream:
+        return OurStream(self._client.stream_message(text, headers=self._headers))
 
-    async def subscribe(self, task_id: str) -> OurEar:
-        return OurEar(self._client.resubscribe(task_id, headers=self._headers))
+    async def subscribe(self, task_id: str) -> OurStream:
+        return OurStream(self._client.resubscribe(task_id, headers=self._headers))
 
     async def get(self, task_id: str, history_length: int | None = None) -> Words:
         call = self._client.get_task(task_id, history_length=history_length, headers=self._headers)
-        return to_words(await _told(call))
+        return to_words(await _answer_of(call))
 
     async def cancel(self, task_id: str) -> Words:
-        return to_words(await _told(self._client.cancel_task(task_id, headers=self._headers)))
+        return to_words(await _answer_of(self._client.cancel_task(task_id, headers=self._headers)))
 
     async def card(self) -> Words:
         return (await self._client.agent_card).to_dict()
 
     async def extended_card(self) -> Words:
-        return (await _told(self._client.extended_card(headers=self._headers))).to_dict()
+        return (await _answer_of(self._client.extended_card(headers=self._headers))).to_dict()
 
     async def set_webhook(self, task_id: str, url: str) -> Words:
-        return (await _told(self._client.set_push_config(task_id, url, headers=self._headers))).to_dict()
+        return (await _answer_of(self._client.set_push_config(task_id, url, headers=self._headers))).to_dict()
 
     async def get_webhook(self, task_id: str, config_id: str) -> Words:
-        return (await _told(self._client.get_push_config(task_id, config_id, headers=self._headers))).to_dict()
+        return (await _answer_of(self._client.get_push_config(task_id, config_id, headers=self._headers))).to_dict()
 
     async def close(self) -> None:
         await self._client.close()

@@ -62,7 +62,7 @@ class Process:
             process.communicate()
 
 
-class ProcessEar:
+class ProcessStream:
     def __init__(self, process: Process, stream: str) -> None:
         self._process = process
         self._stream = stream
@@ -89,11 +89,11 @@ class ProcessPeer:
         """Send a file, and return the first file of the answer, both in base64."""
         return str(await self._ask("send_file", content=content))
 
-    async def stream(self, text: str) -> ProcessEar:
-        return ProcessEar(self._process, await self._ask("stream", text=text))
+    async def stream(self, text: str) -> ProcessStream:
+        return ProcessStream(self._process, await self._ask("stream", text=text))
 
-    async def subscribe(self, task_id: str) -> ProcessEar:
-        return ProcessEar(self._process, await self._ask("subscribe", task_id=task_id))
+    async def subscribe(self, task_id: str) -> ProcessStream:
+        return ProcessStream(self._process, await self._ask("subscribe", task_id=task_id))
 
     async def get(self, task_id: str, history_length: int | None = None) -> Words:
         return dict(await self._ask("get", task_id=task_id, history_length=history_length))

@@ -43,20 +43,20 @@ def _state(status: pb.TaskStatus) -> str:
     return pb.TaskState.Name(status.state).removeprefix("TASK_STATE_").lower().replace("_", "-")
 
 
-async def _told(call: Awaitable[T]) -> T:
+async def _answer_of(call: Awaitable[T]) -> T:
     try:
         return await call
     except (A2AError, A2AClientError) as error:
         raise PeerError(type(error).__name__) from error
 
 
-class Sdk1Ear:
+class Sdk1Stream:
     def __init__(self, events: AsyncGenerator[pb.StreamResponse, None]) -> None:
         self._events = events
 
     async def next(self) -> Words:
         try:
-            return to_words(await _told(anext(self._events)))
+            return to_words(await _answer_of(anext(self._events)))
         except StopAsyncIteration:
             return {}
 
@@ -92,8 +92,8 @@ class Sdk1:
 
     async def send(self, text: str, *, task_id: str = "", context_id: str = "", wait: bool = True) -> Words:
         client = await self._client(polling=not wait)
-        ear = Sdk1Ear(client.send_message(self._request(text, task_id, context_id)))  # type: ignore[arg-type]  # it is
-        return await ear.next()
+        stream = Sdk1Stream(client.send_message(self._request(text, task_id, context_id)))  # type: ignore[arg-type]  # it is
+        return await stream.next()
 
     async def send_data(self, skill: str, data: Words) -> list[Words]:
         """Return the parts that a skill answers to data. This client sends a Struct, so all numbers are doubles."""
@@ -106,29 +106,29 @@ class Sdk1:
             task = MessageToDict(event.task)
             assert task["status"]["state"] == "TASK_STATE_COMPLETED", task["status"]
             return list(task["artifacts"][0]["parts"])
-        raise AssertionError("the client heard nothing")
+        raise AssertionError("the client received nothing")
 
-    async def stream(self, text: str) -> Sdk1Ear:
+    async def stream(self, text: str) -> Sdk1Stream:
         client = await self._client(streaming=True)
-        return Sdk1Ear(client.send_message(self._request(text)))  # type: ignore[arg-type]  # an async generator
+        return Sdk1Stream(client.send_message(self._request(text)))  # type: ignore[arg-type]  # an async generator
 
-    async def subscribe(self, task_id: str) -> Sdk1Ear:
+    async def subscribe(self, task_id: str) -> Sdk1Stream:
         client = await self._client(streaming=True)
-        return Sdk1Ear(client.subscribe(pb.SubscribeToTaskRequest(id=task_id)))  # type: ignore[arg-type]  # the same
+        return Sdk1Stream(client.subscribe(pb.SubscribeToTaskRequest(id=task_id)))  # type: ignore[arg-type]  # the same
 
     async def get(self, task_id: str, history_length: int | None = None) -> Words:
         client = await self._client()
-        return to_words(await _told(client.get_task(pb.GetTaskRequest(id=task_id, history_length=history_length))))
+        return to_words(await _answer_of(client.get_task(pb.GetTaskRequest(id=task_id, history_length=history_length))))
 
     async def list(self, context_id: str, page_size: int, page_token: str = "") -> tuple[list[str], str]:
         client = await self._client()
         request = pb.ListTasksRequest(context_id=context_id, page_size=page_size, page_token=page_token)
-        page = await _told(client.list_tasks(request))
+        page = await _answer_of(client.list_tasks(request))
         return [task.id for task in page.tasks], page.next_page_token
 
     async def cancel(self, task_id: str) -> Words:
         client = await self._client()
-        return to_words(await _told(client.cancel_task(pb.CancelTaskRequest(id=task_id))))
+        return to_words(await _answer_of(client.cancel_task(pb.CancelTaskRequest(id=task_id))))
 
     async def card(self) -> Words:
         client = await self._client()
@@ -136,28 +136,28 @@ class Sdk1:
 
     async def extended_card(self) -> Words:
         client = await self._client()
-        return MessageToDict(await _told(client.get_extended_agent_card(pb.GetExtendedAgentCardRequest())))
+        return MessageToDict(await _answer_of(client.get_extended_agent_card(pb.GetExtendedAgentCardRequest())))
 
     async def set_webhook(self, task_id: str, url: str) -> Words:
         client = await self._client()
         config = pb.TaskPushNotificationConfig(task_id=task_id, url=url)
-        return MessageToDict(await _told(client.create_task_push_notification_config(config)))
+        return MessageToDict(await _answer_of(client.create_task_push_notification_config(config)))
 
     async def get_webhook(self, task_id: str, config_id: str) -> Words:
         client = await self._client()
         wanted = pb.GetTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
-        return MessageToDict(await _told(client.get_task_push_notification_config(wanted)))
+        return MessageToDict(await _answer_of(client.get_task_push_notification_config(wanted)))
 
     async def webhook_urls(self, task_id: str) -> tuple[str, ...]:
         client = await self._client()
         wanted = pb.ListTaskPushNotificationConfigsRequest(task_id=task_id)
-        page = await _told(client.list_task_push_notification_configs(wanted))
+        page = await _answer_of(client.list_task_push_notification_configs(wanted))
         return tuple(config.url for config in page.configs)
 
     async def delete_webhook(self, task_id: str, config_id: str) -> None:
         client = await self._client()
         wanted = pb.DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
-        await _told(client.delete_task_push_notification_config(wanted))
+        await _answer_of(client.delete_task_push_notification_config(wanted))
 
     async def close(self) -> None:
         await self._http.aclose()

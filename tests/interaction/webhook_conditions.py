@@ -5,7 +5,7 @@ from typing import Any
 
 from apcore_a2a.testing.webhook import Delivery, WebhookReceiver
 from tests.fakes import PATIENCE
-from tests.interaction.speaking import Speaker
+from tests.interaction.wire_client import WireClient
 
 
 def open_to(**options: Any) -> dict[str, Any]:
@@ -31,19 +31,19 @@ async def until(hook: WebhookReceiver, last: str) -> list[Delivery]:
     return got
 
 
-async def until_state(speaker: Speaker, task_id: str, state: str) -> dict[str, Any]:
+async def until_state(client: WireClient, task_id: str, state: str) -> dict[str, Any]:
     async with asyncio.timeout(PATIENCE):
         while True:
-            answer = await speaker.http.get("/webhooks", params={"taskId": task_id}, headers=speaker.headers)
+            answer = await client.http.get("/webhooks", params={"taskId": task_id}, headers=client.headers)
             (webhook,) = answer.json()["webhooks"]
             if webhook["state"] == state:
                 return dict(webhook)
 
 
-async def until_delivered(speaker: Speaker, task_id: str) -> bool:
+async def until_delivered(client: WireClient, task_id: str) -> bool:
     async with asyncio.timeout(PATIENCE):
         while True:
-            answer = await speaker.http.get("/webhooks", params={"taskId": task_id}, headers=speaker.headers)
+            answer = await client.http.get("/webhooks", params={"taskId": task_id}, headers=client.headers)
             (webhook,) = answer.json()["webhooks"]
             if webhook["undelivered"] == 0:
                 return True

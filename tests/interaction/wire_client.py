@@ -1,6 +1,6 @@
 """A client for tests that behaves the same over every binding and version.
 
-A Speaker encodes and decodes with our own dialects, which `tests/protocol` compares with the official libraries.
+A WireClient encodes and decodes with our own dialects, which `tests/protocol` compares with the official libraries.
 It does not hide how a request was rejected.
 """
 
@@ -64,7 +64,7 @@ class Refused(Exception):
         self.code, self.status, self.message, self.data = code, status, message, data
 
 
-class Heard(NamedTuple):
+class ReceivedEvent(NamedTuple):
     """One event of a stream, with its SSE id."""
 
     id: str
@@ -74,28 +74,28 @@ class Heard(NamedTuple):
 class Stream:
     """An open stream. Iterate over its events. Leaving its context disconnects."""
 
-    def __init__(self, speaker: "Speaker", response: httpx.Response) -> None:
-        self._speaker, self._response = speaker, response
+    def __init__(self, client: "WireClient", response: httpx.Response) -> None:
+        self._speaker, self._response = client, response
         self._heard = self._listen()
         self.status, self.headers = response.status_code, response.headers
 
-    async def _listen(self) -> AsyncGenerator[Heard, None]:
+    async def _listen(self) -> AsyncGenerator[ReceivedEvent, None]:
         decoder = SSEDecoder()
         async for data in self._response.aiter_bytes():
             for event in decoder.feed(data):
                 yield self._speaker.read_event(event)
 
-    def __aiter__(self) -> AsyncIterator[Heard]:
+    def __aiter__(self) -> AsyncIterator[ReceivedEvent]:
         return self._heard
 
     async def next(self) -> Event:
         return (await anext(self._heard)).event
 
     async def rest(self) -> list[Event]:
-        return [heard.event async for heard in self._heard]
+        return [received.event async for received in self._heard]
 
 
-class Speaker:
+class WireClient:
     """A client with a binding, a version and an address."""
 
     def __init__(self, http: httpx.AsyncClient, *, rest: bool, version: str) -> None:
@@ -103,9 +103,9 @@ class Speaker:
         self.dialect: Dialect = v1 if version == "1.0" else v03_rest if rest else v03
         self.headers = {"A2A-Version": version} if version == "1.0" else {}
 
-    def called(self, name: str) -> "Speaker":
+    def as_caller(self, name: str) -> "WireClient":
         """Return the same client with the API key of a caller that `Keys` knows."""
-        other = Speaker(self.http, rest=self.rest, version=self.version)
+        other = WireClient(self.http, rest=self.rest, version=self.version)
         other.headers |= {"X-API-Key": f"key of {name}"}
         return other
 
@@ -234,15 +234,15 @@ class Speaker:
         finally:
             await response.aclose()
 
-    def read_event(self, event: ServerSentEvent) -> Heard:
+    def read_event(self, event: ServerSentEvent) -> ReceivedEvent:
         data = event.data.encode()
         if self.rest:
-            return Heard(event.id, self.dialect.decode_event(data))
+            return ReceivedEvent(event.id, self.dialect.decode_event(data))
         body = json.loads(data)
         assert body["jsonrpc"] == "2.0" and body["id"] == 7
         if "error" in body:
             raise self._refusal(200, body["error"])
-        return Heard(event.id, self.dialect.decode_event(json.dumps(body["result"]).encode()))
+        return ReceivedEvent(event.id, self.dialect.decode_event(json.dumps(body["result"]).encode()))
 
     def _check(self, response: httpx.Response) -> None:
         if self.rest and response.status_code != 200:

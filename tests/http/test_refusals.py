@@ -176,7 +176,7 @@ async def test_what_is_no_http_is_told_once_and_answered_as_safely_as_the_rest(
             assert b"\r\nx-frame-options: DENY\r\n" in answer
             assert answer.endswith(b"\r\n\r\nInvalid HTTP request received.")
     told = [vars(record) for record in caplog.records if record.getMessage() == "connection refused"]
-    assert [(line["peer"], line["reason"]) for line in told] == [("127.0.0.1", "what was sent is no HTTP")]
+    assert [(line["peer"], line["reason"]) for line in told] == [("127.0.0.1", "the request is not valid HTTP")]
     assert "Invalid HTTP" not in caplog.text
     assert "CANARY" not in caplog.text
 

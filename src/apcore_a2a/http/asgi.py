@@ -1,4 +1,4 @@
-"""What every HTTP binding needs: headers, a bounded body, one response, a stream of events, the last-resort handler."""
+"""Shared parts of the HTTP bindings: request headers, a bounded body, responses, event streams, internal errors."""
 
 import asyncio
 import io
@@ -40,40 +40,40 @@ from apcore_a2a.web import NO_STORE, SAFE
 logger = logging.getLogger(__name__)
 
 BODY_DEADLINE: Final = 30.0
-DRAIN_BYTES: Final = 256 * 1024 * 1024  # of a refused body, read so that its sender sees the answer: see `refuse`
+DRAIN_BYTES: Final = 256 * 1024 * 1024  # of a rejected body, read so that its sender sees the response: see `refuse`
 DRAIN_SECONDS: Final = 10.0
-DRAIN_PAUSE: Final = 2.0  # seconds without a byte, after which nothing more is waited for
-PIECE: Final = 64 * 1024  # bytes of a large event that are written at once
-LARGE: Final = 1024 * 1024  # bytes of an event that is not encoded on the loop
+DRAIN_PAUSE: Final = 2.0  # seconds without a byte, after which reading stops
+PIECE: Final = 64 * 1024  # bytes of a large event that are written in one piece
+LARGE: Final = 1024 * 1024  # bytes of an event that is encoded in a thread, not on the event loop
 MAX_KEY: Final = 256  # characters of an Idempotency-Key
 JSON: Final = b"application/json"
 A2A_JSON: Final = b"application/a2a+json"
 EVENT_STREAM: Final = b"text/event-stream"
-CLOSE: Final = ((b"connection", b"close"),)  # what is left of the request is not worth reading
+CLOSE: Final = ((b"connection", b"close"),)  # the rest of the request is not read
 RETRY: Final = ((b"retry-after", b"1"),)
-CLIENT_KEY: Final = "a2a.client"  # in a scope: who is behind a trusted proxy, which is `client` itself
+CLIENT_KEY: Final = "a2a.client"  # in a scope: the client behind a trusted proxy. `client` is the proxy
 TRACE: Final = ("traceparent", "tracestate")
 _STREAM_HEADERS: Final = (
     (b"content-type", EVENT_STREAM),
-    (b"x-accel-buffering", b"no"),  # or nginx would keep events until it has enough of them
+    (b"x-accel-buffering", b"no"),  # otherwise nginx buffers events
     *NO_STORE,
     *SAFE,
 )
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Locate = Callable[[AgentCard, Scope, str], AgentCard]
-"""From a card, a request and the version that it speaks, to the card as it is told there."""
+"""Returns the card with the URLs that fit the request and its protocol version."""
 
 
 def unchanged_card(card: AgentCard, scope: Scope, version: str) -> AgentCard:
-    """The card of an agent that knows its address; others say on a card where it was asked for."""
+    """Return the card unchanged, for an agent whose card has URLs already."""
     return card
 
 
 class HTTPError(Exception):
-    """A request refused with a status of HTTP's own; `error` is what the protocol calls it.
+    """A request that is rejected with a status of HTTP itself. `error` is its form in the protocol.
 
-    `is_sending`: its client is in the middle of the body, and does not listen yet.
+    `is_sending`: the client is still sending the body, and does not read yet.
     """
 
     def __init__(self, status: int, error: A2AError, headers: Headers = (), *, is_sending: bool = False) -> None:
@@ -96,7 +96,10 @@ def wrong_media_type(text: str) -> HTTPError:
 
 
 class Inbound(Struct, gc=False):
-    """The headers of a request, by lower-case name; of a repeated one the last counts, save where that is refused."""
+    """A request: its headers by lower-case name, its caller and its address.
+
+    Of a repeated header the last value counts, except where repetition is rejected.
+    """
 
     headers: dict[bytes, bytes]
     query: bytes
@@ -111,44 +114,44 @@ class Inbound(Struct, gc=False):
         return media in self.headers.get(b"accept", b"")
 
     def version(self) -> str:
-        """What the client says it speaks, by header or by query parameter (1.0 §3.6)."""
+        """Return the protocol version in the header or the query parameter, or an empty string (1.0 §3.6)."""
         version = self.text(b"a2a-version")
         if not version and b"A2A-Version=" in self.query:
             version = QueryParams(self.query).get(VERSION_HEADER, "")
         return version.strip()
 
     def dialect(self) -> Dialect:
-        exact = _DIALECTS.get(self.headers.get(b"a2a-version"))  # most clients write "1.0", and need no parsing
+        exact = _DIALECTS.get(self.headers.get(b"a2a-version"))  # most clients write "1.0", which needs no parsing
         if exact is not None:
             return exact
         return choose(self.version())
 
     def error_dialect(self) -> Dialect:
-        """What to refuse a request in; a version that is not known is probably newer than those that are."""
+        """Return the dialect of an error response. An unknown version is probably newer than the known ones."""
         try:
             return self.dialect()
         except VersionNotSupportedError:
             return v1
 
     def encode_error(self, error: A2AError, dialect: Dialect) -> ErrorObject:
-        """The `error` of a JSON-RPC answer, in the form that this client can read."""
-        # The header is 1.0's. Whoever sends it, be it to say 0.3, reads what 1.0 says of errors (docs/decisions/0043).
+        """Return the `error` of a JSON-RPC response, in the form that this client can read."""
+        # A client that sends the header of 1.0, even to ask for 0.3, reads errors of 1.0 (docs/decisions/0043).
         return dialect.encode_error(error, typed=bool(self.version()))
 
     def encode_rest_error(self, error: A2AError, dialect: Dialect, status: int) -> bytes:
-        """The body of a REST error, in the form that this client can read."""
+        """Return the body of a REST error, in the form that this client can read."""
         return dialect.encode_rest_error(error, status, typed=bool(self.version()))
 
     def note_refusal(self, error: A2AError, reason: str = "") -> None:
-        """Count this request as refused, and have the log say so; `reason` if clients are told less."""
+        """Count this request as rejected, and log it. `reason` is for the log, if the client gets less detail."""
         self.traffic.refusals.refuse_request(error, self.caller, self.peer, reason=reason)
 
     def context(self, dialect: Dialect, tenant: str) -> CallContext:
-        """What the engine may know of this request."""
+        """Return what the engine needs to know about this request."""
         caller = self.caller
         if tenant:
             caller = replace(caller, tenant=tenant)
-        if _CARRIED.isdisjoint(self.headers):  # none of the headers below: most requests have none
+        if _CARRIED.isdisjoint(self.headers):  # most requests have none of the headers below
             return CallContext(caller=caller, rules=dialect.RULES, raw_headers=self.headers, peer=self.peer)
         return CallContext(
             caller=caller,
@@ -163,7 +166,7 @@ class Inbound(Struct, gc=False):
 
     def _idempotency_key(self) -> str:
         key = self.text(b"idempotency-key")
-        if len(key) > MAX_KEY:  # cut off, two of them could be the same
+        if len(key) > MAX_KEY:  # truncated, two keys could become equal
             raise InvalidParamsError(f"Idempotency-Key is longer than {MAX_KEY} characters")
         return key
 
@@ -181,7 +184,7 @@ class Inbound(Struct, gc=False):
 
     def _last_event_id(self) -> int | None:
         text = self.text(b"last-event-id")
-        # What is no number of ours is ignored, as the specification of server-sent events has it; so is a huge one.
+        # Other values are ignored, as the specification of server-sent events says. So are huge numbers.
         if not text.isascii() or not text.isdigit() or len(text) >= 19:
             return None
         return int(text)
@@ -192,11 +195,11 @@ _CARRIED: Final = frozenset(
     {b"traceparent", b"tracestate", b"a2a-extensions", b"x-a2a-extensions", b"idempotency-key", b"last-event-id"}
 )
 _ANONYMOUS: Final = Caller()
-_UNSHARED_TRAFFIC: Final = Traffic()  # for a binding that is used without the application around it
+_UNSHARED_TRAFFIC: Final = Traffic()  # for a binding without an application
 
 
 def inbound(scope: Scope) -> Inbound:
-    """The request as the bindings see it; the caller is whom the authentication found, else anonymous."""
+    """Return the request for the bindings. Its caller is the authenticated one, or an anonymous one."""
     caller = scope.get("a2a.caller", _ANONYMOUS)
     return Inbound(
         dict(scope["headers"]), scope["query_string"], caller, scope.get(KEY, _UNSHARED_TRAFFIC), client_of(scope)
@@ -204,7 +207,7 @@ def inbound(scope: Scope) -> Inbound:
 
 
 def path_of(scope: Scope) -> str:
-    """The path of a request as routes are named: without the prefix under which the application is mounted."""
+    """Return the path of a request without the prefix under which the application is mounted."""
     path: str = scope["path"]
     prefix = scope.get("root_path", "")
     if prefix:
@@ -213,14 +216,14 @@ def path_of(scope: Scope) -> str:
 
 
 def client_of(scope: Scope) -> tuple[str, int] | None:
-    """The address that a request came from: that of the connection, or what a trusted proxy says."""
+    """Return the address of the client: that of the connection, or the one that a trusted proxy reports."""
     client: tuple[str, int] | None = scope.get(CLIENT_KEY) or scope.get("client")
     return client
 
 
 def media_type(request: Inbound) -> bytes:
     given = request.headers.get(b"content-type", b"")
-    if given == JSON:  # what nearly everybody writes
+    if given == JSON:  # the usual value
         return given
     return given.partition(b";")[0].strip().lower()
 
@@ -233,7 +236,11 @@ async def read_json(request: Inbound, receive: Receive, *, limit: int) -> bytes:
 
 
 async def read_body(request: Inbound, receive: Receive, *, limit: int = MAX_BODY) -> bytes:
-    """The whole body, or 413 as soon as it is too large, or 408 when it does not come."""
+    """Read the whole body.
+
+    Raises:
+        HTTPError: 413 as soon as the body is too large, 408 if it does not arrive in time, 415 if it is compressed.
+    """
     length = request.headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:
         raise too_large(limit)
@@ -247,12 +254,12 @@ async def read_body(request: Inbound, receive: Receive, *, limit: int = MAX_BODY
 
 async def _collect(receive: Receive, limit: int, request: Inbound) -> bytes:
     chunk, is_last = await _receive_chunk(receive)
-    if is_last:  # nearly every body comes in one piece
+    if is_last:  # nearly every body arrives in one piece
         if len(chunk) > limit:
             raise too_large(limit)
         return chunk
     caller = live_quota_key(request.caller, request.peer)
-    body = io.BytesIO()  # unlike a list of chunks to join, it holds everything once
+    body = io.BytesIO()  # a list of chunks to join would hold everything twice
     try:
         while True:
             if body.tell() + len(chunk) > limit:
@@ -269,7 +276,7 @@ async def _collect(receive: Receive, limit: int, request: Inbound) -> bytes:
 
 
 async def _receive_chunk(receive: Receive) -> tuple[bytes, bool]:
-    """The next piece of a body, and whether it is the last."""
+    """Return the next piece of a body, and whether it is the last."""
     message = await receive()
     if message["type"] == "http.disconnect":
         raise HTTPError(400, InvalidRequestError("The client disconnected"))
@@ -289,11 +296,11 @@ async def respond(
 
 
 async def refuse(refused: HTTPError, body: bytes, receive: Receive, send: Send, *, media: bytes = JSON) -> None:
-    """Answer a request with a status of HTTP's own.
+    """Reject a request with a status of HTTP itself.
 
-    A connection that is closed while bytes of it wait unread is reset, and the reset overtakes the answer: whoever
-    sends everything before they listen would see a broken connection. So the answer is written at once, for those who
-    listen; then what still comes is thrown away, for a while; and only then the connection ends.
+    Closing a connection with unread bytes resets it, and the reset overtakes the response. A client that sends its
+    whole body before it reads would see a broken connection. So the response is written at once, for clients that
+    read. Then the rest of the body is read and discarded, within limits, and only then the connection ends.
     """
     if not refused.is_sending:
         await respond(send, refused.status, body, media=media, headers=refused.headers)
@@ -307,7 +314,7 @@ async def refuse(refused: HTTPError, body: bytes, receive: Receive, send: Send, 
 
 
 async def _drain_body(receive: Receive) -> None:
-    """Throw away what is left of a body: so many bytes, for so long, at most."""
+    """Read and discard the rest of a body, up to a number of bytes and seconds."""
     now = asyncio.get_running_loop().time
     end = now() + DRAIN_SECONDS
     size = 0
@@ -317,13 +324,13 @@ async def _drain_body(receive: Receive) -> None:
             chunk, is_last = await within(DRAIN_PAUSE, _receive_chunk(receive))
             size += len(chunk)
     except (TimeoutError, HTTPError):
-        logger.debug("the sender of a refused body stopped or left")
+        logger.debug("the sender of a rejected body stopped or disconnected")
 
 
 async def refuse_early(
     scope: Scope, send: Send, status: int, error: A2AError, headers: Headers = (), *, reason: str = ""
 ) -> None:
-    """Refuse a request that no binding has seen, in the shape of the binding that would have: JSON-RPC's is POST /."""
+    """Reject a request before its binding sees it, in the format of that binding: JSON-RPC for POST /, else REST."""
     request = inbound(scope)
     request.note_refusal(error, reason)
     dialect = request.error_dialect()
@@ -335,7 +342,7 @@ async def refuse_early(
 
 
 def error_headers(error: A2AError) -> Headers:
-    """Retry-After for a limit, a challenge for missing credentials."""
+    """Return Retry-After for a limit, and WWW-Authenticate for missing credentials."""
     if isinstance(error, OverloadedError):
         return ((b"retry-after", b"%d" % error.retry_after),)
     if wire(error).http == 401:
@@ -344,7 +351,7 @@ def error_headers(error: A2AError) -> Headers:
 
 
 def internal(error: BaseException) -> InternalError:
-    """Log what went wrong under a reference that the client gets, too."""
+    """Log an exception under a reference, and return the error with that reference for the client."""
     reference = secrets.token_hex(6)
     logger.error("request failed", exc_info=error, extra={"reference": reference})
     return InternalError(reference)
@@ -367,7 +374,7 @@ async def _until_disconnect(receive: Receive) -> None:
 async def send_stream(
     stream: Events, receive: Receive, send: Send, dialect: Dialect, *, head: bytes = b"", tail: bytes = b""
 ) -> None:
-    """Write a stream as server-sent events until it ends or the client leaves; events ready together leave together.
+    """Write a stream as server-sent events until it ends or the client disconnects. Ready events are coalesced.
 
     `head` and `tail` are written around each event: JSON-RPC's envelope.
     """
@@ -375,7 +382,7 @@ async def send_stream(
     try:
         await send({"type": "http.response.start", "status": 200, "headers": [*_STREAM_HEADERS]})
         ready = stream.take()
-        if ready:  # before anybody listens for the client: the first event is urgent
+        if ready:  # before the task that waits for a disconnect starts: the first event is urgent
             await writer.write(ready)
         async with asyncio.TaskGroup() as group:
             listener = group.create_task(_until_disconnect(receive))
@@ -389,7 +396,7 @@ async def send_stream(
                 if batch is not None:
                     await writer.write(batch)
                     if len(batch) == READ_AT_ONCE:
-                        await asyncio.sleep(0)  # a fast client never makes this wait, and others want their turn
+                        await asyncio.sleep(0)  # with a fast client nothing else would let the event loop turn
             last = RECONNECT if stream.is_cut else b""
             await send({"type": "http.response.body", "body": last})
             listener.cancel()
@@ -427,10 +434,10 @@ def _line_encoder(encode_event: Callable[[Event], bytes]) -> Encoder:
 
 
 class _EventWriter:
-    """Writes events to one client: small ones together, large ones in pieces.
+    """Writes events to one client: small ones coalesced, large ones in pieces.
 
-    A piece is written when the client has read what was written before it, so a client that reads nothing costs a few
-    pieces of memory, however large the event. The event itself is one, for all who read it.
+    A piece is written when the client has read the one before, so a client that reads nothing costs a few pieces of
+    memory, however large the event is. All subscribers share the event itself.
     """
 
     def __init__(self, send: Send, dialect: Dialect, head: bytes, tail: bytes) -> None:
@@ -440,7 +447,7 @@ class _EventWriter:
         self._tail = tail
 
     async def write(self, batch: list[LogEntry]) -> None:
-        """Write entries, or that the stream is alive if there are none."""
+        """Write entries, or a keep-alive comment if there are none."""
         if not batch:
             await self._write(KEEP_ALIVE)
             return

@@ -1,4 +1,7 @@
-"""Where the card is found: as JSON, signed, at its well-known places, and as a page for a browser at `/`."""
+"""Endpoints of the agent card: JSON at the well-known paths, its signing keys, and a page for browsers at `/`.
+
+Invariant: a card is encoded when it changes, not for each request.
+"""
 
 import base64
 import hashlib
@@ -21,17 +24,13 @@ from apcore_a2a.protocol.model import GetExtendedCard, Operation
 from apcore_a2a.protocol.v03 import jsonrpc as v03
 from apcore_a2a.web import SAFE
 
-# The agent card in every form clients ask for.
-#
-# Rule: a card is encoded when it changes, never when it is asked for.
-
 CARD_PATH: Final = "/.well-known/agent-card.json"
 OLD_CARD_PATH: Final = "/.well-known/agent.json"
 JWKS_PATH: Final = "/.well-known/jwks.json"
 EXTENDED_CARD_PATH: Final = "/agent/authenticatedExtendedCard"
 MAX_AGE: Final = 300
 _ENCODERS: Final = (("1.0", v1.encode_card), ("0.3", v03.encode_card), ("hybrid", v03.encode_hybrid_card))
-MAX_ADDRESSES: Final = 32  # a server has few; what somebody makes up is not remembered for ever
+MAX_ADDRESSES: Final = 32  # a server has few, and invented ones must not fill the memory
 
 
 class _Form(Struct, frozen=True):
@@ -41,7 +40,7 @@ class _Form(Struct, frozen=True):
     modified: bytes
 
     def is_known(self, request: Inbound) -> bool:
-        """Whether the client has this form already; what it knows by tag counts over what it knows by date."""
+        """Whether the client has this form already. Its ETag takes precedence over its date."""
         tags = request.headers.get(b"if-none-match")
         if tags is not None:
             return tags.strip() == b"*" or self.etag in tags
@@ -65,12 +64,12 @@ async def _send_form(form: _Form, request: Inbound, send: Send) -> None:
         await send({"type": "http.response.start", "status": 304, "headers": [*form.headers, *SAFE]})
         await send({"type": "http.response.body", "body": b""})
     else:
-        await respond(send, 200, form.body, cache=form.headers)  # the server leaves the body out for HEAD
+        await respond(send, 200, form.body, cache=form.headers)  # the server omits the body for HEAD
 
 
 def interfaces(base: str) -> tuple[AgentInterface, ...]:
-    """Where this server speaks what: every binding and version at one address; the first is preferred."""
-    rest = base.rstrip("/")  # clients put paths behind it, some without looking whether it ends in a slash
+    """Return the interfaces of this server: every binding and version at one address, the preferred one first."""
+    rest = base.rstrip("/")  # clients append paths, some without checking for a slash at the end
     return (
         AgentInterface(url=base, protocol_binding="JSONRPC", protocol_version="1.0"),
         AgentInterface(url=rest, protocol_binding="HTTP+JSON", protocol_version="1.0"),
@@ -80,24 +79,24 @@ def interfaces(base: str) -> tuple[AgentInterface, ...]:
 
 
 class CardSigner(Protocol):
-    """Signs cards; loaded by those who have a key."""
+    """Signs cards. Its module is loaded only if there is a key."""
 
     @property
     def jwks(self) -> bytes: ...
     def sign(self, card: AgentCard, form: str, base: str) -> AgentCard:
-        """The card with signatures, as it is told in that form (1.0, 0.3, hybrid) and at that address."""
+        """Return the card with signatures, for one form (1.0, 0.3, hybrid) and one address."""
 
 
 class CardEndpoint:
-    """Holds the public card and hands it out.
+    """Holds and serves the public card.
 
     `mode` "auto" serves what fits the request: the pure 1.0 card for `A2A-Version: 1.0`, the pure 0.3 card at the old
     path, otherwise a card that both generations of clients can read. Any other mode serves that form alone.
 
-    Without `url`, a card says the address its request came in at: the socket's, or what a trusted proxy forwarded;
-    never the Host header, which anybody can write.
+    Without `url`, a card has the address at which its request arrived: that of the socket, or the one that a trusted
+    proxy forwarded. The Host header is not used, because any client can set it.
 
-    A `signer` puts signatures on every card that is told here.
+    A `signer` adds signatures to every card that is served here.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class CardEndpoint:
         self._forms = {}
 
     def at(self, card: AgentCard, scope: Scope, form: str) -> AgentCard:
-        """A card that says where it is served, signed if cards are signed here."""
+        """Return a card with the address at which it is served, signed if there is a signer."""
         address = self._address(scope)
         if not card.supported_interfaces:
             card = replace(card, supported_interfaces=interfaces(address))
@@ -139,7 +138,7 @@ class CardEndpoint:
         await _send_form(form, request, send)
 
     def _encoded(self, scope: Scope) -> dict[str, _Form]:
-        """The card in every form, for the address at which it was asked for."""
+        """Return the card in every form, for the address of the request."""
         address = ""
         if not self.card.supported_interfaces or self.signer is not None:
             address = self._address(scope)
@@ -152,7 +151,7 @@ class CardEndpoint:
         return self._forms[address]
 
     def _address(self, scope: Scope) -> str:
-        """Where this server was asked, as far as that can be trusted."""
+        """Return the address of this server in the request, as far as it can be trusted."""
         if self._url is not None:
             return self._url
         host, port = scope.get("server") or ("localhost", None)
@@ -180,13 +179,13 @@ class CardEndpoint:
         return "hybrid"
 
 
-def _last(said: str) -> str:
-    """What the proxy itself has said: some put it behind what they were told, which anybody may have made up."""
-    return said.rpartition(",")[2].strip()
+def _last(values: str) -> str:
+    """Return the last value of a list: some proxies append theirs to a list that the client may have made up."""
+    return values.rpartition(",")[2].strip()
 
 
 class ExtendedCardEndpoint:
-    """GET /agent/authenticatedExtendedCard: the requirements' path to what GetExtendedAgentCard answers."""
+    """GET /agent/authenticatedExtendedCard, the path in the requirements: the result of GetExtendedAgentCard."""
 
     def __init__(self, engine: Engine, cards: CardEndpoint) -> None:
         self._engine = engine
@@ -199,7 +198,7 @@ class ExtendedCardEndpoint:
             context = request.context(dialect, "")
             card = await self._engine.handle(Operation.EXTENDED_CARD, GetExtendedCard(), context)
             body = dialect.encode_card(self._cards.at(card, scope, dialect.VERSION))
-        except (UnsupportedOperationError, ExtendedAgentCardNotConfiguredError) as error:  # there is no such card
+        except (UnsupportedOperationError, ExtendedAgentCardNotConfiguredError) as error:  # there is no extended card
             await refuse_early(scope, send, 404, error)
         except Exception as error:  # the outermost handler
             known = error if isinstance(error, A2AError) else internal(error)
@@ -209,7 +208,7 @@ class ExtendedCardEndpoint:
 
 
 class KeysEndpoint:
-    """GET /.well-known/jwks.json: the public keys that the card is signed with."""
+    """GET /.well-known/jwks.json: the public keys that verify the signatures of the card."""
 
     def __init__(self, keys: bytes) -> None:
         self._form = _form(keys, time.time())
@@ -219,7 +218,7 @@ class KeysEndpoint:
 
 
 # ---- the card as a page ---------------------------------------------------------------------------------------------
-# `/` in a browser: it leads to the Explorer, or says what this is. Whoever asks for no HTML is answered as before.
+# `/` in a browser redirects to the Explorer, or shows a page about the agent. Other clients are not affected.
 
 HTML: Final = b"text/html"
 MAX_SKILLS: Final = 50
@@ -228,7 +227,7 @@ STYLE: Final = (
     "code,pre{font:14px/1.5 ui-monospace,monospace}pre{overflow:auto}:root{color-scheme:light dark}"
 )
 _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-# Nothing runs on this page and nothing is loaded, whatever a card says; the style is the one above.
+# No script runs on this page and nothing is loaded, whatever a card contains. The style is the one above.
 POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
@@ -247,12 +246,12 @@ apcore-a2a send {url} "hello"</pre>
 
 
 class FrontPage:
-    """Answers browsers at `/`; anybody else gets what `otherwise` answers.
+    """Answers browsers at `/`, and forwards other requests to `otherwise`.
 
     Args:
-        cards: The public card, which is all that the page tells.
-        explorer: The path of the Explorer; empty if it is off.
-        otherwise: Whom a request goes to that does not ask for HTML.
+        cards: The public card, which is all that the page shows.
+        explorer: The path of the Explorer. Empty if it is off.
+        otherwise: The application for requests that do not ask for HTML.
     """
 
     def __init__(self, cards: CardEndpoint, *, explorer: str, otherwise: ASGIApp) -> None:
@@ -265,7 +264,7 @@ class FrontPage:
             await self._otherwise(scope, receive, send)
             return
         vary = (b"vary", b"Accept")
-        # From here, whatever stands before the path: a mount, or a proxy that takes a prefix away.
+        # A relative URL, which holds for a mounted application and behind a proxy that removes a prefix.
         root = "."
         if not scope["path"].endswith("/"):
             root = f"./{scope['path'].rpartition('/')[2]}"

@@ -1,4 +1,7 @@
-"""The JSON-RPC binding: one endpoint, every operation, the version by header. A raw ASGI app: it is the hot path."""
+"""The JSON-RPC binding: one endpoint for every operation, with the version in a header.
+
+It is a raw ASGI application, because it is the hot path.
+"""
 
 from typing import Any
 
@@ -49,7 +52,7 @@ class JSONRPCBinding:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = inbound(scope)
-        # What is known of the request so far: an error is told in its dialect, and under its id.
+        # What is known of the request so far: an error response has its dialect and its id.
         id = jsonrpc.NULL
         dialect = None
         operation = None
@@ -69,13 +72,13 @@ class JSONRPCBinding:
             if envelope.id is None:
                 raise InvalidRequestError("Invalid JSON-RPC request: id is missing or wrong")
             context = request.context(dialect, params.tenant)  # type: ignore[attr-defined]  # every request has one
-            del body, envelope  # megabytes, maybe, that nobody needs while the agent works
+            del body, envelope  # maybe megabytes, which are not needed while the agent works
             result = await self._engine.handle(operation, params, context)
         except HTTPError as refused:
             request.note_refusal(refused.error)
             reply = jsonrpc.format_error(id, request.encode_error(refused.error, request.error_dialect()))
             await refuse(refused, reply, receive, send)
-        except (Exception, SystemExit) as error:  # an agent that exits while it admits a message ends nothing here
+        except (Exception, SystemExit) as error:  # sys.exit() in an agent that admits a message must not end the server
             known = error if isinstance(error, A2AError) else internal(error)
             reply = jsonrpc.format_error(id, request.encode_error(known, dialect or request.error_dialect()))
             if isinstance(known, OverloadedError):
@@ -89,14 +92,14 @@ class JSONRPCBinding:
                 await respond(send, 200, jsonrpc.format_result(id, encoded))
 
     def _located(self, result: Any, scope: Scope, dialect: Dialect) -> Any:
-        """A result as it is; a card says where it was asked for."""
+        """Return the result, with the address of the request if it is a card."""
         if isinstance(result, AgentCard):
             return self._locate(result, scope, dialect.VERSION)
         return result
 
 
 async def _answer_error(send: Send, error: A2AError, reply: bytes, *, as_event: bool) -> None:
-    """JSON-RPC tells its errors with 200; a server that is at its limit says so to balancers, too."""
+    """Send an error with status 200, as in JSON-RPC, or for a limit with 429 or 503, which load balancers know."""
     if isinstance(error, OverloadedError):
         await respond(send, wire(error).http, reply, headers=error_headers(error))
     elif as_event:
@@ -106,14 +109,14 @@ async def _answer_error(send: Send, error: A2AError, reply: bytes, *, as_event: 
 
 
 def _expects_event_stream(request: Inbound, dialect: Dialect | None, operation: Operation | None) -> bool:
-    """Whether the client looks for an error where it would look for the first event."""
+    """Whether the client reads an error as the first event of the stream."""
     if dialect is None or operation is None or not dialect.RULES.stream_errors_as_events:
         return False
     return SHAPES[operation].streams and request.accepts(EVENT_STREAM)
 
 
 def _unknown(method: str, dialect: Dialect, *, versioned: bool) -> A2AError:
-    """A method that the request's version does not have; another may."""
+    """Return the error for a method that the version of the request does not have. Another version may have it."""
     if not versioned:  # no header means 0.3 (1.0 §3.6.2)
         for version, other in DIALECTS.items():
             if method in other.METHODS:

@@ -1,4 +1,7 @@
-"""What the server counts: an observer, and the page that shows it as JSON or Prometheus text. No contents, no names."""
+"""The metrics of the server: an observer that counts, and an endpoint for JSON or Prometheus text.
+
+Invariant: metrics contain no message contents and no names of callers.
+"""
 
 import asyncio
 import logging
@@ -20,12 +23,12 @@ from apcore_a2a.storage.contract import Backlog, Usage
 logger = logging.getLogger(__name__)
 
 # ---- figures that processes share -----------------------------------------------------------------------------------
-# Figures of several processes in one place: a piece of memory that they share, a row for each. No locks: one writes a
-# row, anybody reads; a figure may be half a second old.
+# Processes share their figures in one piece of memory, with a row for each process. There are no locks: one process
+# writes a row, and all of them read it. A figure may be half a second old.
 
 
 class MetricsBoard:
-    """Made before the processes are; each writes its own row."""
+    """Memory that is shared by forked processes, with a row of figures for each. Created before the processes fork."""
 
     def __init__(self, workers: int, figures: int) -> None:
         self._row = struct.Struct(f"{figures}d")
@@ -52,35 +55,35 @@ _HELP: Final = {
     "canceled_tasks": ("counter", "Runs that ended in CANCELED"),
     "interrupted_tasks": ("counter", "Runs that stopped to ask the user"),
     "abandoned_runs": ("counter", "Agents that ignored their cancellation"),
-    "stuck_threads": ("gauge", "Threads of functions that went on after their run had ended"),
+    "stuck_threads": ("gauge", "Threads of functions that still run after their run has ended"),
     "open_streams": ("gauge", "Event streams that are open"),
     "total_requests": ("counter", "HTTP requests"),
     "refused_requests": ("counter", "Requests answered with 429 or 503"),
-    "limited_requests": ("counter", "Requests refused by a limit of requests per second"),
-    "refused_for_storage": ("counter", "Messages refused by a limit of stored tasks or bytes"),
-    "stored_tasks": ("gauge", "Tasks that are kept, where that is limited"),
-    "stored_bytes": ("gauge", "Bytes that they have as JSON"),
+    "limited_requests": ("counter", "Requests rejected by a limit of requests per second"),
+    "refused_for_storage": ("counter", "Messages rejected by a limit of stored tasks or bytes"),
+    "stored_tasks": ("gauge", "Stored tasks, if their number is limited"),
+    "stored_bytes": ("gauge", "Bytes of the stored tasks as JSON"),
     "run_seconds": ("counter", "Seconds spent in runs"),
     "open_connections": ("gauge", "Connections that are open"),
-    "refused_connections": ("counter", "Connections refused by their limit"),
+    "refused_connections": ("counter", "Connections rejected by a limit of connections"),
     "cut_off_readers": ("counter", "Connections closed because their clients did not read"),
-    "tls_handshakes": ("gauge", "TLS handshakes that are not done"),
+    "tls_handshakes": ("gauge", "TLS handshakes in progress"),
     "body_bytes_in_flight": ("gauge", "Bytes of request bodies that are not complete"),
-    "answer_bytes_in_flight": ("gauge", "Bytes of answers that their clients have yet to read"),
-    "loop_lag_seconds_max": ("gauge", "Longest time in which the event loop did not turn"),
-    "loop_lag_seconds_max_last_minute": ("gauge", "The same, within the last minute"),
-    "loop_lag_cpu_seconds_max": ("gauge", "The same since the start, on the processor"),
-    "webhook_notifications_sent": ("counter", "Events that webhooks have got"),
-    "webhook_notifications_failed": ("counter", "Attempts to post an event to a webhook that were in vain"),
-    "webhook_notifications_retried": ("counter", "Events that were put off to be posted again"),
-    "webhooks_given_up": ("counter", "Webhooks that were given up"),
-    "webhook_notifications_waiting": ("gauge", "Events that wait for a webhook to get them"),
-    "webhook_oldest_seconds": ("gauge", "How long the webhook that waits longest has waited"),
+    "answer_bytes_in_flight": ("gauge", "Bytes of responses that clients have not read yet"),
+    "loop_lag_seconds_max": ("gauge", "Longest time the event loop was blocked"),
+    "loop_lag_seconds_max_last_minute": ("gauge", "Longest time the event loop was blocked, last minute"),
+    "loop_lag_cpu_seconds_max": ("gauge", "Longest processor time the event loop was blocked"),
+    "webhook_notifications_sent": ("counter", "Events delivered to webhooks"),
+    "webhook_notifications_failed": ("counter", "Failed attempts to post an event to a webhook"),
+    "webhook_notifications_retried": ("counter", "Events scheduled for another delivery"),
+    "webhooks_given_up": ("counter", "Webhooks given up after all retries"),
+    "webhook_notifications_waiting": ("gauge", "Events that wait for delivery to a webhook"),
+    "webhook_oldest_seconds": ("gauge", "Age in seconds of the oldest event that waits for delivery"),
     "webhooks_failed": ("gauge", "Webhooks whose events are dead letters"),
     "uptime_seconds": ("gauge", "Seconds since the server started"),
 }
-# Of several workers, that of the one with most is shown; all other figures are added up. What is stored, and what of it
-# waits for webhooks, is in the store that they share: each of them sees all of it.
+# For these figures, the maximum of all workers is shown. Other figures are added up. Stored tasks and waiting webhook
+# events are in the store that the workers share, so each worker reports all of them.
 _MAXIMUM_OF_WORKERS: Final = frozenset(
     {
         "loop_lag_seconds_max",
@@ -94,8 +97,8 @@ _MAXIMUM_OF_WORKERS: Final = frozenset(
         "uptime_seconds",
     }
 )
-PATIENCE: Final = 2.0  # seconds for what the store is asked
-WRITE_INTERVAL: Final = 0.5  # seconds after which a worker's figures are written down for the others
+PATIENCE: Final = 2.0  # seconds to wait for the store
+WRITE_INTERVAL: Final = 0.5  # seconds after which a worker writes its figures for the others
 _ENDINGS: Final = {
     TaskState.COMPLETED: "completed_tasks",
     TaskState.FAILED: "failed_tasks",
@@ -105,12 +108,12 @@ _ENDINGS: Final = {
 
 
 def make_board(workers: int) -> MetricsBoard:
-    """A place for the figures of so many workers."""
+    """Return a board for the figures of this many workers."""
     return MetricsBoard(workers, len(_HELP))
 
 
 def reset_gauges(board: MetricsBoard, worker: int) -> None:
-    """Take down what a worker that has ended says of now; what it has counted stays."""
+    """Set the gauges of a worker that has ended to 0. Its counters stay."""
     row = board.read(worker)
     kept: list[float] = []
     for value, (kind, _) in zip(row, _HELP.values(), strict=True):
@@ -119,7 +122,7 @@ def reset_gauges(board: MetricsBoard, worker: int) -> None:
 
 
 class Metrics(Observer):
-    """An observer that counts."""
+    """An observer that counts, and the endpoint GET /metrics."""
 
     def __init__(
         self,
@@ -132,20 +135,20 @@ class Metrics(Observer):
         self._traffic = traffic
         self._stuck_threads = stuck_threads
         self._ask_backlog = backlog
-        self._backlog = Backlog()  # as of the last look
+        self._backlog = Backlog()  # as of the last request
         self._ask_usage = usage
         self._usage = Usage(0, 0)  # the same
         self._lag = LoopLag()
         self._started = time.monotonic()
         self._counts: Counter[str] = Counter()
         self._seconds = 0.0
-        self._board: MetricsBoard | None = None  # where several processes serve one port
+        self._board: MetricsBoard | None = None  # set if several processes serve one port
         self._worker = 0
-        self._earlier: dict[str, float] = {}  # what those counted who were this worker before
+        self._earlier: dict[str, float] = {}  # the counters of earlier processes with this worker's number
         self._timer: asyncio.TimerHandle | None = None
 
     def share(self, board: MetricsBoard, worker: int) -> None:
-        """Show the figures of all workers; this one is the worker of that number."""
+        """Show the figures of all workers. This process is the worker with the given number."""
         self._board = board
         self._worker = worker
         for name, value in zip(_HELP, board.read(worker), strict=True):
@@ -153,13 +156,13 @@ class Metrics(Observer):
                 self._earlier[name] = value
 
     def watch_loop(self) -> None:
-        """Measure from now on how long the event loop is kept from turning."""
+        """Measure from now on how long the event loop is blocked."""
         self._lag.start()
         if self._board is not None:
             self._write_down()
 
     def _write_down(self) -> None:
-        assert self._board is not None  # who calls has seen that
+        assert self._board is not None  # the callers check it
         self._board.write(self._worker, list(self._own_values().values()))
         self._timer = asyncio.get_running_loop().call_later(WRITE_INTERVAL, self._write_down)
 
@@ -207,7 +210,7 @@ class Metrics(Observer):
         self._counts["refused_for_storage"] += 1
 
     def values(self) -> dict[str, float]:
-        """Every figure by name; of all workers together, where there are several."""
+        """Return every figure by name, of all workers together if there are several."""
         own = self._own_values()
         if self._board is None:
             return own
@@ -249,19 +252,19 @@ class Metrics(Observer):
         for name, value in self.values().items():
             kind, text = _HELP[name]
             metric = f"apcore_a2a_{name}"
-            if kind == "counter" and not name.startswith("total"):  # counters end in _total there
+            if kind == "counter" and not name.startswith("total"):  # in Prometheus, names of counters end in _total
                 metric += "_total"
             lines += [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}", f"{metric} {value:.15g}"]
         return ("\n".join(lines) + "\n").encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """GET /metrics: JSON, or Prometheus text for those who accept text."""
+        """GET /metrics: JSON, or Prometheus text for clients that accept text."""
         try:
             async with asyncio.timeout(PATIENCE):
                 self._backlog = await self._ask_backlog()
                 self._usage = await self._ask_usage()
-        except Exception as error:  # a store's; the figures of a server whose store is away are wanted more than ever
-            logger.warning("what is in the store is not known", exc_info=error)
+        except Exception as error:  # from a store. The other figures matter even more if the store is unavailable
+            logger.warning("metrics without figures of the task store: it failed", exc_info=error)
         if inbound(scope).accepts(b"text/plain"):
             await respond(send, 200, self.prometheus(), media=PROMETHEUS)
         else:
@@ -269,28 +272,28 @@ class Metrics(Observer):
 
 
 # ---- the event loop's lag -------------------------------------------------------------------------------------------
-# How long the event loop was kept from turning: a timer that looks how much later than asked it is called.
+# How long the event loop was blocked: a timer measures how much later than planned it is called.
 #
-# Whatever runs on the loop without waiting delays everybody by as long as it takes. The wall clock also counts the time
-# in which the machine did something else; the time on the processor counts only our own.
+# Code that runs on the event loop without waiting delays all other work. The wall clock also counts time in which the
+# machine ran other processes. Processor time counts only this process.
 
 LAG_INTERVAL: Final = 0.1  # seconds
 MINUTE: Final = 60.0
 
 
 class LoopLag:
-    """The longest delay since the start and within the last minute, in seconds; ten timers a second."""
+    """The longest delay since the start and within the last minute, in seconds, measured by ten timers a second."""
 
     def __init__(self) -> None:
         self.longest = 0.0
         self.longest_on_processor = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0  # when the timer is due, on the loop's clock
-        self._processor = 0.0  # what the loop's thread had used when it was set
-        self._seconds: deque[tuple[int, float]] = deque()  # of each second of the last minute the longest
+        self._processor = 0.0  # processor time of the loop's thread when the timer was set
+        self._seconds: deque[tuple[int, float]] = deque()  # the longest delay of each second of the last minute
 
     def start(self) -> None:
-        """Measure from now on; once is enough."""
+        """Start to measure. A second call does nothing."""
         if self._timer is None:
             self._set()
 
@@ -313,7 +316,7 @@ class LoopLag:
         now = asyncio.get_running_loop().time()
         lag = max(now - self._due_at, 0.0)
         self.longest = max(self.longest, lag)
-        # What was computed before the timer was due has delayed nobody; it is counted as far as there was a delay.
+        # Processor time before the timer was due caused no delay, so no more than the delay is counted.
         on_processor = min(lag, time.thread_time() - self._processor)
         self.longest_on_processor = max(self.longest_on_processor, on_processor)
         second = int(now)

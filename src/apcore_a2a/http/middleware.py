@@ -1,4 +1,4 @@
-"""What stands before the routes: Host and Origin, the address behind a proxy, the certificate that a caller showed."""
+"""Middleware before the routes: checks of Host and Origin, forwarded addresses, client certificates, and dispatch."""
 
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,18 +13,18 @@ from apcore_a2a.http.asgi import A2A_JSON, CLIENT_KEY, CLOSE, JSON, inbound, med
 from apcore_a2a.http.traffic import CERTIFICATE_KEY, TrustedProxies
 from apcore_a2a.web import is_loopback
 
-# What a browser may be made to send here by a page that is not ours.
+# Requests that a page of another origin makes a browser send to this server.
 #
-# A server on the loopback interface is out of reach for everybody else, save through the browser of whoever runs it.
-# Two ways lead there. A page may have its own name resolve to 127.0.0.1 (DNS rebinding): then the browser takes us for
-# that page's server and says so in Host. And any page may post to us without asking, as long as the request looks like
-# that of a form; it cannot read the answer, but cancelling a task needs none. The browser says in Origin where that
-# page is from.
+# A server on the loopback interface is reachable from other machines only through a browser on its own machine. There
+# are two ways. A page may have its own name resolve to 127.0.0.1 (DNS rebinding). The browser then takes this server
+# for the page's server, and sends the page's name in Host. And any page may post without permission, if the request
+# looks like that of a form. It cannot read the response, but to cancel a task it need not. The browser sends the origin
+# of the page in Origin.
 #
-# A server that listens on every interface (0.0.0.0) listens on that one, too. So what counts is where a connection came
-# in; but there only while nobody has to prove who they are: a page has no credentials of ours to send along.
+# A server that listens on every interface (0.0.0.0) listens on the loopback interface too. So the address at which the
+# connection arrived decides. This applies only while callers need no credentials: a page has no credentials to send.
 #
-# Rule: programs send no Origin, and are not kept from anything here.
+# Invariant: programs send no Origin, and nothing here restricts them.
 
 READS: Final = ("GET", "HEAD", "OPTIONS")
 WRONG_HOST: Final = "This server answers to localhost only; if it has another name, say so with --url (in Python: url=)"
@@ -32,7 +32,7 @@ PRIVATE_SUFFIXES: Final = (
     ".localhost",
     ".internal",
     ".local",
-)  # like a name without a dot: no page of the internet has one
+)  # like names without a dot, they do not exist on the internet
 NO_HOST: Final = "The request names no host"
 TWO_HOSTS: Final = "The request names two hosts"
 WRONG_ORIGIN: Final = (
@@ -41,12 +41,12 @@ WRONG_ORIGIN: Final = (
 
 
 def _names_two_hosts(scope: Scope) -> bool:
-    # RFC 9112 §3.2: of two, a proxy may have looked at the other one.
+    # RFC 9112 §3.2: of two Host headers, a proxy may have used the other one.
     return [name for name, _ in scope["headers"]].count(b"host") > 1
 
 
 class OriginGate:
-    """Refuses with 421 what was meant for another host, and with 403 what a foreign page makes a browser send."""
+    """Rejects requests for another host with 421, and requests of pages of another origin with 403."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class OriginGate:
             address = urlsplit(url)
             self._names.add(address.hostname or "")
             self._origins |= {f"{address.scheme}://{address.netloc}"}
-        # The last Host that was right: clients say the same one over and over.
+        # The last accepted Host: clients repeat the same one.
         self._known_host: bytes | None = None
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -78,35 +78,35 @@ class OriginGate:
         host = headers.get(b"host")
         origin = headers.get(b"origin", b"")
         if host is None or host != self._known_host:
-            refusal = self._wrong_host(scope, host)
-            if refusal is not None:
-                status, words = refusal
-                return refuse_early(scope, send, status, InvalidRequestError(words), CLOSE)
+            rejection = self._wrong_host(scope, host)
+            if rejection is not None:
+                status, text = rejection
+                return refuse_early(scope, send, status, InvalidRequestError(text), CLOSE)
         if origin and self._is_forbidden(scope, host or b"", origin.decode("latin-1")):
             return refuse_early(scope, send, 403, InvalidRequestError(WRONG_ORIGIN), CLOSE)
         return self._app(scope, receive, send)
 
     def _wrong_host(self, scope: Scope, host: bytes | None) -> tuple[int, str] | None:
-        """The status and the words that a Host is refused with; None if nothing is wrong with it."""
+        """Return the status and the text that reject a Host, or None if it is right."""
         if host is None:
             if scope.get("http_version") == "1.1":  # RFC 9112 §3.2
                 return 400, NO_HOST
-            return None  # a probe in HTTP/1.0, as balancers send them: a browser names one
+            return None  # a probe of a load balancer in HTTP/1.0. Browsers always send Host
         if self._is_local(scope) and not self._is_our_name(host, scope):
             return 421, WRONG_HOST
         return None
 
     def _is_local(self, scope: Scope) -> bool:
-        """Whether only who is on this machine could have sent this, and could do so without credentials."""
+        """Whether the request came over the loopback interface, to a server that asks for no credentials."""
         if self._on_loopback:
             return True
         here = scope.get("server")
         return self._is_open and here is not None and is_loopback(here[0])
 
     def _is_our_name(self, host: bytes, scope: Scope) -> bool:
-        """Whether a Host names us. Its port does not matter: a page cannot choose it, and a tunnel has another one."""
+        """Whether a Host names this server. Its port is ignored: a page cannot choose it, and a tunnel has another."""
         peer = scope.get("client")
-        if peer is not None and peer[0] in self._proxies:  # it hands on what it was asked for
+        if peer is not None and peer[0] in self._proxies:  # a trusted proxy forwards the Host of its client
             return True
         try:
             name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
@@ -118,7 +118,7 @@ class OriginGate:
         return True
 
     def _is_name_of_this_machine(self, name: str) -> bool:
-        # Many systems have their own name at 127.0.1.1, and containers call their host host.docker.internal.
+        # Many systems map their own name to 127.0.1.1, and containers call their host host.docker.internal.
         if self._on_loopback or not name or ":" in name:
             return False
         return "." not in name or name.endswith(PRIVATE_SUFFIXES)
@@ -127,26 +127,27 @@ class OriginGate:
         if "*" in self._origins or origin in self._origins:
             return False
         request = inbound(scope)
-        # A browser compares the two itself, and says what it found; pages cannot write this header.
+        # The browser compares the origins itself and sends the result. Pages cannot set this header.
         if request.headers.get(b"sec-fetch-site") == b"same-origin":
             return False
         if origin.partition("://")[2] == host.decode("latin-1"):
             return False
         if self._on_loopback:
             return True
-        # Elsewhere what is not JSON: before that, a browser asks (CORS), and is told no.
+        # On other interfaces only requests without JSON: for JSON the browser sends a CORS preflight, which fails.
         return scope["method"] not in READS and media_type(request) not in (JSON, A2A_JSON)
 
 
 # ---- the address behind a proxy -------------------------------------------------------------------------------------
-# Who is behind a proxy: the address that a trusted one says it has a request from.
+# The client's address, as a trusted proxy reports it.
 #
-# Rule: only what a trusted proxy wrote counts. Each appends to X-Forwarded-For whom it was asked by, so the list is
-# read from its end, as far as those who wrote are trusted; what stands before that, anybody may have made up.
+# Invariant: only values that a trusted proxy wrote are used. Each proxy appends the address of its client to
+# X-Forwarded-For, so the list is read from its end, as long as the writers are trusted. The client may have made up the
+# values before that.
 
 
 class ForwardedClient:
-    """Notes in the scope whom a request came from, when it came through a trusted proxy."""
+    """Puts the client's address into the scope of a request that came through a trusted proxy."""
 
     def __init__(self, app: ASGIApp, *, proxies: tuple[str, ...]) -> None:
         self._app = app
@@ -161,7 +162,7 @@ class ForwardedClient:
     def _origin_of(self, scope: Scope, peer: str) -> str:
         named: list[str] = []
         for name, value in scope["headers"]:
-            if name == b"x-forwarded-for":  # there may be several of them: they are one list
+            if name == b"x-forwarded-for":  # several of these headers are one list
                 named += value.decode("latin-1").split(",")
         origin = peer
         for text in reversed(named):
@@ -175,7 +176,7 @@ class ForwardedClient:
 
 
 def _read_address(text: str) -> str | None:
-    """An address, which some proxies write with a port: 10.0.0.1:4711, [::1]:4711."""
+    """Parse an address, or return None. Some proxies add a port: 10.0.0.1:4711, [::1]:4711."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:
@@ -187,10 +188,10 @@ def _read_address(text: str) -> str | None:
 
 
 # ---- a caller's certificate -----------------------------------------------------------------------------------------
-# The certificate that a caller showed, where authenticators find it: in the header Client-Cert (RFC 9440).
+# Authenticators find the certificate of a caller in the header Client-Cert (RFC 9440).
 #
-# Rule: what stands there was verified, by our own TLS or by a trusted proxy. Whatever anybody else writes is thrown
-# away.
+# Invariant: the certificate in that header was verified, by this server's TLS or by a trusted proxy. The header is
+# removed from requests of other clients.
 
 HEADER: Final = b"client-cert"
 _PEM_LINES: Final = ("-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----")
@@ -207,8 +208,8 @@ class ClientCertificate:
         peer = scope.get("client")
         headers = [pair for pair in scope["headers"] if pair[0] != HEADER]
         if peer is not None and peer[0] in self._proxies:
-            # A proxy speaks for others: what it hands on counts, and its own certificate does not. Of two, it may have
-            # let one through that its client wrote.
+            # A proxy forwards the certificate of its client. Its own certificate is not used. With two headers, one may
+            # come from the client.
             if len(scope["headers"]) - len(headers) < 2:
                 return self._app(scope, receive, send)
         else:
@@ -219,11 +220,11 @@ class ClientCertificate:
 
 
 def _verified(scope: Scope) -> bytes:
-    """The certificate of the connection in base64; nothing if there is none that was verified."""
+    """Return the verified certificate of the connection in base64, or empty bytes."""
     certificate: bytes | None = (scope.get("state") or {}).get(CERTIFICATE_KEY)
     if certificate is not None:
         return b64encode(certificate)
-    # Another server, which says it as the TLS extension of ASGI has it.
+    # Another server, with the TLS extension of ASGI.
     tls: dict[str, Any] = (scope.get("extensions") or {}).get("tls") or {}
     chain = tls.get("client_cert_chain") or ()
     if not chain or tls.get("client_cert_error"):

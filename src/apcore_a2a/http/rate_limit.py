@@ -1,11 +1,11 @@
-"""How many requests a second each caller may make, and all together.
+"""Limits of requests per second, for each caller and for all callers together.
 
-A bucket holds `burst` tokens and gains `rate` of them a second; a request takes one. Instead of a level and a time, the
-moment is kept at which the bucket will be full (the generic cell rate algorithm): one number for each caller, and a
-caller whose moment has passed is as good as unknown.
+A bucket holds `burst` tokens and gains `rate` tokens a second. A request takes one. Instead of a level and a time, the
+table stores the time at which the bucket will be full (generic cell rate algorithm). That is one number for each
+caller, and a time in the past is the same as no entry.
 
-Rule: memory is bounded. Of two callers, the one whose bucket is fuller is forgotten first, which can only be to their
-good. The times lie in memory that forked processes share, so workers of one machine count together.
+Invariant: memory is bounded. Of two callers, the one with the fuller bucket is evicted first, which can only give that
+caller more requests. Forked processes share the memory, so the workers of one machine count together.
 """
 
 import math
@@ -26,23 +26,23 @@ from apcore_a2a.errors import LimitExceededError, OverloadedError, wire
 from apcore_a2a.http.asgi import client_of, error_headers, refuse_early
 
 # ---- buckets that processes share -----------------------------------------------------------------------------------
-# A moment for each name, in memory that a process shares with those it forks: what one writes the others read.
+# A fixed-size table of times, in memory that forked processes share: what one process writes, the others read.
 #
-# Rule: its size is fixed. A name has one of the eight places of its row; when they are taken, the one with the earliest
-# moment is forgotten.
+# Invariant: the size is fixed. A name has one of the eight places of its row. If all are taken, the one with the
+# earliest time is evicted.
 #
-# No locks: should two processes write the same moment at the same time, one of the two is lost, which is a request that
-# was not counted; a process that is killed in the middle leaves nobody waiting.
+# There are no locks. If two processes write the same time at once, one write is lost, so one request is not counted. A
+# process that is killed in the middle blocks no other.
 
 PLACES: Final = 8
-_ROW: Final = struct.Struct(f"={PLACES}Q{PLACES}d")  # the tags of the names, then their times; a tag of 0 is nobody
+_ROW: Final = struct.Struct(f"={PLACES}Q{PLACES}d")  # the tags of the names, then their times. Tag 0 is free
 _TAG: Final = struct.Struct("=Q")
 _TIME: Final = struct.Struct("=d")
 _HASH: Final = struct.Struct("=QQ")
 
 
 class Slot(NamedTuple):
-    """A place in the memory: in which row, which of its places, whose it is or will be; and its moment, 0 for none."""
+    """A place in the table: the offset of its row, its number there, the tag of its name, and its time, 0 for none."""
 
     offset: int
     place: int
@@ -51,16 +51,16 @@ class Slot(NamedTuple):
 
 
 class SharedBuckets:
-    """Moments by name, as many as there are places."""
+    """A fixed-size table of the times at which buckets are full, by name, shared between forked workers."""
 
     def __init__(self, most: int) -> None:
         self._rows = max(most // PLACES, 1)
-        self._memory = mmap.mmap(-1, self._rows * _ROW.size)  # only what is written to takes memory
-        # Secret: nobody can choose names that share a row, or a tag, with somebody else's.
+        self._memory = mmap.mmap(-1, self._rows * _ROW.size)  # only written pages take memory
+        # Secret, so that a caller cannot choose a name with the row or the tag of another caller.
         self._key = secrets.token_bytes(16)
 
     def find(self, name: str) -> Slot:
-        """Where the moment of a name is, or would be."""
+        """Return the slot of a name, or the slot that it would get."""
         digest = blake2b(name.encode(errors="surrogatepass"), digest_size=_HASH.size, key=self._key).digest()
         number, tag = _HASH.unpack(digest)
         tag = tag or 1
@@ -84,14 +84,15 @@ MAX_CALLERS: Final = 100_000  # buckets kept: 1.6 MB
 TOO_MANY_OF_YOURS: Final = "You are over your limit of requests; try again later"
 TOO_MANY: Final = "The agent is over its limit of requests; try again later"
 _ANONYMOUS: Final = Caller()
-_ALL_CALLERS: Final = ""  # the name of the bucket that all share
+_ALL_CALLERS: Final = ""  # the name of the bucket that all callers share
 
 
 class Rates(Struct, frozen=True, kw_only=True):
-    """Requests a second; None is without a limit.
+    """Requests per second. None means no limit.
 
-    `burst` is how many of one caller may come at once, None those of two seconds. All together may send those of two
-    seconds at once in any case: else a caller who does as they may would have others refused.
+    `burst` is how many requests of one caller may arrive at once. None means the requests of two seconds. All callers
+    together may always send the requests of two seconds at once. Otherwise the allowed burst of one caller would have
+    the requests of others rejected.
     """
 
     per_caller: float | None = None
@@ -105,12 +106,12 @@ class Rates(Struct, frozen=True, kw_only=True):
 
 
 def two_seconds(rate: float) -> int:
-    """The requests of two seconds; one at least."""
+    """Return the number of requests of two seconds, at least one."""
     return max(1, math.ceil(2 * rate))
 
 
 class TokenBuckets:
-    """A bucket for each name, of the same size and rate.
+    """Token buckets by name, of the same size and rate.
 
     Example:
         >>> buckets = TokenBuckets(rate=1, burst=2, clock=lambda: 0.0)
@@ -134,21 +135,21 @@ class TokenBuckets:
         self._buckets = SharedBuckets(most)
 
     def take(self, name: str) -> float:
-        """Take a token: 0 if there was one; else nothing is taken, and the seconds until there is."""
+        """Take a token and return 0. If there is none, return the seconds until there is one."""
         now = self._clock()
         slot = self._buckets.find(name)
         full_at = max(slot.full_at, now)
         missing = full_at - now - self._tolerance
-        if missing > 1e-9:  # less than a nanosecond is how numbers are rounded
+        if missing > 1e-9:  # a smaller difference is a rounding error
             return missing
         self._buckets.write(slot, full_at + self._interval)
         return 0.0
 
 
 class RateLimit:
-    """Lets requests through to `app` as long as their caller, and all together, ask no more often than they may.
+    """Rejects requests over the rate of their caller, or over the rate of all callers together.
 
-    A caller over their own limit is answered 429 and takes nothing of what all share; over that, it is 503.
+    A caller over its own limit gets 429, and takes nothing from the shared limit. Over the shared limit it is 503.
     """
 
     def __init__(self, rates: Rates, *, on_refused: Callable[[], None] | None = None) -> None:

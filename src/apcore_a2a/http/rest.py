@@ -1,4 +1,4 @@
-"""The HTTP+JSON binding: a table of routes over the same engine. 1.0 at the root, 0.3 under /v1, tenants in front."""
+"""The HTTP+JSON binding: a table of routes. 1.0 is at the root, 0.3 under /v1. A tenant comes first in the path."""
 
 import re
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ _OBJECT: Final[msgspec.json.Decoder[dict[str, Any] | None]] = msgspec.json.Decod
 
 
 class RESTBinding:
-    """Serves an engine over HTTP+JSON. `old_statuses`: the HTTP codes of A2A 1.0.0 where 1.0.1 changed them."""
+    """Serves an engine over HTTP+JSON. `old_statuses` selects the HTTP codes of A2A 1.0.0 where 1.0.1 changed them."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class RESTBinding:
         dialect = request.error_dialect()
         media = _media(request)
         try:
-            # Whoever puts "/tasks" behind an address that ends in a slash asks for "//tasks".
+            # A client that appends "/tasks" to a URL with a slash at its end requests "//tasks".
             path = "/" + path_of(scope).lstrip("/")
             dialect, path = _choose_dialect(request, path)
             operation, names = _find(scope["method"], path)
@@ -110,7 +110,7 @@ class RESTBinding:
             await refuse(refused, body, receive, send, media=media)
         except A2AError as error:
             await self._refuse(error, request, dialect, send)
-        except (Exception, SystemExit) as error:  # an agent that exits while it admits a message ends nothing here
+        except (Exception, SystemExit) as error:  # sys.exit() in an agent that admits a message must not end the server
             await self._refuse(internal(error), request, dialect, send)
         else:
             if SHAPES[operation].streams:
@@ -122,7 +122,7 @@ class RESTBinding:
             await respond(send, 200, body, media=media, headers=_link_next(request, dialect, result))
 
     async def _read_body(self, request: Inbound, receive: Receive, method: str) -> bytes:
-        """The body of a POST, if it is JSON that may be decoded."""
+        """Return the body of a POST, after checking that it is JSON within the limits."""
         if method != "POST":
             return b""
         body = await read_body(request, receive, limit=self._max_body)
@@ -143,7 +143,7 @@ class RESTBinding:
 
 
 def _media(request: Inbound) -> bytes:
-    """What to answer with: the media type of the request, or without a body what it accepts (1.0 §11.1)."""
+    """Return the media type of the response: that of the request, or without a body the accepted one (1.0 §11.1)."""
     wanted = media_type(request) or request.headers.get(b"accept", b"")
     if A2A_JSON in wanted:
         return A2A_JSON
@@ -151,7 +151,7 @@ def _media(request: Inbound) -> bytes:
 
 
 def _link_next(request: Inbound, dialect: Dialect, result: object) -> Headers:
-    """Where the next page of a listing is (RFC 8288), for a version that has no place for it in the body."""
+    """Return a Link header to the next page (RFC 8288), for a version without a field for it in the body."""
     if not isinstance(result, TaskPage) or not result.next_page_token or not dialect.RULES.page_is_array:
         return ()
     fields = dict(QueryParams(request.query))
@@ -162,7 +162,7 @@ def _link_next(request: Inbound, dialect: Dialect, result: object) -> Headers:
 
 
 def _choose_dialect(request: Inbound, path: str) -> tuple[Dialect, str]:
-    """The dialect of a request, and its path as the table of routes has it: 0.3 stands under a prefix."""
+    """Return the dialect of a request, and its path as in the table of routes, without the prefix of 0.3."""
     dialect = REST_DIALECTS[request.dialect().VERSION]
     prefix = dialect.REST_PREFIX
     if not prefix:
@@ -172,13 +172,13 @@ def _choose_dialect(request: Inbound, path: str) -> tuple[Dialect, str]:
     if any(route.path.fullmatch(path) for route in ROUTES):
         text = "Only A2A 1.0 is served here: say A2A-Version: 1.0; A2A 0.3, which is meant without it, is under /v1"
         raise VersionNotSupportedError(dialect.VERSION, [v1.VERSION], text)
-    return dialect, path  # no route of any version: for `_find` to refuse
+    return dialect, path  # no route of any version: `_find` rejects it
 
 
 def _find(method: str, path: str) -> tuple[Operation, dict[str, str]]:
-    """The operation of a route, and what its path names."""
+    """Return the operation of a route, and the values in its path."""
     allowed: set[str] = set()
-    if path == "/":  # the root is JSON-RPC's
+    if path == "/":  # the root is the JSON-RPC endpoint
         allowed.add("POST")
     for route in ROUTES:
         match = route.path.fullmatch(path)
@@ -197,7 +197,7 @@ def _find(method: str, path: str) -> tuple[Operation, dict[str, str]]:
 
 
 def _read_params(request: Inbound, body: bytes, operation: Operation, names: dict[str, str], dialect: Dialect) -> Any:
-    """The request of an operation, from its body or its query, and its path: what the path says counts over both."""
+    """Return the parameters from the body or the query, and the path. Values in the path take precedence."""
     if operation in _WITH_BODY:
         params = dialect.decode_request(operation, body)
         if names:
@@ -206,7 +206,7 @@ def _read_params(request: Inbound, body: bytes, operation: Operation, names: dic
     given: Mapping[str, Any] | None = None
     if body:
         given = decode(body, _OBJECT)
-    if given is None:  # a body of `null` is none
+    if given is None:  # the body `null` means no body
         given = QueryParams(request.query)
     fields: dict[str, Any] = {}
     for name, value in (*given.items(), *names.items()):

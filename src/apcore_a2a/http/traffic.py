@@ -1,6 +1,6 @@
-"""What clients make the server hold, which proxies are believed about whom, and who was refused: counted, and told.
+"""Limits of connections, incomplete bodies and unread responses, the log of rejections, and the trusted proxies.
 
-Rule: the largest holder is the first to be refused; a refusal is written to the log once a minute.
+Invariant: the client that holds the most is rejected first. A rejection is logged once a minute.
 """
 
 import logging
@@ -21,18 +21,18 @@ from apcore_a2a.quota import QuotaCounter
 
 logger = logging.getLogger(__name__)
 
-# What clients make the server hold: connections, bodies that are still coming, answers that nobody has read yet.
+# Clients make the server hold connections, incomplete request bodies, and unread responses.
 #
-# Each is counted in bytes (or in connections) over all clients together, and has a limit. Who comes too late is
-# refused: a connection is closed with 503, a body is answered with 503. Nobody may take all of it: one address has a
-# share of the connections, one caller of the bodies. Of answers that wait to be read, the reader goes that has taken
-# nothing for longest, so that one who reads, however slowly, is the last to be cut off.
+# Each is counted over all clients, in bytes or in connections, and has a limit. Over the limit, a new connection is
+# closed with 503, and a body is answered with 503. No client can use up a limit: one address has a share of the
+# connections, and one caller a share of the bodies. For unread responses, the client that has read nothing for the
+# longest time is disconnected, so a client that reads slowly is the last one.
 
 if sys.platform != "win32":
     import resource
 
-KEY: Final = "a2a.traffic"  # where a server's protocol finds it in the state of the lifespan
-CERTIFICATE_KEY: Final = "a2a.client_certificate"  # and where it puts the certificate of a connection's client, DER
+KEY: Final = "a2a.traffic"  # in the lifespan state, where the connections of a server find it
+CERTIFICATE_KEY: Final = "a2a.client_certificate"  # where a connection puts its client's certificate, in DER
 MIB: Final = 1024 * 1024
 MAX_BODY: Final = 10 * MIB  # of one request
 TOO_MANY_BODIES: Final = "The agent is receiving too many large requests; try again later"
@@ -40,10 +40,10 @@ TOO_MANY_OF_YOURS: Final = "You are sending too many large requests at once; try
 
 
 def within_files(connections: int) -> int:
-    """So many connections, or fewer: a connection is a file, and a process may open only so many of those.
+    """Return the number of connections, or fewer if the process may not open that many files.
 
-    An eighth of them, 32 at least, is left to the store, the log and the agent. Without this, who comes when no file is
-    left is hung up on, and nobody is told.
+    An eighth of the files, at least 32, is left to the store, the log and the agent. Without this limit, connections
+    beyond the last file would be closed without a response and without a log line.
     """
     if sys.platform == "win32":
         return connections
@@ -54,22 +54,22 @@ def within_files(connections: int) -> int:
 
 
 class Room(Enum):
-    """Whether there is room for one more connection."""
+    """Whether there is room for another connection."""
 
-    FREE = "there is"
-    SHARE_TAKEN = "its address has all of its share"
-    ALL_TAKEN = "there is none for anybody"
+    FREE = "there is room"
+    SHARE_TAKEN = "its address has used its share"
+    ALL_TAKEN = "all connections are taken"
 
 
 class Reader(Protocol):
-    """A connection whose answer waits to be read."""
+    """A connection with unread bytes of a response."""
 
     def unread(self) -> int: ...
     def hang_up(self) -> None: ...
 
 
 class Traffic:
-    """The counts and their limits. One for each application."""
+    """The counts and their limits. Each application has one."""
 
     def __init__(
         self,
@@ -81,21 +81,21 @@ class Traffic:
         max_answer_bytes: int = 256 * MIB,
         proxies: tuple[str, ...] = (),
     ) -> None:
-        """`proxies` have no share of connections: they are many callers. `max_body` is what one body may have."""
+        """`proxies` have no share of connections, because they carry many callers. `max_body` limits one body."""
         if max_connections_per_address is None:
             max_connections_per_address = half(max_connections)
         self.max_connections = max_connections
         self.max_connections_per_address = max_connections_per_address
         self.max_body_bytes = max_body_bytes
-        self.max_body_bytes_per_caller = max(half(max_body_bytes), max_body)  # else a body alone could be too much
+        self.max_body_bytes_per_caller = max(half(max_body_bytes), max_body)  # room for one body at least
         self.max_answer_bytes = max_answer_bytes
         self.refusals = Refusals()
         self._proxies = TrustedProxies(proxies)
-        self._connections = QuotaCounter()  # by address, as `address_of` has it
-        self.handshakes = 0  # of TLS, before there is a connection: bounded by whoever accepts them
+        self._connections = QuotaCounter()  # by address, from `address_of`
+        self.handshakes = 0  # TLS handshakes in progress. TLSListener limits them
         self._body_bytes = QuotaCounter()  # by caller
         self.answer_bytes = 0
-        # What each has yet to read, as far as we have looked; first stands who has taken nothing for longest.
+        # Unread bytes of each reader at the last check. The reader without progress for the longest time is first.
         self._unread: dict[Reader, int] = {}
 
     # ---- connections ----------------------------------------------------------------------------------------------
@@ -106,13 +106,13 @@ class Traffic:
         return self._connections.total
 
     def address_of(self, host: str) -> str:
-        """Whose share of connections one from there takes; empty if nobody's: a trusted proxy's, a Unix socket's."""
+        """Return the address for which a connection counts, or an empty string for trusted proxies and Unix sockets."""
         if not host or host in self._proxies:
             return ""
         return network_of(host)
 
     def connection_opened(self, address: str) -> Room:
-        """Count a connection, for which there is room or not."""
+        """Count a connection, and return whether there is room for it."""
         self._connections.add(address)
         if self._connections.total > self.max_connections:
             return Room.ALL_TAKEN
@@ -127,11 +127,11 @@ class Traffic:
 
     @property
     def body_bytes(self) -> int:
-        """The bytes held of bodies that are not complete."""
+        """The bytes held of incomplete bodies."""
         return self._body_bytes.total
 
     def take_body(self, size: int, caller: str) -> OverloadedError | None:
-        """Hold so many bytes more of a caller's body that is not complete; if there is no room, why nothing is held."""
+        """Count more bytes of a caller's incomplete body. If there is no room, count nothing and return the error."""
         if self._body_bytes.used_by(caller) + size > self.max_body_bytes_per_caller:
             return LimitExceededError(TOO_MANY_OF_YOURS)
         if self._body_bytes.total + size > self.max_body_bytes:
@@ -145,7 +145,7 @@ class Traffic:
     # ---- answers --------------------------------------------------------------------------------------------------
 
     def reader_waits(self, reader: Reader) -> None:
-        """A reader has more to read than it takes at once."""
+        """Record that a reader has more to read than its socket accepts."""
         self.reader_done(reader)
         left = reader.unread()
         self._unread[reader] = left
@@ -154,46 +154,46 @@ class Traffic:
             self._make_room()
 
     def reader_done(self, reader: Reader) -> None:
-        """It has read nearly all, or is gone."""
+        """Forget a reader that has read nearly everything, or has disconnected."""
         self.answer_bytes -= self._unread.pop(reader, 0)
 
     def has_read_more(self, reader: Reader) -> bool:
-        """Whether a reader has taken anything since the last look."""
+        """Whether a reader has read anything since the last check."""
         before = self._unread.get(reader)
         left = reader.unread()
         if before is None or left >= before:
             return False
         del self._unread[reader]
-        self._unread[reader] = left  # the last place in the order
+        self._unread[reader] = left  # now the last in the order
         self.answer_bytes += left - before
         return True
 
     def _make_room(self) -> None:
         for reader in list(self._unread):
             self.has_read_more(reader)
-        while self.answer_bytes > self.max_answer_bytes and len(self._unread) > 1:  # one answer may be as it is
+        while self.answer_bytes > self.max_answer_bytes and len(self._unread) > 1:  # one response may exceed it
             slowest = next(iter(self._unread))
             self.reader_done(slowest)
             slowest.hang_up()
 
 
 def half(number: int) -> int:
-    """The share of one, where nothing else is said: two of them can have all."""
+    """Return the default share of one client: half, rounded up."""
     return (number + 1) // 2
 
 
-# ---- who was refused ------------------------------------------------------------------------------------------------
-# Who was refused what: counted, and told in the log.
+# ---- rejections -----------------------------------------------------------------------------------------------------
+# Rejections are counted and logged.
 #
-# Rule: no flood. A line is written once a minute for each caller and reason, and a hundred of them in a minute at most,
-# however many callers there are. What clients sent is not in it.
+# Invariant: the log is not flooded. A line is written once a minute for each caller and reason, and at most a hundred
+# lines a minute for all callers. No line contains what clients sent.
 
 
 class Refusals:
-    """The counts since the start, and the lines of the last minute."""
+    """Counts rejections since the start, and logs them."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.requests = 0  # by a limit, or for want of something: 429 and 503
+        self.requests = 0  # answered with 429 or 503
         self.connections = 0
         self.readers = 0
         self._lines = LogThrottle(clock=clock)
@@ -201,7 +201,7 @@ class Refusals:
     def refuse_request(
         self, error: A2AError, caller: Caller, peer: tuple[str, int] | None, *, reason: str = ""
     ) -> None:
-        """A request was refused with this error; `reason` if clients are told less than operators."""
+        """Count a rejected request. `reason` is for the log, if the client gets less detail."""
         level = logging.INFO
         if isinstance(error, OverloadedError):
             self.requests += 1
@@ -212,45 +212,45 @@ class Refusals:
             logger.log(level, "request refused", extra=extra)
 
     def refuse_connection(self, peer: str, *, limit: int) -> None:
-        """There are as many connections as there may be."""
+        """Count a connection over the limit of all connections."""
         self.connections += 1
         if self._lines.is_due("connections"):
             reason = f"all {limit} connections are taken"
             logger.warning("connection refused", extra={"peer": peer, "reason": reason})
 
     def refuse_address(self, address: str, *, limit: int) -> None:
-        """One address has as many connections as it may have; there is room for others."""
+        """Count a connection over the limit of one address."""
         self.connections += 1
         if self._lines.is_due(f"{address}\nconnections"):
             reason = f"it has all {limit} connections that one address may have"
             logger.warning("connection refused", extra={"peer": address, "reason": reason})
 
     def refuse_peer(self, peer: str, reason: str) -> None:
-        """Somebody was sent away before there was a request: they speak no HTTP, or not the TLS that is asked for."""
+        """Log a client that was disconnected before its first request: its TLS or its HTTP is invalid."""
         if self._lines.is_due(f"{peer}\n{reason}"):
             logger.info("connection refused", extra={"peer": peer, "reason": reason})
 
     def cut_off_reader(self, peer: str, *, unread: int) -> None:
-        """A client was let go that did not read its answer."""
+        """Count a client that was disconnected because it did not read its response."""
         self.readers += 1
         if self._lines.is_due("readers"):
             logger.warning("connection closed: its client reads nothing", extra={"peer": peer, "unread_bytes": unread})
 
 
-# ---- proxies that are believed --------------------------------------------------------------------------------------
-# Which proxies are believed when they say whom a request is from: addresses, and networks of them.
+# ---- trusted proxies ------------------------------------------------------------------------------------------------
+# The addresses and networks of proxies whose forwarded client addresses are used.
 #
-# Rule: what cannot be read is refused at the start. An entry that never matches would have every caller behind the
-# proxy share one address, and nobody notices before they share its limits.
+# Invariant: an invalid entry is rejected at the start. With an entry that never matches, all callers behind the proxy
+# would have one address, which becomes visible only when they share its limits.
 
-REMEMBERED: Final = 1024  # addresses: a proxy asks again and again, and reading its address takes longer than looking
+REMEMBERED: Final = 1024  # addresses: a proxy sends many requests, and parsing its address takes longer than the lookup
 
 
 class TrustedProxies:
-    """Whether an address is that of a trusted proxy.
+    """The set of trusted proxies: `address in proxies`.
 
     Raises:
-        ValueError: one of them is neither an address nor a network; the text names it.
+        ValueError: an entry is neither an address nor a network. The text names it.
 
     Example:
         >>> proxies = TrustedProxies(("127.0.0.1", "10.0.0.0/8"))
@@ -275,13 +275,13 @@ class TrustedProxies:
     def _look_up(self, host: str) -> bool:
         try:
             address = _unmapped(ip_address(host))
-        except ValueError:  # the path of a Unix socket, or the name that a test gives itself
+        except ValueError:  # the path of a Unix socket, or a name from a test client
             return False
         return any(address in network for network in self._networks)
 
 
 def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """A server that listens for both families at one socket sees 10.0.0.1 as ::ffff:10.0.0.1."""
+    """Return the IPv4 address of ::ffff:10.0.0.1, which a socket for both families reports for 10.0.0.1."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address

@@ -1,4 +1,4 @@
-"""uvicorn's connections, guarded: an answer in one write, HTTP/1.1 and nothing else, an end to every wait."""
+"""uvicorn's HTTP protocol with limits: coalesced writes, HTTP/1.1 only, and a timeout for every wait."""
 
 import asyncio
 import logging
@@ -12,22 +12,20 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from apcore_a2a.http.traffic import CERTIFICATE_KEY, KEY, Room, Traffic
 from apcore_a2a.web import NO_STORE, SAFE
 
-# uvicorn's connections, guarded.
+# A connection is closed if its headers are too slow or too large, if its client goes on sending a body after the
+# response, or if the client does not read its response. Connections over the limit are closed as well.
 #
-# A connection that dribbles its headers, never ends them, goes on with a body after its answer, or takes nothing of its
-# answer, is closed; so is one too many.
-#
-# uvicorn bounds neither the time nor the size of a request's headers, nor how many connections there are, and waits for
-# ever for a client that reads nothing; a few hundred such connections would hold it.
+# uvicorn limits neither the time nor the size of a request's headers, nor the number of connections, and waits forever
+# for a client that reads nothing. A few hundred such connections would block it.
 
 HEADER_DEADLINE: Final = 15.0
 MAX_HEADERS: Final = 64 * 1024
-STALLED: Final = 60.0  # seconds after which a client that has taken nothing of what waits for it is let go
-CHECKS: Final = 4  # how often in that time we look whether it has
+STALLED: Final = 60.0  # seconds without progress after which a client that does not read is disconnected
+CHECKS: Final = 4  # how often progress is checked in that time
 
 
 def _last_answer(status: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
-    """The whole answer of a connection that is closed after it."""
+    """Return the bytes of a complete response, after which the connection closes."""
     length = b"%d" % len(body)
     lines = [b"HTTP/1.1 " + status]
     for name, value in (*headers, *SAFE, *NO_STORE, (b"connection", b"close"), (b"content-length", length)):
@@ -50,32 +48,32 @@ NO_ROOM: Final = {
     Room.ALL_TAKEN: _full(b"The agent is at its limit of connections; try again later"),
     Room.SHARE_TAKEN: _full(b"Your address is at its limit of connections; try again later"),
 }
-# uvicorn warns of each request that it cannot read, and twice of each that asks for a WebSocket: whoever wants to can
-# fill the disk with that. What it says of errors is still said. A filter, and no level: uvicorn resets those.
+# uvicorn logs a warning for each invalid request, and two for each that asks for a WebSocket, so any client could fill
+# the disk. Its errors are still logged. This is a filter and not a level, because uvicorn resets levels.
 _UVICORN: Final = logging.getLogger("uvicorn.error.connections")
 _UVICORN.addFilter(lambda record: record.levelno >= logging.ERROR)
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with limits; a request that arrives whole costs four comparisons."""
+    """uvicorn's HTTP protocol with limits. A request that arrives in one piece costs four comparisons."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: uvicorn's business
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: arguments of uvicorn
         super().__init__(*args, **kwargs)
         self.logger = _UVICORN
         self.parser: Any = OneProtocolParser(self.parser, self)
-        # An application of ours has put it there; around any other there are no limits over all connections.
+        # This package's application puts it there. For other applications, connections have no shared limits.
         self._guard_traffic: Traffic = self.app_state.get(KEY) or Traffic()
-        self._guard_address = ""  # whose share of connections this one is
+        self._guard_address = ""  # the address for which this connection counts
         self._guard_timer: asyncio.TimerHandle | None = None
         self._guard_check_timer: asyncio.TimerHandle | None = None
         self._guard_idle_checks = 0
         self._guard_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(CoalescingTransport(transport))  # type: ignore[arg-type]  # it has all that one has
+        super().connection_made(CoalescingTransport(transport))  # type: ignore[arg-type]  # it delegates all other attributes
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.context.verify_mode is not ssl.CERT_NONE:
-            # What every request of this connection has in its scope. A copy: the other connections have another.
+            # In the scope of every request of this connection. A copy, because connections share the original.
             self.app_state = {**self.app_state, CERTIFICATE_KEY: tls.getpeercert(binary_form=True)}
         traffic = self._guard_traffic
         self._guard_address = traffic.address_of(self._guard_peer())
@@ -91,19 +89,19 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def data_received(self, data: bytes) -> None:
-        before: Any = self.scope  # Any: it is None before the first request, and so is the cycle
+        before: Any = self.scope  # Any: None before the first request, like the cycle
         HttpToolsProtocol.data_received(self, data)
         cycle: Any = self.cycle
-        if cycle is not None and cycle.scope is self.scope:  # the headers are all there: only then is there a cycle
+        if cycle is not None and cycle.scope is self.scope:  # a cycle exists once the headers are complete
             self._guard_bytes = 0
-            # What comes after an answer is the rest of a body that nobody has waited for. uvicorn has stopped its
-            # timer for it, and sets no other: the next request must come in time.
+            # Data after a response is the rest of a body that the application did not read. uvicorn has stopped its
+            # timer because of it and starts no other, so this timer limits the wait for the next request.
             if cycle.response_complete:
                 self._guard_start()
             elif self._guard_timer is not None:
                 self._guard_stop()
             return
-        if before is None or before is self.scope:  # else most of it was the request before
+        if before is None or before is self.scope:  # otherwise most of the data belonged to the previous request
             self._guard_bytes += len(data)
         if self._guard_bytes > MAX_HEADERS:
             self.transport.close()
@@ -111,8 +109,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self._guard_start()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what cannot be read; uvicorn's own answer has none of the headers that ours have."""
-        self._guard_traffic.refusals.refuse_peer(self._guard_peer(), "what was sent is no HTTP")
+        """Answer an invalid request. uvicorn's own response lacks the headers of all other responses."""
+        self._guard_traffic.refusals.refuse_peer(self._guard_peer(), "the request is not valid HTTP")
         headers = (*self.server_state.default_headers, (b"content-type", b"text/plain; charset=utf-8"))
         self.transport.write(_last_answer(b"400 Bad Request", headers, msg.encode()))
         self.transport.close()
@@ -123,7 +121,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._guard_traffic.connection_closed(self._guard_address)
         super().connection_lost(exc)
 
-    # ---- answers that wait to be read -----------------------------------------------------------------------------
+    # ---- unread responses -----------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -131,13 +129,13 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self.unread():  # nearly all is read, and the rest counts as long as it waits
+        if self.unread():  # most is read, and the rest counts until it is read
             self._guard_traffic.has_read_more(self)
         else:
             self._guard_forget()
 
     def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()  # which closes, as soon as the client has read everything
+        super().timeout_keep_alive_handler()  # which closes once the client has read everything
         if self.unread():
             self._guard_watch()
 
@@ -146,10 +144,10 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def hang_up(self) -> None:
         self._guard_traffic.refusals.cut_off_reader(self._guard_peer(), unread=self.unread())
-        self.transport.abort()  # close() would wait until the client has read everything
+        self.transport.abort()  # close() would wait for the client to read everything
 
     def _guard_watch(self) -> None:
-        """Look from now on whether the client reads, until it has read everything."""
+        """Check the client's progress from now on, until it has read everything."""
         self._guard_forget()
         self._guard_idle_checks = 0
         self._guard_check_timer = self.loop.call_later(STALLED / CHECKS, self._guard_check)
@@ -193,29 +191,27 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-# ---- an answer in one write -----------------------------------------------------------------------------------------
-# An answer in one write.
-#
-# uvicorn writes the head of an answer and then its body, and each write is a call of the system and a packet; together
-# they are a tenth of a small request. Here the head waits for the body, but never longer than a turn of the loop: a
-# stream whose first event takes its time shows its head at once.
+# ---- coalesced writes -----------------------------------------------------------------------------------------------
+# uvicorn writes the head of a response and then its body. Each write is a system call and a packet, and the two cost a
+# tenth of a small request. Here the head waits for the body, but only until the next turn of the event loop, so the
+# head of a stream is sent at once even if its first event is late.
 
-LARGE: Final = 64 * 1024  # bytes of a body that is not copied to save a call
-HEAD: Final = b"HTTP/1.1 "  # how every head begins; a body that does waits a turn as well, and nothing else happens
+LARGE: Final = 64 * 1024  # bytes of a body that is too large to copy
+HEAD: Final = b"HTTP/1.1 "  # how every head begins. A body that begins like this waits a turn, no more
 
 
 class CoalescingTransport:
-    """A connection's transport, for uvicorn. What is not here is the transport's own."""
+    """Wraps a connection's transport for uvicorn, and writes a head together with its body."""
 
     __slots__ = ("_head", "_sending", "_transport", "is_closing")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self.is_closing = transport.is_closing  # asked for each request: by way of `__getattr__` it takes a µs
+        self.is_closing = transport.is_closing  # used for each request. Through `__getattr__` it takes 1 µs
         self._head = b""
         self._sending: asyncio.Handle | None = None
 
-    def __getattr__(self, name: str) -> Any:  # Any: whatever it is there
+    def __getattr__(self, name: str) -> Any:  # Any: an attribute of the transport
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
@@ -224,7 +220,7 @@ class CoalescingTransport:
             if len(data) > LARGE:
                 self._transport.write(head)
             else:
-                data = head + data  # not `writelines`: that of asyncio 3.12 pauses nobody, however much waits
+                data = head + data  # not `writelines`, which in asyncio 3.12 never pauses the writer
             self._transport.write(data)
         elif data.startswith(HEAD):
             self._head = data
@@ -249,22 +245,22 @@ class CoalescingTransport:
         return head
 
 
-# ---- offers of another protocol are ignored -------------------------------------------------------------------------
-# httptools' parser for a server that speaks HTTP/1.1 and nothing else.
+# ---- Upgrade headers are ignored ------------------------------------------------------------------------------------
+# httptools' parser for a server that speaks only HTTP/1.1.
 #
-# A client may offer to change the protocol: Java's HttpClient offers HTTP/2 (`Upgrade: h2c`) with every request that it
-# sends without TLS, and the Java SDK is built on it. A server that does not want to goes on as if nothing had been said
-# (RFC 9110 §7.8). The parser cannot: it takes whatever follows the headers for the other protocol, so that the body is
-# lost, and the next request is refused.
+# A client may offer to upgrade the protocol. Java's HttpClient offers HTTP/2 (`Upgrade: h2c`) with every request that
+# has no TLS, and the Java SDK is built on it. A server that does not upgrade ignores the offer (RFC 9110 §7.8).
+# httptools cannot do that: it takes the bytes after the headers for the other protocol, so the body is lost, and the
+# next request fails.
 #
-# So a fresh parser goes on in its place. It is told how the body is framed by a head of our own, of which the
-# connection hears nothing, and then reads what is left. The headers themselves have been checked by the first parser.
+# So a new parser continues in its place. A synthetic head, which the connection does not see, gives it the framing of
+# the body, and then it reads the rest. The first parser has already checked the headers.
 
 _FRAMING: Final = (b"content-length", b"transfer-encoding")
 
 
 class OneProtocolParser:
-    """A parser of requests, as uvicorn's connections use it. `connection` is such a connection."""
+    """A parser of requests with the interface that uvicorn's connections use. `connection` is such a connection."""
 
     def __init__(self, parser: Any, connection: Any) -> None:  # Any: neither httptools nor uvicorn has types for them
         self._connection = connection
@@ -289,18 +285,18 @@ class OneProtocolParser:
             self._use(_strict_parser(_AfterHead(self._connection)))
 
     def _is_taken(self) -> bool:
-        """Whether it is an offer that the server takes: WebSockets, for an application that knows them."""
+        """Whether the server accepts the upgrade: to WebSocket, if the application supports it."""
         offered = dict(self._connection.headers).get(b"upgrade", b"")
         return self._connection.ws_protocol_class is not None and offered.lower() == b"websocket"
 
     def _head(self) -> bytes:
-        """The head of the request as far as it says where the request ends, and whether another may follow."""
+        """Return the part of the head that frames the body and says whether another request may follow."""
         lines = [b"POST / HTTP/" + self.get_http_version().encode()]
         for name, value in self._connection.headers:
             if name in _FRAMING:
-                # The first parser has said that the body is complete; nobody has listened yet.
+                # The first parser has reported a complete body, but the application has not run yet.
                 self._connection.cycle.more_body = True
-            elif name != b"connection":  # which may say that this is the last request; without `upgrade`, no offer
+            elif name != b"connection":  # it may say that this is the last request
                 continue
             lines.append(name + b": " + value)
         return b"\r\n".join((*lines, b"", b""))
@@ -308,12 +304,12 @@ class OneProtocolParser:
 
 def _strict_parser(target: object) -> Any:
     parser = httptools.HttpRequestParser(target)
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)  # the same as in uvicorn
     return parser
 
 
 class _AfterHead:
-    """Hands on what a parser finds, but for the first head."""
+    """Forwards the events of a parser to the connection, except for those of the first head."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

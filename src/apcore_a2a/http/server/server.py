@@ -1,7 +1,7 @@
-"""The server as a process: it starts, or says in one line why not; it ends, whatever an agent does.
+"""The server process: start or a one-line reason why not, signals, and a bounded shutdown.
 
-Rules: once every task is at rest in the store, nothing that ignores its cancellation keeps the process alive. Only a
-signal ends the server: a `sys.exit` in a task that an agent has started ends that task.
+Invariants: once every task is at rest in the store, code that ignores its cancellation does not keep the process alive.
+Only a signal ends the server: `sys.exit` in an asyncio task of an agent ends that task.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ from apcore_a2a.http.server.tls import RenewedContext, TLSListener
 from apcore_a2a.http.traffic import KEY, Traffic
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-LAST_GRACE: Final = 2.0  # seconds for what is left after a clean shutdown
+LAST_GRACE: Final = 2.0  # seconds until the process exits after a clean shutdown
 FORCED_GRACE: Final = 0.5  # after a second signal
 OTHER_PORT: Final = "choose another one with --port (in Python: port=), or 0 for any that is free"
 OTHER_HOST: Final = "choose another one with --host (in Python: host=)"
 
 Handler = Callable[[int, FrameType | None], None]
 
-logger = logging.getLogger("uvicorn.error")  # what runs a server sees at its terminal
+logger = logging.getLogger("uvicorn.error")  # its lines are shown at the terminal
 
 
 class NotStarted(Exception):
-    """The server could not start; the text says why, and what to do."""
+    """The server could not start. The text says why, and what to do."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn that says why it does not start, ends with code 0 on a signal, and at once on the second.
+    """uvicorn with a reason if it cannot start, exit code 0 on a signal, and an immediate exit on the second signal.
 
-    `drain_delay` is how many seconds it goes on listening after a signal, so that those who balance load notice first.
-    `tls` is what to serve https with, if that is wanted.
+    `drain_delay` is the number of seconds for which it still listens after a signal, so that load balancers notice.
+    `tls` is the TLS context for https.
     `on_started` is called with the address once the application is open and the socket listens.
     """
 
@@ -62,7 +62,7 @@ class Server(uvicorn.Server):
         self._timer: threading.Timer | None = None
 
     def run_to_end(self, sockets: list[socket.socket] | None = None) -> str:
-        """Serve until a signal, at sockets that are bound already, if any; why it could not start, or nothing."""
+        """Serve until a signal, at bound sockets if given. Return why it could not start, or an empty string."""
         with _signals_end_the_server_only(self.handle_hang_up):
             try:
                 self.run(sockets)
@@ -82,8 +82,8 @@ class Server(uvicorn.Server):
                 except SystemExit:
                     if serving.done():
                         raise
-                    # asyncio lets it through from any task, and the loop can go on where it was.
-                    logger.error("A task of the agent called sys.exit(); the task has ended, the server goes on")
+                    # asyncio raises it from any task. The event loop can continue.
+                    logger.error("A task of the agent called sys.exit(). The task has ended, and the server continues")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
@@ -92,7 +92,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def handle_hang_up(self, sig: int, frame: FrameType | None) -> None:
-        """The terminal was closed: as SIGTERM, but never as the second signal. Its shell may say so, too."""
+        """Shut down as for SIGTERM, but not as a second signal: the terminal and its shell may both send SIGHUP."""
         if not self.should_exit:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -102,15 +102,15 @@ class Server(uvicorn.Server):
         host, port = sockets[0].getsockname()[:2]
         try:
             await self._listen(sockets)
-        except SystemExit:  # uvicorn's way to say that the application did not open; older ones just return
+        except SystemExit:  # uvicorn raises it if the application did not open. Older versions return
             raise NotStarted(self._why_not_open()) from None
-        except OSError as error:  # somebody else was quicker between our bind() and listen()
+        except OSError as error:  # another process took the port between bind() and listen()
             await self.lifespan.shutdown()
             raise NotStarted(_why_not_bound(error, self.config.host, port)) from error
         if self.lifespan.should_exit:
             raise NotStarted(self._why_not_open())
         gc.collect()
-        gc.freeze()  # what is there now stays: no collection looks at it again (45,000 objects, 30 ms of an answer)
+        gc.freeze()  # the present objects stay, so no collection scans them again (45,000 objects, 30 ms)
         if ":" in host:
             host = f"[{host}]"
         scheme = "http" if self._tls is None else "https"
@@ -120,11 +120,11 @@ class Server(uvicorn.Server):
         logger.info("Uvicorn running on %s (Press CTRL+C to quit)", address)
 
     async def _listen(self, sockets: list[socket.socket]) -> None:
-        """Open the application, then let others in."""
+        """Open the application, then accept connections."""
         if self._tls is None:
             await super().startup(sockets)
             return
-        await super().startup([])  # uvicorn's own way to TLS waits a minute for each handshake, and never for fewer
+        await super().startup([])  # without its TLS, which waits a minute for each handshake
         if self.lifespan.should_exit:
             return
         traffic = self.lifespan.state.get(KEY) or Traffic()
@@ -147,14 +147,14 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._drain_delay and not self.force_exit:
-            logger.info("Draining: new work is refused, and in %g s the port is closed", self._drain_delay)
-            await asyncio.sleep(self._drain_delay)  # a second signal ends the process before
+            logger.info("Draining: new work is rejected, and the port closes in %g s", self._drain_delay)
+            await asyncio.sleep(self._drain_delay)  # a second signal ends the process earlier
         if self._listener is not None:
             await self._listener.close()
         await super().shutdown(sockets)
 
     def _leave(self, seconds: float | None) -> None:
-        """End the process in so many seconds, whatever still runs; None if it may end by itself."""
+        """End the process after so many seconds, whatever still runs. None cancels that."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -165,21 +165,21 @@ class Server(uvicorn.Server):
 
 
 class Lifespan(LifespanOn):
-    """uvicorn's, but the reason of a start that failed is kept for `Server` instead of logged beside other lines."""
+    """uvicorn's lifespan, which keeps the reason of a failed start for `Server` instead of logging it."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.reason = ""
 
     async def startup(self) -> None:
-        told = self.logger
+        original = self.logger
         self.logger = _SILENT
         try:
             await super().startup()
         finally:
-            self.logger = told
+            self.logger = original
 
-    async def send(self, message: Any) -> None:  # Any: a dictionary of uvicorn's own type
+    async def send(self, message: Any) -> None:  # Any: a dictionary of uvicorn's type
         if message["type"] == "lifespan.startup.failed":
             self.reason = message.get("message", "")
         await super().send(message)
@@ -193,16 +193,16 @@ _SILENT.setLevel(logging.CRITICAL + 1)
 
 
 def bind(host: str | None, port: int) -> list[socket.socket]:
-    """The sockets of an address, bound, but not listening: nobody is let in before the application is open.
+    """Return bound sockets for an address. They do not listen, so no client connects before the application is open.
 
     Raises:
-        NotStarted: one of them cannot be had.
+        NotStarted: one of them cannot be bound.
     """
     bound: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, address in found:
-            if bound:  # with port 0, all of them get the port that the first one found
+            if bound:  # with port 0, all sockets get the port of the first one
                 address = (address[0], bound[0].getsockname()[1], *address[2:])
             bound.append(_bind_one(family, kind, protocol, address))
     except OSError as error:
@@ -215,7 +215,7 @@ def bind(host: str | None, port: int) -> list[socket.socket]:
 def _bind_one(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
     opened = socket.socket(family, kind, protocol)
     try:
-        if os.name == "posix":  # elsewhere it would let two processes share the port
+        if os.name == "posix":  # on Windows, two processes could share the port
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -240,7 +240,7 @@ def _why_not_bound(error: OSError, host: str | None, port: int) -> str:
 
 
 def _loop_factory(config: uvicorn.Config) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the loop that uvicorn would use: uvloop's, where it is installed."""
+    """Return the factory of the event loop that uvicorn would use: uvloop's, if it is installed."""
     factory = getattr(config, "get_loop_factory", None)
     if factory is not None:
         found: Callable[[], asyncio.AbstractEventLoop] | None = factory()
@@ -251,12 +251,12 @@ def _loop_factory(config: uvicorn.Config) -> Callable[[], asyncio.AbstractEventL
 
 @contextmanager
 def _signals_end_the_server_only(hang_up: Handler) -> Iterator[None]:
-    """At its end uvicorn raises once more the signals that ended it; here they have done their work."""
+    """Ignore the signals that uvicorn raises again when it has ended, because they have been handled."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before: dict[signal.Signals, Any] = {number: signal.signal(number, _handled) for number in SIGNALS}
-    # Windows has no SIGHUP. Whoever has chosen what it does, be it `nohup`, which has it ignored, has chosen.
+    # Windows has no SIGHUP. An existing handler (for example nohup's, which ignores it) is kept.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hang_up)
     try:
@@ -267,19 +267,19 @@ def _signals_end_the_server_only(hang_up: Handler) -> Iterator[None]:
 
 
 def _handled(number: int, frame: FrameType | None) -> None:
-    """Nothing more to do."""
+    """Do nothing."""
 
 
 # ---- signals --------------------------------------------------------------------------------------------------------
-# SIGINT and SIGTERM reach the engine when they arrive.
+# SIGINT and SIGTERM are passed to the engine at once.
 #
-# A server waits for open connections before it tells the application to shut down, and an event stream is a connection
-# that stays open: without this, uvicorn would wait for the stream, and the stream for the shutdown.
+# A server waits for open connections before it shuts the application down, and an event stream is a connection that
+# stays open. Without this, uvicorn would wait for the stream, and the stream for the shutdown.
 
 
 @contextmanager
 def on_exit_signal(begin: Callable[[], None]) -> Iterator[None]:
-    """Call `begin` on the loop at the first exit signal, then whoever would have handled it."""
+    """Call `begin` on the event loop at an exit signal, then the handler that was there before."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -293,7 +293,7 @@ def on_exit_signal(begin: Callable[[], None]) -> Iterator[None]:
             earlier(number, frame)
 
     for number, earlier in before.items():
-        if callable(earlier):  # nobody handles it: the process dies at once, and so be it
+        if callable(earlier):  # without a handler, the signal ends the process at once
             signal.signal(number, handle)
     try:
         yield

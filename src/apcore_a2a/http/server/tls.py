@@ -1,4 +1,4 @@
-"""TLS: what is read from files and settings, and how connections are accepted."""
+"""TLS: the context from files and settings, its renewal, and a listener that limits handshakes."""
 
 import asyncio
 import errno
@@ -18,20 +18,20 @@ from apcore_a2a.http.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
-# TLS for the server: the context from its files, or one line that says what is wrong with them.
+# The server's TLS context from its files, or a one-line error that says what is wrong with them.
 #
-# Rule: nothing is asked at a terminal. A key that needs a passphrase gets it from the settings, or is refused.
+# Invariant: nothing is prompted for at a terminal. A key's passphrase comes from the settings, or the key is rejected.
 
-POLL_INTERVAL: Final = 5.0  # seconds between two looks at the files
+POLL_INTERVAL: Final = 5.0  # seconds between two checks of the files
 
 ClientCertificates = Literal["required", "optional"]
-"""Whether a caller without a certificate gets through to the application at all."""
+"""Whether TLS rejects a connection without a client certificate, or passes it to the application."""
 
 _MODES: Final = {"required": ssl.CERT_REQUIRED, "optional": ssl.CERT_OPTIONAL}
 
 
 class TLSFiles(Struct, frozen=True, kw_only=True):
-    """Where the certificate is, its key, and the authorities whose certificates callers may show."""
+    """The files of the certificate, its key, and the authorities whose client certificates are accepted."""
 
     certfile: str
     keyfile: str | None = None
@@ -41,14 +41,14 @@ class TLSFiles(Struct, frozen=True, kw_only=True):
 
 
 class BadTLSFiles(Exception):
-    """They cannot be used; the text says which, why, and what to do."""
+    """The files cannot be used. The text says which, why, and what to do."""
 
 
 def server_context(files: TLSFiles) -> ssl.SSLContext:
-    """A context for a server with these files: TLS 1.2 at least.
+    """Return a context for a server with these files, for TLS 1.2 or later.
 
     Raises:
-        BadTLSFiles: one of them is missing, is none, or does not belong to the other.
+        BadTLSFiles: a file is missing or invalid, or the key does not belong to the certificate.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -56,7 +56,7 @@ def server_context(files: TLSFiles) -> ssl.SSLContext:
     _check_readable(files.certfile, "certificate", "--ssl-certfile")
     _check_readable(keyfile, "key", "--ssl-keyfile")
     try:
-        # A function, always: without one OpenSSL asks for the passphrase at the terminal, and waits.
+        # Always a function. Without one, OpenSSL prompts for the passphrase at the terminal, and waits.
         context.load_cert_chain(files.certfile, keyfile, password=lambda: files.keyfile_password or "")
     except ssl.SSLError as error:
         raise BadTLSFiles(_why_not(error, files, keyfile)) from error
@@ -67,9 +67,9 @@ def server_context(files: TLSFiles) -> ssl.SSLContext:
 
 
 class RenewedContext:
-    """The context of a server's files as they are now: who renews a certificate need not restart the server.
+    """The context of the current files, so that a renewed certificate needs no restart.
 
-    Files that cannot be used, as one half of a renewal cannot, change nothing but the log.
+    Files that cannot be used, for example in the middle of a renewal, are logged, and the old context stays.
     """
 
     def __init__(self, files: TLSFiles) -> None:
@@ -78,13 +78,13 @@ class RenewedContext:
         self.current = server_context(files)
 
     async def watch(self) -> None:
-        """Look at the files from time to time, for ever."""
+        """Poll the files forever."""
         while True:
             await asyncio.sleep(POLL_INTERVAL)
             await asyncio.to_thread(self.reload_if_changed)
 
     def reload_if_changed(self) -> None:
-        """Make the context anew, if the files have changed; connections that are open keep theirs."""
+        """Create a new context if the files have changed. Open connections keep theirs."""
         fingerprints = _fingerprints(self._files)
         if fingerprints == self._seen:
             return
@@ -98,7 +98,7 @@ class RenewedContext:
 
 
 def _fingerprints(files: TLSFiles) -> list[tuple[int, ...]]:
-    """What changes when a file is written, replaced, or a link leads elsewhere."""
+    """Return values that change when a file is written or replaced, or a link points to another file."""
     fingerprints: list[tuple[int, ...]] = []
     for path in (files.certfile, files.keyfile, files.ca_certs):
         if path is None:
@@ -146,23 +146,23 @@ def _trust(context: ssl.SSLContext, ca_certs: str) -> None:
 
 
 # ---- tls listener ---------------------------------------------------------------------------------------------------
-# Connections that begin with TLS: accepted, and handed on when their handshake is done.
+# The listener accepts TLS connections, and passes them to the protocol when their handshake is complete.
 #
-# Rule: whoever does not speak TLS holds little, and not for long. A handshake has ten seconds, and there are so many at
-# once; one more takes the place of the one that has waited longest. An honest client needs a few round trips, so it is
-# done long before that, however many others connect and say nothing.
+# Invariant: a client that never completes its handshake uses few resources, for a short time. A handshake has ten
+# seconds, and the number of handshakes is limited. A new one replaces the oldest. An honest client needs a few round
+# trips, so it is done long before that, however many clients connect and send nothing.
 #
-# asyncio's own servers wait a minute for each handshake, do not say how many there are, and keep one context for good.
+# asyncio's servers wait a minute for each handshake, do not report their number, and keep one context forever.
 
-MAX_HANDSHAKES: Final = 512  # half of the files that a process may open in many a system
+MAX_HANDSHAKES: Final = 512  # half of the files that a process may open on many systems
 HANDSHAKE_TIME: Final = 10.0  # seconds
 NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-PAUSE: Final = 0.1  # seconds until the next attempt when there are no files left
+PAUSE: Final = 0.1  # seconds until the next attempt if no file is left
 LOG_INTERVAL: Final = 60.0
 
 
 class TLSListener:
-    """Accepts connections at sockets that are bound, for a server with TLS."""
+    """Accepts TLS connections at bound sockets."""
 
     def __init__(
         self, make_protocol: Callable[[], asyncio.Protocol], context: RenewedContext, traffic: Traffic
@@ -172,7 +172,7 @@ class TLSListener:
         self._traffic = traffic
         self._sockets: Sequence[socket.socket] = ()
         self._accepting: list[asyncio.Task[None]] = []
-        self._handshakes: dict[asyncio.Task[None], None] = {}  # the one that began first stands first
+        self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._logged_at = float("-inf")
 
     def listen(self, sockets: Sequence[socket.socket], backlog: int) -> None:
@@ -186,7 +186,7 @@ class TLSListener:
         self._accepting.append(loop.create_task(self._context.watch(), name="watch the certificate"))
 
     async def close(self) -> None:
-        """Accept nothing more, and leave those alone who have not finished their handshake."""
+        """Stop accepting connections, and cancel the handshakes in progress."""
         ending = [*self._accepting, *self._handshakes]
         for task in ending:
             task.cancel()
@@ -203,7 +203,7 @@ class TLSListener:
             except OSError as error:
                 if listener.fileno() < 0:
                     return
-                pause = 0.0  # whoever connected has left
+                pause = 0.0  # the client has disconnected
                 if error.errno in NO_FILES:
                     self._make_room()
                     self._log("no files are left for connections", error)
@@ -211,9 +211,9 @@ class TLSListener:
                 await asyncio.sleep(pause)
                 continue
             self._begin(connection, address)
-            await asyncio.sleep(0)  # `sock_accept` does not, while there are others to accept
+            await asyncio.sleep(0)  # `sock_accept` does not yield while more connections wait
 
-    def _begin(self, connection: socket.socket, address: Any) -> None:  # Any: as sockets have it
+    def _begin(self, connection: socket.socket, address: Any) -> None:  # Any: an address of the socket module
         if len(self._handshakes) >= MAX_HANDSHAKES:
             self._make_room()
         handshake = asyncio.get_running_loop().create_task(self._shake_hands(connection, address), name="TLS handshake")
@@ -222,7 +222,7 @@ class TLSListener:
         self._traffic.handshakes = len(self._handshakes)
 
     def _make_room(self) -> None:
-        """End the handshake that has waited longest."""
+        """Cancel the oldest handshake."""
         for oldest in self._handshakes:
             self._handshakes.pop(oldest)
             oldest.cancel()
@@ -236,7 +236,7 @@ class TLSListener:
                 ssl=self._context.current,
                 ssl_handshake_timeout=HANDSHAKE_TIME,
             )
-        except ssl.SSLError as error:  # most clients are not told why: the log is where somebody finds out
+        except ssl.SSLError as error:  # most clients do not learn the reason, so it is logged
             connection.close()
             reason = getattr(error, "verify_message", "") or error.reason
             peer = address[0] if address else ""
@@ -252,10 +252,10 @@ class TLSListener:
             connection.close()
         elif handshake.exception() is not None:
             connection.close()
-            self._log("a TLS connection could not be taken", handshake.exception())
+            self._log("a TLS connection could not be accepted", handshake.exception())
 
     def _log(self, text: str, error: BaseException | None) -> None:
-        """Once a minute: there may be thousands."""
+        """Log at most once a minute, because there may be thousands of failures."""
         now = time.monotonic()
         if now - self._logged_at >= LOG_INTERVAL:
             self._logged_at = now

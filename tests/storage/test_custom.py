@@ -7,7 +7,6 @@ import pytest
 
 from apcore_a2a.errors import StaleWriteError, StoreUnavailableError
 from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
-from apcore_a2a.storage import custom
 from apcore_a2a.storage.contract import Query, TaskListResult, trouble_of
 from apcore_a2a.storage.custom import RESERVED, TaskStoreAdapter
 from tests.fakes import PATIENCE
@@ -119,10 +118,9 @@ async def test_close_waits_for_the_saves_under_way() -> None:
     assert tasks.tasks["t"].artifacts == author.task.artifacts
 
 
-async def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(custom, "CLOSE_TIMEOUT", 0.01)
+async def test_close_waits_for_a_limited_time(caplog: pytest.LogCaptureFixture) -> None:
     tasks = GatedStore()
-    store = TaskStoreAdapter(tasks)
+    store = TaskStoreAdapter(tasks, close_timeout=0.01)
     author = await write_task(store, Author("t"), TaskState.WORKING)
     tasks.gate.clear()
     future = store.append(author.chunk("last"))
@@ -171,9 +169,8 @@ async def test_a_creation_that_failed_leaves_its_key_free() -> None:
     assert await store.create(Author("t2").create(), key="k") is None
 
 
-async def test_only_so_many_keys_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(custom, "MAX_KEYS", 2)
-    store = TaskStoreAdapter(DictStore())
+async def test_only_the_last_keys_are_kept_in_memory() -> None:
+    store = TaskStoreAdapter(DictStore(), max_keys=2)
     for n in range(3):
         assert await store.create(Author(f"t{n}").create(), key=f"k{n}") is None
     assert await store.create(Author("again").create(), key="k2") == "t2"

@@ -259,9 +259,7 @@ class AdapterWebhooks:
 # resulting state, so that two saves of one task are never reordered. This holds within one process, which is all that
 # the adapter promises.
 
-CLOSE_TIMEOUT: Final = 10.0  # seconds in which the user's store must complete the last saves at shutdown
 PAGE: Final = 200  # tasks per call of `TaskStore.list`
-MAX_KEYS: Final = 10_000  # idempotency keys in memory, because `TaskStore` has no lookup by key
 RUNNING: Final = (TaskState.SUBMITTED, TaskState.WORKING)
 
 
@@ -303,7 +301,8 @@ class TaskStoreAdapter:
 
     A listing reads every task of its context, or every task of the store.
 
-    `durable` is the attribute of that name of the user's store.
+    `durable` is the attribute of that name of the user's store. `close` waits at most `close_timeout` seconds for the
+    last saves. The last `max_keys` idempotency keys are in memory, because `TaskStore` has no lookup by key.
 
     The first webhook of a task is stored in the user's store. Other webhooks and all cursors are in memory.
 
@@ -313,7 +312,13 @@ class TaskStoreAdapter:
         False
     """
 
-    def __init__(self, tasks: Any) -> None:  # Any: a TaskStore, or one whose tasks are dictionaries
+    def __init__(
+        self,
+        tasks: Any,  # Any: a TaskStore, or one whose tasks are dictionaries
+        *,
+        close_timeout: float = 10.0,
+        max_keys: int = 10_000,
+    ) -> None:
         missing = missing_methods(tasks)
         if missing:
             raise TypeError(f"{type(tasks).__name__} lacks methods of TaskStore: {', '.join(missing)}")
@@ -323,6 +328,8 @@ class TaskStoreAdapter:
         self._waiting: dict[str, list[_PendingSave | PendingWebhook]] = {}  # by task, in the order of submission
         self._saving: dict[str, asyncio.Task[None]] = {}  # the worker of each task that is being saved
         self._keys: dict[tuple[str, str], str] = {}  # (owner, idempotency key) → task id, the oldest first
+        self._max_keys = max_keys
+        self._close_timeout = close_timeout
         self._key_lock = asyncio.Lock()
         self._last_created = 0
         self._tokens = PageTokens(secrets.token_bytes(KEY_SIZE))  # tokens of an earlier process become invalid
@@ -334,9 +341,9 @@ class TaskStoreAdapter:
         """Do nothing: the user opens the store."""
 
     async def close(self) -> None:
-        """Wait for the last saves, at most CLOSE_TIMEOUT seconds. The user closes the store."""
+        """Wait for the last saves, at most `close_timeout` seconds. The user closes the store."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + CLOSE_TIMEOUT
+        end = loop.time() + self._close_timeout
         while self._saving and loop.time() < end:
             await asyncio.wait(self._saving.values(), timeout=end - loop.time())
         if self._saving:
@@ -447,7 +454,7 @@ class TaskStoreAdapter:
     def _remember(self, owner: str, key: str, task_id: str) -> None:
         self._keys.pop((owner, key), None)  # moves it to the end: the least recently used key is dropped first
         self._keys[owner, key] = task_id
-        if len(self._keys) > MAX_KEYS:
+        if len(self._keys) > self._max_keys:
             del self._keys[next(iter(self._keys))]
 
     async def _list(self, context_id: str) -> AsyncIterator[SavedTask]:

@@ -32,7 +32,7 @@ def test_any_class_with_the_seven_methods_is_accepted() -> None:
 
 
 @requirement("FR-STR-003")
-def test_the_methods_that_a_store_lacks_are_named() -> None:
+def test_missing_methods_of_a_store_are_named() -> None:
     class Half:
         async def save(self, task: Task) -> None: ...
 
@@ -44,14 +44,14 @@ def test_the_methods_that_a_store_lacks_are_named() -> None:
 
 
 @requirement("FR-STR-002")
-def test_the_memory_store_is_a_task_store_with_the_defaults_asked_for() -> None:
+def test_the_memory_store_is_a_task_store_with_the_required_defaults() -> None:
     assert isinstance(InMemoryTaskStore(), TaskStore)
     defaults = {name: each.default for name, each in inspect.signature(InMemoryTaskStore).parameters.items()}
     assert (defaults["ttl_seconds"], defaults["max_capacity"], defaults["max_context_messages"]) == (3600, 10_000, 100)
 
 
 @pytest.mark.parametrize(("ttl", "capacity"), [(0, 1), (-1, 1), (1, 0)])
-def test_a_limit_of_nothing_is_refused(ttl: float, capacity: int) -> None:
+def test_a_limit_of_zero_is_rejected(ttl: float, capacity: int) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         InMemoryTaskStore(ttl=ttl, max_capacity=capacity)
 
@@ -69,7 +69,7 @@ async def test_tasks_are_saved_read_and_deleted() -> None:
 
 
 @requirement("FR-STR-002")
-async def test_saving_again_replaces_also_a_task_that_had_ended() -> None:
+async def test_saving_again_also_replaces_an_ended_task() -> None:
     store = InMemoryTaskStore()
     for state in (TaskState.WORKING, TaskState.COMPLETED, TaskState.WORKING):
         task = make_task("t", state=state)
@@ -81,7 +81,7 @@ async def test_saving_again_replaces_also_a_task_that_had_ended() -> None:
 
 
 @requirement("FR-STR-002")
-async def test_what_was_saved_does_not_follow_the_object() -> None:
+async def test_a_saved_task_is_a_copy() -> None:
     store = InMemoryTaskStore()
     task = make_task("t")
     await store.save(task)
@@ -118,7 +118,7 @@ async def test_a_saved_task_expires_when_it_has_ended() -> None:
 
 
 @requirement("FR-STR-002")
-async def test_push_configs_are_kept_with_their_task() -> None:
+async def test_push_configs_are_stored_with_their_task() -> None:
     store = InMemoryTaskStore()
     config = PushConfig(url="https://example.com/hook")
     await store.save(make_task("t"))

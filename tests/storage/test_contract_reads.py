@@ -15,7 +15,7 @@ from tests.storage.contract import ALICE, BOB, STORES, Author, append, assert_ho
 ALL = Query(owner=ALICE, limit=100)
 
 
-async def test_a_foreign_task_is_answered_like_an_unknown_one(store: Store) -> None:
+async def test_a_task_of_another_owner_is_treated_as_unknown(store: Store) -> None:
     author = await write_task(store, Author("t"), TaskState.WORKING, TaskState.INPUT_REQUIRED)
     for task_id, owner in (("t", BOB), ("unknown", ALICE), ("t", ""), ("", ALICE)):
         assert await store.load(task_id, owner) is None
@@ -27,7 +27,7 @@ async def test_a_foreign_task_is_answered_like_an_unknown_one(store: Store) -> N
 
 
 @pytest.mark.parametrize("by_creation", [False, True])
-async def test_an_administrator_reads_and_lists_whosever_tasks(store: Store, by_creation: bool) -> None:
+async def test_an_administrator_reads_and_lists_the_tasks_of_all_owners(store: Store, by_creation: bool) -> None:
     for n in range(3):
         await write_task(store, Author(f"a{n}"), TaskState.WORKING, TaskState.COMPLETED)
         await write_task(store, Author(f"b{n}", owner=BOB, context_id=f"c{n}"), TaskState.WORKING)
@@ -63,7 +63,7 @@ async def test_a_removed_task_is_gone(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", STORES)
-async def test_events_are_replayed_from_any_place_or_not_at_all(name: str, make_store: MakeStore) -> None:
+async def test_events_are_replayed_from_any_position_or_not_at_all(name: str, make_store: MakeStore) -> None:
     store = await make_store(name, 100)
     before, author = (
         await write_task(store, Author("t0", owner=BOB)),
@@ -96,11 +96,11 @@ async def test_events_that_are_large_together_are_read_in_pieces(name: str, make
     assert sizes == [4, 1, 1, 2]  # the task, its work and two parts; the third; the large one alone; the rest
 
 
-async def test_a_store_that_is_open_can_be_written_to(store: Store) -> None:
+async def test_an_open_store_passes_its_check(store: Store) -> None:
     await store.check()
 
 
-async def test_a_store_that_is_well_has_nothing_to_tell(store: Store) -> None:
+async def test_a_healthy_store_reports_no_trouble(store: Store) -> None:
     await write_task(store, Author("t"), TaskState.WORKING)
     assert trouble_of(store) == ""
 
@@ -132,14 +132,14 @@ async def at_times(store: Store, ended: bool, **times: int) -> None:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-async def test_status_times_count_even_when_they_arrive_out_of_order(store: Store, ended: bool) -> None:
+async def test_listings_are_by_status_time_even_if_times_are_out_of_order(store: Store, ended: bool) -> None:
     await at_times(store, ended, b=20, c=30, a=10)
     assert await ids(store, ALL) == ["c", "b", "a"]
     assert await ids(store, replace(ALL, limit=1)) == ["c", "b", "a"]
     assert await ids(store, replace(ALL, changed_since=timestamp(15))) == ["c", "b"]
 
 
-async def test_a_listing_is_by_status_time_whatever_has_ended_and_whatever_has_not(store: Store) -> None:
+async def test_a_listing_mixes_ended_and_unfinished_tasks_by_status_time(store: Store) -> None:
     await at_times(store, True, b=20, d=40, f=60)
     await at_times(store, False, a=10, e=50)
     await at_times(store, True, g=70)
@@ -148,7 +148,7 @@ async def test_a_listing_is_by_status_time_whatever_has_ended_and_whatever_has_n
     assert await ids(store, replace(ALL, changed_since=timestamp(45))) == ["g", "f", "e"]
 
 
-async def test_filters_select_what_matches_all_of_them(store: Store) -> None:
+async def test_a_listing_shows_tasks_that_match_all_filters(store: Store) -> None:
     for name, context, done in (("a", "x", True), ("b", "x", False), ("c", "y", True), ("d", "y", False)):
         author = await write_task(store, Author(name, context_id=context), TaskState.WORKING)
         if done:
@@ -165,7 +165,7 @@ async def test_filters_select_what_matches_all_of_them(store: Store) -> None:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-async def test_changed_since_includes_its_own_moment(store: Store, ended: bool) -> None:
+async def test_changed_since_is_inclusive(store: Store, ended: bool) -> None:
     await at_times(store, ended, t1=1, t2=2, t3=3)
     since = replace(ALL, changed_since=timestamp(2))
     assert await ids(store, since) == ["t3", "t2"]
@@ -176,7 +176,7 @@ async def test_changed_since_includes_its_own_moment(store: Store, ended: bool) 
 @pytest.mark.parametrize("by_creation", [False, True])
 @pytest.mark.parametrize("context_id", ["", "talk"])
 @pytest.mark.parametrize("ended", [False, True])
-async def test_pages_show_every_task_once_also_when_status_times_are_equal(
+async def test_pages_show_every_task_once_even_with_equal_status_times(
     store: Store, by_creation: bool, context_id: str, ended: bool
 ) -> None:
     for n in range(7):
@@ -191,7 +191,7 @@ async def test_pages_show_every_task_once_also_when_status_times_are_equal(
     assert shown == await ids(store, replace(query, limit=100))
 
 
-async def test_of_tasks_that_ended_at_one_time_the_last_created_is_the_newest(store: Store) -> None:
+async def test_tasks_with_equal_status_times_are_listed_by_creation(store: Store) -> None:
     authors = [await write_task(store, Author(f"t{n}")) for n in range(6)]
     for n in (2, 5, 0, 4, 1, 3):
         await append(store, authors[n].status(TaskState.CANCELED, at=timestamp(10**6)))
@@ -206,7 +206,7 @@ async def test_a_full_last_page_is_the_last(store: Store) -> None:
 
 
 @pytest.mark.parametrize("by_creation", [False, True])
-async def test_what_happens_between_two_pages_shifts_nothing(store: Store, by_creation: bool) -> None:
+async def test_changes_between_two_pages_do_not_shift_the_listing(store: Store, by_creation: bool) -> None:
     authors = [await write_task(store, Author(f"t{n}")) for n in range(6)]
     query = Query(owner=ALICE, limit=2, by_creation=by_creation)
     first = await store.page(query)
@@ -232,7 +232,7 @@ FORGED = [[False, "", -1], [False, "", 2**63], [0, "", 1], [False, None, 1], [Fa
 
 
 @pytest.mark.parametrize("cursor", [*GARBAGE, *(urlsafe_b64encode(encode(each)).decode() for each in FORGED)])
-async def test_a_made_up_cursor_is_an_error_that_names_the_field(store: Store, cursor: str) -> None:
+async def test_an_invented_cursor_is_an_error_that_names_the_field(store: Store, cursor: str) -> None:
     with pytest.raises(InvalidParamsError, match="pageToken") as caught:
         await store.page(replace(ALL, cursor=cursor))
     assert [violation.field for violation in caught.value.violations] == ["pageToken"]
@@ -246,7 +246,7 @@ async def test_a_cursor_of_the_other_order_is_an_error(store: Store) -> None:
         await store.page(replace(ALL, cursor=page.next_cursor, by_creation=True))
 
 
-async def test_a_cursor_is_for_its_owner_alone(store: Store) -> None:
+async def test_a_cursor_is_valid_only_for_its_owner(store: Store) -> None:
     for n in range(4):
         await write_task(store, Author(f"t{n}"))
         await write_task(store, Author(f"b{n}", owner=BOB))
@@ -257,7 +257,7 @@ async def test_a_cursor_is_for_its_owner_alone(store: Store) -> None:
 
 
 @pytest.mark.parametrize("by_creation", [False, True])
-async def test_a_cursor_tells_nothing_and_no_part_of_it_can_be_changed(store: Store, by_creation: bool) -> None:
+async def test_a_cursor_is_opaque_and_tamper_proof(store: Store, by_creation: bool) -> None:
     query = Query(owner=ALICE, limit=1, by_creation=by_creation)
     await at_times(store, False, a=10, b=20, c=30)
     before = b64decode((await store.page(query)).next_cursor, altchars=b"-_")
@@ -290,7 +290,7 @@ async def large_task(store: Store, name: str, size: int, *, ended: bool) -> None
 
 @pytest.mark.parametrize("by_creation", [False, True])
 @pytest.mark.parametrize("ended", [False, True])
-async def test_a_page_ends_before_it_gets_too_large_and_the_next_goes_on_exactly_there(
+async def test_a_page_ends_before_it_gets_too_large_and_the_next_continues_there(
     store: Store, by_creation: bool, ended: bool
 ) -> None:
     third = MAX_PAGE_BYTES // 3

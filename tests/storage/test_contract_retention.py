@@ -28,7 +28,7 @@ async def write_something(store: Store) -> None:
 
 @requirement("FR-STR-002")
 @pytest.mark.parametrize("state", sorted(TERMINAL), ids=lambda state: state.name)
-async def test_a_task_is_kept_for_the_ttl_after_its_end(store: Store, clock: Clock, state: TaskState) -> None:
+async def test_a_task_expires_one_ttl_after_its_end(store: Store, clock: Clock, state: TaskState) -> None:
     author = await write_task(store, Author("t"), TaskState.WORKING)
     clock.now += 2 * TTL
     await append(store, author.status(state))
@@ -52,7 +52,7 @@ async def test_a_task_that_has_not_ended_never_expires(store: Store, clock: Cloc
 
 
 @requirement("FR-CTX-004")
-async def test_a_conversation_is_gone_when_the_last_of_its_tasks_has_expired(store: Store, clock: Clock) -> None:
+async def test_a_conversation_expires_with_the_last_of_its_tasks(store: Store, clock: Clock) -> None:
     talk = Query(owner=ALICE, limit=10, context_id="talk")
     await write_task(store, Author("early"), TaskState.WORKING, TaskState.COMPLETED)
     late = await write_task(store, Author("late"), TaskState.WORKING)
@@ -65,7 +65,7 @@ async def test_a_conversation_is_gone_when_the_last_of_its_tasks_has_expired(sto
     assert await ids(store, talk) == []
 
 
-async def test_the_key_and_the_id_of_an_expired_task_are_free_again(store: Store, clock: Clock) -> None:
+async def test_the_key_and_the_id_of_an_expired_task_can_be_reused(store: Store, clock: Clock) -> None:
     author = Author("t")
     await store.create(author.create(), key="k")
     for state in (TaskState.WORKING, TaskState.COMPLETED):
@@ -76,7 +76,7 @@ async def test_the_key_and_the_id_of_an_expired_task_are_free_again(store: Store
 
 
 @requirement("FR-STR-002")
-async def test_a_full_store_lets_the_task_go_that_ended_first(store: Store, clock: Clock) -> None:
+async def test_a_full_store_evicts_the_task_that_ended_first(store: Store, clock: Clock) -> None:
     authors = [await write_task(store, Author(name), TaskState.WORKING) for name in ("a", "b", "c")]
     for author in (authors[1], authors[0], authors[2]):
         clock.now += 1
@@ -88,7 +88,7 @@ async def test_a_full_store_lets_the_task_go_that_ended_first(store: Store, cloc
 
 
 @requirement("FR-STR-002")
-async def test_a_store_full_of_unfinished_tasks_takes_no_new_one_until_one_ends(store: Store) -> None:
+async def test_a_store_full_of_unfinished_tasks_rejects_new_ones_until_one_ends(store: Store) -> None:
     authors = [await write_task(store, Author(name), TaskState.WORKING) for name in ("a", "b", "c")]
     await append(store, authors[0].status(TaskState.INPUT_REQUIRED))
     with pytest.raises(OverloadedError) as caught:
@@ -101,7 +101,7 @@ async def test_a_store_full_of_unfinished_tasks_takes_no_new_one_until_one_ends(
     assert await ids(store, ALL) == ["d", "a", "b"]
 
 
-async def test_for_a_task_that_is_refused_no_room_is_made(store: Store) -> None:
+async def test_a_rejected_task_evicts_no_other(store: Store) -> None:
     authors = [
         await write_task(store, Author(name), TaskState.WORKING, TaskState.COMPLETED) for name in ("a", "b", "c")
     ]
@@ -111,14 +111,14 @@ async def test_for_a_task_that_is_refused_no_room_is_made(store: Store) -> None:
         await assert_holds(store, author)
 
 
-async def test_a_full_store_still_knows_its_keys(store: Store) -> None:
+async def test_a_full_store_still_finds_its_keys(store: Store) -> None:
     assert await store.create(Author("a").create(), key="k") is None
     for name in ("b", "c"):
         await write_task(store, Author(name))
     assert await store.create(Author("d").create(), key="k") == "a"
 
 
-async def test_a_removed_task_makes_room(store: Store) -> None:
+async def test_removing_a_task_makes_room(store: Store) -> None:
     for name in ("a", "b", "c"):
         await write_task(store, Author(name))
     await store.remove("b", ALICE)

@@ -24,7 +24,7 @@ async def finish(store: Store, name: str, *, owner: str = ALICE, size: int = 10)
     return len(encode(author.task))
 
 
-async def test_what_an_account_keeps_is_its_tasks_as_json(store: Store) -> None:
+async def test_the_usage_of_an_account_is_the_size_of_its_tasks_as_json(store: Store) -> None:
     assert await usage_of(store, ALICE) == Usage(0, 0)
     size = await finish(store, "a") + await finish(store, "b", size=2_500)
     of_bob = await finish(store, "c", owner=BOB)
@@ -33,7 +33,7 @@ async def test_what_an_account_keeps_is_its_tasks_as_json(store: Store) -> None:
     assert await usage_of(store, ALL_OWNERS) == Usage(3, size + of_bob)
 
 
-async def test_an_account_is_one_whatever_tenants_it_names(store: Store) -> None:
+async def test_the_usage_of_an_account_includes_all_its_tenants(store: Store) -> None:
     owners = [ALICE, f"{ALICE}\nsales", f"{ALICE}\n", f"{ALICE}\nsales\n{BOB}", f"{ALICE}\n\u00fc\U0001f600"]
     assert {stored_quota_key(owner) for owner in owners} == {ALICE}
     size = 0
@@ -44,7 +44,7 @@ async def test_an_account_is_one_whatever_tenants_it_names(store: Store) -> None
     assert await usage_of(store, ALICE) == Usage(len(owners), size)
 
 
-async def test_a_task_that_runs_counts_with_what_it_has_made(store: Store) -> None:
+async def test_a_running_task_counts_with_its_output_and_memo(store: Store) -> None:
     author = await write_task(store, Author("t"), TaskState.WORKING)
     before = await usage_of(store, ALICE)
     assert before.tasks == 1
@@ -54,7 +54,7 @@ async def test_a_task_that_runs_counts_with_what_it_has_made(store: Store) -> No
     assert 5_000 <= after.bytes - before.bytes < 6_000
 
 
-async def test_a_task_too_large_for_a_document_counts_as_well(store: Store) -> None:
+async def test_a_task_too_large_for_a_document_counts_with_its_events(store: Store) -> None:
     author = await write_task(store, Author("t"), TaskState.WORKING, TaskState.INPUT_REQUIRED, TaskState.WORKING)
     for _ in range(5):
         await append(store, author.chunk("x" * 40_000))
@@ -64,7 +64,7 @@ async def test_a_task_too_large_for_a_document_counts_as_well(store: Store) -> N
     assert 200_000 <= kept.bytes < 210_000
 
 
-async def test_what_is_removed_does_not_count(store: Store) -> None:
+async def test_removed_tasks_do_not_count(store: Store) -> None:
     await finish(store, "a")
     size = await finish(store, "b")
     assert await store.remove("a", ALICE)

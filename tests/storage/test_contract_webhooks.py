@@ -66,7 +66,7 @@ def test_every_store_has_webhooks(store: Store) -> None:
     assert isinstance(store.webhooks, WebhookStore)
 
 
-async def test_a_webhook_that_comes_with_its_task_gets_every_event(store: Store) -> None:
+async def test_a_webhook_created_with_its_task_receives_every_event(store: Store) -> None:
     author = await create(store, Author("t"), hook())
     await append(store, author.work())
     claim = await claim_one(store)
@@ -77,7 +77,7 @@ async def test_a_webhook_that_comes_with_its_task_gets_every_event(store: Store)
     assert list(await store.webhooks.events("t", ALICE, 1, 1)) == author.records[1:]
 
 
-async def test_one_that_comes_later_gets_what_follows_it(store: Store) -> None:
+async def test_a_webhook_saved_later_receives_the_events_after_it(store: Store) -> None:
     author = await write_task(store, Author("t"), TaskState.WORKING)
     saved = await store.webhooks.save(hook(), ALICE)
     assert (saved.delivered, saved.latest, saved.is_waiting) == (2, 2, False)
@@ -88,7 +88,7 @@ async def test_one_that_comes_later_gets_what_follows_it(store: Store) -> None:
 
 
 @pytest.mark.parametrize("end", [TaskState.COMPLETED, TaskState.INPUT_REQUIRED])
-async def test_one_that_comes_after_the_task_rests_still_learns_how_it_stands(store: Store, end: TaskState) -> None:
+async def test_a_webhook_saved_when_the_task_rests_receives_the_last_event(store: Store, end: TaskState) -> None:
     author = await write_task(store, Author("t"), TaskState.WORKING, end)
     saved = await store.webhooks.save(hook(), ALICE)
     assert saved.is_waiting
@@ -100,7 +100,7 @@ async def test_one_that_comes_after_the_task_rests_still_learns_how_it_stands(st
     assert (await store.webhooks.task_at("t", ALICE, 3)).task() == author.task
 
 
-async def test_a_task_is_told_as_it_was_after_each_event(store: Store) -> None:
+async def test_task_at_returns_the_task_as_it_was_after_each_event(store: Store) -> None:
     author = await create(store, Author("t"), hook())
     seen: list[Task] = [copy(author.task)]
     for change in (author.work, lambda: author.chunk("a"), lambda: author.chunk("b"), author.complete):
@@ -112,7 +112,7 @@ async def test_a_task_is_told_as_it_was_after_each_event(store: Store) -> None:
     assert await store.webhooks.task_at("t", ALICE, 6) is None
 
 
-async def test_a_task_is_told_as_it_was_though_its_webhook_came_in_between(store: Store) -> None:
+async def test_task_at_works_for_a_webhook_saved_between_two_events(store: Store) -> None:
     author = await write_task(store, Author("t"), TaskState.WORKING)
     await append(store, author.chunk("a"))
     await store.webhooks.save(hook(), ALICE)
@@ -122,7 +122,7 @@ async def test_a_task_is_told_as_it_was_though_its_webhook_came_in_between(store
     assert encode((await store.webhooks.task_at("t", ALICE, 4)).task()) == then
 
 
-async def test_what_is_delivered_is_not_claimed_again(store: Store) -> None:
+async def test_delivered_events_are_not_claimed_again(store: Store) -> None:
     author = await create(store, Author("t"), hook())
     assert await deliver_all(store) == [("w", 1)]
     assert await store.webhooks.claim(10, LEASE) == []
@@ -142,7 +142,7 @@ async def test_each_webhook_of_a_task_has_its_own_cursor(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", TIMED)
-async def test_a_claim_is_one_worker_s_until_its_lease_is_over(name: str, make_store: MakeStore, clock: Clock) -> None:
+async def test_a_claim_is_exclusive_until_its_lease_expires(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name)
     await create(store, Author("t"), hook())
     first = await claim_one(store)
@@ -155,7 +155,7 @@ async def test_a_claim_is_one_worker_s_until_its_lease_is_over(name: str, make_s
 
 
 @pytest.mark.parametrize("name", TIMED)
-async def test_a_worker_that_goes_on_keeps_its_claim(name: str, make_store: MakeStore, clock: Clock) -> None:
+async def test_a_worker_that_continues_keeps_its_claim(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name)
     author = await create(store, Author("t"), hook())
     await append(store, author.work())
@@ -168,7 +168,7 @@ async def test_a_worker_that_goes_on_keeps_its_claim(name: str, make_store: Make
 
 
 @pytest.mark.parametrize("name", TIMED)
-async def test_after_a_pause_it_is_tried_again(name: str, make_store: MakeStore, clock: Clock) -> None:
+async def test_a_webhook_can_be_claimed_again_after_its_pause(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name)
     await create(store, Author("t"), hook())
     await store.webhooks.settle(
@@ -182,7 +182,7 @@ async def test_after_a_pause_it_is_tried_again(name: str, make_store: MakeStore,
 
 
 @pytest.mark.parametrize("name", TIMED)
-async def test_the_longest_due_come_first(name: str, make_store: MakeStore, clock: Clock) -> None:
+async def test_the_longest_due_webhooks_are_claimed_first(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name)
     for number in range(5):
         await create(store, Author(f"t{number}"), hook(f"t{number}"))
@@ -194,7 +194,7 @@ async def test_the_longest_due_come_first(name: str, make_store: MakeStore, cloc
     assert [claim.webhook.config.task_id for claim in later[3:]] == ["t0", "t1"]
 
 
-async def test_one_that_was_given_up_is_not_claimed_until_it_is_saved_again(store: Store) -> None:
+async def test_a_failed_webhook_is_not_claimed_until_it_is_saved_again(store: Store) -> None:
     author = await create(store, Author("t"), hook())
     given_up = DeliveryReport(delivered=0, attempts=4, failed=True, reason="timeout")
     assert await store.webhooks.settle(await claim_one(store), given_up)
@@ -209,7 +209,7 @@ async def test_one_that_was_given_up_is_not_claimed_until_it_is_saved_again(stor
     assert await deliver_all(store) == [("w", 1), ("w", 2)]
 
 
-async def test_a_claim_on_one_that_was_saved_anew_or_removed_is_void(store: Store) -> None:
+async def test_a_claim_is_void_after_its_webhook_is_saved_again_or_removed(store: Store) -> None:
     await create(store, Author("t"), hook())
     claim = await claim_one(store)
     await store.webhooks.save(hook(), ALICE)
@@ -221,7 +221,7 @@ async def test_a_claim_on_one_that_was_saved_anew_or_removed_is_void(store: Stor
     assert not await store.webhooks.remove("t", ALICE, "w")
 
 
-async def test_one_that_is_removed_leaves_the_others(store: Store) -> None:
+async def test_removing_a_webhook_keeps_the_others(store: Store) -> None:
     author = await create(store, Author("t"), hook(config_id="a"))
     await store.webhooks.save(hook(config_id="b"), ALICE)
     assert await store.webhooks.remove("t", ALICE, "a")
@@ -229,7 +229,7 @@ async def test_one_that_is_removed_leaves_the_others(store: Store) -> None:
     assert await deliver_all(store) == [("b", 2)]
 
 
-async def test_nobody_touches_the_webhooks_of_another(store: Store) -> None:
+async def test_an_owner_cannot_access_webhooks_of_another_owner(store: Store) -> None:
     await create(store, Author("t"), hook())
     assert await store.webhooks.save(hook(config_id="theirs"), BOB) is None
     assert await store.webhooks.of_task("t", BOB) is None
@@ -249,7 +249,7 @@ async def test_a_task_has_a_limited_number_of_webhooks(store: Store) -> None:
     assert await store.webhooks.save(hook(config_id="0"), ALICE) is not None
 
 
-async def test_webhooks_go_with_their_task(store: Store) -> None:
+async def test_webhooks_are_removed_with_their_task(store: Store) -> None:
     await create(store, Author("t"), hook())
     assert await store.remove("t", ALICE)
     assert await store.webhooks.claim(10, LEASE) == []
@@ -272,7 +272,7 @@ async def test_the_backlog_is_counted(store: Store, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("name", TIMED)
-async def test_the_backlog_knows_its_age(name: str, make_store: MakeStore, clock: Clock) -> None:
+async def test_the_backlog_reports_its_age(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name)
     await create(store, Author("t"), hook())
     clock.now += 7
@@ -282,7 +282,9 @@ async def test_the_backlog_knows_its_age(name: str, make_store: MakeStore, clock
 
 
 @pytest.mark.parametrize("name", TIMED)
-async def test_a_task_stays_as_long_as_a_webhook_waits_for_it(name: str, make_store: MakeStore, clock: Clock) -> None:
+async def test_a_task_is_retained_while_a_webhook_waits_for_its_events(
+    name: str, make_store: MakeStore, clock: Clock
+) -> None:
     store = await make(make_store, name, 2)
     author = await create(store, Author("t"), hook())
     await append(store, author.work())
@@ -299,7 +301,7 @@ async def test_a_task_stays_as_long_as_a_webhook_waits_for_it(name: str, make_st
 
 
 @pytest.mark.parametrize("name", TIMED)
-async def test_one_that_was_given_up_keeps_no_task(name: str, make_store: MakeStore, clock: Clock) -> None:
+async def test_a_failed_webhook_does_not_retain_its_task(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name, 1)
     author = await create(store, Author("t"), hook())
     await append(store, author.work())
@@ -311,7 +313,7 @@ async def test_one_that_was_given_up_keeps_no_task(name: str, make_store: MakeSt
 
 
 @pytest.mark.parametrize("name", TIMED)
-async def test_a_webhook_calls_a_task_back_that_was_about_to_go(name: str, make_store: MakeStore, clock: Clock) -> None:
+async def test_a_new_webhook_retains_a_task_that_was_evictable(name: str, make_store: MakeStore, clock: Clock) -> None:
     store = await make(make_store, name, 1)
     await write_task(store, Author("t"), TaskState.WORKING, TaskState.COMPLETED)
     await store.webhooks.save(hook(), ALICE)
@@ -322,7 +324,7 @@ async def test_a_webhook_calls_a_task_back_that_was_about_to_go(name: str, make_
     assert await store.load("t", ALICE) is None
 
 
-async def test_sqlite_finds_what_was_not_delivered_after_a_restart(tmp_path: Path, clock: Clock) -> None:
+async def test_sqlite_finds_undelivered_events_after_a_restart(tmp_path: Path, clock: Clock) -> None:
     before: Store = SQLiteStore(tmp_path / "tasks.db", clock=clock, monotonic=clock)
     await before.open()
     author = await create(before, Author("t"), hook())

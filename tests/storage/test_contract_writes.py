@@ -12,14 +12,14 @@ from tests.requirements import requirement
 from tests.storage.contract import ALICE, BOB, Author, append, assert_holds, timestamp, write_task
 
 
-async def test_a_new_task_is_there_once_create_returns(store: Store) -> None:
+async def test_a_new_task_can_be_loaded_once_create_returns(store: Store) -> None:
     author = Author("t")
     author.memo = b'{"step":1}'
     assert await store.create(author.create()) is None
     await assert_holds(store, author)
 
 
-async def test_each_event_moves_the_stored_task_on(store: Store) -> None:
+async def test_each_event_updates_the_stored_task(store: Store) -> None:
     author = await write_task(store, Author("t"))
     for change in (author.work, lambda: author.chunk("a"), lambda: author.chunk("b", "c"), author.complete):
         await append(store, change())
@@ -62,7 +62,7 @@ async def test_a_task_of_hundreds_of_kilobytes_is_read_as_it_was_written(store: 
 
 
 @pytest.mark.parametrize("text", ["", "Ünïcödé 🎈", "a\x00b", "'; DROP TABLE task; --", "\n%_*", "x" * 250])
-async def test_ids_and_owners_are_any_text(store: Store, text: str) -> None:
+async def test_ids_and_owners_can_be_any_text(store: Store, text: str) -> None:
     author = await write_task(store, Author(f"t{text}", owner=f"o{text}", context_id=text), TaskState.WORKING)
     await assert_holds(store, author)
     query = Query(owner=author.owner, limit=10, context_id=text)
@@ -85,7 +85,7 @@ async def refused(store: Store, author: Author, rival: Author) -> None:
 
 
 @requirement("FR-TSK-003")
-async def test_a_writer_who_is_behind_changes_nothing(store: Store) -> None:
+async def test_a_write_with_an_old_version_changes_nothing(store: Store) -> None:
     author = await write_task(store, Author("t"), TaskState.WORKING)
     rival = author.rival()
     await append(store, author.chunk("first"))
@@ -93,7 +93,7 @@ async def test_a_writer_who_is_behind_changes_nothing(store: Store) -> None:
     await assert_holds(store, author)
 
 
-async def test_a_writer_who_is_ahead_changes_nothing(store: Store) -> None:
+async def test_a_write_with_a_future_version_changes_nothing(store: Store) -> None:
     author = await write_task(store, Author("t"), TaskState.WORKING)
     rival = author.rival()
     rival.chunk("never sent")
@@ -101,7 +101,7 @@ async def test_a_writer_who_is_ahead_changes_nothing(store: Store) -> None:
     await assert_holds(store, author)
 
 
-async def test_a_newer_claim_shuts_out_the_older_one(store: Store) -> None:
+async def test_a_write_with_an_older_epoch_changes_nothing(store: Store) -> None:
     author = await write_task(store, Author("t"), TaskState.WORKING)
     author.epoch = 3
     await append(store, author.chunk("claimed"))
@@ -113,7 +113,7 @@ async def test_a_newer_claim_shuts_out_the_older_one(store: Store) -> None:
     await assert_holds(store, author)
 
 
-async def test_nobody_writes_to_the_task_of_another(store: Store) -> None:
+async def test_an_owner_cannot_write_to_a_task_of_another_owner(store: Store) -> None:
     author = await write_task(store, Author("t"), TaskState.WORKING)
     rival = author.rival()
     rival.owner = BOB
@@ -121,7 +121,7 @@ async def test_nobody_writes_to_the_task_of_another(store: Store) -> None:
     assert await store.load("t", BOB) is None
 
 
-async def test_a_task_that_was_never_created_takes_no_events(store: Store) -> None:
+async def test_a_task_that_was_never_created_rejects_events(store: Store) -> None:
     author = Author("t")
     author.create()
     with pytest.raises(StaleWriteError):
@@ -134,7 +134,7 @@ async def test_a_task_that_was_never_created_takes_no_events(store: Store) -> No
     [TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED],
     ids=lambda state: state.name,
 )
-async def test_a_task_that_has_ended_takes_no_events(store: Store, state: TaskState) -> None:
+async def test_a_task_that_has_ended_rejects_events(store: Store, state: TaskState) -> None:
     author = await write_task(store, Author("t"), TaskState.WORKING)
     rival = author.rival()
     await append(store, author.status(state))
@@ -144,7 +144,7 @@ async def test_a_task_that_has_ended_takes_no_events(store: Store, state: TaskSt
 
 
 @pytest.mark.parametrize("owner", [ALICE, BOB])
-async def test_an_id_is_used_once(store: Store, owner: str) -> None:
+async def test_an_id_can_be_used_only_once(store: Store, owner: str) -> None:
     author = await write_task(store, Author("t"), TaskState.WORKING)
     with pytest.raises(StaleWriteError):
         await store.create(Author("t", owner=owner).create())
@@ -155,7 +155,7 @@ async def test_an_id_is_used_once(store: Store, owner: str) -> None:
 # ---- idempotency keys ----------------------------------------------------------------------------------------------
 
 
-async def test_a_key_used_before_answers_with_the_task_it_made(store: Store) -> None:
+async def test_a_used_key_returns_the_task_created_with_it(store: Store) -> None:
     author = Author("t1")
     assert await store.create(author.create(), key="k") is None
     await append(store, author.work())
@@ -173,18 +173,18 @@ async def test_a_key_belongs_to_its_owner(store: Store) -> None:
     assert await store.create(Author("t3", owner=BOB).create(), key="k") == "t2"
 
 
-async def test_no_key_is_not_a_key(store: Store) -> None:
+async def test_tasks_without_a_key_are_never_duplicates(store: Store) -> None:
     assert await store.create(Author("t1").create(), key="") is None
     assert await store.create(Author("t2").create(), key="") is None
 
 
-async def test_a_key_goes_with_its_task(store: Store) -> None:
+async def test_a_key_is_removed_with_its_task(store: Store) -> None:
     assert await store.create(Author("t1").create(), key="k") is None
     assert await store.remove("t1", ALICE)
     assert await store.create(Author("t2").create(), key="k") is None
 
 
-async def test_of_many_creations_with_one_key_one_makes_a_task(store: Store) -> None:
+async def test_concurrent_creations_with_one_key_create_one_task(store: Store) -> None:
     async with asyncio.TaskGroup() as group:
         tries = {f"t{n}": group.create_task(store.create(Author(f"t{n}").create(), key="k")) for n in range(20)}
     made = [name for name, attempt in tries.items() if attempt.result() is None]
@@ -205,7 +205,7 @@ async def test_writes_are_made_in_the_order_of_the_calls(store: Store) -> None:
     await assert_holds(store, author)
 
 
-async def test_a_refused_write_takes_no_other_with_it(store: Store) -> None:
+async def test_a_rejected_write_fails_no_other_write(store: Store) -> None:
     authors = [await write_task(store, Author(f"t{n}"), TaskState.WORKING) for n in range(5)]
     stale = authors[2].rival()
     await append(store, authors[2].chunk("first"))
@@ -227,7 +227,7 @@ async def _refusal(store: Store, author: Author) -> bool:
 
 
 @requirement("FR-TSK-003")
-async def test_two_hundred_writers_and_their_readers_do_not_disturb_each_other(store: Store) -> None:
+async def test_two_hundred_concurrent_writers_and_readers_are_isolated(store: Store) -> None:
     chance = random.Random(7)
     authors = [Author(f"t{n}", owner=f"o{n % 3}", context_id=f"c{n % 5}") for n in range(200)]
 

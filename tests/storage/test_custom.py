@@ -37,7 +37,7 @@ class DurableStore(DictStore):
 
 
 @requirement("FR-STR-003")
-async def test_a_store_is_given_tasks_as_clients_see_them_but_for_one_name_in_the_metadata() -> None:
+async def test_a_store_receives_tasks_as_clients_see_them_plus_one_metadata_entry() -> None:
     tasks = DictStore()
     store = TaskStoreAdapter(tasks)
     author = Author("t")
@@ -57,7 +57,7 @@ async def test_a_store_is_given_tasks_as_clients_see_them_but_for_one_name_in_th
     assert record.document.task().metadata == {"mine": 1}
 
 
-async def test_saves_that_wait_for_one_another_become_one() -> None:
+async def test_waiting_saves_are_coalesced() -> None:
     tasks = GatedStore()
     store = TaskStoreAdapter(tasks)
     author = await write_task(store, Author("t"), TaskState.WORKING)
@@ -74,7 +74,7 @@ async def test_saves_that_wait_for_one_another_become_one() -> None:
     await assert_holds(store, author)
 
 
-async def test_a_slow_save_of_one_task_holds_up_no_other() -> None:
+async def test_a_slow_save_of_one_task_delays_no_other_task() -> None:
     tasks = GatedStore()
     store = TaskStoreAdapter(tasks)
     slow, other = await write_task(store, Author("slow")), await write_task(store, Author("other"))
@@ -89,7 +89,7 @@ async def test_a_slow_save_of_one_task_holds_up_no_other() -> None:
     await asyncio.wait_for(future, 5)
 
 
-async def test_a_save_under_way_does_not_bring_a_removed_task_back() -> None:
+async def test_a_save_in_progress_does_not_restore_a_removed_task() -> None:
     tasks = GatedStore()
     store = TaskStoreAdapter(tasks)
     author = await write_task(store, Author("t"), TaskState.WORKING)
@@ -103,7 +103,7 @@ async def test_a_save_under_way_does_not_bring_a_removed_task_back() -> None:
     assert tasks.tasks == {}
 
 
-async def test_close_waits_for_the_saves_under_way() -> None:
+async def test_close_waits_for_the_saves_in_progress() -> None:
     tasks = GatedStore()
     store = TaskStoreAdapter(tasks)
     author = await write_task(store, Author("t"), TaskState.WORKING)
@@ -131,7 +131,7 @@ async def test_close_waits_for_a_limited_time(caplog: pytest.LogCaptureFixture) 
         await future
 
 
-async def test_the_task_is_saved_as_it_was_at_the_call_though_it_moves_on() -> None:
+async def test_the_task_is_saved_as_it_was_at_the_call_even_if_it_changes_later() -> None:
     tasks = DictStore()
     store = TaskStoreAdapter(tasks)
     author = await write_task(store, Author("t"), TaskState.WORKING)
@@ -141,7 +141,7 @@ async def test_the_task_is_saved_as_it_was_at_the_call_though_it_moves_on() -> N
     assert len(tasks.tasks["t"].artifacts[0].parts) == 1
 
 
-async def test_a_store_that_fails_is_not_available_and_says_no_more() -> None:
+async def test_a_failing_store_is_unavailable_without_revealing_the_reason() -> None:
     tasks = GatedStore()
     store = TaskStoreAdapter(tasks)
     author = await write_task(store, Author("t"), TaskState.WORKING)
@@ -159,7 +159,7 @@ async def test_a_store_that_fails_is_not_available_and_says_no_more() -> None:
     assert trouble_of(store) == ""
 
 
-async def test_a_creation_that_failed_leaves_its_key_free() -> None:
+async def test_the_key_of_a_failed_creation_can_be_used_again() -> None:
     tasks = GatedStore()
     store = TaskStoreAdapter(tasks)
     tasks.broken = True
@@ -178,7 +178,7 @@ async def test_only_the_last_keys_are_kept_in_memory() -> None:
     assert await store.create(Author("again").create(), key="k0") is None
 
 
-async def test_a_store_that_cannot_be_read_is_not_available() -> None:
+async def test_a_store_that_fails_to_read_is_unavailable() -> None:
     class Unreadable(DictStore):
         async def get(self, task_id: str) -> Task | None:
             raise ConnectionError
@@ -193,7 +193,7 @@ async def test_a_store_that_cannot_be_read_is_not_available() -> None:
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {RESERVED: "mine"}, {RESERVED: {"owner": ALICE}}])
-async def test_a_task_that_somebody_else_put_there_belongs_to_nobody(metadata: dict[str, object] | None) -> None:
+async def test_a_task_that_the_engine_did_not_save_has_no_owner(metadata: dict[str, object] | None) -> None:
     tasks = DictStore()
     store = TaskStoreAdapter(tasks)
     status = TaskStatus(state=TaskState.WORKING, timestamp=timestamp())
@@ -211,7 +211,7 @@ async def test_listings_read_every_page_of_the_store() -> None:
     assert len(await ids(store, Query(owner=ALICE, limit=100))) == 450
 
 
-async def test_a_cursor_that_goes_nowhere_ends_the_listing() -> None:
+async def test_a_repeated_cursor_ends_the_listing() -> None:
     class Stuck(DictStore):
         async def list(self, context_id: str | None, cursor: str | None, limit: int) -> TaskListResult:
             return TaskListResult([], "again")
@@ -223,12 +223,12 @@ async def test_a_cursor_that_goes_nowhere_ends_the_listing() -> None:
 # ---- after a restart -------------------------------------------------------------------------------------------------
 
 
-def test_a_store_is_durable_if_it_says_so() -> None:
+def test_a_store_is_durable_if_its_attribute_is_true() -> None:
     assert TaskStoreAdapter(DurableStore()).durable is True
     assert TaskStoreAdapter(DictStore()).durable is False
 
 
-async def test_a_durable_store_hands_over_what_was_running() -> None:
+async def test_a_durable_store_returns_its_running_tasks_as_orphans() -> None:
     tasks = DurableStore()
     before = TaskStoreAdapter(tasks)
     author = Author("running")
@@ -266,7 +266,7 @@ class NoCoroutines(DictStore):
 
 
 @pytest.mark.parametrize("tasks", [WrongAnswers(), NoCoroutines()], ids=["no task", "no coroutine"])
-async def test_whatever_a_store_does_instead_nobody_waits_for_ever(tasks: DictStore) -> None:
+async def test_invalid_results_of_a_store_are_errors_and_never_block(tasks: DictStore) -> None:
     store = TaskStoreAdapter(tasks)
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(StoreUnavailableError):

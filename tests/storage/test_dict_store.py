@@ -35,11 +35,11 @@ class Bare(DictStore):
     ("store", "wants"),
     [(StoreOfDicts(), True), (Annotated(), True), (DictStore(), False), (InMemoryTaskStore(), False), (Bare(), False)],
 )
-def test_a_store_that_wants_dictionaries_is_known_by_its_methods_or_by_what_it_says(store: Any, wants: bool) -> None:
+def test_a_dict_store_is_recognised_by_its_methods_or_annotations(store: Any, wants: bool) -> None:
     assert takes_dicts(store) is wants
 
 
-def test_a_dictionary_that_is_not_text_is_known_as_well() -> None:
+def test_an_evaluated_dict_annotation_is_recognised() -> None:
     def save(task: Any) -> None: ...
 
     for declared, wants in ((dict, True), (dict[str, Any], True), (Task, False), (Any, False)):
@@ -50,14 +50,14 @@ def test_a_dictionary_that_is_not_text_is_known_as_well() -> None:
 
 
 @given(strategies.tasks())
-def test_nothing_is_lost_on_the_way_there_and_back(task: Task) -> None:
+def test_the_round_trip_through_a_dictionary_loses_nothing(task: Task) -> None:
     kept = json.loads(json.dumps(to_dict(task)))
     before = json.dumps(kept)
     assert from_dict(kept) == task
     assert json.dumps(kept) == before
 
 
-async def test_states_are_said_in_short_and_read_in_either_spelling() -> None:
+async def test_states_are_written_in_short_form_and_read_in_both_spellings() -> None:
     store = StoreOfDicts()
     tasks = DictTaskStore(store)
     await tasks.save(Task(id="t", status=TaskStatus(state=TaskState.INPUT_REQUIRED)))
@@ -80,7 +80,7 @@ async def test_webhooks_are_dictionaries_too() -> None:
 
 
 @requirement("FR-STR-001", "FR-STR-003", "FR-CTX-004")
-async def test_a_store_as_the_design_shows_it_keeps_the_tasks_of_an_agent_and_outlives_it() -> None:
+async def test_a_dict_store_as_in_the_design_stores_an_agent_s_tasks_across_restarts() -> None:
     class Durable(StoreOfDicts):
         durable = True
 

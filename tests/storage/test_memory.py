@@ -4,7 +4,6 @@ import tracemalloc
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
-import pytest
 from msgspec.structs import replace
 
 from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
@@ -34,7 +33,7 @@ async def grown(work: Callable[[int], Awaitable[None]], times: int) -> float:
         tracemalloc.stop()
 
 
-async def test_of_many_tasks_that_expire_together_none_is_seen_again() -> None:
+async def test_tasks_that_expire_together_are_all_hidden_at_once() -> None:
     clock = Clock()
     store = InMemoryTaskStore(ttl=TTL, clock=clock)
     for n in range(MANY):
@@ -57,7 +56,7 @@ async def test_one_listing_removes_at_most_max_swept_expired_tasks() -> None:
     assert [(await store.page(query)).total for _ in range(2)] == [30, 0]
 
 
-async def test_keys_and_ids_of_many_tasks_that_expire_together_are_free_at_once() -> None:
+async def test_keys_and_ids_of_tasks_that_expire_together_can_be_reused_at_once() -> None:
     clock = Clock()
     store = InMemoryTaskStore(ttl=TTL, max_capacity=MANY, clock=clock)
     for n in range(MANY):
@@ -91,7 +90,7 @@ class Moment(str):
         return super().__le__(other)
 
 
-async def test_a_listing_looks_at_what_it_shows_and_little_more() -> None:
+async def test_a_listing_reads_little_more_than_it_shows() -> None:
     store = InMemoryTaskStore()
     for n in range(1_000):
         await finish(store, Author(f"t{n}"))
@@ -115,7 +114,7 @@ async def test_a_finished_small_task_takes_little_more_than_its_json() -> None:
     assert each - len(record.document.body) < 710
 
 
-async def test_removed_tasks_and_those_saved_anew_leave_nothing_behind() -> None:
+async def test_removed_and_overwritten_tasks_free_all_of_their_memory() -> None:
     store = InMemoryTaskStore()
     for n in range(100):
         await write_task(store, Author(f"kept{n}"))
@@ -135,7 +134,7 @@ async def test_removed_tasks_and_those_saved_anew_leave_nothing_behind() -> None
     assert await grown(work, 1_000) < 100
 
 
-async def test_a_full_store_passes_over_what_was_removed_when_it_makes_room() -> None:
+async def test_eviction_skips_tasks_that_were_removed() -> None:
     store = InMemoryTaskStore(max_capacity=3)
     for name in ("a", "b"):
         await finish(store, Author(name))
@@ -146,7 +145,7 @@ async def test_a_full_store_passes_over_what_was_removed_when_it_makes_room() ->
     assert await ids(store, Query(owner=ALICE, limit=10)) == ["e", "d", "c"]
 
 
-async def test_what_ended_still_makes_room_after_many_others_were_removed() -> None:
+async def test_an_ended_task_is_still_evicted_after_many_others_were_removed() -> None:
     store = InMemoryTaskStore(max_capacity=2)
     await finish(store, Author("ended"))
     for n in range(10):  # more than there are tasks: their places in the queue are swept

@@ -42,12 +42,12 @@ def test_by_default_there_is_room_for_256_mib_and_half_of_it_for_one_owner() -> 
 
 
 @pytest.mark.parametrize("limit", ["max_bytes", "max_bytes_per_owner", "max_tasks_per_owner"])
-def test_a_limit_of_nothing_is_refused(limit: str) -> None:
+def test_a_limit_of_zero_is_rejected(limit: str) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         InMemoryTaskStore(**{limit: 0})  # type: ignore[arg-type]  # any of them is a number
 
 
-async def test_half_of_the_bytes_are_for_one_owner_if_nothing_else_is_said() -> None:
+async def test_one_owner_may_use_half_of_the_bytes_by_default() -> None:
     store = InMemoryTaskStore(max_bytes=MAX)
     await run(store, "a", 45 * KB)
     with pytest.raises(OverloadedError):
@@ -62,7 +62,7 @@ async def run_with_message(store: InMemoryTaskStore, name: str, size: int, *, ow
     return await write_task(store, author)
 
 
-async def test_when_there_are_too_many_bytes_the_tasks_go_that_ended_first() -> None:
+async def test_when_the_bytes_run_out_the_tasks_that_ended_first_are_evicted() -> None:
     store = make()
     for name in ("a", "b", "c"):
         await finish(store, name, 30 * KB)
@@ -72,7 +72,7 @@ async def test_when_there_are_too_many_bytes_the_tasks_go_that_ended_first() -> 
     assert await names(store) == ["e", "d"]
 
 
-async def test_tasks_of_others_make_room_when_all_together_are_too_large() -> None:
+async def test_tasks_of_other_owners_are_evicted_when_the_store_is_full() -> None:
     store = make()
     for name in ("a", "b"):
         await finish(store, name, 40 * KB)
@@ -81,7 +81,7 @@ async def test_tasks_of_others_make_room_when_all_together_are_too_large() -> No
     assert await names(store, BOB) == ["of-bob"]
 
 
-async def test_a_task_that_grows_lets_others_go_but_not_itself() -> None:
+async def test_a_growing_task_evicts_others_but_never_itself() -> None:
     store = make()
     for name in ("a", "b"):
         await finish(store, name, 30 * KB)
@@ -96,7 +96,7 @@ async def test_a_task_that_grows_lets_others_go_but_not_itself() -> None:
     assert await names(store) == ["d"]
 
 
-async def test_a_store_full_of_bytes_of_unfinished_tasks_takes_no_new_one_and_lets_none_go() -> None:
+async def test_a_store_full_of_unfinished_bytes_rejects_new_tasks_and_evicts_none() -> None:
     store = make()
     await finish(store, "ended", 5 * KB)
     running = await run(store, "running", 80 * KB)
@@ -108,7 +108,7 @@ async def test_a_store_full_of_bytes_of_unfinished_tasks_takes_no_new_one_and_le
     await run_with_message(store, "new", 30 * KB)
 
 
-async def test_when_unfinished_tasks_fill_the_store_they_can_end_but_not_grow() -> None:
+async def test_unfinished_tasks_that_fill_the_store_can_end_but_not_grow() -> None:
     store = make()
     running = await run(store, "running", 80 * KB)
     waiting = await run(store, "waiting", 30 * KB)
@@ -118,7 +118,7 @@ async def test_when_unfinished_tasks_fill_the_store_they_can_end_but_not_grow() 
     await append(store, running.chunk("goes on"))
 
 
-async def test_an_owner_with_too_many_bytes_loses_their_own_tasks_first() -> None:
+async def test_an_owner_over_its_share_of_bytes_loses_its_own_tasks() -> None:
     store = make(of_one=50 * KB)
     await finish(store, "of-bob", 30 * KB, owner=BOB)
     for name in ("a", "b"):
@@ -128,7 +128,7 @@ async def test_an_owner_with_too_many_bytes_loses_their_own_tasks_first() -> Non
     assert await names(store, BOB) == ["of-bob"]
 
 
-async def test_an_owner_whose_unfinished_tasks_are_too_large_is_refused_and_nobody_else() -> None:
+async def test_an_owner_whose_unfinished_tasks_fill_its_share_is_rejected_alone() -> None:
     store = make(of_one=50 * KB)
     await run(store, "a", 45 * KB)
     with pytest.raises(LimitExceededError, match="You are at your limit"):
@@ -136,7 +136,7 @@ async def test_an_owner_whose_unfinished_tasks_are_too_large_is_refused_and_nobo
     await run_with_message(store, "of-bob", 10 * KB, owner=BOB)
 
 
-async def test_the_share_of_all_who_have_no_name_is_nobody_s_own() -> None:
+async def test_anonymous_callers_over_their_common_share_get_the_error_of_a_full_agent() -> None:
     store = make(of_one=50 * KB)
     await run_with_message(store, "a", 45 * KB, owner="anonymous")
     with pytest.raises(OverloadedError, match="The agent is at its limit") as caught:
@@ -144,7 +144,7 @@ async def test_the_share_of_all_who_have_no_name_is_nobody_s_own() -> None:
     assert not isinstance(caught.value, LimitExceededError)
 
 
-async def test_an_owner_who_makes_up_tenants_has_one_share() -> None:
+async def test_an_owner_with_many_tenants_has_one_share() -> None:
     store = make(of_one=50 * KB)
     await run(store, "a", 20 * KB, owner=f"{ALICE}\nsales")
     await run(store, "b", 20 * KB, owner=f"{ALICE}\nhr")
@@ -156,7 +156,7 @@ async def test_an_owner_who_makes_up_tenants_has_one_share() -> None:
         await run_with_message(store, "d", 60 * KB, owner="anonymous\nsales")
 
 
-async def test_of_an_owners_tenants_the_tasks_go_that_ended_first() -> None:
+async def test_eviction_in_a_share_is_in_the_order_of_ends_across_tenants() -> None:
     store = make(of_one=50 * KB)
     await finish(store, "of-bob", 10 * KB, owner=BOB)
     for name, tenant in (("a", "hr"), ("b", "sales"), ("c", "hr")):
@@ -170,7 +170,7 @@ async def test_of_an_owners_tenants_the_tasks_go_that_ended_first() -> None:
     assert await names(store, BOB) == ["of-bob"]
 
 
-async def test_an_owner_with_too_many_tasks_loses_their_own_that_ended_first() -> None:
+async def test_an_owner_with_too_many_tasks_loses_its_own_that_ended_first() -> None:
     store = InMemoryTaskStore(max_tasks_per_owner=3)
     await finish(store, "of-bob", 10, owner=BOB)
     for name in ("a", "b", "c", "d"):
@@ -186,7 +186,7 @@ async def test_an_owner_with_too_many_tasks_loses_their_own_that_ended_first() -
     assert await names(store, BOB) == ["of-bob"]
 
 
-async def test_a_task_makes_room_once_and_its_place_is_free_then() -> None:
+async def test_each_task_is_counted_and_evicted_once() -> None:
     """Also one that went before its turn: removed, expired, put in anew, or called back by a webhook."""
     clock = Clock()
     store = InMemoryTaskStore(ttl_seconds=TTL, max_tasks_per_owner=3, clock=clock)
@@ -211,7 +211,7 @@ async def test_a_task_makes_room_once_and_its_place_is_free_then() -> None:
     assert await store.usage(ALICE) == Usage(0, 0)
 
 
-async def test_an_owner_whose_task_grows_loses_their_own_tasks_too() -> None:
+async def test_a_growing_task_evicts_other_tasks_of_its_owner() -> None:
     store = make(of_one=50 * KB)
     await finish(store, "a", 20 * KB)
     growing = await run(store, "b", 20 * KB)
@@ -219,7 +219,7 @@ async def test_an_owner_whose_task_grows_loses_their_own_tasks_too() -> None:
     assert await names(store) == ["b"]
 
 
-async def test_what_the_agent_remembers_counts() -> None:
+async def test_the_agent_s_memo_counts_against_the_limit() -> None:
     store = make()
     author = Author("t")
     author.memo = b"m" * 90 * KB
@@ -231,7 +231,7 @@ async def test_what_the_agent_remembers_counts() -> None:
     await run_with_message(store, "u", 10 * KB)
 
 
-async def test_bytes_of_what_is_gone_are_free_again_however_it_went() -> None:
+async def test_the_bytes_of_removed_and_expired_tasks_are_free_again() -> None:
     clock = Clock()
     store = InMemoryTaskStore(ttl=TTL, max_bytes=MAX, max_bytes_per_owner=MAX, clock=clock)
     for _ in range(5):
@@ -250,7 +250,7 @@ async def test_bytes_of_what_is_gone_are_free_again_however_it_went() -> None:
         await run_with_message(store, "more", 5 * KB)
 
 
-async def test_bytes_of_a_task_that_is_saved_anew_count_once() -> None:
+async def test_the_bytes_of_an_overwritten_task_count_once() -> None:
     store = make()
     for state in (TaskState.COMPLETED, TaskState.WORKING, TaskState.COMPLETED, TaskState.WORKING) * 3:
         status = TaskStatus(state=state, timestamp=timestamp())
@@ -258,7 +258,7 @@ async def test_bytes_of_a_task_that_is_saved_anew_count_once() -> None:
     await run_with_message(store, "u", 99 * KB, owner="somebody")
 
 
-async def test_what_was_kept_for_webhooks_is_free_again_when_they_have_got_it() -> None:
+async def test_the_bytes_for_webhooks_are_free_again_after_delivery() -> None:
     store = InMemoryTaskStore(max_bytes=20_000, max_bytes_per_owner=20_000)
     for number in range(50):
         author = Author(f"t{number}")
@@ -275,7 +275,7 @@ async def test_what_was_kept_for_webhooks_is_free_again_when_they_have_got_it() 
     assert 5 <= remaining <= 10
 
 
-async def test_events_that_wait_for_a_webhook_count_against_the_budget() -> None:
+async def test_events_that_wait_for_a_webhook_count_against_the_limit() -> None:
     store = InMemoryTaskStore(max_bytes=20_000, max_bytes_per_owner=20_000)
     author = Author("t")
     change = author.create()

@@ -95,7 +95,7 @@ async def test_a_check_writes_nothing(sqlite: SQLiteStore, writer: Spy) -> None:
     assert (log.stat().st_mtime_ns, log.read_bytes(), writer.total_changes) == before
 
 
-async def test_a_lock_of_another_program_is_told_of_while_it_is_held(
+async def test_a_lock_of_another_program_is_reported_while_it_is_held(
     sqlite: SQLiteStore, writer: Spy, connections: list[Spy]
 ) -> None:
     writer.execute("PRAGMA busy_timeout=0")
@@ -121,7 +121,7 @@ def damage(path: Path, table: str) -> None:
         file.write(b"\xff" * size)
 
 
-async def test_damage_is_told_of_for_good_and_writes_elsewhere_go_on(
+async def test_damage_is_reported_permanently_and_other_writes_succeed(
     sqlite: SQLiteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     await write_task(sqlite, Author("before"), TaskState.WORKING)
@@ -138,11 +138,11 @@ async def test_damage_is_told_of_for_good_and_writes_elsewhere_go_on(
     assert [record.message for record in caplog.records] == [f"task store unhealthy: {Trouble.DAMAGED.value}"]
 
 
-async def test_a_closed_store_says_that_it_is_not_open(tmp_path: Path) -> None:
+async def test_a_closed_store_reports_that_it_is_not_open(tmp_path: Path) -> None:
     assert trouble_of(SQLiteStore(tmp_path / "tasks.db")) == "the task store is not open"
 
 
-async def test_no_reason_names_a_path_or_says_what_sqlite_says(sqlite: SQLiteStore) -> None:
+async def test_reasons_contain_no_path_and_no_text_of_sqlite(sqlite: SQLiteStore) -> None:
     await write_task(sqlite, Author("t"))
     sqlite.path.rename(sqlite.path.with_name("moved.db"))
     with pytest.raises(StoreUnavailableError) as caught:
@@ -167,7 +167,7 @@ def switch_journal(path: Path) -> str:
     return other.stderr
 
 
-async def test_a_second_store_that_is_refused_takes_no_lock_of_sqlite_away(sqlite: SQLiteStore) -> None:
+async def test_rejecting_a_second_store_releases_no_lock_of_sqlite(sqlite: SQLiteStore) -> None:
     """Were a descriptor closed by it, the file would be free for another program to change under us."""
     await write_task(sqlite, Author("t"))
     with pytest.raises(StoreUnavailableError, match="in use"):

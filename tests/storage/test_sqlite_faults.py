@@ -27,7 +27,7 @@ async def braked(tmp_path: Path) -> AsyncIterator[tuple[SQLiteStore, Brake]]:
     await store.close()
 
 
-async def test_a_value_that_sqlite_refuses_fails_its_own_write_alone(braked: tuple[SQLiteStore, Brake]) -> None:
+async def test_a_value_that_sqlite_rejects_fails_only_its_own_write(braked: tuple[SQLiteStore, Brake]) -> None:
     store, _ = braked
     first, second = await write_task(store, Author("first")), Author("second")
     creation = second.create()
@@ -47,7 +47,7 @@ async def test_a_value_that_sqlite_refuses_fails_its_own_write_alone(braked: tup
     await write_task(store, Author("third"))
 
 
-async def test_close_writes_what_was_still_to_be_written(braked: tuple[SQLiteStore, Brake]) -> None:
+async def test_close_completes_the_waiting_writes(braked: tuple[SQLiteStore, Brake]) -> None:
     store, brake = braked
     author = await write_task(store, Author("t"), TaskState.WORKING)
     brake.released.clear()
@@ -105,7 +105,7 @@ def enlarge(disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
 
 
-async def test_a_disk_that_is_really_full_loses_nothing_that_was_answered(small_disk: Path) -> None:
+async def test_a_full_disk_loses_no_acknowledged_write(small_disk: Path) -> None:
     store = SQLiteStore(small_disk / "tasks.db")
     await store.open()
     author = await write_task(store, Author("t"), TaskState.WORKING)
@@ -123,7 +123,7 @@ async def test_a_disk_that_is_really_full_loses_nothing_that_was_answered(small_
     await store.close()
 
 
-async def test_a_lock_held_by_another_program_is_a_store_that_is_not_available(
+async def test_while_another_program_holds_a_lock_the_store_is_unavailable(
     sqlite: SQLiteStore, writer: Spy, tmp_path: Path
 ) -> None:
     author = await write_task(sqlite, Author("t"), TaskState.WORKING)
@@ -141,9 +141,7 @@ async def test_a_lock_held_by_another_program_is_a_store_that_is_not_available(
     await assert_holds(sqlite, author)
 
 
-async def test_a_file_that_cannot_be_read_is_a_store_that_is_not_available(
-    sqlite: SQLiteStore, connections: list[Spy]
-) -> None:
+async def test_with_an_unreadable_file_the_store_is_unavailable(sqlite: SQLiteStore, connections: list[Spy]) -> None:
     for reader in connections[1:]:
         reader.close()
     for read in (sqlite.load("t", ALICE), sqlite.events("t", ALICE, 0), sqlite.page(Query(owner=ALICE, limit=1))):

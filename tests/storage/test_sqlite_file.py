@@ -60,7 +60,7 @@ async def test_a_page_token_survives_the_process(tmp_path: Path) -> None:
     await elsewhere.close()
 
 
-async def test_a_closed_store_says_so(tmp_path: Path) -> None:
+async def test_a_closed_store_raises_an_error(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "tasks.db")
     with pytest.raises(StoreUnavailableError, match="not open"):
         await store.check()
@@ -96,7 +96,7 @@ async def test_a_lower_limit_is_reached_task_by_task(tmp_path: Path) -> None:
 # ---- what a dead process left ----------------------------------------------------------------------------------------
 
 
-async def test_orphans_are_the_tasks_that_were_running_each_claimed_anew(tmp_path: Path) -> None:
+async def test_orphans_are_the_running_tasks_each_with_a_new_claim(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "tasks.db")
     await store.open()
     authors = {}
@@ -167,7 +167,7 @@ def run_until_killed(path: Path, synchronous: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("synchronous", ["NORMAL", "FULL"])
-async def test_what_was_answered_is_there_after_kill_9(tmp_path: Path, synchronous: str) -> None:
+async def test_acknowledged_writes_survive_kill_9(tmp_path: Path, synchronous: str) -> None:
     path = tmp_path / "tasks.db"
     answered = run_until_killed(path, synchronous)
     store = SQLiteStore(path)
@@ -185,7 +185,7 @@ async def test_what_was_answered_is_there_after_kill_9(tmp_path: Path, synchrono
     await store.close()
 
 
-def test_a_process_that_never_closes_its_store_can_end(tmp_path: Path) -> None:
+def test_a_process_that_never_closes_its_store_can_exit(tmp_path: Path) -> None:
     source = "import asyncio, sys; from apcore_a2a.storage.sqlite.store import SQLiteStore"
     source += "; asyncio.run(SQLiteStore(sys.argv[1]).open())"
     subprocess.run([sys.executable, "-c", source, tmp_path / "tasks.db"], check=True, timeout=5)

@@ -32,7 +32,7 @@ def holder(tmp_path: Path) -> "subprocess.Popen[str]":
     return child
 
 
-async def test_a_second_process_is_refused_until_the_first_is_gone_however_it_goes(
+async def test_a_second_process_is_rejected_until_the_first_ends_even_by_kill(
     tmp_path: Path, holder: "subprocess.Popen[str]"
 ) -> None:
     store = SQLiteStore(tmp_path / "tasks.db")
@@ -45,7 +45,7 @@ async def test_a_second_process_is_refused_until_the_first_is_gone_however_it_go
     await store.close()
 
 
-async def test_a_second_store_in_this_process_is_refused_too(tmp_path: Path) -> None:
+async def test_a_second_store_in_the_same_process_is_rejected(tmp_path: Path) -> None:
     first, second = SQLiteStore(tmp_path / "tasks.db"), SQLiteStore(tmp_path / "tasks.db")
     await first.open()
     with pytest.raises(StoreUnavailableError, match="in use"):
@@ -74,7 +74,7 @@ async def test_a_store_that_failed_to_open_can_be_opened_again(tmp_path: Path) -
     await store.close()
 
 
-async def test_a_missing_directory_is_named_and_not_made(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_named_and_not_created(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError, match=f"there is no directory {re.escape(str(tmp_path / 'no'))}$"):
         await SQLiteStore(tmp_path / "no" / "tasks.db").open()
     assert not (tmp_path / "no").exists()
@@ -85,7 +85,7 @@ def modes(*paths: Path) -> set[int]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
-async def test_a_new_file_is_for_its_owner_alone_and_an_old_one_stays_as_it_is(tmp_path: Path) -> None:
+async def test_a_new_file_is_private_and_an_existing_one_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "old.db").touch(mode=0o640)
     for name, mode in (("new.db", 0o600), ("old.db", 0o640)):
         store = SQLiteStore(tmp_path / name)
@@ -101,7 +101,7 @@ async def test_a_directory_is_not_a_store(tmp_path: Path) -> None:
         await SQLiteStore(tmp_path / "tasks.db").open()
 
 
-async def test_a_file_that_is_not_a_database_is_left_alone(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_rejected_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Not a database, but long enough to look like one might. " * 100)
     before = path.read_bytes()
@@ -110,7 +110,7 @@ async def test_a_file_that_is_not_a_database_is_left_alone(tmp_path: Path) -> No
     assert path.read_bytes() == before
 
 
-async def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+async def test_a_database_of_another_application_is_rejected_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE task (id)")
@@ -121,7 +121,7 @@ async def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None
     assert path.read_bytes() == before
 
 
-async def test_a_schema_of_the_future_is_refused(tmp_path: Path) -> None:
+async def test_a_newer_schema_is_rejected(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "tasks.db")
     await store.open()
     await store.close()
@@ -132,7 +132,7 @@ async def test_a_schema_of_the_future_is_refused(tmp_path: Path) -> None:
         await store.open()
 
 
-def test_a_schema_of_the_past_is_brought_up_to_date_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_an_older_schema_is_migrated_atomically(tmp_path: Path) -> None:
     database = connect_writer(tmp_path / "tasks.db", "NORMAL")
     known = len(MIGRATIONS)
     bad = (*MIGRATIONS, "CREATE TABLE one (x);", "CREATE TABLE two (x); CREATE TABLE task (x);")
@@ -146,7 +146,7 @@ def test_a_schema_of_the_past_is_brought_up_to_date_whole_or_not_at_all(tmp_path
     database.close()
 
 
-async def test_a_file_that_was_written_before_tasks_were_counted_is_counted(tmp_path: Path) -> None:
+async def test_migrating_a_file_without_a_tally_counts_its_tasks(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "tasks.db")
     database = sqlite3.connect(store.path, isolation_level=None)
     migrate(database, MIGRATIONS[:1])
@@ -206,6 +206,6 @@ def test_a_url_names_a_file(url: str, path: str) -> None:
         ("sqlite:///x.db?max_tasks=many", "max_tasks in a store URL must be a number, not 'many'"),
     ],
 )
-def test_a_url_that_makes_no_sense_is_a_value_error(url: str, text: str) -> None:
+def test_an_invalid_url_is_a_value_error(url: str, text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
         SQLiteStore.from_url(url)

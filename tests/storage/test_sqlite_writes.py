@@ -38,7 +38,9 @@ async def test_a_chunk_costs_its_own_size_however_long_the_task(sqlite: SQLiteSt
     await assert_holds(sqlite, author)
 
 
-async def test_a_small_task_is_kept_whole_when_it_comes_to_rest(sqlite: SQLiteStore, connections: list[Spy]) -> None:
+async def test_a_small_task_is_stored_as_a_document_when_it_comes_to_rest(
+    sqlite: SQLiteStore, connections: list[Spy]
+) -> None:
     author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     await append(sqlite, author.chunk("x" * 1000))
     await append(sqlite, author.complete())
@@ -46,7 +48,7 @@ async def test_a_small_task_is_kept_whole_when_it_comes_to_rest(sqlite: SQLiteSt
     assert rows == [(author.version, encode(author.task))]
 
 
-async def test_the_task_is_stored_as_it_was_at_the_call_though_it_moves_on(sqlite: SQLiteStore) -> None:
+async def test_the_task_is_stored_as_it_was_at_the_call_even_if_it_changes_later(sqlite: SQLiteStore) -> None:
     author = await write_task(sqlite, Author("t"), TaskState.WORKING)
     change = author.chunk("written")
     expected = encode(author.task)
@@ -58,7 +60,7 @@ async def test_the_task_is_stored_as_it_was_at_the_call_though_it_moves_on(sqlit
     assert (record.document.body, record.state) == (expected, TaskState.WORKING)
 
 
-async def test_a_cancelled_wait_takes_nothing_with_it(sqlite: SQLiteStore) -> None:
+async def test_cancelling_the_wait_does_not_cancel_the_write(sqlite: SQLiteStore) -> None:
     author = Author("t")
     waiting = asyncio.ensure_future(sqlite.create(author.create()))
     await asyncio.sleep(0)  # the write is in the queue now
@@ -69,7 +71,7 @@ async def test_a_cancelled_wait_takes_nothing_with_it(sqlite: SQLiteStore) -> No
     await assert_holds(sqlite, author)
 
 
-async def test_an_event_of_a_task_with_webhooks_is_in_their_outbox_by_the_same_commit(
+async def test_an_event_advances_the_webhooks_of_its_task_in_the_same_commit(
     sqlite: SQLiteStore, connections: list[Spy]
 ) -> None:
     author = await write_task(sqlite, Author("t"))
@@ -92,7 +94,7 @@ async def test_an_event_of_a_task_with_webhooks_is_in_their_outbox_by_the_same_c
 # ---- what leaves -----------------------------------------------------------------------------------------------------
 
 
-async def test_expired_tasks_leave_little_by_little_without_further_writes(
+async def test_expired_tasks_are_removed_gradually_without_further_writes(
     sqlite: SQLiteStore, clock: Clock, connections: list[Spy]
 ) -> None:
     for n in range(50):
@@ -112,7 +114,7 @@ async def ended_tasks(store: SQLiteStore, number: int) -> None:
             group.create_task(write_task(store, Author(f"t{n}"), TaskState.CANCELED))
 
 
-async def test_a_clock_that_jumps_past_the_ttl_erases_nothing_until_that_time_has_passed(tmp_path: Path) -> None:
+async def test_setting_the_clock_past_the_ttl_removes_no_task_early(tmp_path: Path) -> None:
     wall, monotonic = Clock(), Clock()
     store = SQLiteStore(tmp_path / "tasks.db", ttl=TTL, clock=wall, monotonic=monotonic)
     await store.open()
@@ -153,7 +155,7 @@ async def test_one_interval_removes_a_limited_number_of_expired_tasks_and_logs_a
 # ---- what a read costs -----------------------------------------------------------------------------------------------
 
 
-async def test_a_read_looks_at_what_it_answers_with_and_no_more(sqlite: SQLiteStore, connections: list[Spy]) -> None:
+async def test_a_read_visits_only_the_rows_that_it_returns(sqlite: SQLiteStore, connections: list[Spy]) -> None:
     async with asyncio.TaskGroup() as group:
         for n in range(1000):
             group.create_task(write_task(sqlite, Author(f"t{n}", context_id="crowd")))
@@ -181,9 +183,7 @@ async def test_a_read_looks_at_what_it_answers_with_and_no_more(sqlite: SQLiteSt
     assert max(costs) < 150
 
 
-async def test_a_store_that_is_opened_looks_at_no_task_that_has_ended(
-    sqlite: SQLiteStore, connections: list[Spy]
-) -> None:
+async def test_opening_a_store_reads_no_ended_task(sqlite: SQLiteStore, connections: list[Spy]) -> None:
     async with asyncio.TaskGroup() as group:
         for n in range(1000):
             group.create_task(write_task(sqlite, Author(f"t{n}"), TaskState.CANCELED))

@@ -21,7 +21,7 @@ def table_with(*names: str) -> tuple[WebhookTable, Clock]:
     return table, clock
 
 
-def test_claims_that_come_and_go_leave_no_trace() -> None:
+def test_stale_heap_entries_of_claims_are_removed() -> None:
     table, clock = table_with("put off", "t")
     (first,) = table.claim(1, 30)
     assert table.settle(first, DeliveryReport(delivered=0, pause=1e6))
@@ -41,7 +41,7 @@ def test_claims_that_come_and_go_leave_no_trace() -> None:
     assert put_off.webhook == first.webhook
 
 
-def test_what_only_a_removed_webhook_waited_for_is_let_go() -> None:
+def test_events_for_a_removed_webhook_only_are_dropped() -> None:
     table, _ = table_with("t")
     slow = PushConfig(url="https://example.com", id="slow", task_id="t")
     table.save(Webhook(config=slow, a2a_version="1.0"), ALICE, document=b"{}", state=TaskState.WORKING, version=1)
@@ -63,7 +63,7 @@ def size_of(kept: TaskWebhooks) -> int:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["save", "add", "deliver", "end", "remove"]), st.sampled_from("ab"))))
-def test_what_is_kept_is_counted_right_on_the_way(steps: list[tuple[str, str]]) -> None:
+def test_the_incremental_byte_count_equals_the_stored_bytes(steps: list[tuple[str, str]]) -> None:
     table, clock = table_with("t")
     author = Author("t")
     version = 1
@@ -91,7 +91,7 @@ def test_what_is_kept_is_counted_right_on_the_way(steps: list[tuple[str, str]]) 
             assert table.tasks["t"].size == size_of(table.tasks["t"])
 
 
-def test_only_what_is_over_and_delivered_is_forgotten() -> None:
+def test_drop_settled_drops_only_ended_and_delivered_tasks() -> None:
     table, _ = table_with("delivered", "waiting", "failed", "runs")
     for name in ("delivered", "waiting", "failed"):
         table.add_events(name, [b"{}"], TaskState.COMPLETED)

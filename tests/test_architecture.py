@@ -37,7 +37,7 @@ RULES: Final = {
     "log_throttle": may("", ""),
     "quota": may("", ""),
     "protocol": may("errors", "msgspec"),
-    # The protocol versions. The engine knows none: what encodes an event for a reader is passed to it.
+    # The protocol versions. The engine knows none: the bindings and the composition encode its events.
     "protocol.v1": may("protocol errors", "msgspec"),
     "protocol.v03": may("protocol protocol.v1 errors", "msgspec"),
     "protocol.dialect": may("protocol protocol.v1 protocol.v03 errors", "msgspec"),
@@ -52,9 +52,8 @@ RULES: Final = {
     "auth": may(
         "agent protocol errors clean_text ids_and_time web log_throttle", "aiohttp cryptography joserfc msgspec"
     ),
-    "engine": may(
-        "agent protocol protocol.v1 protocol.dialect errors ids_and_time clean_text quota storage.contract", "msgspec"
-    ),
+    # `protocol.v1`: events are kept as the JSON of 1.0, in the log as in the stores.
+    "engine": may("agent protocol protocol.v1 errors ids_and_time clean_text quota storage.contract", "msgspec"),
     "http": may(
         "http.traffic engine agent protocol protocol.v1 protocol.v03 protocol.dialect errors clean_text web "
         "storage.contract",
@@ -208,6 +207,7 @@ def test_a_cycle_is_found() -> None:
         ("apcore_a2a.engine.engine", "def deliver():\n    from apcore_a2a.http.server import server"),
         ("apcore_a2a.engine.engine", "import apcore"),
         ("apcore_a2a.engine.webhooks.delivery", "from apcore_a2a.protocol.v03 import jsonrpc"),
+        ("apcore_a2a.engine.event_log", "from apcore_a2a.protocol.dialect import Dialect"),
         ("apcore_a2a.agents.apcore.call", "import starlette"),
         ("apcore_a2a.agents.apcore.call", "if TYPE_CHECKING:\n    from apcore_a2a.engine.engine import Engine"),
         ("apcore_a2a.agents.apcore.call", "from ..engine import engine"),

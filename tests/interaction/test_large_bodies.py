@@ -91,7 +91,7 @@ async def test_aiohttp_reads_413(url: str, path: str, headers: dict[str, str], c
 
 
 async def test_draining_a_rejected_body_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asgi, "READ_ON_BYTES", 10 * len(PIECE))
+    monkeypatch.setattr(asgi, "DRAIN_BYTES", 10 * len(PIECE))
     read = 0
     sent: list[Any] = []
 
@@ -113,7 +113,7 @@ async def test_draining_a_rejected_body_has_a_limit(monkeypatch: pytest.MonkeyPa
     assert sent[-1] == {"type": "http.response.body", "body": b""}
 
 
-@pytest.mark.parametrize("limit", ["READ_ON_PAUSE", "READ_ON_SECONDS"])
+@pytest.mark.parametrize("limit", ["DRAIN_PAUSE", "DRAIN_SECONDS"])
 async def test_a_client_that_stops_sending_times_out(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(asgi, limit, 0.0)
     sent: list[Any] = []

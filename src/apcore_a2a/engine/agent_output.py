@@ -156,13 +156,6 @@ def _says_only_its_state(event: StatusUpdate) -> bool:
     return type(status.state) is TaskState  # an agent may write anything there; `detach` refuses it
 
 
-def repeats_state(event: Event, state: TaskState) -> bool:
-    """Whether an event says nothing but the state the task is in: it need not be kept or told."""
-    if not isinstance(event, StatusUpdate) or event.status.state is not state:
-        return False
-    return event.status.message is None and not event.metadata
-
-
 def complete_status(event: StatusUpdate, task: Task) -> StatusUpdate:
     """Fill in what an agent may leave out: ids and times."""
     status = event.status

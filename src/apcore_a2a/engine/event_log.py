@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from apcore_a2a.engine.context import DEFAULTS, EngineOptions
 from apcore_a2a.protocol import v1
-from apcore_a2a.protocol.lifecycle import fold
+from apcore_a2a.protocol.lifecycle import TERMINAL, fold
 from apcore_a2a.protocol.model import Document, Event, Task, TaskState
 
 READ_AT_ONCE: Final = 500  # events; somebody who reads 20,000 takes turns with everybody else
@@ -127,13 +127,16 @@ class EventLog:
         self._timer: asyncio.TimerHandle | None = None  # for readers that are to be woken later
 
     def append(self, entries: list[LogEntry], size: int) -> None:
+        """Publish the next entries, of which there is at least one. The log ends with the end of its task."""
         self._entries += entries
         self.version += len(entries)
         self._bytes += size
         window = self._options.log_window
         if len(self._entries) > window.events or self._bytes > window.bytes:
             self._trim()
-        if self._waiting and self._timer is None:
+        if entries[-1].state in TERMINAL:
+            self.close()
+        elif self._waiting and self._timer is None:
             self._wake_soon()
 
     def _trim(self) -> None:

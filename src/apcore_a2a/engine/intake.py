@@ -215,7 +215,7 @@ class Intake:
                 resumed=call.resumed,
                 memo=call.memo,
             )
-            live.kept.set_run(run)
+            live.set_run(run)
 
     def _attach(self, webhook: Webhook | None, live: LiveTask) -> None:
         """Store a new task together with the webhook of its message."""
@@ -372,7 +372,7 @@ class Intake:
         await begun.progress.until(OPENED)
         if not isinstance(begun.error, StoreUnavailableError):
             return True
-        live.kept.set_queue((queued, *live.kept.queue))
+        live.set_queue((queued, *live.queue))
         return False
 
     async def _refuse_queued(self, live: LiveTask, queued: QueuedMessage, error: A2AError) -> None:
@@ -381,7 +381,7 @@ class Intake:
         try:
             await refuse_message(live, queued.request.message, f"The message was not taken: {error.message}")
         except StoreUnavailableError:
-            live.kept.set_queue((queued, *live.kept.queue))
+            live.set_queue((queued, *live.queue))
             raise
 
     def _check_takes_messages(self, live: LiveTask) -> None:

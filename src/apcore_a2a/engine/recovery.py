@@ -63,12 +63,12 @@ class Recovery:
         if self._webhooks is not None:
             await self._webhooks.resume(live)
         if stored is not None:
-            live.kept.set_queue(stored.queue)
+            live.set_queue(stored.queue)
         request = stored.request if stored is not None else None
         if stored is not None and request is not None and stored.may_run_again():
             call = await self._prepare_rerun(live, stored, request)
             if self._runs.draining and live.is_shared:  # it was claimed when the shutdown began
-                live.kept.set_run(stored)
+                live.set_run(stored)
                 await hand_on(live)
                 return False
             self._rerun(live, stored, call)
@@ -77,10 +77,10 @@ class Recovery:
         elif request is not None or live.state not in AT_REST:
             await live.write(failed_status(AgentError(LOST, kind="WorkerLostError")))
             runs_module.log_recovered(live.task, "failed: its worker is lost")
-        elif not live.kept.queue:
+        elif not live.queue:
             await live.save_run()  # it was claimed to be canceled, and waits for its user: it is nobody's again
         # What waited waits again; if the task has just ended, it was refused, and nothing does.
-        for queued in live.kept.queue:
+        for queued in live.queue:
             self._intake.resume_queued(live, queued)
         return runs_again
 
@@ -99,7 +99,7 @@ class Recovery:
 
     def _rerun(self, live: LiveTask, stored: StoredRun, call: Call) -> None:
         """Start it, with the turn that the caller has; what the dead process had made by then is made anew."""
-        live.kept.set_run(replace(stored, attempt=stored.attempt + 1))
+        live.set_run(replace(stored, attempt=stored.attempt + 1))
         start: Start = Rerun()
         if stored.attempt == 0:
             start = FromQueue()

@@ -468,7 +468,7 @@ class Run:
         if live.state not in resting:
             await live.write(end)
         await live.flush()
-        if live.state is TaskState.AUTH_REQUIRED and live.kept.run is not None:
+        if live.state is TaskState.AUTH_REQUIRED and live.stored_run is not None:
             # Its agent has returned instead of waiting for the login: a restart has nothing to run.
             await clear_run(live)
 

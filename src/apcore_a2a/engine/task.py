@@ -22,13 +22,12 @@ from apcore_a2a.engine.agent_output import (
     complete_status,
     detach,
     detach_task,
-    repeats_state,
     status_with_text,
     with_unanswered,
 )
 from apcore_a2a.engine.context import DEFAULTS, EngineOptions, Observer
 from apcore_a2a.engine.event_log import EventLog, Folded, LogEntry, Snapshot, StoredEvents, fold_records, snapshot_entry
-from apcore_a2a.engine.stored_run import QueuedMessage, RunKeeper
+from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun, encode_stored_run
 from apcore_a2a.errors import A2AError, InvalidAgentResponseError, OverloadedError, TaskNotFoundError
 from apcore_a2a.ids_and_time import utc_now
 from apcore_a2a.protocol import v1
@@ -43,7 +42,7 @@ from apcore_a2a.protocol.model import (
     TaskStatus,
     encode,
 )
-from apcore_a2a.storage.contract import Change, Record, Store, as_shared
+from apcore_a2a.storage.contract import Change, Record, Store, Webhook, as_shared
 
 # ---- turns ----------------------------------------------------------------------------------------------------------
 # Whose turn it is: one at a time, in the order of asking.
@@ -180,7 +179,12 @@ class LiveTask:
         self.log = EventLog(self.version, registry.options)
         self.turn = Turn(is_taken=record is None)  # a new task's is its first run's
         self.memo = record.memo if record else b""  # what the agent asked to be remembered, as JSON
-        self.kept = RunKeeper(durable=registry.store.durable)  # what another process would need to go on
+        self.stored_run: StoredRun | None = None  # what another process would need to run it again
+        self.queue: tuple[QueuedMessage, ...] = ()  # acknowledged messages, in the order in which they will be run
+        self.has_webhook = False  # then the task is not canceled when its last subscriber leaves
+        self._new_webhook: Webhook | None = None  # stored with a new task
+        self._run_body = b""  # `stored_run` and `queue` as a durable store keeps them
+        self._queue_body = b""  # the same without the run
         self.is_stored = record is not None  # else there is no task yet, or the store has not said so
         self.rested = False  # whether the run that has the turn has brought the task to rest, if only for a moment
         self.runner = NO_RUNNER  # as of the last look at the store
@@ -274,7 +278,7 @@ class LiveTask:
 
     def when_unwatched(self, seconds: float, stop: Callable[[], object]) -> None:
         """Call `stop` after a while, unless somebody takes an interest in the task again."""
-        if self._holders == 1 and not self.kept.has_webhook:  # the run itself
+        if self._holders == 1 and not self.has_webhook:  # the run itself
             self._set_unwatched_timer(asyncio.get_running_loop().call_later(seconds, stop))
 
     def _set_unwatched_timer(self, timer: asyncio.TimerHandle | None) -> None:
@@ -303,6 +307,35 @@ class LiveTask:
         return self.state not in TERMINAL and self._cancels == 0
 
     # ---- what another process would need -------------------------------------------------------------------------
+
+    def set_run(self, run: StoredRun | None) -> None:
+        """Set what is stored of the task's run from the next write on."""
+        self.stored_run = run
+        self._encode_run()
+
+    def set_queue(self, queue: tuple[QueuedMessage, ...]) -> None:
+        """Set the acknowledged messages that are stored from the next write on."""
+        self.queue = queue
+        self._encode_run()
+
+    def expect_webhook(self, webhook: Webhook | None) -> None:
+        """Note that the task has a webhook. If one is given, it is stored together with the task, which is new."""
+        self.has_webhook = True
+        self._new_webhook = webhook
+
+    def _encode_run(self) -> None:
+        if self._store.durable:  # otherwise nothing outlives the process
+            self._run_body = encode_stored_run(self.stored_run, self.queue)
+            self._queue_body = encode_stored_run(None, self.queue)
+
+    def _run_to_store(self) -> bytes:
+        """Return what to store of the run and the queue with the task in its present state."""
+        state = self.task.status.state
+        if state in TERMINAL:
+            return b""
+        if state in AT_REST and state is not TaskState.AUTH_REQUIRED:
+            return self._queue_body  # after a crash only the messages that wait are run
+        return self._run_body  # an agent that waits for a login is run again, too
 
     def lose(self) -> None:
         """Another process writes the task now: whoever watches it reads the store again."""
@@ -343,7 +376,7 @@ class LiveTask:
             records.append(body)
         change = self._change(records)
         change.hand_on = hand_on
-        change.webhook = self.kept.webhook
+        change.webhook = self._new_webhook
         self._out_of_step = True  # until the store says that it has it
         earlier = await self._store.create(change, key=key)
         self._out_of_step = False
@@ -383,8 +416,6 @@ class LiveTask:
             self._document = None
             self._snapshot_entry = None
             self.log.append(entries, sum(map(len, records)))
-            if self.state in TERMINAL:
-                self.log.close()
 
     # ---- fold, save, publish --------------------------------------------------------------------------------------
 
@@ -433,11 +464,11 @@ class LiveTask:
                 update = StatusUpdate(status=TaskStatus(state=state, message=event))
                 event, body = detach(complete_status(update, task))
             if state is TaskState.WORKING:
-                if said is None and repeats_state(event, state):
+                if said is None and _repeats_state(event, state):
                     return
             elif skips_working(state, event.status.state):
                 self._fold(*bare_status(TaskState.WORKING, task), folded)
-            if self.kept.queue and event.status.state in TERMINAL:
+            if self.queue and event.status.state in TERMINAL:
                 event, body = self._refuse_queue(event, folded)
         applied = fold(task, event)
         if applied is not event:
@@ -454,8 +485,8 @@ class LiveTask:
 
     def _refuse_queue(self, end: StatusUpdate | Task, folded: Folded) -> tuple[StatusUpdate | Task, bytes]:
         """The task ends while messages wait: they go into its history, and its last status names them."""
-        refused = [address_message(queued.request.message, self.task) for queued in self.kept.queue]
-        self.kept.set_queue(())
+        refused = [address_message(queued.request.message, self.task) for queued in self.queue]
+        self.set_queue(())
         message_ids = [said.message_id for said in refused]
         if isinstance(end, Task):  # it brings a history of its own
             end = replace(end, history=[*end.history, *refused])
@@ -498,7 +529,7 @@ class LiveTask:
             events=records,
             document=document,
             memo=self.memo,
-            run=self.kept.body(state),
+            run=self._run_to_store(),
         )
 
     def _saved(self, entries: list[LogEntry], change: Change, done: "asyncio.Future[None]") -> None:
@@ -516,7 +547,6 @@ class LiveTask:
             return  # a save before this one failed, or only seemed to; `resync` finds out, and nobody sees a gap
         self.log.append(entries, sum(map(len, change.events)))
         if entries[-1].state in TERMINAL:
-            self.log.close()
             self._observer.task_ended(self.task.id, self.owner, entries[-1].state)
 
     # ---- waiting for the store ------------------------------------------------------------------------------------
@@ -563,6 +593,13 @@ class LiveTask:
             self.log.close()
 
 
+def _repeats_state(event: StatusUpdate | Task, state: TaskState) -> bool:
+    """Return whether an event says only that the task is in the state in which it is. It is neither stored nor sent."""
+    if not isinstance(event, StatusUpdate) or event.status.state is not state:
+        return False
+    return event.status.message is None and not event.metadata
+
+
 # ---- what is stored while a run goes on -----------------------------------------------------------------------------
 # What is stored of a task's run and of the messages that wait for it, while it goes on: queued, taken, cleared, left.
 #
@@ -575,7 +612,7 @@ async def enqueue(live: LiveTask, queued: QueuedMessage) -> None:
     Raises:
         StoreUnavailableError: it could not be stored, and is not kept.
     """
-    live.kept.set_queue((*live.kept.queue, queued))
+    live.set_queue((*live.queue, queued))
     try:
         await live.save_run()
     except A2AError:
@@ -585,7 +622,7 @@ async def enqueue(live: LiveTask, queued: QueuedMessage) -> None:
 
 def dequeue(live: LiveTask, queued: QueuedMessage) -> None:
     """Its turn has come: the run that it begins is stored in its place."""
-    live.kept.set_queue(tuple(other for other in live.kept.queue if other is not queued))
+    live.set_queue(tuple(other for other in live.queue if other is not queued))
 
 
 def is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
@@ -593,23 +630,23 @@ def is_settled(live: LiveTask, queued: QueuedMessage | None) -> bool:
     if queued is None:
         return False
     message_id = queued.request.message.message_id
-    return queued not in live.kept.queue or any(said.message_id == message_id for said in live.task.history)
+    return queued not in live.queue or any(said.message_id == message_id for said in live.task.history)
 
 
 async def clear_run(live: LiveTask) -> None:
     """Nothing is run any more, though the task has not ended."""
-    run = live.kept.run
-    live.kept.set_run(None)
+    run = live.stored_run
+    live.set_run(None)
     try:
         await live.save_run()
     except A2AError:
-        live.kept.set_run(run)
+        live.set_run(run)
         raise
 
 
 def may_hand_on(live: LiveTask) -> bool:
     """Whether another replica may run the task again from the start."""
-    run = live.kept.run
+    run = live.stored_run
     return live.is_shared and run is not None and run.may_run_again()
 
 

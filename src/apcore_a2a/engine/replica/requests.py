@@ -168,7 +168,7 @@ async def queue_task(followers: Followers, live: LiveTask, call: Call, *, key: s
     try:
         if await followers.replicas.claims.count_queued(MAX_QUEUED_TASKS) >= MAX_QUEUED_TASKS:
             raise OverloadedError("The agents are at their limit of waiting tasks; try again later", retry_after=5)
-        live.kept.set_run(StoredRun(request=call.request, caller=call.caller, retry_safe=retry_safe, attempt=0))
+        live.set_run(StoredRun(request=call.request, caller=call.caller, retry_safe=retry_safe, attempt=0))
         earlier = await live.create(key=key, hand_on=True)
         live.runner = ANY_RUNNER
         if earlier is None:

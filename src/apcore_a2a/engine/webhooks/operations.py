@@ -97,21 +97,21 @@ class Webhooks:
         )
 
     def follow(self, live: LiveTask) -> None:
-        if not live.kept.has_webhook:
+        if not live.has_webhook:
             with live.held():  # also stops the countdown to a cancel for having no subscriber
-                live.kept.expect_webhook(None)
+                live.expect_webhook(None)
             self.delivery.follow(live.log)
 
     def attach(self, webhook: Webhook, live: LiveTask) -> None:
         """Store a new task together with a webhook."""
-        live.kept.expect_webhook(_of_task(webhook, live.task.id))
+        live.expect_webhook(_of_task(webhook, live.task.id))
         self.delivery.follow(live.log)
 
     async def resume(self, live: LiveTask, webhook: Webhook | None = None) -> None:
         """Save the webhook of a message to an existing task, and let the events of the task wake the delivery."""
         if webhook is not None:
             await self._store.save(_of_task(webhook, live.task.id), live.owner)
-        if not live.kept.has_webhook and await self._store.of_task(live.task.id, live.owner):
+        if not live.has_webhook and await self._store.of_task(live.task.id, live.owner):
             self.follow(live)
 
     # ---- the state of deliveries ----------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""API keys: long random texts that callers show in a header, of which the server knows only the hashes.
+"""API keys: long random strings that callers send in a header. The server stores only their hashes.
 
-A key has 256 random bits, so that its hash can neither be guessed nor looked up, and one round of SHA-256 is enough:
-slow hashes are for what people choose.
+A key has 256 random bits, so that its hash can neither be guessed nor looked up in a table. One round of SHA-256 is
+enough: slow hashes are for passwords that people choose.
 
-Rule: a key is shown once, when it is made. After that only its owner has it.
+Invariant: a key is printed once, when it is made. After that only its owner has it.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from apcore_a2a.auth.authenticator import Repeating, outside_type
 logger = logging.getLogger(__name__)
 
 HEADER: Final = "X-API-Key"
-ISSUER: Final = "api-key"  # ada with a key is not the ada of a token that names no issuer
-PREFIX: Final = "apcore_"  # by which a scanner for lost secrets knows one
+ISSUER: Final = "api-key"  # "ada" by a key is not the same caller as "ada" by a token without an issuer
+PREFIX: Final = "apcore_"  # lets scanners recognise a leaked key
 MAX_KEY: Final = 512  # characters
 MAX_FILE: Final = 16 * 1024 * 1024  # bytes; a hundred thousand keys
-CHECK_FILE: Final = 2.0  # seconds between two looks at the file
+CHECK_FILE: Final = 2.0  # polling interval of the file in seconds
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _ID: Final = re.compile(r"[^\s#=]+")
 _WORD: Final = re.compile(r"[^\s#,]+")
@@ -37,7 +37,7 @@ _LISTS: Final = ("roles", "scopes")
 
 
 class APIKey(Struct, frozen=True, kw_only=True):
-    """One key: whose it is, its hash, and what its owner may do with it.
+    """One key: the id of its caller, its hash, and the caller's roles and scopes.
 
     Example:
         >>> APIKey(id="ada", hash=hash_key("apcore_not-a-real-key"), roles=("ops",)).id
@@ -46,14 +46,14 @@ class APIKey(Struct, frozen=True, kw_only=True):
 
     id: str
     hash: str
-    """As `hash_key` writes it."""
+    """The result of `hash_key`."""
     type: str = "service"
     roles: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
 
 
 def new_key() -> str:
-    """A new key: 256 random bits, in 50 characters that need no quotes anywhere.
+    """Return a new key: 256 random bits, in 50 characters that need no quoting.
 
     Example:
         >>> len(new_key())
@@ -63,7 +63,7 @@ def new_key() -> str:
 
 
 def hash_key(key: str) -> str:
-    """What the server keeps of a key.
+    """Return the hash that the server stores of a key.
 
     Example:
         >>> hash_key("apcore_not-a-real-key")[:15]
@@ -73,19 +73,19 @@ def hash_key(key: str) -> str:
 
 
 class APIKeyAuthenticator:
-    """Accepts requests that show a key in a header.
+    """Authenticates callers by a key in a header.
 
-    `keys` is a file, or hashes by the id of the caller (`{"ada": "sha256:…"}`; several for one id while the old key is
-    being replaced), or a list of `APIKey`. `apcore-a2a keys new` makes keys and writes such a file: a line for each
-    key, with the id, the hash and, if need be, `roles=a,b`, `scopes=x,y` and `type=user`. A file that changes is read
-    again within two seconds; one that cannot be read, or has a line that is wrong, changes nothing but the log.
+    `keys` is a file, or a mapping of caller ids to hashes (`{"ada": "sha256:…"}`, several hashes for one id during a
+    rotation), or a list of `APIKey`. `apcore-a2a keys new` makes keys and writes such a file: one line per key, with
+    the id, the hash and optionally `roles=a,b`, `scopes=x,y` and `type=user`. A changed file is read again within two
+    seconds. If it cannot be read or has an invalid line, the old keys stay, and the error is logged.
 
     Args:
         keys: The hashes of the keys.
-        header: Where callers show their keys.
+        header: The header that contains the key.
 
     Raises:
-        ValueError: a hash is none, the file cannot be read, or there is no key at all.
+        ValueError: a hash is not valid, the file cannot be read, or there is no key at all.
 
     Example:
         >>> auth = APIKeyAuthenticator({"ada": hash_key("apcore_not-a-real-key")})
@@ -104,9 +104,9 @@ class APIKeyAuthenticator:
     ) -> None:
         self._header = header
         self._file: Path | None = None
-        self._seen: object = None  # what tells this version of the file from the next
+        self._seen: object = None  # the fingerprint of the version of the file that was read
         self._check_file = check_file
-        self._watching = Repeating(self._look_at_file, name="file of API keys", pause=check_file)
+        self._watching = Repeating(self._poll_file, name="file of API keys", pause=check_file)
         if isinstance(keys, str | os.PathLike):
             self._file = Path(keys)
             self._seen = _fingerprint(self._file)
@@ -118,7 +118,7 @@ class APIKeyAuthenticator:
         self._keys = _by_hash(found)
 
     def authenticate(self, headers: Mapping[str, str]) -> Caller | None:
-        """Whose key the request shows; None if it is nobody's.
+        """Return the caller whose key the request contains, or None.
 
         Example:
             >>> auth = APIKeyAuthenticator({"ada": hash_key("apcore_not-a-real-key")}, header="X-Agent-Key")
@@ -130,14 +130,14 @@ class APIKeyAuthenticator:
             return None
         hashed = hash_key(shown)
         key = self._keys.get(hashed)
-        # Found by its hash, of which nobody can choose a part; compared in constant time all the same.
+        # Looked up by its hash, of which a client cannot choose any part. The comparison is in constant time as well.
         if key is None or not hmac.compare_digest(key.hash, hashed):
             logger.debug("API key refused")
             return None
         return Caller(id=key.id, type=outside_type(key.type), issuer=ISSUER, roles=key.roles, scopes=key.scopes)
 
     def security_schemes(self) -> list[dict[str, Any]]:
-        """What the agent card says of these keys, in OpenAPI's words.
+        """Return the security schemes of the agent card, as OpenAPI writes them.
 
         Example:
             >>> APIKeyAuthenticator({"ada": hash_key("apcore_not-a-real-key")}).security_schemes()
@@ -146,7 +146,7 @@ class APIKeyAuthenticator:
         return [{"type": "apiKey", "in": "header", "name": self._header}]
 
     async def open(self) -> None:
-        """Begin to look whether the file changes. The application calls this when it starts.
+        """Start polling the file for changes. The application calls this when it starts.
 
         Example:
             >>> asyncio.run(APIKeyAuthenticator({"ada": hash_key("apcore_not-a-real-key")}).open())  # there is no file
@@ -155,15 +155,15 @@ class APIKeyAuthenticator:
             self._watching.start()
 
     async def close(self) -> None:
-        """Look no more. The application calls this when it ends.
+        """Stop polling the file. The application calls this when it ends.
 
         Example:
             >>> asyncio.run(APIKeyAuthenticator({"ada": hash_key("apcore_not-a-real-key")}).close())
         """
         await self._watching.stop()
 
-    async def _look_at_file(self) -> float:
-        assert self._file is not None  # or nobody would look
+    async def _poll_file(self) -> float:
+        assert self._file is not None  # `open` starts the polling only if there is a file
         try:
             seen = await asyncio.to_thread(_fingerprint, self._file)
             if seen != self._seen:
@@ -172,7 +172,7 @@ class APIKeyAuthenticator:
                 self._keys = keys
                 logger.info("API keys read again", extra={"file": str(self._file), "keys": len(keys)})
         except ValueError as error:
-            # The old keys stay: half of a file is not the wish to lock everybody out. Said once for each version.
+            # The old keys stay, because a half-written file must not lock out all callers. Logged once per version.
             self._seen = await asyncio.to_thread(_fingerprint_or_none, self._file)
             logger.error("API keys not read again", extra={"reason": str(error)})
         return self._check_file
@@ -182,10 +182,11 @@ class APIKeyAuthenticator:
 
 
 def read_key_file(path: Path) -> tuple[APIKey, ...]:
-    """The keys of a file.
+    """Return the keys in a file.
 
     Raises:
-        ValueError: it cannot be read, or a line is wrong; the text says which, and does not repeat it.
+        ValueError: the file cannot be read, or a line is not valid. The text has the number of the line, not its
+            content.
     """
     try:
         with path.open("rb") as file:
@@ -206,14 +207,14 @@ def read_key_file(path: Path) -> tuple[APIKey, ...]:
 
 
 def format_line(key: APIKey) -> str:
-    """A key as a line of the file.
+    """Return the line of a key for the file.
 
     Raises:
-        ValueError: a role or a scope would break the line, and with it the file.
+        ValueError: a role or a scope would break the format of the line.
     """
     for word in (*key.roles, *key.scopes):
         if not _WORD.fullmatch(word):
-            raise ValueError(f"the role or scope {word!r} must be one word without ',' and '#'; give each by itself")
+            raise ValueError(f"the role or scope {word!r} must be one word without ',' and '#'; give each separately")
     words = [key.id, key.hash]
     if key.roles:
         words.append(f"roles={','.join(key.roles)}")
@@ -259,15 +260,15 @@ def _fingerprint_or_none(path: Path) -> object:
 
 
 def check_key(key: APIKey) -> APIKey:
-    """The key, if it can be one.
+    """Return the key if its id and its hash are valid.
 
     Raises:
-        ValueError: the id or the hash is wrong. The hash is not repeated: it may be a key.
+        ValueError: the id or the hash is not valid. The text does not contain the hash, because it may be a key.
     """
     if not _ID.fullmatch(key.id):
         raise ValueError(f"the id {key.id!r} must be one word without '=' and '#'")
     if not _HASH.fullmatch(key.hash):
-        raise ValueError(f"what stands for the key of {key.id!r} is no hash: use hash_key(), or `apcore-a2a keys new`")
+        raise ValueError(f"the key of {key.id!r} is not given as a hash: use hash_key(), or `apcore-a2a keys new`")
     return key
 
 
@@ -288,5 +289,7 @@ def _by_hash(keys: Iterable[APIKey]) -> dict[str, APIKey]:
             raise ValueError(f"{key.id!r} and {found[key.hash].id!r} have the same key")
         found[key.hash] = key
     if not found:
-        raise ValueError("there are no API keys, so nobody could come in: make one with `apcore-a2a keys new`")
+        raise ValueError(
+            "there are no API keys, so every request would be rejected: make one with `apcore-a2a keys new`"
+        )
     return found

@@ -1,7 +1,7 @@
-"""The audit log: who asked for what, when, and what came of it. One JSON object a line; never what was said.
+"""The audit log: callers, their requests, and the outcomes, as one JSON object per line. Never message contents.
 
-Rule: nobody waits for it. Lines go to a file through a thread and a queue of bounded length; what finds no place
-there, or on the disk, is counted, and the count is a line of its own as soon as one can be written.
+Invariant: no request waits for it. Lines go to a file through a thread and a bounded queue. Lines that find no place in
+the queue or on the disk are counted, and the count is written as a line of its own as soon as that is possible.
 """
 
 import logging
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 audit_logger = logging.getLogger("apcore_a2a.audit")
 
 TO_LOGGER: Final = "-"
-MAX_LINES: Final = 10_000  # that wait for the disk
+MAX_LINES: Final = 10_000  # waiting for the disk
 MAX_TEXT: Final = 512  # characters of a value
 PRIVATE: Final = 0o600
 
@@ -29,16 +29,16 @@ PRIVATE: Final = 0o600
 class AuditLog:
     """Writes lines to the file at `target`, or to the logger `apcore_a2a.audit` if that is "-".
 
-    A file that is moved away, as logrotate does, is made anew.
+    A file that is moved away, as logrotate does, is created again.
 
     Raises:
-        ValueError: the file cannot be written; the text says why.
+        ValueError: the file cannot be written. The text says why.
     """
 
     def __init__(self, target: str, *, max_lines: int = MAX_LINES) -> None:
         self._path = None if target == TO_LOGGER else Path(target)
         self._lines: queue.Queue[bytes | None] = queue.Queue(max_lines)
-        # Three counters, each written by one thread alone: the first by the loop's, the others by the log's own.
+        # Three counters, each written by one thread only: the first by that of the event loop, the others by the log's.
         self._dropped = 0
         self._failed = 0
         self._told = 0
@@ -48,7 +48,7 @@ class AuditLog:
             _create(self._path)
 
     def open(self) -> None:
-        """Begin to write what was said so far, and what will be."""
+        """Start the thread that writes the queued lines."""
         if self._path is None or self._thread is not None:
             return
         self._file = WatchedFileHandler(self._path, encoding="utf-8")
@@ -56,24 +56,24 @@ class AuditLog:
         self._thread.start()
 
     def close(self, seconds: float = 5.0) -> None:
-        """Write what waits, in bounded time."""
+        """Write the queued lines, in bounded time, and stop the thread."""
         if self._thread is None or self._file is None:
             return
         try:
             self._lines.put(None, timeout=seconds)
             self._thread.join(seconds)
         except queue.Full:
-            logger.error("audit log not written to its end", extra={"lines": self._lines.qsize()})
+            logger.error("audit log not written completely", extra={"lines": self._lines.qsize()})
         if not self._thread.is_alive():
             self._file.close()
         self._thread = None
 
     def write(self, event: str, **fields: str | int | None) -> None:
-        """Add a line. Values that are empty are left out; what clients wrote is cleaned and cut."""
+        """Add a line. Empty values are left out. Text from clients is sanitized and truncated."""
         entry: dict[str, str | int] = {"time": utc_now(), "event": event}
         for name, value in fields.items():
             if isinstance(value, str):
-                # Half a character cannot be written.
+                # A lone surrogate cannot be encoded.
                 value = clean_line(value, MAX_TEXT).encode(errors="replace").decode()
             if value not in (None, ""):
                 entry[name] = value
@@ -97,7 +97,7 @@ class AuditLog:
 
     def _write_line(self, line: bytes) -> None:
         file = self._file
-        assert file is not None and file.stream is not None  # since `open`
+        assert file is not None and file.stream is not None  # set by `open`
         text = line.decode() + "\n"
         lost = self._dropped + self._failed - self._told
         if lost:
@@ -108,7 +108,7 @@ class AuditLog:
             file.stream.write(text)
             file.flush()
             self._told += lost
-        except (OSError, ValueError):  # ValueError: the file was closed under us
+        except (OSError, ValueError):  # ValueError: the file was closed meanwhile
             self._failed += 1
             logger.exception("audit log not written")
 

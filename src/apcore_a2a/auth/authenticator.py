@@ -1,4 +1,4 @@
-"""Authenticators: the protocol, several as one, what their schemes mean for a request, and how they keep up to date."""
+"""Authenticators: the protocol, a chain of several, the headers and challenges of their schemes, and repeated work."""
 
 import asyncio
 import inspect
@@ -14,19 +14,21 @@ from apcore_a2a.errors import OverloadedError
 
 logger = logging.getLogger(__name__)
 
-# The contract of an authenticator, and what its answers become.
+# ---- contract -------------------------------------------------------------------------------------------------------
+# The protocol of an authenticator, and the conversion of its result to a `Caller`.
 #
-# Rule: an authenticator proves who a caller is; what they may do is apcore's ACL's business.
+# Invariant: an authenticator authenticates. Authorization is the task of apcore's ACL and of `scopes`.
 
 
 @runtime_checkable
 class Authenticator(Protocol):
-    """Proves who a caller is from the headers of a request.
+    """Authenticates the caller of a request by its headers.
 
-    `authenticate` gets the headers by lower-case name and answers an identity (anything with `id`, `type`, `roles` and
-    `attrs`, such as apcore's Identity; `scopes`, too, if it has them), or None to refuse. It may be a coroutine
-    function. An optional `security_schemes()` answers what the agent card says about it, in OpenAPI's words; optional
-    coroutine functions `open()` and `close()` are called when the application starts and ends.
+    `authenticate` receives the headers by lower-case name and returns an identity, or None to reject the request. An
+    identity is any object with `id`, `type`, `roles` and `attrs`, such as apcore's Identity, and optionally `scopes`.
+    `authenticate` may be a coroutine function. An optional `security_schemes()` returns the schemes of the agent card,
+    as OpenAPI writes them. Optional coroutine functions `open()` and `close()` are called when the application starts
+    and ends.
 
     Example:
         >>> from apcore_a2a import Authenticator
@@ -37,7 +39,7 @@ class Authenticator(Protocol):
     """
 
     def authenticate(self, headers: dict[str, str]) -> Any:  # Any: an identity, None, or an awaitable of either
-        """Who shows these headers; None lets nobody in. One that raises is a 503, and lets nobody in either.
+        """Return the caller for these headers, or None. If it raises, the request is rejected with 503.
 
         Example:
             >>> from apcore_a2a.agent import Caller
@@ -51,39 +53,39 @@ class Authenticator(Protocol):
 
 
 SYSTEM: Final = "system"
-"""The type of caller that apcore's ACL trusts; nobody from outside has it."""
-MAX_SECONDS: Final = 30.0  # that an authenticator may take; keys of a provider are fetched, or not, in twenty
+"""The type of caller that apcore's ACL trusts. No authenticated caller has it."""
+MAX_SECONDS: Final = 30.0  # timeout of an authenticator; a fetch of a provider's keys ends within twenty
 BEARER: Final[dict[str, Any]] = {"type": "http", "scheme": "bearer"}
 
 
 async def identify(authenticator: Authenticator, headers: dict[str, str]) -> Caller | None:
-    """The caller an authenticator finds behind a request; None when it finds nobody."""
+    """Return the authenticated caller for these headers, or None."""
     identity = authenticator.authenticate(headers)
-    # The answer is looked at, not the function: a wrapper around a coroutine function is none itself.
+    # Tests the result, not the function: a wrapper around a coroutine function is not a coroutine function itself.
     if inspect.isawaitable(identity):
         async with asyncio.timeout(MAX_SECONDS):
             identity = await identity
     if identity is None:
         return None
     caller = _to_caller(identity)
-    if not caller.id:  # all who have no name would be one caller, and see each other's tasks
-        logger.warning("a caller was refused who has no id")
+    if not caller.id:  # all callers without an id would be one caller, and see each other's tasks
+        logger.warning("caller without an id rejected")
         return None
-    # What names an owner is stored and compared: half a character ("\ud800") raises here, and not in the store.
+    # Owners are stored and compared: a lone surrogate ("\ud800") raises here instead of in the store.
     caller.owner.encode()
     if "\n" in caller.id or "\n" in caller.issuer:
-        # It divides tenant and name in `Caller.owner`: in a name, it could make the tasks of one caller another's.
-        logger.warning("a caller was refused whose name has a line break")
+        # A line break separates tenant and name in `Caller.owner`: in a name, it could give access to another's tasks.
+        logger.warning("caller with a line break in its name rejected")
         return None
     return caller
 
 
-def _to_caller(identity: Any) -> Caller:  # Any: somebody's own identity
+def _to_caller(identity: Any) -> Caller:  # Any: the identity of a foreign authenticator
     if isinstance(identity, Caller):
         if identity.id != ANONYMOUS and not identity.is_authenticated:
-            return replace(identity, type="user")  # who has a name is not one of those without
+            return replace(identity, type="user")  # a caller with a name is not anonymous
         return identity
-    # Only `id` is indispensable; an identity of somebody's own making may leave out the rest, or have None there.
+    # Only `id` is required. An identity of another class may lack the other attributes, or have None there.
     return Caller(
         id="" if identity.id is None else str(identity.id),
         type=outside_type(getattr(identity, "type", None)),
@@ -94,28 +96,28 @@ def _to_caller(identity: Any) -> Caller:  # Any: somebody's own identity
 
 
 def to_names(given: str | Sequence[str]) -> Sequence[str]:
-    """One name, or several: `"scp"` is not three names of a letter each."""
+    """Return a list of names for one name or several: `"scp"` is one name, not three letters."""
     if isinstance(given, str):
         return [given]
     return given
 
 
 def outside_type(claimed: object) -> str:
-    """The type of a caller who comes from outside: what was claimed, but for what cannot be claimed there."""
+    """Return the claimed type of a caller, or "user" if the type cannot be claimed."""
     kind = str(claimed or "user")
-    # apcore's ACL trusts "system"; and who is ANONYMOUS owns the tasks that everybody without a name shares.
+    # apcore's ACL trusts "system", and ANONYMOUS owns the tasks of all callers without a name.
     if kind in (ANONYMOUS, SYSTEM):
         return "user"
     return kind
 
 
 async def open_authenticator(authenticator: Authenticator | None) -> None:
-    """Tell an authenticator that wants to know that the application starts."""
+    """Call `open` of an authenticator, if it has one."""
     await _call_optional(authenticator, "open")
 
 
 async def close_authenticator(authenticator: Authenticator | None) -> None:
-    """Tell an authenticator that wants to know that the application ends."""
+    """Call `close` of an authenticator, if it has one."""
     await _call_optional(authenticator, "close")
 
 
@@ -129,26 +131,24 @@ async def _call_optional(authenticator: Authenticator | None, name: str) -> None
 
 
 def security_schemes(authenticator: Authenticator) -> list[dict[str, Any]]:
-    """What an authenticator says of itself on the agent card, in OpenAPI's words."""
-    # Optional, so it is not in the protocol: isinstance would refuse an authenticator without it.
+    """Return the security schemes of an authenticator, as OpenAPI writes them."""
+    # Optional, so it is not in the protocol: isinstance would reject an authenticator without it.
     declared = getattr(authenticator, "security_schemes", None)
     if not callable(declared):
         return [BEARER]
     return list(declared())
 
 
-# ---- several as one -------------------------------------------------------------------------------------------------
-# Several authenticators as one.
-#
-# Rule: credentials that are bad are refused. They do not make their sender somebody whom an authenticator further down
-# lets in for having shown nothing.
+# ---- several authenticators -----------------------------------------------------------------------------------------
+# Invariant: a request with invalid credentials is rejected. It never reaches an authenticator that accepts requests
+# without credentials.
 
 
 class AnyOf:
-    """Lets in whom one of several authenticators knows. They are asked in order.
+    """Accepts a request if any of the authenticators does. They are called in order.
 
-    Asked are those whose kind of credentials the request shows (`security_schemes` says which kind that is); all of
-    them, if it shows none of any kind.
+    Only authenticators whose kind of credentials is in the request are called (`security_schemes` names the kind). If
+    the request has no credentials of any kind, all of them are called.
     """
 
     def __init__(self, authenticators: Sequence[Authenticator]) -> None:
@@ -162,7 +162,7 @@ class AnyOf:
         for authenticator in asked or self._authenticators:
             try:
                 caller = await identify(authenticator, headers)
-            except OverloadedError as error:  # an issuer that is down locks out nobody but its own callers
+            except OverloadedError as error:  # an issuer that is down affects only its own callers
                 unavailable = error
                 continue
             if caller is not None:
@@ -175,7 +175,7 @@ class AnyOf:
         schemes: list[dict[str, Any]] = []
         for declared in self._schemes:
             for scheme in declared:
-                if scheme not in schemes:  # tokens of two issuers are asked for in the same words
+                if scheme not in schemes:  # tokens of two issuers have the same scheme
                     schemes.append(scheme)
         return schemes
 
@@ -184,24 +184,24 @@ class AnyOf:
             await open_authenticator(authenticator)
 
     async def close(self) -> None:
-        async with AsyncExitStack() as closing:  # each of them, whatever the others raise
+        async with AsyncExitStack() as closing:  # closes each of them, even if another one raises
             for authenticator in self._authenticators:
                 closing.push_async_callback(close_authenticator, authenticator)
 
 
 def as_authenticator(auth: object) -> Authenticator | None:
-    """What `auth=` says: nothing, an authenticator, or several.
+    """Return the authenticator that `auth=` describes: None, an authenticator, or a list of several.
 
     Raises:
-        TypeError: it is no authenticator; the text says what it lacks.
-        ValueError: it is a list with nothing in it.
+        TypeError: it is not an authenticator. The text says what it lacks.
+        ValueError: the list is empty.
     """
     if auth is None:
         return None
     if not isinstance(auth, list | tuple):
         return _check(auth, "auth")
     if not auth:
-        raise ValueError("auth is empty: leave it out to let in everybody")
+        raise ValueError("auth is empty: omit it to accept requests without credentials")
     checked = [_check(one, f"auth[{number}]") for number, one in enumerate(auth)]
     if len(checked) == 1:
         return checked[0]
@@ -218,21 +218,20 @@ def _check(auth: object, name: str) -> Authenticator:
     except TypeError as error:
         raise TypeError(f"{name} {type(auth).__name__}.authenticate must take the headers, and nothing else") from error
     except ValueError:
-        return auth  # written in C, maybe: it does not tell what it takes
+        return auth  # a function written in C, for example, has no signature
     return auth
 
 
 # ---- credentials ----------------------------------------------------------------------------------------------------
-# What security schemes mean for a request: where its credentials stand, and how to ask for them.
-#
-# Rule: a scheme is in OpenAPI's words, as authenticators and cards have it.
+# The headers and the challenges of security schemes. Schemes are written as in OpenAPI, as authenticators and cards
+# have them.
 
 Scheme = Mapping[str, Any]
 AUTHORIZATION = "authorization"
 
 
 def credential_headers(schemes: Sequence[Scheme]) -> frozenset[str]:
-    """The headers, in lower case, in which a request may show who it is from."""
+    """Return the lower-case names of the headers that may contain credentials."""
     names = {AUTHORIZATION}
     for scheme in schemes:
         name = _header_of_key(scheme)
@@ -242,7 +241,7 @@ def credential_headers(schemes: Sequence[Scheme]) -> frozenset[str]:
 
 
 def shows_credentials(schemes: Sequence[Scheme], headers: Mapping[str, str]) -> bool:
-    """Whether a request shows credentials of one of these kinds, be they good or bad."""
+    """Return whether a request contains credentials of one of these kinds, valid or not."""
     word = headers.get(AUTHORIZATION, "").partition(" ")[0].lower()
     for scheme in schemes:
         if _header_of_key(scheme) in headers:
@@ -253,7 +252,7 @@ def shows_credentials(schemes: Sequence[Scheme], headers: Mapping[str, str]) -> 
 
 
 def challenge(schemes: Sequence[Scheme], headers: Mapping[str, str]) -> bytes:
-    """The value of WWW-Authenticate: one challenge for each kind of credentials (RFC 9110 §11.6.1)."""
+    """Return the value of WWW-Authenticate: one challenge for each kind of credentials (RFC 9110 §11.6.1)."""
     challenges: list[str] = []
     for scheme in schemes:
         word = _authorization_word(scheme)
@@ -261,10 +260,10 @@ def challenge(schemes: Sequence[Scheme], headers: Mapping[str, str]) -> bytes:
         if name:
             text = f'ApiKey header="{scheme["name"]}"'
         elif word == "Bearer" and AUTHORIZATION in headers:
-            # RFC 6750 §3.1: no error code for a request that showed nothing; and never why a token is invalid.
+            # RFC 6750 §3.1: no error code for a request without credentials. Never why a token is invalid.
             text = 'Bearer error="invalid_token"'
         elif word == "Basic":
-            text = 'Basic realm="agent"'  # RFC 7617 §2: it must have one, or browsers do not ask
+            text = 'Basic realm="agent"'  # RFC 7617 §2: required, and browsers show no dialog without it
         else:
             text = word
         if text and text not in challenges:
@@ -273,7 +272,7 @@ def challenge(schemes: Sequence[Scheme], headers: Mapping[str, str]) -> bytes:
 
 
 def _authorization_word(scheme: Scheme) -> str:
-    """The word that stands before such credentials in Authorization; empty if they do not stand there."""
+    """Return the scheme word of Authorization for such credentials, or an empty string if they are not there."""
     match scheme.get("type"):
         case "http":
             return str(scheme.get("scheme", "")).capitalize()
@@ -283,20 +282,19 @@ def _authorization_word(scheme: Scheme) -> str:
 
 
 def _header_of_key(scheme: Scheme) -> str:
-    """The header of an API key, in lower case; empty if the scheme is another, or the key stands elsewhere."""
+    """Return the lower-case header of an API key, or an empty string if the scheme has none."""
     if scheme.get("type") == "apiKey" and scheme.get("in") == "header":
         return str(scheme.get("name", "")).lower()
     return ""
 
 
-# ---- what is done again and again -----------------------------------------------------------------------------------
-# Work that is done again and again beside the requests, by a task that its owner starts and ends.
+# ---- repeated work --------------------------------------------------------------------------------------------------
 
 
 class Repeating:
-    """Calls `work` for ever; each call answers after how many seconds the next one comes.
+    """Calls `work` again and again in an asyncio task. Each call returns the number of seconds until the next one.
 
-    Never raises: work that fails is logged, and tried again after `pause` seconds.
+    An exception is logged, and the work is retried after `pause` seconds.
     """
 
     def __init__(self, work: Callable[[], Awaitable[float]], *, name: str, pause: float) -> None:
@@ -306,12 +304,12 @@ class Repeating:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, unless it has begun in this event loop."""
+        """Start the task, unless it is running."""
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._repeat(), name=self._name)
 
     async def stop(self) -> None:
-        """End, and wait for the end."""
+        """Cancel the task, and wait for its end."""
         task = self._task
         self._task = None
         if task is not None:
@@ -322,7 +320,7 @@ class Repeating:
         while True:
             try:
                 seconds = await self._work()
-            except Exception:  # long-lived work ends with its owner and not with an error
+            except Exception:  # long-lived work ends when its owner stops it, not with an error
                 logger.exception("repeated work failed", extra={"work": self._name})
                 seconds = self._pause
             await asyncio.sleep(seconds)

@@ -1,7 +1,7 @@
-"""Callers who show a certificate (mutual TLS).
+"""Authentication by TLS client certificates (mutual TLS).
 
-Rule: that a certificate is genuine has been verified before it gets here, by the server's TLS or by a proxy that the
-server trusts. What is decided here is whom it names, and that its time is not over.
+Invariant: the server's TLS, or a trusted proxy, has verified the certificate before it gets here. This module
+determines which caller it names, and checks its validity period.
 """
 
 import binascii
@@ -18,13 +18,13 @@ from apcore_a2a.agent import Caller
 
 HEADER: Final = "client-cert"
 MAX_CERTIFICATE: Final = 32 * 1024  # characters of the header
-MAX_REMEMBERED: Final = 1_000  # certificates: to read one anew takes 60 µs
+MAX_REMEMBERED: Final = 1_000  # cached certificates; parsing one takes 60 µs
 
 NameOf = Callable[[x509.Certificate], str | None]
 
 
 class ClientCertificateAuthenticator:
-    """Lets in who shows a certificate, under the name that is in it.
+    """Authenticates callers by their TLS client certificate.
 
     The server must request certificates (`serve(tls=TLS(ca_certs=…))`). Or it is behind a proxy in `trusted_proxies`
     that requests them and forwards them in the header `Client-Cert`, as RFC 9440 writes it or as URL-encoded PEM
@@ -34,9 +34,9 @@ class ClientCertificateAuthenticator:
     certificate's alternative names, else its whole subject. The caller's issuer is the issuer of the certificate.
 
     Args:
-        names: The names that are let in; None for all that the authorities have certified.
-        name_of: Another way to find the name in a certificate; None if it has none, and then nobody is let in.
-        roles: The roles that everybody has who comes in this way.
+        names: The accepted names. None accepts all names that the authorities have certified.
+        name_of: A function that returns the name in a certificate, or None to reject it.
+        roles: The roles of all callers that are authenticated this way.
 
     Example:
         >>> from apcore_a2a import ClientCertificateAuthenticator
@@ -49,14 +49,14 @@ class ClientCertificateAuthenticator:
         self, *, names: Collection[str] | None = None, name_of: NameOf | None = None, roles: Collection[str] = ()
     ) -> None:
         if isinstance(names, str) or isinstance(roles, str):
-            raise TypeError("names and roles are collections of texts, not one text")
+            raise TypeError("names and roles are collections of strings, not one string")
         self._names = None if names is None else frozenset(names)
         self._name_of = name_of or certified_name
         self._roles = tuple(roles)
         self._known: dict[str, tuple[Caller | None, datetime, datetime]] = {}  # by header
 
     def authenticate(self, headers: dict[str, str]) -> Caller | None:
-        """Who the certificate in `Client-Cert` names; None if there is none, or its time is over.
+        """Return the caller that the certificate in `Client-Cert` names, or None without a currently valid certificate.
 
         Example:
             >>> from apcore_a2a import ClientCertificateAuthenticator
@@ -78,13 +78,13 @@ class ClientCertificateAuthenticator:
                 certificate.not_valid_after_utc,
             )
         caller, begin, end = self._known[shown]
-        # On a connection that has been open since before its end, nobody else would notice.
+        # TLS checks the period only at the handshake. A certificate may expire while its connection is open.
         if not begin <= datetime.now(UTC) <= end:
             return None
         return caller
 
     def security_schemes(self) -> list[dict[str, Any]]:
-        """What the agent card says of it.
+        """Return the security schemes of the agent card, as OpenAPI writes them.
 
         Example:
             >>> from apcore_a2a import ClientCertificateAuthenticator
@@ -110,7 +110,7 @@ class ClientCertificateAuthenticator:
 
 
 def certified_name(certificate: x509.Certificate) -> str | None:
-    """The first URI, DNS name or e-mail address that a certificate is for, else its subject; None if all are empty."""
+    """Return the first URI, DNS name or e-mail address of a certificate, else its subject, else None."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
@@ -123,7 +123,7 @@ def certified_name(certificate: x509.Certificate) -> str | None:
 
 
 def parse_certificate(header: str) -> x509.Certificate | None:
-    """The certificate in a Client-Cert header; None if there is none in it that can be read."""
+    """Return the certificate in a Client-Cert header, or None if it cannot be parsed."""
     try:
         if header.startswith(":") and header.endswith(":"):
             return x509.load_der_x509_certificate(b64decode(header[1:-1], validate=True))

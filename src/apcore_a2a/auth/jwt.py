@@ -1,7 +1,7 @@
-"""Bearer tokens that are JWTs.
+"""Authentication by JWT bearer tokens.
 
-Rule: the key and the algorithm are ours to choose, never the token's; a token that does not expire is refused; nothing
-of a token is ever logged or answered.
+Invariant: the configuration chooses the key and the algorithm, never the token. A token without an expiry is rejected.
+No part of a token is logged or returned.
 """
 
 import hashlib
@@ -25,17 +25,17 @@ from apcore_a2a.protocol.decoding import check_and_decode, decode
 logger = logging.getLogger(__name__)
 
 # ---- claims ---------------------------------------------------------------------------------------------------------
-# From the claims of a token to a caller.
+# The conversion of the claims of a token to a `Caller`.
 #
-# Rule: a claim is what its type says, or the token is refused. Nobody is called `['ada']` or has the role `{'a': 1}`
-# because that is how Python writes a list or an object.
+# Invariant: a claim of another type than expected makes the token invalid. A list or an object never becomes an id such
+# as `['ada']` or a role such as `{'a': 1}`, which is how Python writes them.
 
 
 class ClaimMapping(Struct, frozen=True, kw_only=True):
-    """Which claims of a token say who the caller is.
+    """The names of the claims that describe the caller.
 
-    A name is that of a claim; one with dots is a path, where no claim has the whole name: Keycloak keeps the roles of a
-    realm under `realm_access.roles`. One name may stand where several may.
+    A name with dots is a path if no claim has the whole name: Keycloak keeps the roles of a realm under
+    `realm_access.roles`. Where several names are possible, a single one may be given as a string.
 
     Example:
         >>> from apcore_a2a import ClaimMapping
@@ -47,23 +47,23 @@ class ClaimMapping(Struct, frozen=True, kw_only=True):
     type: str = "type"
     roles: str = "roles"
     scopes: Sequence[str] = ("scope", "scp")
-    """The claims that hold OAuth 2.0 scopes, as a list or as words in one text; all of them count."""
+    """The claims that hold OAuth 2.0 scopes, as a list or as words in one string. The scopes of all of them add up."""
     attributes: Sequence[str] | None = None
-    """The claims kept as attributes; all but the registered ones when None."""
+    """The claims that become attributes of the caller. None selects all except the registered ones."""
 
 
 class TokenRefused(ValueError):
-    """A token is not valid; the text says why in words of ours, so that it may be logged."""
+    """A token is not valid. The text says why without quoting the token, so that it can be logged."""
 
 
 _REGISTERED: Final = frozenset({"iss", "sub", "aud", "exp", "nbf", "iat", "jti"})
 
 
 def to_caller(claims: Mapping[str, Any], names: ClaimMapping) -> Caller:
-    """The caller that the claims of a checked token name.
+    """Return the caller that the claims of a verified token describe.
 
     Raises:
-        TokenRefused: a claim is not what it should be; the text names the claim, never its value.
+        TokenRefused: a claim has the wrong type. The text names the claim, never its value.
     """
     kind = _find(claims, names.type)
     if kind == SYSTEM:  # apcore's ACL trusts it
@@ -82,8 +82,9 @@ def to_caller(claims: Mapping[str, Any], names: ClaimMapping) -> Caller:
 
 
 def _find(claims: Mapping[str, Any], name: str) -> Any:
-    """A claim by name, or by path; None if there is none."""
-    # The longest name first: a claim may be called https://example.com/roles, and a client of Keycloak's has.dots.
+    """Return a claim by name or by path, or None."""
+    # The longest name first: a claim may be called https://example.com/roles, and a Keycloak client may be called
+    # has.dots.
     if name in claims:
         return claims[name]
     outer = name
@@ -97,7 +98,7 @@ def _find(claims: Mapping[str, Any], name: str) -> Any:
 
 def _to_id(name: str, claim: object) -> str:
     if isinstance(claim, int) and not isinstance(claim, bool):
-        return str(claim)  # many databases number their users
+        return str(claim)  # many databases have integers as user ids
     if isinstance(claim, str) and claim:
         return claim
     raise TokenRefused(f"{name} must be a text or a whole number")
@@ -115,7 +116,7 @@ def _to_roles(name: str, claim: object) -> tuple[str, ...]:
     if claim is None:
         return ()
     if not isinstance(claim, list):
-        claim = [claim]  # some issuers write a single role without the list
+        claim = [claim]  # some issuers write a single role without a list
     roles: list[str] = []
     for role in claim:
         if isinstance(role, bool) or not isinstance(role, str | int):
@@ -126,7 +127,7 @@ def _to_roles(name: str, claim: object) -> tuple[str, ...]:
 
 
 def _to_words(name: str, claim: object) -> list[str]:
-    """Scopes: RFC 6749 §3.3 has them in one text, with spaces between them; some issuers write a list."""
+    """Return the scopes of a claim: one string with spaces (RFC 6749 §3.3), or a list, as some issuers write."""
     if claim is None:
         return []
     if isinstance(claim, str):
@@ -137,7 +138,7 @@ def _to_words(name: str, claim: object) -> list[str]:
 
 
 def _pick_attributes(claims: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
-    """The claims of these names that the token has; all but the registered ones when None."""
+    """Return the claims with these names. None selects all except the registered ones."""
     if names is None:
         names = list(claims.keys() - _REGISTERED)
     attributes: dict[str, Any] = {}
@@ -149,22 +150,22 @@ def _pick_attributes(claims: Mapping[str, Any], names: Sequence[str] | None) -> 
 
 # ---- jwt ------------------------------------------------------------------------------------------------------------
 
-MAX_TOKEN: Final = 16 * 1024  # characters; more is not worth a signature check
-LEEWAY: Final = 30  # seconds two clocks may differ
-# RFC 8725 §3.11: what is signed for something else (a logout, a proof of possession) is no access token.
+MAX_TOKEN: Final = 16 * 1024  # characters; longer tokens are rejected before the signature check
+LEEWAY: Final = 30  # seconds of allowed clock skew
+# RFC 8725 §3.11: a token that is signed for another purpose (logout, proof of possession) is not an access token.
 _TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 _DEFAULT: Final = ClaimMapping()
 _CLAIMS: Final = msgspec.json.Decoder(dict[str, Any])
-# Not only JoseError: on tokens that are well signed but oddly shaped, the library stumbles in its own ways.
+# Not only JoseError: the library raises other exceptions for correctly signed tokens with unexpected values.
 _BAD_TOKEN: Final = (JoseError, A2AError, ValueError, TypeError, AttributeError, RecursionError)
 
 
 class UnknownKey(TokenRefused):
-    """A token names a key or an algorithm that is not here, or several keys fit it."""
+    """A token names an unknown key or algorithm, or several keys match it."""
 
 
 class TokenChecks(TypedDict, total=False):
-    """What a token must say, besides who its bearer is.
+    """The checks of the claims of a token besides those that describe the caller.
 
     Example:
         >>> from apcore_a2a import JWTAuthenticator
@@ -173,31 +174,30 @@ class TokenChecks(TypedDict, total=False):
     """
 
     audience: str | Sequence[str] | None
-    """Whom the token must be for; of several, any one."""
+    """The accepted audiences. The token must name one of them."""
     issuer: str | None
     require_claims: Sequence[str] | None
     leeway: int
-    """Seconds that the issuer's clock may differ from ours; 30 unless said, and 0 takes a token by its word."""
+    """Allowed clock skew in seconds. The default is 30, and 0 allows none."""
 
 
 class JWTAuthenticator:
-    """Accepts `Authorization: Bearer <JWT>`, signed with a key of yours or with those of an identity provider.
+    """Accepts `Authorization: Bearer <JWT>`, signed with your own key or with those of an identity provider.
 
     The keys are one of these: `key`, which is a shared secret, a PEM public key, or a JWK or JWK set as a mapping; the
-    set that is published at `jwks_url`; or, given neither, the set that `issuer` names in its discovery document
-    (OpenID Connect). Published keys are fetched when the agent starts and every ten minutes, and again when a token is
-    signed with a key that is not among them, at most once a minute. Keys that were fetched once stay when the provider
-    fails.
+    set that is published at `jwks_url`; or, without both, the set that the OpenID Connect discovery document of
+    `issuer` names. Published keys are fetched when the agent starts and every ten minutes, and again when a token is
+    signed with an unknown key, at most once a minute. If the provider fails, the keys fetched last stay valid.
 
     Args:
         key: Your own key.
-        jwks_url: Where the issuer's keys are published: https, or http on this machine.
-        algorithms: Signature algorithms to accept; those that fit the keys, if none are named.
-        claim_mapping: Which claims say who the caller is.
+        jwks_url: The URL of the issuer's keys: https, or http on this machine.
+        algorithms: The accepted signature algorithms. Without it, all that match the keys.
+        claim_mapping: The claims that describe the caller.
         **checks: See `TokenChecks`: `audience`, `issuer`, `require_claims`, `leeway`.
 
     Raises:
-        ValueError: there is no key, or one that cannot be used, or `leeway` is negative.
+        ValueError: there is no key, or it cannot be used, or `leeway` is negative.
 
     Example:
         >>> from apcore_a2a import JWTAuthenticator
@@ -222,7 +222,7 @@ class JWTAuthenticator:
         self._leeway = checks.get("leeway", LEEWAY)
         if self._leeway < 0:
             raise ValueError(f"leeway must be a number of seconds, 0 or more, not {self._leeway}")
-        # Fixed now, by us: a token that could choose its own would say "none", or HMAC with our public key.
+        # Fixed here: a token that could choose its algorithm would choose "none", or HMAC with the public key.
         if algorithms is not None and (not algorithms or "none" in algorithms):
             raise ValueError("algorithms must name at least one signature algorithm, and never 'none'")
         self._algorithms = None if algorithms is None else to_names(algorithms)
@@ -232,7 +232,7 @@ class JWTAuthenticator:
         self._mapping = claim_mapping or _DEFAULT
         self._issuer = checks.get("issuer")
         self._required = _required_claims(self._mapping.id, checks)
-        self._refusals = LogThrottle()  # lines of the log
+        self._refusals = LogThrottle()
         self._keys: VerificationKeys | None = None
         self._issuer_keys: IssuerKeys | None = None
         self._discovers = False
@@ -262,23 +262,23 @@ class JWTAuthenticator:
     # ---- with the application ----------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Begin to fetch the issuer's keys. The application calls this when it starts.
+        """Start fetching the issuer's keys. The application calls this when it starts.
 
         Example:
             >>> import asyncio
             >>> auth = JWTAuthenticator("a secret of at least thirty-two characters")
-            >>> asyncio.run(auth.open())  # its key is here: nothing to do
+            >>> asyncio.run(auth.open())  # its key is given: nothing to do
         """
         if self._issuer_keys is None:
             return
         self._issuer_keys.open()
         if "aud" not in self._required:
-            logger.warning("every token of the issuer is accepted, whomever it is for: set an audience")
+            logger.warning("tokens of the issuer for any audience are accepted: set an audience")
         if "iss" not in self._required:
-            logger.warning("tokens that these keys sign may name any issuer, and its callers: set an issuer")
+            logger.warning("tokens signed with these keys may name any issuer: set an issuer")
 
     async def close(self) -> None:
-        """Fetch no more keys. The application calls this when it ends.
+        """Stop fetching keys. The application calls this when it ends.
 
         Example:
             >>> import asyncio
@@ -291,13 +291,13 @@ class JWTAuthenticator:
     # ---- with a request ----------------------------------------------------------------------------------------------
 
     def authenticate(self, headers: Mapping[str, str]) -> Any:  # Any: as Authenticator.authenticate
-        """The caller that a valid token names; None without one.
+        """Return the caller of a valid token, or None.
 
-        With keys of an issuer's, a token that was not seen a moment ago is answered with an awaitable of that: its key
-        may have to be fetched.
+        With the keys of an issuer, the result is an awaitable if the token is not cached, because its key may have to
+        be fetched.
 
         Raises:
-            OverloadedError: there are no keys yet. Awaited, too.
+            OverloadedError: there are no keys yet. The awaitable raises it as well.
 
         Example:
             >>> from apcore_a2a import JWTAuthenticator
@@ -311,7 +311,7 @@ class JWTAuthenticator:
             return None
         digest = digest_of(token)
         if self._issuer_keys is None:
-            assert self._keys is not None  # one or the other, since __init__
+            assert self._keys is not None  # __init__ sets one of the two
             return self._find_checked(digest) or self._check(token, digest, self._keys)
         return self._find_checked(digest, self._issuer_keys.generation) or self._check_with_issuer(
             token, digest, self._issuer_keys
@@ -323,18 +323,18 @@ class JWTAuthenticator:
     async def _check_with_issuer(self, token: str, digest: bytes, issuer: IssuerKeys) -> Caller | None:
         kid, said_issuer = _peek(token)
         if self._issuer is not None and said_issuer != self._issuer:
-            # Nothing is believed of it; but whatever the keys are, it will be refused, and nobody is asked for them.
+            # The claim is not verified yet. But the token will be rejected with any key, so that no keys are fetched.
             logger.info("token refused", extra={"reason": "it does not name the issuer"})
             return None
         if issuer.current is None or _lacks_key(token, kid, issuer.current):
             await issuer.look_again()
         if issuer.current is None:
             raise OverloadedError("Authentication is not available; try again later", retry_after=5)
-        self._find_checked(digest, issuer.generation)  # forgets what was checked with keys that are gone
+        self._find_checked(digest, issuer.generation)  # drops the tokens that were verified with former keys
         return self._check(token, digest, self._restrict(issuer.current))
 
     def _check(self, token: str, digest: bytes, keys: VerificationKeys) -> Caller | None:
-        """The bearer of a token, who is remembered for a while; None, with a line in the log, if it is not valid."""
+        """Return the caller of a token and cache it. Return None, and log the reason, if the token is not valid."""
         now = time.time()
         try:
             claims = _verify(token, keys)
@@ -345,21 +345,21 @@ class JWTAuthenticator:
             if self._refusals.is_due(reason):
                 logger.info("token refused", extra={"reason": reason})
             return None
-        until = claims["exp"] + self._leeway  # a number, whole or not, of any size: `validate` has seen to it
+        until = claims["exp"] + self._leeway  # `validate` has checked that it is a number
         self._checked.add(digest, caller, until=until, now=now, size=len(token))
         return caller
 
     def _check_claims(self, claims: dict[str, Any], now: int) -> None:
         subject = claims.get("sub")
         if isinstance(subject, int) and not isinstance(subject, bool):
-            claims = {**claims, "sub": str(subject)}  # the library wants a text; a number becomes one (`to_caller`)
-        # A registry for each token: it holds the time at which it was made.
+            claims = {**claims, "sub": str(subject)}  # the library requires a string; `to_caller` accepts an integer
+        # A registry for each token, because it holds the time of its creation.
         jwt.JWTClaimsRegistry(now=now, leeway=self._leeway, **self._required).validate(claims)
 
     # ---- on the card -------------------------------------------------------------------------------------------------
 
     def security_schemes(self) -> list[dict[str, Any]]:
-        """What the agent card says of these tokens, in OpenAPI's words.
+        """Return the security schemes of the agent card, as OpenAPI writes them.
 
         Example:
             >>> from apcore_a2a import JWTAuthenticator
@@ -373,30 +373,30 @@ class JWTAuthenticator:
 
 
 def _verify(token: str, keys: VerificationKeys) -> dict[str, Any]:
-    """The claims of a token that one of the keys has signed.
+    """Return the claims of a token that one of the keys has signed.
 
     Raises:
-        TokenRefused, JoseError: none has, or it is no access token.
-        A2AError: its claims are no JSON, or none that we would take from anybody.
+        TokenRefused, JoseError: no key has signed it, or it is not an access token.
+        A2AError: its claims are not JSON that is accepted from clients.
     """
     header = jws.extract_compact(token.encode()).headers()
     key = keys.find(header.get("kid"), header.get("alg"))
     if key is None:
         raise UnknownKey("no key of that name and algorithm")
-    if "crit" in header:  # RFC 7515 §4.1.11: what must be understood, and is not, makes the token invalid
-        raise TokenRefused("it has critical headers, and none are known here")
+    if "crit" in header:  # RFC 7515 §4.1.11: a critical header that is not supported makes the token invalid
+        raise TokenRefused("it has critical headers, and none are supported")
     if str(header.get("typ", "JWT")).lower() not in _TYPES:
         raise TokenRefused("its type is not that of an access token")
-    # RFC 7515 §4: what a header says besides is ignored. That goes for keys and addresses of keys, too.
+    # RFC 7515 §4: other header parameters are ignored, also keys and URLs of keys.
     registry = jws.JWSRegistry(algorithms=[*key.algorithms], strict_check_header=False)
     payload = jws.deserialize_compact(token, key.key, registry=registry).payload
-    # Read as strictly as every request: claims become a caller, who is stored and written. Half a character, NaN, or
-    # 5,000 lists in each other would fail somewhere else, where nobody expects it.
+    # Decoded as strictly as a request, because claims become a caller, which is stored and logged. A lone surrogate,
+    # NaN or 5,000 nested lists would raise later, in code that does not expect it.
     return check_and_decode(payload, _CLAIMS)
 
 
 def _peek(token: str) -> tuple[object, object]:
-    """The key and the issuer that a token names, before anything of it is proved; None for what it does not name."""
+    """Return the key id and the issuer in a token that is not verified yet, each None if missing."""
     try:
         found = jws.extract_compact(token.encode())
         return found.headers().get("kid"), decode(found.payload, _CLAIMS).get("iss")
@@ -405,20 +405,20 @@ def _peek(token: str) -> tuple[object, object]:
 
 
 def _lacks_key(token: str, kid: object, keys: VerificationKeys) -> bool:
-    """Whether a token is signed with a key that is not among these, as after a rotation."""
+    """Return whether a token is signed with a key that is not among these, as after a rotation."""
     if kid is not None:
         return not keys.has(kid)
-    try:  # it names none: its signature alone can tell
+    try:  # it names no key: only its signature can tell
         _verify(token, keys)
     except (UnknownKey, BadSignatureError):
         return True
-    except _BAD_TOKEN:  # and would be with any key
+    except _BAD_TOKEN:  # the token is invalid with any key
         return False
     return False
 
 
 def _reason(error: Exception) -> str:
-    """Why a token was refused, for the log: our words, names of errors and claims; nothing that the token says."""
+    """Return why a token was rejected, for the log: names of errors and claims, and no content of the token."""
     if isinstance(error, TokenRefused):
         return str(error)
     if isinstance(error, ClaimError):
@@ -427,13 +427,13 @@ def _reason(error: Exception) -> str:
 
 
 def _required_claims(subject: str, checks: TokenChecks) -> dict[str, Any]:
-    """In joserfc's words: an essential claim must be there, one with a value must have that value."""
+    """Return the required claims for joserfc: an essential claim must exist, and a value must be equal."""
     required: dict[str, Any] = {}
-    if "." not in subject:  # a path is looked up by ourselves
+    if "." not in subject:  # `to_caller` looks up a path
         required[subject] = {"essential": True}
     for name in to_names(checks.get("require_claims") or ()):
         required[name] = {"essential": True}
-    # After the caller's own names, so that a name of theirs cannot make these weaker.
+    # After `require_claims`, so that a name there cannot weaken these.
     required["exp"] = {"essential": True}
     issuer = checks.get("issuer")
     if issuer is not None:
@@ -443,18 +443,18 @@ def _required_claims(subject: str, checks: TokenChecks) -> dict[str, Any]:
         required["aud"] = {"essential": True, "value": audience}
     elif audience is not None:
         if not audience:
-            raise ValueError("audience must name somebody; leave it out to accept tokens for anybody")
+            raise ValueError("audience is empty; omit it to accept tokens for any audience")
         required["aud"] = {"essential": True, "values": list(audience)}
     return required
 
 
 # ---- checked tokens -------------------------------------------------------------------------------------------------
-# Tokens that were checked a moment ago: most callers show the same one many times.
+# A cache of verified tokens, because most callers send the same token many times.
 #
-# Rule: a token is remembered by its digest, for a minute at most and never longer than it lives.
+# Invariant: a token is cached by its digest, for at most a minute and never beyond its expiry.
 
 MAX_SECONDS: Final = 60.0
-MAX_CHARACTERS: Final = 4 * 1024 * 1024  # of all remembered tokens together; a caller takes about as much as its token
+MAX_CHARACTERS: Final = 4 * 1024 * 1024  # of all cached tokens together; a caller takes about as much as its token
 
 
 def digest_of(token: str) -> bytes:
@@ -468,17 +468,17 @@ class _Checked(Struct, frozen=True):
 
 
 class CheckedTokens:
-    """Who the bearer of a token is, by the token's digest. The oldest is forgotten when there are too many."""
+    """The callers of verified tokens by the digest of the token. The oldest are evicted when there are too many."""
 
     def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
-        self._checked: dict[bytes, _Checked] = {}  # in the order in which they came
+        self._checked: dict[bytes, _Checked] = {}  # oldest first
         self._characters = 0
         self._max_characters = max_characters
         self._generation = 0
 
     def find(self, digest: bytes, now: float, generation: int) -> Caller | None:
-        """The bearer, if the token was checked a moment ago and with the keys of this generation."""
-        if generation != self._generation:  # a key may be gone; what it signed is nothing any more
+        """Return the caller if the token is cached and was verified with the keys of this generation."""
+        if generation != self._generation:  # a key may have been removed, which invalidates its tokens
             self._checked.clear()
             self._characters = 0
             self._generation = generation
@@ -492,7 +492,7 @@ class CheckedTokens:
         return checked.caller
 
     def add(self, digest: bytes, caller: Caller, *, until: float, now: float, size: int) -> None:
-        """Remember who the bearer of a token is; `size` is that of the token."""
+        """Cache the caller of a token. `size` is that of the token."""
         if size > self._max_characters:
             return
         if digest in self._checked:

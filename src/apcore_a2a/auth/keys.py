@@ -1,4 +1,4 @@
-"""The keys that tokens are checked with: given, or published by an issuer, fetched and kept."""
+"""The keys that verify tokens: configured ones, and those that an issuer publishes, which are fetched and cached."""
 
 import asyncio
 import logging
@@ -17,19 +17,19 @@ from apcore_a2a.web import is_loopback
 
 logger = logging.getLogger(__name__)
 
-# The keys that signatures are checked with, and which algorithms each of them is for.
+# ---- keys -----------------------------------------------------------------------------------------------------------
+# The keys that verify signatures, and the algorithms of each.
 #
-# Rule: a key is for the algorithms of its own kind and of nothing else; a token names a key and an algorithm, and is
-# taken at its word only where the two fit. What cannot be trusted to sign (a short RSA key, a secret that was
-# published) is no key.
+# Invariant: a key is used only with the algorithms of its kind. The key and the algorithm that a token names must
+# match. An untrustworthy key (a short RSA key, a published secret) is rejected.
 
-MIN_SECRET: Final = 32  # bytes; RFC 7518 §3.2 asks for as many as the hash of HS256 has
-MIN_DIFFERENT: Final = 8  # of the bytes of a secret; 32 random ones have about 30
+MIN_SECRET: Final = 32  # bytes; RFC 7518 §3.2 requires as many as the hash of HS256 has
+MIN_DIFFERENT: Final = 8  # different bytes of a secret; 32 random ones have about 30
 MIN_RSA_BITS: Final = 2048  # RFC 7518 §3.3
 MAX_KEYS: Final = 100  # of a set; issuers have two or three
 _PEM: Final = "-----BEGIN "
-_PUBLIC: Final = ("LS0tLS1CRUdJ", "ssh-", "ecdsa-")  # PEM that somebody put into base64, and OpenSSH's own form
-_AROUND: Final = "\ufeff \t\r\n\"'"  # what editors, shells and triple quotes leave around a key
+_PUBLIC: Final = ("LS0tLS1CRUdJ", "ssh-", "ecdsa-")  # PEM encoded as base64, and the format of OpenSSH
+_AROUND: Final = "\ufeff \t\r\n\"'"  # characters that editors, shells and triple quotes leave around a key
 
 Key = OctKey | RSAKey | ECKey | OKPKey
 _KINDS: Final[dict[str, type[Key]]] = {"oct": OctKey, "RSA": RSAKey, "EC": ECKey, "OKP": OKPKey}
@@ -42,12 +42,12 @@ _BY_CURVE: Final = {
     "Ed25519": frozenset({"EdDSA", "Ed25519"}),
 }
 ALGORITHMS: Final = _SECRET.union(_RSA, *_BY_CURVE.values())
-# The parameters of a private key (RFC 7518 §6.2.2, 6.3.2): whoever publishes one has lost it.
+# The parameters of a private key (RFC 7518 §6.2.2, 6.3.2). A published private key is compromised.
 _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 
 
 class VerificationKey(Struct, frozen=True):
-    """One key, and what it may have signed with."""
+    """One key, and the algorithms that it may verify."""
 
     key: Key
     algorithms: frozenset[str]
@@ -57,8 +57,8 @@ class VerificationKey(Struct, frozen=True):
 class VerificationKeys:
     """The keys of one issuer.
 
-    A single key is used for every token, whatever `kid` it names. Of several, the token's `kid` names one; a token that
-    names none is checked only if a single key fits its algorithm.
+    A single key verifies every token, whatever its `kid`. In a set, the token's `kid` names the key. A token without a
+    `kid` is verified only if exactly one key matches its algorithm.
     """
 
     def __init__(self, keys: Sequence[VerificationKey], *, is_set: bool) -> None:
@@ -69,11 +69,11 @@ class VerificationKeys:
         return len(self._keys)
 
     def has(self, kid: object) -> bool:
-        """Whether there is a key of this name."""
+        """Return whether there is a key with this id."""
         return any(key.kid == kid for key in self._keys)
 
     def find(self, kid: object, algorithm: object) -> VerificationKey | None:
-        """The key that a token of this header must have been signed with; None if there is none, or more than one."""
+        """Return the key for a token with this header, or None if there is none, or more than one."""
         if not isinstance(algorithm, str):
             return None
         fitting: list[VerificationKey] = []
@@ -86,7 +86,7 @@ class VerificationKeys:
         return fitting[0]
 
     def restrict(self, algorithms: Sequence[str]) -> "VerificationKeys":
-        """The same keys, for no other algorithms than these."""
+        """Return the same keys, restricted to these algorithms."""
         kept: list[VerificationKey] = []
         for key in self._keys:
             common = key.algorithms & set(algorithms)
@@ -96,16 +96,16 @@ class VerificationKeys:
 
 
 def import_keys(key: str | bytes | Mapping[str, Any]) -> VerificationKeys:
-    """The key, or the keys, that an operator configured: a secret, a public key, a JWK or a JWK set.
+    """Return the configured keys: of a secret, a public key, a JWK or a JWK set.
 
     Raises:
-        ValueError: it is no key, or a weak one; the text says what to use.
+        ValueError: it is not a key, or a weak one. The text says what to use.
     """
     if isinstance(key, Mapping):
         return _import_mapping(key)
     secret = key.encode() if isinstance(key, str) else key
     text = secret.decode("utf-8", "replace").strip(_AROUND)
-    if text.startswith(("https://", "http://")):  # which everybody knows
+    if text.startswith(("https://", "http://")):  # an address is not a secret
         raise ValueError("the key is an address: to fetch the keys that are published there, use jwks_url, or issuer")
     if '"kty"' in text:
         return _import_mapping(_read_json(text))
@@ -121,7 +121,7 @@ def _import_mapping(key: Mapping[str, Any]) -> VerificationKeys:
         return VerificationKeys([_import_configured(key)], is_set=False)
     if not isinstance(key["keys"], Sequence):
         raise ValueError("a JWK set is an object with a list of keys")
-    # A set as a provider publishes it has keys for encryption, too: who saved it need not take them out.
+    # The published set of a provider may contain keys for encryption. A saved copy need not be edited.
     signing = [jwk for jwk in key["keys"] if not _is_for_encryption(jwk)]
     if not signing:
         raise ValueError("the JWK set has no key to check a signature with")
@@ -137,7 +137,7 @@ def _import_configured(jwk: object) -> VerificationKey:
         raise ValueError("a JWK set is an object with a list of keys")
     try:
         return _to_verification_key(_import_jwk(jwk), jwk)
-    except (JoseError, TypeError) as error:  # whose texts may quote the key
+    except (JoseError, TypeError) as error:  # their texts may quote the key
         raise ValueError(f"the JWK {jwk.get('kid', '')!r} cannot be used: {type(error).__name__}") from error
 
 
@@ -145,17 +145,17 @@ def _read_json(text: str) -> Mapping[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise ValueError("the key looks like a JSON Web Key, and is no JSON") from error
+        raise ValueError("the key looks like a JSON Web Key, and is not valid JSON") from error
 
 
 def import_published_keys(document: object) -> VerificationKeys:
-    """The keys of a JWK set that was fetched: those that can be used; the others are left out, with a warning.
+    """Return the usable keys of a fetched JWK set. The others are left out, and logged.
 
     Raises:
-        ValueError: it is no JWK set, or none of its keys can be used.
+        ValueError: it is not a JWK set, or none of its keys can be used.
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("keys"), list):
-        raise ValueError("it is no JSON Web Key Set")
+        raise ValueError("it is not a JSON Web Key Set")
     if len(document["keys"]) > MAX_KEYS:
         raise ValueError(f"it has more than {MAX_KEYS} keys")
     keys: list[VerificationKey] = []
@@ -163,7 +163,7 @@ def import_published_keys(document: object) -> VerificationKeys:
         try:
             keys.append(_import_published(jwk))
         except (JoseError, ValueError, TypeError, KeyError) as error:
-            # Usual: providers publish keys for encryption in the same set.
+            # This is usual: providers publish keys for encryption in the same set.
             logger.debug("key of a JWK set not used", extra={"reason": f"{type(error).__name__}: {error}"})
     if not keys:
         raise ValueError("none of its keys can be used to check a signature")
@@ -193,21 +193,21 @@ def _import_jwk(jwk: Mapping[str, Any]) -> Key:
 
 
 def _import_public(text: str) -> Key | None:
-    """The key in a text that is a public key, also without the first and the last line; None if it is a secret.
+    """Return the public key in a text, also without the first and the last line, or None if the text is a secret.
 
-    A public key that was taken for a secret would let in whoever has read it.
+    If a public key were used as a shared secret, every reader of it could sign tokens.
     """
     if _PEM in text or text.startswith(_PUBLIC):
-        return _import_pem(text.replace("\\n", "\n"))  # as it is written in files of environment variables
+        return _import_pem(text.replace("\\n", "\n"))  # as in files of environment variables
     try:
-        # Keycloak shows the keys of a realm so.
+        # As Keycloak shows the keys of a realm.
         return _import_pem(f"-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n")
     except ValueError:
         return None
 
 
 def _import_pem(text: str) -> Key:
-    # A PEM block says "PUBLIC KEY", not of which kind: they are tried one after the other.
+    # A PEM block says "PUBLIC KEY", but not which kind: try one after the other.
     for kind in (RSAKey, ECKey, OKPKey):
         try:
             return kind.import_key(text)
@@ -219,13 +219,14 @@ def _import_pem(text: str) -> Key:
 def _check_secret(secret: bytes) -> None:
     if len(secret) < MIN_SECRET or len(set(secret)) < MIN_DIFFERENT:
         raise ValueError(
-            f"the shared secret is weak, and whoever guesses it is whoever they like: use at least {MIN_SECRET} random "
-            "characters, such as those that `openssl rand -hex 32` prints, or the public key of an issuer"
+            "the shared secret is weak, and an attacker that guesses it can impersonate any caller: use at least "
+            f"{MIN_SECRET} random characters, such as those that `openssl rand -hex 32` prints, or the public key of "
+            "an issuer"
         )
 
 
 def _to_verification_key(key: Key, jwk: Mapping[str, Any]) -> VerificationKey:
-    """The key with the algorithms of its kind; with one alone, if the key itself says so (`alg`)."""
+    """Return the key with the algorithms of its kind, or with the single one that the key names (`alg`)."""
     algorithms = _algorithms(key)
     said = jwk.get("alg")
     if said is not None:
@@ -237,7 +238,7 @@ def _to_verification_key(key: Key, jwk: Mapping[str, Any]) -> VerificationKey:
 
 
 def _algorithms(key: Key) -> frozenset[str]:
-    """What a key of this kind signs with: an RSA public key is never taken for an HMAC secret."""
+    """Return the algorithms of a key of this kind: an RSA public key is never used as an HMAC secret."""
     match key:
         case OctKey():
             return _SECRET
@@ -250,27 +251,27 @@ def _algorithms(key: Key) -> frozenset[str]:
             return _BY_CURVE.get(key.curve_name, frozenset())
 
 
-# ---- fetching them --------------------------------------------------------------------------------------------------
-# Fetching what an issuer publishes: a JSON document from an address that the operator configured.
+# ---- fetching -------------------------------------------------------------------------------------------------------
+# Fetches a JSON document that an issuer publishes at a configured address.
 #
-# Rule: https, or http on this machine; no redirects, no proxies of the environment, so many bytes, so many seconds.
+# Invariant: https, or http on this machine. No redirects, no proxies of the environment, limited bytes and seconds.
 
 MAX_DOCUMENT: Final = 512 * 1024  # bytes; a set of a hundred large keys has 60,000
-TIMEOUT: Final = 5.0  # seconds for all of it
+TIMEOUT: Final = 5.0  # seconds for the whole fetch
 
 Fetch = Callable[[str], Awaitable[Any]]
-"""From an address to the decoded JSON there; raises FetchError."""
+"""Returns the decoded JSON document at an address, or raises FetchError."""
 
 
 class FetchError(Exception):
-    """The document could not be had; the text says why, for the log."""
+    """The document could not be fetched. The text says why, for the log."""
 
 
 def check_address(url: str, what: str) -> str:
-    """The address, if what is found there can be trusted.
+    """Return the address if it is trustworthy.
 
     Raises:
-        ValueError: it cannot; the text says what an address must be.
+        ValueError: it is not. The text says what an address must be.
     """
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.hostname:
@@ -279,18 +280,18 @@ def check_address(url: str, what: str) -> str:
         return url
     raise ValueError(
         f"{what} must be an https address (http only on this machine), not {url!r}: "
-        "whoever is on the way could put their own keys there"
+        "an attacker on the network could replace the keys"
     )
 
 
 async def fetch_json(url: str) -> Any:
-    """The JSON document at an address."""
-    import aiohttp  # a tenth of a second: for those whose keys are elsewhere
+    """Return the JSON document at an address."""
+    import aiohttp  # takes a tenth of a second: only if keys are fetched
 
     timeout = aiohttp.ClientTimeout(total=TIMEOUT)
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
     try:
-        # A session each time: it is asked for every few minutes, and a connection that was kept would be stale.
+        # A new session each time: there are minutes between two fetches, and a kept connection would be stale.
         async with (
             aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False) as http,
             http.get(url, headers=headers, allow_redirects=False) as response,
@@ -303,7 +304,7 @@ async def fetch_json(url: str) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise FetchError(f"{url} answered with something that is no JSON") from error
+        raise FetchError(f"{url} answered with something that is not JSON") from error
 
 
 async def _read(content: Any, url: str) -> bytes:  # Any: aiohttp's StreamReader; it is not imported before it is needed
@@ -316,24 +317,25 @@ async def _read(content: Any, url: str) -> bytes:  # Any: aiohttp's StreamReader
 
 
 # ---- keys of an issuer ----------------------------------------------------------------------------------------------
-# The keys that an issuer publishes, kept fresh beside the requests.
+# The published keys of an issuer, refreshed in the background.
 #
-# Keys are fetched when the server starts and every ten minutes. A request waits for a fetch in two cases only: there
-# are no keys yet, or its token is signed with a key that nobody here knows, as after a rotation: it names another, or
-# none and no key here fits its signature. The second happens at most once a minute, however many made-up tokens come.
+# Keys are fetched when the server starts and every ten minutes. A request waits for a fetch in two cases only. Either
+# there are no keys yet, or its token is signed with an unknown key, as after a rotation: it names another key, or it
+# names none and no known key matches its signature. The second case causes at most one fetch per minute, however many
+# forged tokens arrive.
 #
-# Rule: where keys come from is what the operator configured, and what the issuer found there says of itself; never what
-# a token says. A fetch that fails, or brings no usable key, changes nothing.
+# Invariant: the address of the keys comes from the configuration and from the discovery document found there, never
+# from a token. A fetch that fails, or that returns no usable key, changes nothing.
 
 REFRESH: Final = 600.0  # seconds between two fetches
-LOOK_AGAIN: Final = 60.0  # seconds, at least, between two fetches that tokens with unknown keys bring about
+LOOK_AGAIN: Final = 60.0  # minimum seconds between two fetches that tokens with unknown keys cause
 TRY_AGAIN: Final = 5.0  # the same, while there are no keys at all
 MAX_BACKOFF: Final = 60.0
 DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 
 
 class IssuerKeys:
-    """The keys at `jwks_url`, or where the discovery document of `issuer` says they are."""
+    """The keys at `jwks_url`, or at the address in the discovery document of `issuer`."""
 
     def __init__(
         self,
@@ -349,13 +351,13 @@ class IssuerKeys:
             check_address(issuer, "issuer")
         self.current: VerificationKeys | None = None
         self.generation = 0
-        """Counts the sets of keys there have been: what was checked with an older one must be checked again."""
+        """The number of sets of keys so far. A token that was verified with an older set must be verified again."""
         self._jwks_url = jwks_url
         self._issuer = issuer
         self._fetch = fetch
         self._clock = clock
-        self._document: Any = None  # the last one, to see whether the next differs; Any: JSON
-        self._looked_again = -LOOK_AGAIN  # when a token last brought about a fetch
+        self._document: Any = None  # the last one, to detect a change; Any: JSON
+        self._looked_again = -LOOK_AGAIN  # when a token last caused a fetch
         self._failures = 0
         self._turn = asyncio.Lock()
         self._refreshing = Repeating(self._refresh, name="keys of the issuer", pause=MAX_BACKOFF)
@@ -365,16 +367,16 @@ class IssuerKeys:
         return self._issuer.rstrip("/") + DISCOVERY_PATH
 
     def open(self) -> None:
-        """Fetch the keys now and from now on, beside the requests."""
+        """Start fetching the keys in the background, now and periodically."""
         self._refreshing.start()
 
     async def close(self) -> None:
         await self._refreshing.stop()
 
     async def look_again(self) -> None:
-        """Fetch the keys because a token needs one that is not here, unless that was done a moment ago.
+        """Fetch the keys because a token needs an unknown one, unless that was done shortly before.
 
-        Those who come while somebody fetches wait for what that brings.
+        Requests that arrive during a fetch wait for its result.
         """
         asked = self.generation
         async with self._turn:
@@ -385,11 +387,11 @@ class IssuerKeys:
                 return
             self._looked_again = self._clock()
             await self._try_to_fetch()
-            # Counted from its end, too: a fetch may take as long as the pause, and each who waited would begin another.
+            # Also from its end: a fetch may take as long as the pause, and each waiting request would start another.
             self._looked_again = self._clock()
 
     async def _refresh(self) -> float:
-        """Fetch the keys; after how many seconds to do so again."""
+        """Fetch the keys, and return the number of seconds until the next fetch."""
         async with self._turn:
             await self._try_to_fetch()
         if self._failures:
@@ -398,7 +400,7 @@ class IssuerKeys:
 
     async def _try_to_fetch(self) -> None:
         try:
-            async with asyncio.timeout(2 * TIMEOUT):  # two documents, where there is discovery
+            async with asyncio.timeout(2 * TIMEOUT):  # discovery fetches two documents
                 document = await self._fetch(self._jwks_url or await self._discover())
             keys = import_published_keys(document)
         except (FetchError, ValueError, TimeoutError) as error:
@@ -414,12 +416,12 @@ class IssuerKeys:
             self.generation += 1
 
     async def _discover(self) -> str:
-        """Where the issuer keeps its keys (OpenID Connect Discovery 1.0 §4)."""
+        """Return the address of the issuer's keys (OpenID Connect Discovery 1.0 §4)."""
         document = await self._fetch(self.discovery_url)
         if not isinstance(document, Mapping):
-            raise FetchError(f"{self.discovery_url} answered with something that is no discovery document")
+            raise FetchError(f"{self.discovery_url} answered with something that is not a discovery document")
         named = document.get("issuer")
-        if named != self._issuer:  # §4.3: MUST be exactly the same, a slash at the end included
+        if named != self._issuer:  # §4.3: MUST be exactly the same, also a slash at the end
             raise FetchError(
                 f"{self.discovery_url} is the document of the issuer {named!r}: set issuer to exactly that"
             )

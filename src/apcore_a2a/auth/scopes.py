@@ -1,7 +1,7 @@
-"""Which scopes a caller's credentials must have for which skill (OAuth 2.0), and an agent that insists on them.
+"""The OAuth 2.0 scopes that a caller needs for each skill, and an agent that enforces them.
 
-Rule: whoever may not use a skill is told what one who asks for nothing real is told; the log knows why. It is decided
-before there is a task, and again for each message that goes on with one.
+Invariant: a caller without the scopes of a skill gets the same error as for an unknown task. The log has the reason.
+The scopes are checked before a task is created, and again for each message to an existing task.
 """
 
 import logging
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class SkillScopes:
-    """The scopes by pattern of skill ids: `{"payments.*": ["payments:write"]}`. All patterns that fit count together.
+    """The scopes by pattern of skill ids: `{"payments.*": ["payments:write"]}`. All patterns that match add up.
 
     Raises:
         ValueError: a pattern names no scope.
@@ -25,7 +25,7 @@ class SkillScopes:
     def __init__(self, by_pattern: Mapping[str, Sequence[str]]) -> None:
         self._by_pattern: dict[str, frozenset[str]] = {}
         for pattern, scopes in by_pattern.items():
-            if isinstance(scopes, str):  # one scope, and not a list of letters
+            if isinstance(scopes, str):  # one scope, not a sequence of letters
                 scopes = [scopes]
             if not scopes or not all(scopes):
                 raise ValueError(f"skill_scopes must name a scope for {pattern!r}; leave it out to ask for none")
@@ -35,7 +35,7 @@ class SkillScopes:
         return bool(self._by_pattern)
 
     def required(self, skill: str) -> frozenset[str]:
-        """What a caller must have for a skill, be there such a skill or not."""
+        """Return the scopes that a caller needs for a skill, whether or not the skill exists."""
         scopes: frozenset[str] = frozenset()
         for pattern, more in self._by_pattern.items():
             if fnmatchcase(skill, pattern):
@@ -46,16 +46,16 @@ class SkillScopes:
         return self.required(skill) <= frozenset(caller.scopes)
 
     def unused(self, skills: Iterable[str]) -> list[str]:
-        """The patterns that fit none of these skills: maybe misspelt."""
+        """Return the patterns that match none of these skills, which may be misspelt."""
         ids = list(skills)
         return [pattern for pattern in self._by_pattern if not any(fnmatchcase(id, pattern) for id in ids)]
 
 
 class ScopedAgent:
-    """An agent that takes messages only of callers who have the scopes for them.
+    """An agent that accepts messages only from callers with the required scopes.
 
-    An agent that knows which skill a message is for says so in `skill_of(call)`. Of any other, a message may reach
-    every skill on its card: its sender needs the scopes of all of them.
+    An agent with a method `skill_of(call)` names the skill of a message there. For any other agent a message may reach
+    every skill on its card, so that the caller needs the scopes of all of them.
     """
 
     def __init__(self, agent: Agent, scopes: SkillScopes, skills: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ class ScopedAgent:
         self._scopes = scopes
         self._skills = tuple(skills)
 
-    def __getattr__(self, name: str) -> Any:  # Any: whatever else an agent may have, such as `cancel`
+    def __getattr__(self, name: str) -> Any:  # Any: the optional methods of an agent, such as `cancel`
         return getattr(self._agent, name)
 
     async def admit(self, call: Call) -> Admission:

@@ -41,13 +41,13 @@ async def store(request: pytest.FixtureRequest, make_store: MakeStore) -> Store:
 
 @pytest.fixture
 def connections() -> list[Spy]:
-    """The connections that the fixture `sqlite` opens: the writer, the readers."""
+    """Return the list of the connections that the fixture `sqlite` opens: the writer first, then the readers."""
     return []
 
 
 @pytest.fixture
 def tuning() -> SQLiteTuning:
-    """The tuning of the fixture `sqlite`. A test with other values parametrizes it."""
+    """Return the tuning of the fixture `sqlite`. A test that needs other values parametrizes it."""
     return SQLiteTuning()
 
 

@@ -1,6 +1,6 @@
-"""The stores under test, and a task as the engine writes it.
+"""The stores under test, and `Author`, which writes a task as the engine does.
 
-The suites test_contract_*.py ask the same of every line of `STORES`; a new store is a new line.
+The suites test_contract_*.py run the same tests for each entry of `STORES`. A new store is a new entry.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ Json = dict[str, Any]
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -52,7 +52,7 @@ class Clock:
 
 
 class DictStore:
-    """The least a user's store can be: seven methods over two dictionaries."""
+    """A minimal store of a user: seven methods over two dictionaries."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, Task] = {}
@@ -130,11 +130,11 @@ class StoreOfDicts:
 
 class Kind(NamedTuple):
     make: Callable[[Path, Clock, int], Store]
-    """From a place for files, a clock, and how many tasks there may be."""
+    """Makes the store from a directory, a clock, and the maximum number of tasks."""
     retains: bool = True
-    """Whether it has a TTL and a capacity of its own."""
+    """Whether the store has a TTL and a capacity."""
     replays: bool = False
-    """Whether it keeps events."""
+    """Whether the store stores events."""
 
 
 STORES = {
@@ -157,13 +157,13 @@ _ticks = count(1)
 
 
 def timestamp(tick: int | None = None) -> str:
-    """A time in our own form, later than all before it unless the tick is given."""
+    """Return a timestamp as we write it, later than all earlier ones unless the tick is given."""
     seconds, millis = divmod(next(_ticks) if tick is None else tick, 1000)
     return f"2026-01-01T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{millis:03}Z"
 
 
 class Author:
-    """Writes one task as the engine does: folds each event into the live task, and hands both to the store."""
+    """Writes one task as the engine does: folds each event into the live task, and passes both to the store."""
 
     def __init__(self, task_id: str, *, owner: str = ALICE, context_id: str = "talk", at: str | None = None) -> None:
         said = Message(message_id=f"{task_id}-1", role=Role.USER, parts=(Part(text="Hello"),))
@@ -194,7 +194,7 @@ class Author:
         return ArtifactUpdate(artifact=artifact, task_id=self.task.id, context_id=self.task.context_id, append=True)
 
     def change(self, events: Sequence[Event], *, said: Message | None = None) -> Change:
-        """One write of these events; the first answers the message."""
+        """Return one write of these events. The first event is caused by the message."""
         records = []
         for event in events:
             applied = fold(self.task, event) if self.version else event
@@ -217,7 +217,7 @@ class Author:
         )
 
     def rival(self) -> "Author":
-        """Another writer of the same task, who knows what this one knows now."""
+        """Return a second writer of the same task, in the present state of this one."""
         rival = Author(self.task.id, owner=self.owner, context_id=self.task.context_id, at="")
         rival.task, rival.version, rival.epoch = copy(self.task), self.version, self.epoch
         rival.memo, rival.run, rival.records = b'"rival"', b'"rival"', list(self.records)
@@ -225,14 +225,14 @@ class Author:
 
 
 async def append(store: Store, change: Change) -> None:
-    """Write, and wait until it is done; a refusal is raised here, however the store tells of it."""
+    """Append a change, and wait until it is done. Raises a rejection, whether the call or the future raises it."""
     future = store.append(change)
     if future is not None:
         await asyncio.wait_for(future, 5)
 
 
 async def write_task(store: Store, author: Author, *states: TaskState) -> Author:
-    """Create the author's task and lead it through these states."""
+    """Create the author's task, and write these states to it."""
     assert await store.create(author.create()) is None
     for state in states:
         await append(store, author.status(state))
@@ -240,7 +240,7 @@ async def write_task(store: Store, author: Author, *states: TaskState) -> Author
 
 
 async def assert_holds(store: Store, author: Author) -> None:
-    """The store has the task as the author does."""
+    """Assert that the stored task equals the author's."""
     record = await store.load(author.task.id, author.owner)
     assert record is not None
     assert record.document.body == encode(author.task)
@@ -251,7 +251,7 @@ async def assert_holds(store: Store, author: Author) -> None:
 
 
 async def pages(store: Store, query: Query) -> list[Page]:
-    """All pages of a listing."""
+    """Return all pages of a listing."""
     found = [await store.page(query)]
     while found[-1].next_cursor:
         found.append(await store.page(replace(query, cursor=found[-1].next_cursor)))
@@ -259,5 +259,5 @@ async def pages(store: Store, query: Query) -> list[Page]:
 
 
 async def ids(store: Store, query: Query) -> list[str]:
-    """The ids of all tasks in a listing, in its order."""
+    """Return the ids of all tasks in a listing, in its order."""
     return [record.document.task().id for page in await pages(store, query) for record in page.records]

@@ -1,4 +1,4 @@
-"""An agent on an SQLite file, in a process of its own, and what its clients see of it."""
+"""An agent on an SQLite file, in its own process, and a client of it."""
 
 import signal
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ serve(echo, host="127.0.0.1", port=0, store=sys.argv[1], shutdown_timeout=0.1)
 
 
 class Server:
-    """An agent in a process of its own, and a client of it."""
+    """An agent in its own process, and a client of it."""
 
     def __init__(self, process: Process, client: A2AClient, url: str) -> None:
         self.process = process
@@ -44,7 +44,7 @@ class Server:
             return (await http.get(f"{self._url}/health")).status_code
 
     async def status_of_send(self, text: str = "hello") -> int:
-        """What a client without patience sees: the client class would try again."""
+        """Return the status of one request without retries, which the client class would make."""
         parts = [{"text": text}]
         message = {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": parts}
         async with httpx.AsyncClient(headers={"A2A-Version": "1.0"}) as http:

@@ -1,4 +1,4 @@
-"""Means to look over the SQLite store's shoulder, and to hold its writer thread up."""
+"""Connections of the SQLite store that count bytes, and a clock that blocks its writer thread."""
 
 import asyncio
 import sqlite3
@@ -11,7 +11,7 @@ from tests.storage.contract import Clock
 
 
 class Spy(sqlite3.Connection):
-    """Counts the bytes of every value handed to SQLite."""
+    """A connection that counts the bytes of all values passed to SQLite."""
 
     bytes = 0
 
@@ -26,7 +26,7 @@ class Spy(sqlite3.Connection):
 
 
 def spies(opened: list[Spy]) -> type[Spy]:
-    """Return a class of connections that add themselves to the list."""
+    """Return a connection class whose instances add themselves to the list."""
 
     class ListedSpy(Spy):
         def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -41,7 +41,7 @@ def _size(parameters: Iterable[object]) -> int:
 
 
 class Brake(Clock):
-    """A clock that holds up the writer thread when it next looks at it."""
+    """A clock that blocks the writer thread at its next reading, until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,14 +56,14 @@ class Brake(Clock):
 
 
 async def in_one_batch(braked: tuple[SQLiteStore, Brake], *writes: Coroutine[Any, Any, object]) -> list[object]:
-    """The answer or the error of each write; all of them come while the writer thread is held up."""
+    """Return the result or the error of each write. All are submitted while the writer thread is blocked."""
     store, brake = braked
     brake.released.clear()
     held = asyncio.ensure_future(store.check())
     await asyncio.sleep(0)
     assert brake.reached.wait(5)
     tasks = [asyncio.ensure_future(write) for write in writes]
-    await asyncio.sleep(0)  # each is in the queue now
+    await asyncio.sleep(0)  # each write is in the queue now
     brake.released.set()
     await asyncio.wait_for(held, 5)
     return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)

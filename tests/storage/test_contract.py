@@ -1,4 +1,4 @@
-"""The small contract, and the store that is the default: what a user sees of both."""
+"""The small contract `TaskStore`, and the store in memory as an implementation of it."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""The contract of every store, second part: reading, listing, removing; always for one owner."""
+"""The contract of every store, part 2: reads, listings and removals, always for one owner."""
 
 from base64 import b64decode, urlsafe_b64encode
 
@@ -44,7 +44,7 @@ async def test_an_administrator_reads_and_lists_the_tasks_of_all_owners(store: S
     assert page.next_cursor == ""
     assert shown == ["b2", "a2", "b1", "a1", "b0", "a0"]
     for filters, found in [({"context_id": "c1"}, ["b1"]), ({"state": TaskState.COMPLETED}, ["a2", "a1", "a0"])]:
-        page = await store.page(Query(owner=ALL_OWNERS, limit=10, by_creation=by_creation, **filters))  # type: ignore[arg-type]  # as named
+        page = await store.page(Query(owner=ALL_OWNERS, limit=10, by_creation=by_creation, **filters))  # type: ignore[arg-type]  # a Query's own parameters
         assert [record.document.task().id for record in page.records] == found
         assert page.total == len(found)
     assert await store.remove("b1", ALL_OWNERS) is False
@@ -93,7 +93,12 @@ async def test_events_that_are_large_together_are_read_in_pieces(name: str, make
         read += piece
         sizes.append(len(piece))
     assert read == author.records
-    assert sizes == [4, 1, 1, 2]  # the task, its work and two parts; the third; the large one alone; the rest
+    assert sizes == [
+        4,
+        1,
+        1,
+        2,
+    ]  # the task, its status and two parts; one part; the large part alone; the rest
 
 
 async def test_an_open_store_passes_its_check(store: Store) -> None:
@@ -124,7 +129,7 @@ async def test_a_listing_is_newest_first_by_status_time_or_by_creation(store: St
 
 
 async def at_times(store: Store, ended: bool, **times: int) -> None:
-    """Tasks whose statuses are of these times, reported in this order."""
+    """Create tasks with these status times, in this order."""
     for name, tick in times.items():
         author = await write_task(store, Author(name, at=timestamp(tick)))
         if ended:
@@ -251,7 +256,7 @@ async def test_a_cursor_is_valid_only_for_its_owner(store: Store) -> None:
         await write_task(store, Author(f"t{n}"))
         await write_task(store, Author(f"b{n}", owner=BOB))
     page = await store.page(replace(ALL, limit=2))
-    for owner in (BOB, "", "nobody"):
+    for owner in (BOB, "", "unknown"):
         with pytest.raises(InvalidParamsError, match="pageToken"):
             await store.page(Query(owner=owner, limit=10, cursor=page.next_cursor))
 
@@ -269,7 +274,7 @@ async def test_a_cursor_is_opaque_and_tamper_proof(store: Store, by_creation: bo
     assert len(sealed) == len(before)
     assert b"2026" not in sealed
     alike = sum(left == right for left, right in zip(sealed, before, strict=True))
-    assert alike < 5  # of places that differ in their numbers alone; by chance, one byte in 256 is the same
+    assert alike < 5  # the positions differ only in their numbers: by chance, one byte in 256 is equal
     for place in range(len(sealed)):
         changed = bytearray(sealed)
         changed[place] ^= 1

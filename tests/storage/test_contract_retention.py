@@ -1,4 +1,4 @@
-"""The contract of stores that let go of tasks: which, when, and which never."""
+"""The contract of stores with a TTL and a capacity: which tasks expire or are evicted, when, and which never."""
 
 import pytest
 
@@ -16,14 +16,14 @@ RETAINING = [name for name, kind in STORES.items() if kind.retains]
 
 @pytest.fixture(params=RETAINING)
 async def store(request: pytest.FixtureRequest, make_store: MakeStore) -> Store:
-    """A store of at most three tasks."""
+    """Return a store of at most three tasks."""
     return await make_store(request.param, 3)
 
 
 async def write_something(store: Store) -> None:
-    """What has expired is gone after the next write, whichever it is."""
-    await write_task(store, Author("something", owner="somebody"))
-    await store.remove("something", "somebody")
+    """Make any two writes, after which expired tasks are gone."""
+    await write_task(store, Author("something", owner="other"))
+    await store.remove("something", "other")
 
 
 @requirement("FR-STR-002")

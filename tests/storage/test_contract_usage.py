@@ -1,4 +1,4 @@
-"""The contract of stores that say how much they keep of whom."""
+"""The contract of stores that report the usage of each account."""
 
 from random import Random
 
@@ -17,9 +17,9 @@ async def usage_of(store: Store, quota_key: str) -> Usage:
 
 
 async def finish(store: Store, name: str, *, owner: str = ALICE, size: int = 10) -> int:
-    """A finished task; its bytes."""
+    """Write a finished task, and return its size."""
     author = await write_task(store, Author(name, owner=owner), TaskState.WORKING)
-    await append(store, author.chunk(Random(name).randbytes(size).hex()))  # what does not get shorter on a disk
+    await append(store, author.chunk(Random(name).randbytes(size).hex()))  # does not compress on disk
     await append(store, author.complete())
     return len(encode(author.task))
 
@@ -75,12 +75,12 @@ async def test_removed_tasks_do_not_count(store: Store) -> None:
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 async def test_many_tasks_are_counted_by_a_sample(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(40):  # a page has room for two or three
+    for number in range(40):  # a database page has room for two or three
         await finish(store, f"t-{number}", size=500)
     exact = await store.usage(ALL_OWNERS)
     monkeypatch.setattr(reads, "SAMPLE", 6)
     looks = [await store.usage(ALL_OWNERS) for _ in range(200)]
-    assert len(set(looks)) > 1  # it is one
+    assert len(set(looks)) > 1  # a sample varies
     for what in ("tasks", "bytes"):
         mean = sum(getattr(look, what) for look in looks) / len(looks)
         assert mean == pytest.approx(getattr(exact, what), rel=0.3)

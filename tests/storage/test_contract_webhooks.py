@@ -15,7 +15,7 @@ from tests.storage.conftest import MakeStore
 from tests.storage.contract import ALICE, BOB, STORES, TTL, Author, Clock, append, write_task
 
 TIMED = [name for name, kind in STORES.items() if kind.retains]
-Store = Any  # a Store that has `webhooks`, as all of STORES do
+Store = Any  # Any: a Store with `webhooks`, as all of STORES
 LEASE = 30.0
 
 
@@ -50,7 +50,7 @@ async def create(store: Store, author: Author, webhook: Webhook) -> Author:
 
 
 async def deliver_all(store: Store) -> list[tuple[str, int]]:
-    """Take every event that is due, as a worker does."""
+    """Deliver every event that is due, as a worker does."""
     got: list[tuple[str, int]] = []
     for claim in await store.webhooks.claim(100, LEASE):
         webhook = claim.webhook
@@ -331,7 +331,7 @@ async def test_sqlite_finds_undelivered_events_after_a_restart(tmp_path: Path, c
     await append(before, author.work())
     assert await before.webhooks.settle(await claim_one(before), DeliveryReport(delivered=1, attempts=2, pause=LEASE))
     await before.close()
-    after: Store = SQLiteStore(tmp_path / "tasks.db", clock=clock, monotonic=lambda: 5.0)  # a computer that restarted
+    after: Store = SQLiteStore(tmp_path / "tasks.db", clock=clock, monotonic=lambda: 5.0)  # after a reboot
     await after.open()
     claim = await claim_one(after)
     assert (claim.webhook.delivered, claim.webhook.latest, claim.webhook.attempts) == (1, 2, 2)

@@ -1,4 +1,4 @@
-"""The contract of every store, first part: what a write does, and when it is refused."""
+"""The contract of every store, part 1: the effect of writes, and their rejection."""
 
 import asyncio
 import random
@@ -69,11 +69,11 @@ async def test_ids_and_owners_can_be_any_text(store: Store, text: str) -> None:
     assert [record.version for record in (await store.page(query)).records] == [2]
 
 
-# ---- refusals ------------------------------------------------------------------------------------------------------
+# ---- rejections ----------------------------------------------------------------------------------------------------
 
 
 async def refused(store: Store, author: Author, rival: Author) -> None:
-    """A write of the rival, of two events, leaves nothing behind."""
+    """Assert that a write of two events by the rival is rejected and changes nothing."""
     key = author.task.id, author.owner
     before = await store.load(*key), await store.events(*key, 0)
     with pytest.raises(StaleWriteError):
@@ -209,7 +209,7 @@ async def test_a_rejected_write_fails_no_other_write(store: Store) -> None:
     authors = [await write_task(store, Author(f"t{n}"), TaskState.WORKING) for n in range(5)]
     stale = authors[2].rival()
     await append(store, authors[2].chunk("first"))
-    async with asyncio.TaskGroup() as group:  # all in one batch, where a store makes batches
+    async with asyncio.TaskGroup() as group:  # all in one batch, if the store makes batches
         for author in authors:
             group.create_task(append(store, author.chunk("x")))
         refusal = group.create_task(_refusal(store, stale))

@@ -1,4 +1,4 @@
-"""A user's own store under the engine: what it is given to keep, how often, and what happens when it fails."""
+"""The adapter for a user's store: which tasks the store receives, how often, and how its failures are handled."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ from tests.storage.contract import ALICE, Author, DictStore, append, assert_hold
 
 
 class GatedStore(DictStore):
-    """Counts its saves; holds them up while the gate is shut, and fails them while it is broken."""
+    """A store that counts saves, blocks them while its gate is closed, and fails them while it is broken."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ async def test_a_slow_save_of_one_task_delays_no_other_task() -> None:
     opened, shut = tasks.gate, asyncio.Event()
     tasks.gate = shut
     future = store.append(slow.work())
-    await asyncio.sleep(0)  # it has come to the gate
+    await asyncio.sleep(0)  # the save waits at the gate
     tasks.gate = opened
     await append(store, other.work())
     assert not future.done()

@@ -1,4 +1,4 @@
-"""A user's store whose tasks are dictionaries: told from the others, given JSON, and served unchanged."""
+"""Stores of users whose tasks are dictionaries: their recognition, and the JSON that they receive."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.storage.contract import DictStore, StoreOfDicts
 
 
 class Annotated(DictStore):
-    async def save(self, task: dict[str, Any]) -> None:  # type: ignore[override]  # that is the test
-        """Says what it takes, as text."""
+    async def save(self, task: dict[str, Any]) -> None:  # type: ignore[override]  # the override is under test
+        """Has its annotation as text."""
 
 
 class Bare(DictStore):
-    async def save(self) -> None:  # type: ignore[override]  # that is the test
-        """Takes nothing."""
+    async def save(self) -> None:  # type: ignore[override]  # the override is under test
+        """Has no parameter."""
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_an_evaluated_dict_annotation_is_recognised() -> None:
     for declared, wants in ((dict, True), (dict[str, Any], True), (Task, False), (Any, False)):
         save.__annotations__["task"] = declared
         store = DictStore()
-        store.save = save  # type: ignore[assignment, method-assign]  # that is the test
+        store.save = save  # type: ignore[assignment, method-assign]  # the assignment is under test
         assert takes_dicts(store) is wants
 
 

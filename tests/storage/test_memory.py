@@ -1,4 +1,4 @@
-"""What the memory store keeps, for how long and at what cost: bytes and calls are counted, time is the test's own."""
+"""Expiry, memory and cost of the store in memory. Bytes and calls are counted, and the test sets the time."""
 
 import tracemalloc
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ async def finish(store: InMemoryTaskStore, author: Author, *, key: str = "") -> 
 
 
 async def grown(work: Callable[[int], Awaitable[None]], times: int) -> float:
-    """Bytes that are kept of each piece of work."""
+    """Return the bytes that remain allocated per call of `work`."""
     tracemalloc.start()
     try:
         for n in range(times):
@@ -40,7 +40,7 @@ async def test_tasks_that_expire_together_are_all_hidden_at_once() -> None:
         await finish(store, Author(f"t{n}"), key=f"k{n}")
     running = await write_task(store, Author("running"), TaskState.WORKING)
     clock.now += TTL
-    await write_task(store, Author("new"))  # lets only a few of them go
+    await write_task(store, Author("new"))  # removes only a few of them
     assert (await store.page(Query(owner=ALICE, limit=10))).total == 2
     assert [await store.load(f"t{n}", ALICE) for n in range(MANY)] == [None] * MANY
     await assert_holds(store, running)
@@ -65,7 +65,7 @@ async def test_keys_and_ids_of_tasks_that_expire_together_can_be_reused_at_once(
     assert await store.create(Author("new").create(), key=f"k{MANY - 1}") is None
     assert await store.create(Author(f"t{MANY - 2}").create()) is None
     assert await store.create(Author("newer").create(), key=f"k{MANY - 1}") == "new"
-    for n in range(MANY - 2):  # all of them make room, the one that had made it already but once
+    for n in range(MANY - 2):  # each expired task is evicted once, including the one that was removed above
         assert await store.create(Author(f"more{n}").create()) is None
     assert (await store.page(Query(owner=ALICE, limit=1))).total == MANY
 
@@ -84,7 +84,7 @@ async def test_a_context_is_found_whether_it_has_one_task_or_more() -> None:
 
 
 class Moment(str):
-    """A text whose comparisons are calls that can be counted."""
+    """A str whose comparisons are calls that can be counted."""
 
     def __le__(self, other: str) -> bool:
         return super().__le__(other)
@@ -130,7 +130,7 @@ async def test_removed_and_overwritten_tasks_free_all_of_their_memory() -> None:
         for name in ("t", "beside"):
             assert await store.delete(name)
 
-    await work(0)  # what is made once is made
+    await work(0)  # allocates what is allocated only once
     assert await grown(work, 1_000) < 100
 
 
@@ -148,7 +148,7 @@ async def test_eviction_skips_tasks_that_were_removed() -> None:
 async def test_an_ended_task_is_still_evicted_after_many_others_were_removed() -> None:
     store = InMemoryTaskStore(max_capacity=2)
     await finish(store, Author("ended"))
-    for n in range(10):  # more than there are tasks: their places in the queue are swept
+    for n in range(10):  # more than there are tasks, so that stale entries are removed from the queue
         await finish(store, Author(f"t{n}"))
         await store.remove(f"t{n}", ALICE)
     for name in ("a", "b"):

@@ -1,4 +1,4 @@
-"""How many bytes the memory store keeps, of all owners and of one, and which tasks make room."""
+"""The byte limits of the store in memory, for all owners and for one, and the tasks that it evicts."""
 
 import inspect
 
@@ -19,7 +19,7 @@ def make(**limits: int) -> InMemoryTaskStore:
 
 
 async def run(store: InMemoryTaskStore, name: str, size: int, *, owner: str = ALICE) -> Author:
-    """A task that has made an artifact of this size, and runs."""
+    """Write a running task with an artifact of this size."""
     author = await write_task(store, Author(name, owner=owner), TaskState.WORKING)
     await append(store, author.chunk("x" * size))
     return author
@@ -44,7 +44,7 @@ def test_by_default_there_is_room_for_256_mib_and_half_of_it_for_one_owner() -> 
 @pytest.mark.parametrize("limit", ["max_bytes", "max_bytes_per_owner", "max_tasks_per_owner"])
 def test_a_limit_of_zero_is_rejected(limit: str) -> None:
     with pytest.raises(ValueError, match="must be positive"):
-        InMemoryTaskStore(**{limit: 0})  # type: ignore[arg-type]  # any of them is a number
+        InMemoryTaskStore(**{limit: 0})  # type: ignore[arg-type]  # each of the options is a number
 
 
 async def test_one_owner_may_use_half_of_the_bytes_by_default() -> None:
@@ -56,7 +56,7 @@ async def test_one_owner_may_use_half_of_the_bytes_by_default() -> None:
 
 
 async def run_with_message(store: InMemoryTaskStore, name: str, size: int, *, owner: str = ALICE) -> Author:
-    """A task that was asked for with a message of this size."""
+    """Write a task whose request had this size."""
     author = Author(name, owner=owner)
     author.task.metadata = {"large": "x" * size}
     return await write_task(store, author)
@@ -88,7 +88,7 @@ async def test_a_growing_task_evicts_others_but_never_itself() -> None:
     growing = await run(store, "c", 30 * KB)
     await append(store, growing.chunk("x" * 30 * KB))
     assert await names(store) == ["c", "b"]
-    await append(store, growing.chunk("x" * 60 * KB))  # more than there is room for
+    await append(store, growing.chunk("x" * 60 * KB))  # more than the limit
     await append(store, growing.complete())
     await assert_holds(store, growing)
     assert await names(store) == ["c"]
@@ -165,7 +165,7 @@ async def test_eviction_in_a_share_is_in_the_order_of_ends_across_tenants() -> N
     assert await names(store, f"{ALICE}\nhr") == ["c"]
     assert await names(store, f"{ALICE}\nsales") == ["b"]
     await run_with_message(store, "e", 30 * KB)
-    assert await names(store, f"{ALICE}\nhr") == []  # the tenants without a task cost nothing
+    assert await names(store, f"{ALICE}\nhr") == []  # the index of a tenant without tasks is removed
     assert await names(store, f"{ALICE}\nsales") == []
     assert await names(store, BOB) == ["of-bob"]
 
@@ -187,14 +187,14 @@ async def test_an_owner_with_too_many_tasks_loses_its_own_that_ended_first() -> 
 
 
 async def test_each_task_is_counted_and_evicted_once() -> None:
-    """Also one that went before its turn: removed, expired, put in anew, or called back by a webhook."""
+    """Includes tasks that leave the queue early: removed, expired, overwritten, or retained by a webhook."""
     clock = Clock()
     store = InMemoryTaskStore(ttl_seconds=TTL, max_tasks_per_owner=3, clock=clock)
     for name in ("a", "b", "c"):
         await finish(store, name, 10)
     assert await store.remove("a", ALICE)
     clock.now += TTL
-    for number in range(10):  # more often than there is room
+    for number in range(10):  # more tasks than the limit
         author = await finish(store, f"n-{number}", 10)
         webhook = Webhook(
             config=PushConfig(url="https://me.example/h", id="w", task_id=author.task.id), a2a_version="1.0"
@@ -255,7 +255,7 @@ async def test_the_bytes_of_an_overwritten_task_count_once() -> None:
     for state in (TaskState.COMPLETED, TaskState.WORKING, TaskState.COMPLETED, TaskState.WORKING) * 3:
         status = TaskStatus(state=state, timestamp=timestamp())
         await store.save(Task(id="t", context_id="c", status=status, metadata={"large": "x" * 60 * KB}))
-    await run_with_message(store, "u", 99 * KB, owner="somebody")
+    await run_with_message(store, "u", 99 * KB, owner="other")
 
 
 async def test_the_bytes_for_webhooks_are_free_again_after_delivery() -> None:

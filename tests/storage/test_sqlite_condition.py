@@ -1,4 +1,4 @@
-"""What the SQLite store tells of its file: what is wrong, for how long, and how often in the log."""
+"""The condition of its file that the SQLite store reports: the reason, its duration, and the log."""
 
 import sqlite3
 import subprocess
@@ -57,7 +57,7 @@ async def test_a_failing_disk_is_probed_once_per_interval(sqlite: SQLiteStore, w
     with pytest.raises(StoreUnavailableError):
         await append(sqlite, author.rival().chunk(LARGE))
     with pytest.raises(StoreUnavailableError):
-        await sqlite.check()  # the one probe
+        await sqlite.check()  # the only probe
     make_room(writer)
     with pytest.raises(StoreUnavailableError):
         await sqlite.check()
@@ -111,7 +111,7 @@ async def test_a_lock_of_another_program_is_reported_while_it_is_held(
 
 
 def damage(path: Path, table: str) -> None:
-    """Overwrite the first page of a table in a file that nobody has open."""
+    """Overwrite the first page of a table in a file that is not open."""
     database = sqlite3.connect(path)
     (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
     (size,) = database.execute("PRAGMA page_size").fetchone()
@@ -162,13 +162,13 @@ SWITCH = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('
 
 
 def switch_journal(path: Path) -> str:
-    """What SQLite says to another program that needs the file for itself."""
+    """Return SQLite's error for another program that needs an exclusive lock on the file."""
     other = subprocess.run([sys.executable, "-c", SWITCH, path], capture_output=True, text=True, check=False)
     return other.stderr
 
 
 async def test_rejecting_a_second_store_releases_no_lock_of_sqlite(sqlite: SQLiteStore) -> None:
-    """Were a descriptor closed by it, the file would be free for another program to change under us."""
+    """If it closed a descriptor, SQLite's locks would be lost, and another program could change the file."""
     await write_task(sqlite, Author("t"))
     with pytest.raises(StoreUnavailableError, match="in use"):
         await SQLiteStore(sqlite.path).open()

@@ -1,4 +1,4 @@
-"""What becomes of a write that SQLite cannot take, and of those beside it."""
+"""Writes that SQLite rejects, and their effect on other writes."""
 
 import asyncio
 import sqlite3
@@ -32,7 +32,7 @@ async def test_a_value_that_sqlite_rejects_fails_only_its_own_write(braked: tupl
     first, second = await write_task(store, Author("first")), Author("second")
     creation = second.create()
     broken = second.rival()
-    broken.memo = "\ud800"  # type: ignore[assignment]  # not UTF-8, so SQLite has no way to keep it
+    broken.memo = "\ud800"  # type: ignore[assignment]  # not UTF-8, so SQLite cannot store it
     created, appended, refused = await in_one_batch(
         braked, store.create(creation), append(store, first.work()), append(store, broken.chunk("x"))
     )
@@ -42,7 +42,7 @@ async def test_a_value_that_sqlite_rejects_fails_only_its_own_write(braked: tupl
     await assert_holds(store, second)
     assert (await store.page(Query(owner=ALICE, limit=1))).total == 2
     assert (await store.page(Query(owner=ALICE, limit=1, state=TaskState.WORKING))).total == 1
-    # Nor was what the failed batch had begun taken for done: there is room for a third when the first has ended.
+    # The failed batch left no wrong count in the cache: a third task fits when the first has ended.
     await append(store, first.status(TaskState.CANCELED))
     await write_task(store, Author("third"))
 
@@ -91,7 +91,7 @@ async def test_a_full_disk_rejects_writes_and_serves_reads_until_there_is_room(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of one megabyte."""
+    """Mount a disk of one megabyte."""
     path = tmp_path / "disk"
     path.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path], capture_output=True, check=False)
@@ -176,7 +176,7 @@ async def test_with_a_full_write_queue_the_store_is_unavailable(tmp_path: Path) 
     await asyncio.sleep(0)
     assert brake.reached.wait(5)
     waiting = asyncio.ensure_future(store.check())
-    await asyncio.sleep(0)  # it is in the queue now
+    await asyncio.sleep(0)  # the check is in the queue now
     with pytest.raises(StoreUnavailableError):
         await store.create(Author("t").create())
     brake.released.set()

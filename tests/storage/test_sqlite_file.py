@@ -1,4 +1,4 @@
-"""What the SQLite store keeps when its process ends, in good order or killed."""
+"""The tasks in the SQLite file after the process has ended, by itself or by kill -9."""
 
 import subprocess
 import sys
@@ -93,7 +93,7 @@ async def test_a_lower_limit_is_reached_task_by_task(tmp_path: Path) -> None:
     await store.close()
 
 
-# ---- what a dead process left ----------------------------------------------------------------------------------------
+# ---- orphans of a dead process ---------------------------------------------------------------------------------------
 
 
 async def test_orphans_are_the_running_tasks_each_with_a_new_claim(tmp_path: Path) -> None:
@@ -152,13 +152,13 @@ asyncio.run(main())
 
 
 def run_until_killed(path: Path, synchronous: str) -> dict[str, int]:
-    """The last version of each task that the process said was written, before it was killed in mid-flight."""
+    """Return the last acknowledged version of each task of a process that was killed while it wrote."""
     command = [sys.executable, "-c", WRITER, str(path), synchronous]
     answered = {}
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         for heard, line in enumerate(child.stdout):
-            if line.endswith("\n"):  # the last may be cut off
+            if line.endswith("\n"):  # the last line may be truncated
                 name, version = line.split()
                 answered[name] = int(version)
             if heard == 500:

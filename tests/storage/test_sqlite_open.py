@@ -1,4 +1,4 @@
-"""Which files the SQLite store opens, and what it says of the others."""
+"""The files that the SQLite store opens, and the errors for others."""
 
 import re
 import sqlite3
@@ -22,7 +22,7 @@ from tests.storage.contract import ALICE, BOB, Author, write_task
 
 @pytest.fixture
 def holder(tmp_path: Path) -> "subprocess.Popen[str]":
-    """Another process that has tmp_path/tasks.db open."""
+    """Start another process that has tmp_path/tasks.db open."""
     source = "import asyncio, sys\nfrom apcore_a2a.storage.sqlite.store import SQLiteStore\n"
     source += "asyncio.run(SQLiteStore(sys.argv[1]).open())\nprint('open', flush=True)\nsys.stdin.read()"
     command = [sys.executable, "-c", source, str(tmp_path / "tasks.db")]
@@ -173,7 +173,7 @@ def _header(database: sqlite3.Connection) -> tuple[int, int, list[str]]:
     return version, application, [name for (name,) in new]
 
 
-# ---- the address -----------------------------------------------------------------------------------------------------
+# ---- store URLs ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

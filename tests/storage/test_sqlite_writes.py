@@ -1,4 +1,4 @@
-"""How the SQLite store writes: what it hands to SQLite, and what becomes of a write that SQLite cannot take."""
+"""The writes of the SQLite store: their cost, their order, and the removal of expired tasks."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from apcore_a2a.storage.sqlite.store import READER_THREADS, SQLiteStore
 from tests.storage.contract import ALICE, TTL, Author, Clock, append, assert_holds, ids, timestamp, write_task
 from tests.storage.sqlite_spy import Spy
 
-# ---- what a write costs ----------------------------------------------------------------------------------------------
+# ---- the cost of writes ----------------------------------------------------------------------------------------------
 
 
 async def test_a_chunk_costs_its_own_size_however_long_the_task(sqlite: SQLiteStore, writer: Spy) -> None:
@@ -53,7 +53,7 @@ async def test_the_task_is_stored_as_it_was_at_the_call_even_if_it_changes_later
     change = author.chunk("written")
     expected = encode(author.task)
     future = sqlite.append(change)
-    author.status(TaskState.INPUT_REQUIRED)  # folded into the same task, never written
+    author.status(TaskState.INPUT_REQUIRED)  # changes the same task, and is never written
     await future
     record = await sqlite.load("t", ALICE)
     assert record is not None
@@ -91,7 +91,7 @@ async def test_an_event_advances_the_webhooks_of_its_task_in_the_same_commit(
         assert connections[1].execute(f"SELECT count(*) FROM {table} WHERE {key} = 1").fetchone() == (0,)
 
 
-# ---- what leaves -----------------------------------------------------------------------------------------------------
+# ---- expiry ----------------------------------------------------------------------------------------------------------
 
 
 async def test_expired_tasks_are_removed_gradually_without_further_writes(
@@ -128,7 +128,7 @@ async def test_setting_the_clock_past_the_ttl_removes_no_task_early(tmp_path: Pa
     for _ in range(20):
         await store.check()
     assert await ids(store, Query(owner=ALICE, limit=100)) == ["after the jump"]
-    wall.now -= 20 * TTL  # set back: nothing goes that would have stayed
+    wall.now -= 20 * TTL  # setting the clock back removes no further task
     await store.check()
     assert (await store.page(Query(owner=ALICE, limit=1))).total == 1
     await store.close()
@@ -152,7 +152,7 @@ async def test_one_interval_removes_a_limited_number_of_expired_tasks_and_logs_a
     assert [record.message for record in caplog.records] == ["many tasks have expired at once: check the system clock"]
 
 
-# ---- what a read costs -----------------------------------------------------------------------------------------------
+# ---- the cost of reads -----------------------------------------------------------------------------------------------
 
 
 async def test_a_read_visits_only_the_rows_that_it_returns(sqlite: SQLiteStore, connections: list[Spy]) -> None:
@@ -163,7 +163,7 @@ async def test_a_read_visits_only_the_rows_that_it_returns(sqlite: SQLiteStore, 
             group.create_task(write_task(sqlite, Author(f"r{n}", context_id="quiet")))
     work = count()
     for reader in connections[1:]:
-        reader.set_progress_handler(lambda: next(work) < 0, 10)  # called at every tenth step of SQLite's machine
+        reader.set_progress_handler(lambda: next(work) < 0, 10)  # called every 10 steps of SQLite's virtual machine
     quiet = Query(owner=ALICE, limit=10, context_id="quiet")
     costs = []
     for query in (
@@ -190,7 +190,7 @@ async def test_opening_a_store_reads_no_ended_task(sqlite: SQLiteStore, connecti
     await sqlite.close()
     await sqlite.open()
     work = count()
-    for connection in connections[-READER_THREADS - 2 :]:  # those that were opened last
+    for connection in connections[-READER_THREADS - 2 :]:  # the connections of the second opening
         connection.set_progress_handler(lambda: next(work) < 0, 10)
     assert await sqlite.orphans() == []
     await write_task(sqlite, Author("new"))

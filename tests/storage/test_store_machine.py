@@ -1,4 +1,4 @@
-"""SQLite against memory: after any history of writes, refusals and time, both stores answer alike."""
+"""SQLite and memory return the same results after any history of writes, rejections and time."""
 
 import asyncio
 import tempfile
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Stores(RuleBasedStateMachine):
-    """The same calls to both; `authors` are the tasks that may still be there."""
+    """Makes the same calls to both stores. `authors` are the tasks that may still be stored."""
 
     authors: Bundle[Author] = Bundle("authors")
 
@@ -48,7 +48,7 @@ class Stores(RuleBasedStateMachine):
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(work)
 
-    async def both(self, call: Any) -> Any:  # Any: an operation of a store, and its answer
+    async def both(self, call: Any) -> Any:  # Any: an operation of a store, and its result
         answers = [await self.answer(call, store) for store in (self.memory, self.sqlite)]
         assert answers[0] == answers[1]
         return answers[0]
@@ -61,7 +61,7 @@ class Stores(RuleBasedStateMachine):
 
     def now(self) -> str:
         self.ticks += 1
-        self.clock.now += 0.001  # else two tasks may end at once, and either may be the first to go
+        self.clock.now += 0.001  # otherwise two tasks may end at once, and their order of eviction is undefined
         return timestamp(self.ticks)
 
     async def send(self, change: Change) -> bool:
@@ -70,7 +70,7 @@ class Stores(RuleBasedStateMachine):
     # ---- rules -------------------------------------------------------------------------------------------------------
 
     @rule(target=authors, owner=owners, context_id=contexts, key=st.sampled_from(["", "k1", "k2"]))
-    def create(self, owner: str, context_id: str, key: str) -> Any:  # Any: hypothesis takes one author or none
+    def create(self, owner: str, context_id: str, key: str) -> Any:  # Any: hypothesis accepts one author or none
         self.made += 1
         author = Author(f"t{self.made}", owner=owner, context_id=context_id, at=self.now())
         change = author.create()
@@ -95,7 +95,7 @@ class Stores(RuleBasedStateMachine):
 
     @rule(author=authors, version=st.integers(-2, 2), epoch=st.integers(-1, 0), owner=owners)
     def meddle(self, author: Author, version: int, epoch: int, owner: str) -> None:
-        """A write that is stale in one way or another is refused; one that is not, is not sent."""
+        """A stale write is rejected. Writes that would not be stale are not sent."""
         if (version, epoch, owner) == (0, 0, author.owner) or author.task.status.state in TERMINAL:
             return
         rival = author.rival()
@@ -110,10 +110,10 @@ class Stores(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, TTL / 2, TTL]))
     def wait(self, seconds: float) -> None:
         self.clock.now += seconds
-        for _ in range(CAPACITY):  # a write takes two expired tasks with it, a reading in memory all of them
+        for _ in range(CAPACITY):  # SQLite removes two expired tasks with each write, memory removes all with each read
             self.run(self.sqlite.check())
 
-    # ---- what must hold ----------------------------------------------------------------------------------------------
+    # ---- invariants --------------------------------------------------------------------------------------------------
 
     @rule(author=authors, owner=owners, after=st.integers(-1, 9))
     def read(self, author: Author, owner: str, after: int) -> None:
@@ -138,12 +138,12 @@ async def load(store: Store, task_id: str, owner: str) -> Record | None:
 
 
 async def walk(store: Store, query: Query) -> list[Page]:
-    """All pages; a cursor is compared by what it leads to."""
+    """Return all pages without their cursors, which differ between the stores."""
     return [Page(list(map(plain, page.records)), "", page.total) for page in await pages(store, query)]
 
 
 def plain(record: Record) -> Record:
-    """A record without the objects that a store may have at hand for its document."""
+    """Return a record without the decoded objects that its document may cache."""
     return replace(record, document=Document(record.document.body))
 
 

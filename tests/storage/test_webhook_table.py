@@ -1,4 +1,4 @@
-"""The webhooks of stores that keep no events: what is forgotten, and when."""
+"""The webhooks of stores that do not store events: when events are dropped."""
 
 import tracemalloc
 
@@ -26,7 +26,7 @@ def test_stale_heap_entries_of_claims_are_removed() -> None:
     (first,) = table.claim(1, 30)
     assert table.settle(first, DeliveryReport(delivered=0, pause=1e6))
     tracemalloc.start()
-    for _ in range(100 * STALE_ENTRIES):  # each makes an entry for the end of its lease, of some hundred bytes
+    for _ in range(100 * STALE_ENTRIES):  # each adds a heap entry of some hundred bytes for the end of its lease
         (claim,) = table.claim(1, 1e9)
         assert table.settle(claim, DeliveryReport(delivered=0, attempts=1, pause=1))
         clock.now += 1
@@ -51,13 +51,13 @@ def test_events_for_a_removed_webhook_only_are_dropped() -> None:
             table.settle(claim, DeliveryReport(delivered=2))
     assert table.read("t", 0) is not None
     assert table.remove("t", "slow")
-    assert table.read("t", 0) is None  # nobody needs the events, so nobody has them
+    assert table.read("t", 0) is None  # the events are dropped, because no webhook waits for them
     assert table.remove("t", "w")
     assert "t" not in table.tasks
 
 
 def size_of(kept: TaskWebhooks) -> int:
-    """What is kept for the webhooks of a task, counted at once."""
+    """Return the bytes stored for the webhooks of a task, counted in full."""
     configs = [encode(row.webhook.config) for row in kept.rows.values()]
     return len(kept.base) + sum(map(len, kept.events)) + sum(map(len, configs))
 
@@ -103,4 +103,4 @@ def test_drop_settled_drops_only_ended_and_delivered_tasks() -> None:
             table.settle(claim, DeliveryReport(delivered=0, failed=True))
     table.drop_settled()
     assert table.tasks.keys() == {"waiting", "failed", "runs"}
-    assert table.tasks["runs"].events  # a 0.3 webhook needs them for the task as it was
+    assert table.tasks["runs"].events  # delivery in 0.3 rebuilds the task from them

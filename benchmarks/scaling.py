@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import asyncpg
 
-from apcore_a2a.engine.replica.lease import BEATS
+from apcore_a2a.engine.replica.timing import ReplicaTiming
 from apcore_a2a.protocol.model import Artifact, ArtifactUpdate, Part, StatusUpdate, TaskState, TaskStatus
 from apcore_a2a.storage.postgres.replicas import RENEW
 from apcore_a2a.storage.postgres.store import PostgresStore
@@ -124,7 +124,7 @@ def tell_capacity(cost: Cost, heartbeats: dict[int, float], cores: int) -> None:
     print(f"model: {cores} cores of database carry {tasks:,.0f} tasks/s, {tasks * cost.wal / 1e6:,.0f} MB/s of log,")
     print(f"       {tasks * cost.stored * 86_400 / 1e9:,.0f} GB a day if nothing expired")
     for replicas, heartbeat in heartbeats.items():
-        share = replicas * BEATS / LEASE * heartbeat / 1e6
+        share = replicas * ReplicaTiming().renewals / LEASE * heartbeat / 1e6
         idle = f"{replicas * IDLE:7,.0f} idle transactions/s, heartbeats of {heartbeat:,.0f} µs ({share:.1%} of a core)"
         each = f"{tasks / replicas:7,.0f} tasks/s each"
         print(f"       {replicas:5,} replicas: {replicas * CONNECTIONS:6,} connections, {idle}, {each}")

@@ -1,7 +1,7 @@
-"""A store that several replicas share, in memory. One engine is under test; the test is all the other replicas.
+"""A store in memory that several replicas share. One engine is under test. The test acts for all other replicas.
 
-Nothing happens by the clock: a beat is answered when the test says so (`beats`), and the engine hears of others when it
-is told (`hears`). `meanwhile` is what happens once while an answer of the store is on its way back.
+Nothing depends on the clock: the test answers each renewal of the lease (`renews`) and sends each wake-up (`wakes`).
+`meanwhile` has steps that happen once while an answer of the store is on its way back.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ from typing import Literal
 from msgspec.structs import replace
 
 from apcore_a2a.engine.agent_output import check_event
-from apcore_a2a.engine.context import CallContext
+from apcore_a2a.engine.context import CallContext, Timing
+from apcore_a2a.engine.replica.timing import ReplicaTiming
 from apcore_a2a.engine.stored_run import StoredRun
 from apcore_a2a.errors import StoreUnavailableError
 from apcore_a2a.protocol import v1
@@ -22,6 +23,9 @@ from tests.engine.driving import ALICE, request, settle, until
 from tests.engine.fake_disk import RUNNING, FakeDisk, Row
 
 OWNER = CallContext(caller=ALICE).owner
+NO_PAUSES = Timing(save_retries=(0,), peer_cancel=0, race_pause=0)
+MANUAL = ReplicaTiming(renewals=1e9, retry=0)
+"""The test decides when the lease is renewed, not the clock."""
 ANYTHING = WakeUp(everything=True, requests=True, queue=True)
 
 
@@ -30,7 +34,7 @@ async def lose_the_answer() -> None:
 
 
 class SharedDisk(FakeDisk):
-    """A disk that knows which replica has each task, and what the test does in the name of others."""
+    """A disk that stores the runner of each task. The test writes to it for the other replicas."""
 
     shared: Literal[True] = True
 
@@ -48,7 +52,7 @@ class SharedDisk(FakeDisk):
         retry_safe: bool = False,
         attempt: int = 1,
     ) -> Task:
-        """A task of Alice's that another replica has made."""
+        """Store a task of Alice that another replica has created."""
         said = request("slow", task_id=task_id, context_id="talk")
         task = Task(id=task_id, context_id="talk", status=TaskStatus(state=state), history=[said.message])
         stored = StoredRun(request=said, caller=ALICE, retry_safe=retry_safe, attempt=attempt)
@@ -58,7 +62,7 @@ class SharedDisk(FakeDisk):
         return task
 
     def write(self, task: Task, *events: StatusUpdate | ArtifactUpdate) -> WakeUp:
-        """Another replica writes; what it wakes the others with."""
+        """Write events for another replica. Return its wake-up."""
         row = self.rows[task.id]
         for event in events:
             row.events.append(check_event(event, row.task())[1])
@@ -104,7 +108,7 @@ class SharedDisk(FakeDisk):
 
 
 class FakeReplicas:
-    """`Replicas` over a SharedDisk."""
+    """All roles of `Replicas` over a SharedDisk."""
 
     def __init__(self, disk: SharedDisk) -> None:
         self.seconds = 600.0
@@ -113,12 +117,12 @@ class FakeReplicas:
         self.read_at_once = 2_000
         self.taken_at_once = 100
         self.updates_at_once = 100
-        self.meanwhile: dict[str, Callable[[], Awaitable[None]]] = {}
+        self.meanwhile: dict[str, Callable[[], Awaitable[object]]] = {}
         self.requests: list[ReplicaRequest] = []
         self.rejections: dict[int, str] = {}
         self.cleanups = 0
         self.down_at = float("-inf")
-        self.next_end = 0.0  # somebody may be dead
+        self.next_end = 0.0  # a replica may be dead
         self._disk = disk
         self._renewals: asyncio.Queue[bool | Exception] = asyncio.Queue()
         self._wake_ups: asyncio.Queue[WakeUp] = asyncio.Queue()
@@ -148,7 +152,7 @@ class FakeReplicas:
     # ---- for the test -----------------------------------------------------------------------------------------------
 
     async def renews(self, answer: bool | Exception = True) -> None:
-        """One beat with that answer; done when the engine asks for the next, and had time for what the beat led to."""
+        """Answer one renewal. Return when the engine asks for the next, and had time for the work that follows."""
         await until(lambda: self._asked["renewal"] > 0)
         asked = self._asked["renewal"]
         self._renewals.put_nowait(answer)
@@ -156,14 +160,14 @@ class FakeReplicas:
         await settle()
 
     async def wakes(self, wake_up: WakeUp = ANYTHING) -> None:
-        """One wake-up; done when the engine listens again, and has nothing left to look at."""
+        """Send one wake-up. Return when the engine waits for the next and has read everything."""
         await until(lambda: self._asked["wake-up"] > 0)
         asked = self._asked["wake-up"]
         self._wake_ups.put_nowait(wake_up)
         await until(lambda: self._asked["wake-up"] > asked and self._wake_ups.empty())
 
     async def receives(self, task_id: str, body: bytes) -> str:
-        """Another replica has a command for this one; what it is answered."""
+        """Post a request of another replica. Return the answer."""
         number = len(self.rejections) + 1
         self.requests.append(ReplicaRequest(number, task_id, OWNER, body))
         await self.wakes()
@@ -248,7 +252,7 @@ class FakeReplicas:
     def wake_here(self) -> None:
         self._wake_ups.put_nowait(ANYTHING)
 
-    # ---- asking -----------------------------------------------------------------------------------------------------
+    # ---- requests ----------------------------------------------------------------------------------------------------
 
     async def post(self, task_id: str, owner: str, runner: str, body: bytes) -> int | None:
         return None

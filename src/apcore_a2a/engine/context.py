@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from apcore_a2a.agent import ANONYMOUS, Call, Caller, CancelToken
+from apcore_a2a.engine.replica.timing import ReplicaTiming
 from apcore_a2a.protocol.card import AgentCard
 from apcore_a2a.protocol.model import Operation, Rules, SendMessage, Task, TaskState, Value
 
@@ -166,6 +167,8 @@ class Timing(Struct, frozen=True, kw_only=True):
     """Pauses between attempts to write to the store. The last one repeats."""
     max_resync_attempts: int = 100
     """Attempts to read a task again after a failed cancel. With the default pauses they take six and a half minutes."""
+    race_pause: float = 0.005
+    """Times the number of lost races for a task, times a random factor: at most 25 seconds in total."""
     disconnect_grace: float = 5.0
     """How long a 0.3 task without subscribers runs on before it is canceled."""
     webhook_grace: float = 5.0
@@ -215,6 +218,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     streaming: bool = True
     required_extensions: frozenset[str] = frozenset()
     timing: Timing = Timing()
+    replica: ReplicaTiming = ReplicaTiming()
     log_window: LogWindow = LogWindow()
 
 

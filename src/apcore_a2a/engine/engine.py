@@ -20,9 +20,9 @@ from apcore_a2a.engine.context import DEFAULTS, NO_HOOKS, CallContext, EngineOpt
 from apcore_a2a.engine.event_log import LogEntry, Snapshot, snapshot_entry
 from apcore_a2a.engine.intake import Intake
 from apcore_a2a.engine.recovery import Recovery
-from apcore_a2a.engine.replica.followers import Followers, is_at_rest
-from apcore_a2a.engine.replica.lease import Cluster
-from apcore_a2a.engine.replica.requests import Elsewhere
+from apcore_a2a.engine.replica.followers import is_at_rest
+from apcore_a2a.engine.replica.replica import Replica, make_requests
+from apcore_a2a.engine.replica.requests import TaskElsewhere
 from apcore_a2a.engine.run import RESTED, Run
 from apcore_a2a.engine.runs import BackgroundWork, Runs
 from apcore_a2a.engine.stored_limits import stored_limits_of
@@ -78,14 +78,14 @@ class Engine:
         if posting is not None:
             self.webhooks = _make_webhooks(store, posting, self._runs, hooks.observer)
         shared = as_shared(store)
-        self._followers = None
+        requests = None
         if shared is not None:
-            self._followers = Followers(shared, self._runs)
-        self._intake = Intake(agent, store, self._runs, options, self._followers, self.webhooks)
+            requests = make_requests(shared, self._runs, options.replica)
+        self._intake = Intake(agent, store, self._runs, options, requests, self.webhooks)
         self._recovery = Recovery(store, self._runs, self._intake, self.webhooks)
-        self._cluster = None
-        if self._followers is not None:
-            self._cluster = Cluster(self._followers, self._runs, self._intake, self._recovery)
+        self.replica = None
+        if shared is not None and requests is not None:
+            self.replica = Replica(shared, requests, self._runs, self._intake, self._recovery)
         self._streams = Streams(self._runs, observer=hooks.observer, options=options)
         self._drain = BackgroundWork()
         self._operations = self._list_operations()
@@ -149,8 +149,8 @@ class Engine:
     async def recover(self) -> None:
         """Recover the tasks of ended processes, and start background work. The recovered runs have begun on return."""
         await self._recovery.recover()
-        if self._cluster is not None:
-            self._cluster.start()
+        if self.replica is not None:
+            self.replica.start()
         if self.webhooks is not None:
             self.webhooks.delivery.start()
 
@@ -164,8 +164,8 @@ class Engine:
         """End every run and stream, in bounded time, then close the store."""
         self.begin_drain()
         await self._drain.join(self.options.shutdown_timeout + 15)
-        if self._cluster is not None:  # not earlier: other replicas would take over the runs that still end here
-            await self._cluster.close()
+        if self.replica is not None:  # not earlier: other replicas would take over the runs that still end here
+            await self.replica.close()
         if self.webhooks is not None:
             await self.webhooks.delivery.drain(min(self.options.shutdown_timeout, self.options.timing.webhook_grace))
         await self.store.close()
@@ -217,7 +217,7 @@ class Engine:
         begun = await self._intake.begin(request, context, wait=wait)
         if isinstance(begun, Snapshot):
             return _trim_history(begun.document, history_length)
-        if isinstance(begun, Elsewhere):
+        if isinstance(begun, TaskElsewhere):
             return await self._answer_elsewhere(begun.live, history_length, wait=wait)
         if begun.reply is not None:
             return begun.reply
@@ -231,7 +231,7 @@ class Engine:
             begun = await self._intake.begin(request, context, wait=True)
             if isinstance(begun, Snapshot):
                 return Stream([snapshot_entry(begun)])
-            if isinstance(begun, Elsewhere):
+            if isinstance(begun, TaskElsewhere):
                 with _released(begun.live) as live:
                     return await self._streams.follow(live, context, room, until=UNTIL_USER_IS_ASKED, start=0)
             if begun.reply is not None:
@@ -245,8 +245,8 @@ class Engine:
     async def _answer_elsewhere(self, live: LiveTask, history_length: int | None, *, wait: bool) -> Task | Document:
         """Return a task that waits in the store for a replica with room."""
         with _released(live):
-            if wait and self._followers is not None:
-                await self._followers.until(live, is_at_rest)
+            if wait and self.replica is not None:
+                await self.replica.followers.wait_until(live, is_at_rest)
             snapshot = await live.latest()
         return _trim_history(snapshot.document, history_length)
 
@@ -254,7 +254,7 @@ class Engine:
 
     async def get_task(self, request: model.GetTask, context: CallContext) -> Task | Document:
         live = self._runs.find(request.id, context.owner)
-        if live is not None and (self._followers is None or self._followers.runs_here(live)):
+        if live is not None and (self.replica is None or self.replica.followers.can_answer_from_memory(live)):
             snapshot = await live.latest()
             return _trim_history(snapshot.document, request.history_length)
         record = await self._intake.load(request.id, context)
@@ -285,8 +285,8 @@ class Engine:
             context = await self._for_owner(request.id, context)
         async with self._intake.live(request.id, context, follow=True) as live:
             if not live.has_ended():
-                if self._cluster is not None and not live.runner.is_none:
-                    await self._cluster.cancel(live, context.caller)
+                if self.replica is not None and not live.runner.is_none:
+                    await self.replica.cancel(live, context.caller)
                 else:
                     timing = self.options.timing
                     seconds = timing.cancel_grace + timing.cancel_margin

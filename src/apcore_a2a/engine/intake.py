@@ -17,7 +17,7 @@ from apcore_a2a.engine.context import CallContext, EngineOptions, new_call
 from apcore_a2a.engine.conversation import Conversations
 from apcore_a2a.engine.event_log import Snapshot
 from apcore_a2a.engine.replica.followers import Followers
-from apcore_a2a.engine.replica.requests import Elsewhere, queue_task, send_on
+from apcore_a2a.engine.replica.requests import ReplicaRequests, TaskElsewhere
 from apcore_a2a.engine.run import OPENED, AgentDecides, NewTask, NextMessage, Run
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import QueuedMessage, StoredRun
@@ -41,7 +41,6 @@ from apcore_a2a.storage.contract import Query, Record, Store, Webhook
 # A message is rejected after so many lost races for the task's turn. Another replica's message wins each of them, so a
 # few are no sign of overload: of nine messages at three replicas, the unluckiest may lose six.
 MAX_RACES: Final = 100
-RACE_PAUSE: Final = 0.005  # seconds, times the number of lost races, times a random factor: 25 seconds in total at most
 
 
 class Admitted(Struct, frozen=True):
@@ -62,7 +61,7 @@ class Intake:
         store: Store,
         runs: Runs,
         options: EngineOptions,
-        followers: Followers | None,
+        replica_requests: ReplicaRequests | None,
         webhooks: Webhooks | None,
     ) -> None:
         self._agent = agent
@@ -70,16 +69,17 @@ class Intake:
         self._runs = runs
         self._options = options
         self.conversations = Conversations(store, options.context_messages)
-        self._followers = followers  # where several replicas share the store
+        self._replica_requests = replica_requests  # where several replicas share the store
+        self._followers = None if replica_requests is None else replica_requests.followers
         self._stored = runs.stored
-        self._repeats = Repeats(store, runs, followers, by_message_id=options.same_message_same_task)
+        self._repeats = Repeats(store, runs, self._followers, by_message_id=options.same_message_same_task)
         self._webhooks = webhooks
 
-    async def begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere:
+    async def begin(self, request: SendMessage, context: CallContext, *, wait: bool) -> Run | Snapshot | TaskElsewhere:
         """Start the run that a message asks for, and return it as soon as its sender can be answered.
 
         Return a Snapshot if there is no run to wait for: the run has ended already, or the message waits in the task's
-        queue and `wait` is false. Return Elsewhere if another replica will run the task.
+        queue and `wait` is false. Return TaskElsewhere if another replica will run the task.
         """
         webhook = None
         if request.configuration.task_push_notification_config is not None:
@@ -99,7 +99,7 @@ class Intake:
 
     async def _find_repeated(
         self, message: Message, context: CallContext, *, wait: bool
-    ) -> Run | Snapshot | Elsewhere | None:
+    ) -> Run | Snapshot | TaskElsewhere | None:
         """Return the result of the message that this one repeats, or None if it repeats none."""
         if not message.task_id:
             return await self._repeats.find(message, context, wait=wait)
@@ -110,17 +110,17 @@ class Intake:
 
     async def _begin_among_others(
         self, request: SendMessage, context: CallContext, webhook: Webhook | None, *, wait: bool
-    ) -> Run | Snapshot | Elsewhere:
+    ) -> Run | Snapshot | TaskElsewhere:
         for lost in range(MAX_RACES):
             try:
                 return await self._begin(request, context, webhook, wait=wait)
             except StaleWriteError:  # another replica took the task's turn between our read and our write
-                await asyncio.sleep(RACE_PAUSE * lost * random.random())
+                await asyncio.sleep(self._options.timing.race_pause * lost * random.random())
         raise OverloadedError("Too many messages to this task at once; try again later")
 
     async def _begin(
         self, request: SendMessage, context: CallContext, webhook: Webhook | None, *, wait: bool
-    ) -> Run | Snapshot | Elsewhere:
+    ) -> Run | Snapshot | TaskElsewhere:
         message = request.message
         if message.role is not Role.USER:
             raise InvalidParamsError("Invalid message role", [Violation("message.role", "must be the user's")])
@@ -136,7 +136,7 @@ class Intake:
             run = begun
         else:
             new = await self._begin_task(request, context, webhook, quota_key)
-            if isinstance(new, Elsewhere):
+            if isinstance(new, TaskElsewhere):
                 if new.earlier is None:
                     return new
                 new.live.release()
@@ -154,7 +154,7 @@ class Intake:
 
     async def _begin_task(
         self, request: SendMessage, context: CallContext, webhook: Webhook | None, quota_key: str
-    ) -> Run | Elsewhere:
+    ) -> Run | TaskElsewhere:
         message = request.message
         call = self._new_task(request, context)
         if message.context_id or message.reference_task_ids:
@@ -163,10 +163,10 @@ class Intake:
         key = self._repeats.key_of(call.request.message, context)
         if self._stored is not None:
             self._stored.take(context.owner, request, is_new=True)
-        if self._followers is not None and self._runs.room <= 0:
+        if self._replica_requests is not None and self._runs.room <= 0:
             live = self._runs.add_queued(call.task, context.owner)
             self._attach(webhook, live)
-            return await queue_task(self._followers, live, call, key=key, retry_safe=admission.retry_safe)
+            return await self._replica_requests.queue_task(live, call, key=key, retry_safe=admission.retry_safe)
         live = self._runs.add(call.task, context.owner, quota_key)
         self._keep_for_restart(live, call, retry_safe=admission.retry_safe)
         self._attach(webhook, live)
@@ -200,7 +200,7 @@ class Intake:
 
     async def _earlier_result(
         self, task_id: str, request: SendMessage, context: CallContext, *, wait: bool
-    ) -> Run | Snapshot | Elsewhere:
+    ) -> Run | Snapshot | TaskElsewhere:
         """Return the result of an earlier message with the same key, found when this one was about to be stored."""
         if self._stored is not None:
             self._stored.give_back(context.owner, request)
@@ -257,12 +257,12 @@ class Intake:
             self._stored.take(context.owner, request, is_new=False)
         if self._webhooks is not None:
             await self._webhooks.resume(live, webhook)
-        if self._followers is not None and not live.runner.is_none:
+        if self._replica_requests is not None and not live.runner.is_none:
             if not wait:
-                await send_on(self._followers, live, request, context.caller)
+                await self._replica_requests.queue_message(live, request, context.caller)
                 record = await self.load(live.task.id, context)
                 return Snapshot(record.document, record.version)
-            await self._followers.until_free(live)
+            await self._replica_requests.followers.wait_until_free(live)
         self._runs.keep_place(live, context.quota_key)
         place = live.join_queue()
         if wait or place is None:
@@ -402,7 +402,7 @@ class Intake:
     async def live(self, task_id: str, context: CallContext, *, follow: bool = False) -> AsyncIterator[LiveTask]:
         """Return a task of the caller as a LiveTask, and hold it for the duration of the context."""
         if self._followers is not None:
-            live = await self._followers.look(task_id, context.owner, follow=follow)
+            live = await self._followers.load(task_id, context.owner, follow=follow)
         else:
             live = self._runs.find(task_id, context.owner) or self._runs.revive(await self.load(task_id, context))
         with live.held():
@@ -439,7 +439,9 @@ class Repeats:
             return False
         return any(said.message_id == message.message_id for said in live.task.history)
 
-    async def find(self, message: Message, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere | None:
+    async def find(
+        self, message: Message, context: CallContext, *, wait: bool
+    ) -> Run | Snapshot | TaskElsewhere | None:
         """Return the result of the message that a message without taskId repeats, or None if it repeats none."""
         key = self.key_of(message, context)
         if not key:
@@ -449,15 +451,15 @@ class Repeats:
             return None
         return await self.outcome(task_id, context, wait=wait)
 
-    async def outcome(self, task_id: str, context: CallContext, *, wait: bool) -> Run | Snapshot | Elsewhere:
+    async def outcome(self, task_id: str, context: CallContext, *, wait: bool) -> Run | Snapshot | TaskElsewhere:
         """Return the result of the message that created this task."""
         run = self._runs.running(task_id)
         if run is not None:
             return run
         if self._followers is not None and wait:
-            live = await self._followers.look(task_id, context.owner, follow=True)
+            live = await self._followers.load(task_id, context.owner, follow=True)
             live.hold()
-            return Elsewhere(live, None)
+            return TaskElsewhere(live, None)
         record = await self._store.load(task_id, context.owner)
         if record is None:
             raise TaskNotFoundError(task_id)

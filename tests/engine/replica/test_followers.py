@@ -1,4 +1,4 @@
-"""Tasks that another replica runs, as they are seen here: never ahead of the store, and never behind it for long."""
+"""Tasks that another replica runs, as this one shows them: never ahead of the store, and never behind it for long."""
 
 import asyncio
 
@@ -6,8 +6,9 @@ import pytest
 
 from apcore_a2a.agent import Remember
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.engine.replica import followers
 from apcore_a2a.engine.replica.followers import Followers
+from apcore_a2a.engine.replica.timing import ReplicaTiming
+from apcore_a2a.engine.task import LiveTask
 from apcore_a2a.errors import TaskNotFoundError
 from apcore_a2a.protocol.model import TaskState
 from tests.engine.driving import User, chunks_of, serving, settle, soon, until, words
@@ -23,14 +24,14 @@ def disk() -> SharedDisk:
 
 
 def followers_of(engine: Engine) -> Followers:
-    assert engine._followers is not None
-    return engine._followers
+    assert engine.replica is not None
+    return engine.replica.followers
 
 
-# ---- looking -------------------------------------------------------------------------------------------------------
+# ---- reads ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_look_does_not_give_a_run_the_claim_of_the_replica_that_took_its_task_over(disk: SharedDisk) -> None:
+async def test_a_read_does_not_give_a_run_the_claim_of_the_replica_that_took_its_task_over(disk: SharedDisk) -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (gate, chunk("too late"), COMPLETED)})
     async with serving(agent, disk) as engine:
@@ -38,7 +39,7 @@ async def test_a_look_does_not_give_a_run_the_claim_of_the_replica_that_took_its
         task = await alice.start("slow")
         await gate.reached()
         disk.claim(task.id, "other")
-        followers_of(engine).renewed(float("-inf"))  # so nobody here can know who has it
+        followers_of(engine).authority.lease_renewed(float("-inf"))  # so the task is read from the store
         watcher = await alice.subscribe(task)
         gate.open()
         await until(lambda: engine.active_tasks == 0)
@@ -49,19 +50,16 @@ async def test_a_look_does_not_give_a_run_the_claim_of_the_replica_that_took_its
         assert chunks_of(await alice.get(task)) == []
 
 
-async def test_a_task_that_is_this_replicas_own_is_canceled_here_though_nobody_runs_it(disk: SharedDisk) -> None:
+async def test_a_task_of_this_replica_that_does_not_run_is_canceled_here(disk: SharedDisk) -> None:
     async with serving(ScriptedAgent(), disk) as engine:
         task = disk.put("mine", disk.replicas.name)
         assert (await User(engine).cancel(task)).status.state is S.CANCELED
-        assert disk.rows[task.id].epoch == 1  # it asked nobody, and claimed nothing
+        assert disk.rows[task.id].epoch == 1  # it asked no other replica, and claimed nothing
 
 
-async def test_of_many_that_are_followed_all_are_looked_at_however_few_the_store_tells_of_at_once(
-    disk: SharedDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(followers, "ASKED_AT_ONCE", 2)
+async def test_all_followed_tasks_are_read_however_few_the_store_returns_at_once(disk: SharedDisk) -> None:
     disk.replicas.updates_at_once = 1
-    async with serving(ScriptedAgent(), disk) as engine:
+    async with serving(ScriptedAgent(), disk, replica=ReplicaTiming(read_batch=2)) as engine:
         tasks = [disk.put(f"t{number}", "other") for number in range(5)]
         watchers = [await User(engine).subscribe(task) for task in tasks]
         for task in tasks:
@@ -71,18 +69,17 @@ async def test_of_many_that_are_followed_all_are_looked_at_however_few_the_store
             assert (await watcher.rest()).states[-1] is S.COMPLETED
 
 
-async def test_news_that_are_older_than_a_look_change_nothing(disk: SharedDisk) -> None:
+async def test_updates_that_are_older_than_a_read_change_nothing(disk: SharedDisk) -> None:
     async with serving(ScriptedAgent(), disk) as engine:
         task = disk.put("theirs", "other")
         watcher = await User(engine).subscribe(task)
-        live = engine._runs.get(task.id)
-        assert live is not None
 
-        async def somebody_looks() -> None:
+        async def read_meanwhile() -> LiveTask:
             disk.write(task, ASKS)
-            await followers_of(engine).look(task.id, OWNER, follow=True)
+            return await followers_of(engine).load(task.id, OWNER, follow=True)
 
-        disk.replicas.meanwhile["read_updates"] = somebody_looks
+        live = await followers_of(engine).load(task.id, OWNER, follow=True)
+        disk.replicas.meanwhile["read_updates"] = read_meanwhile
         await disk.replicas.wakes()
         assert live.state is S.INPUT_REQUIRED
         assert live.runner.is_none
@@ -107,33 +104,33 @@ async def test_a_message_is_run_here_when_the_other_replica_is_done_with_its_tas
 
 
 @pytest.mark.parametrize("runner", ["other", ""])
-async def test_whoever_waits_for_a_task_that_is_removed_meanwhile_is_told_so(disk: SharedDisk, runner: str) -> None:
+async def test_a_sender_that_waits_for_a_removed_task_gets_task_not_found(disk: SharedDisk, runner: str) -> None:
     async with serving(ScriptedAgent(), disk) as engine:
         task = disk.put("theirs", runner)
         sending = asyncio.create_task(User(engine).send("next", task_id=task.id))
         await settle()
-        del disk.rows[task.id]  # it ended, and made room for others before anybody here had looked
+        del disk.rows[task.id]  # it ended, and was removed for lack of room before it was read here
         del disk.runners[task.id]
         await disk.replicas.wakes()
         with pytest.raises(TaskNotFoundError):
             await soon(sending)
 
 
-async def test_who_gives_up_waiting_for_a_change_does_not_keep_it_from_others(disk: SharedDisk) -> None:
+async def test_a_waiter_that_times_out_does_not_keep_a_change_from_others(disk: SharedDisk) -> None:
     async with serving(ScriptedAgent(), disk) as engine:
-        told = followers_of(engine)
-        patient = asyncio.create_task(told.until_told(60))
+        followers = followers_of(engine)
+        patient = asyncio.create_task(followers.wait_for_change(60))
         await settle()
-        await soon(told.until_told(0))
+        await soon(followers.wait_for_change(0))
         assert not patient.done()
-        told.tell()
+        followers.notify()
         await soon(patient)
 
 
 # ---- following -----------------------------------------------------------------------------------------------------
 
 
-async def test_more_than_one_look_can_read_is_followed_without_another_wake_up(disk: SharedDisk) -> None:
+async def test_more_events_than_one_read_returns_are_followed_without_another_wake_up(disk: SharedDisk) -> None:
     async with serving(ScriptedAgent(), disk) as engine:
         task = disk.put("theirs", "other")
         watcher = await User(engine).subscribe(task)
@@ -152,7 +149,7 @@ async def test_a_task_is_not_read_again_for_a_wake_up_that_names_another(disk: S
         await disk.replicas.wakes(disk.write(other, chunk("x")))  # its number is not known yet, so it is read
         disk.replicas.meanwhile["read_updates"] = lose_the_answer
         await disk.replicas.wakes(disk.write(other, chunk("y")))
-        assert disk.replicas.meanwhile  # nobody asked
+        assert disk.replicas.meanwhile  # not read
         disk.replicas.meanwhile.clear()
         await disk.replicas.wakes(disk.write(task, COMPLETED))
         assert (await watcher.rest()).states[-1] is S.COMPLETED
@@ -170,7 +167,7 @@ async def test_the_stream_of_a_task_that_another_replica_removes_ends(disk: Shar
         assert (await watcher.rest()).seqs == [1]
 
 
-async def test_news_that_come_when_a_run_has_begun_here_change_nothing(disk: SharedDisk) -> None:
+async def test_updates_that_arrive_when_a_run_has_begun_here_change_nothing(disk: SharedDisk) -> None:
     standing, gate = Gate(), Gate()
     agent = ScriptedAgent({"more": (Remember("mine"), chunk("a"), gate, ASKS)})
     async with serving(agent, disk) as engine:
@@ -178,16 +175,16 @@ async def test_news_that_come_when_a_run_has_begun_here_change_nothing(disk: Sha
         task = disk.put("theirs", "other")
         watcher = await alice.subscribe(task)
         disk.replicas.meanwhile["read_updates"] = standing.stand
-        hearing = asyncio.create_task(disk.replicas.wakes(disk.write(task, ASKS)))
+        waking = asyncio.create_task(disk.replicas.wakes(disk.write(task, ASKS)))
         await standing.reached()
         await alice.start("more", task_id=task.id)
         await gate.reached()
         await until(lambda: disk.rows[task.id].memo == b'"mine"')
         standing.open()
-        await soon(hearing)
+        await soon(waking)
         disk.replicas.meanwhile["read_updates"] = lose_the_answer
         await disk.replicas.wakes()
-        assert disk.replicas.meanwhile  # nobody asked for more of them
+        assert disk.replicas.meanwhile  # not read again
         gate.open()
         await until(lambda: disk.rows[task.id].state is S.INPUT_REQUIRED)
         await alice.send("last", task_id=task.id)
@@ -197,13 +194,13 @@ async def test_news_that_come_when_a_run_has_begun_here_change_nothing(disk: Sha
 
 
 async def lose_a_run(alice: User, disk: SharedDisk, gate: Gate, task_id: str) -> None:
-    """Another replica claims a task that runs here; the next that is written here is refused."""
+    """Another replica claims a task that runs here. The next write here is rejected."""
     disk.claim(task_id, "other")
     gate.open()
     await until(lambda: alice.engine.active_tasks == 0)
 
 
-async def test_what_a_run_said_after_it_was_lost_is_not_seen_and_its_readers_go_on_with_the_store(
+async def test_events_of_a_run_after_its_task_was_claimed_elsewhere_are_not_shown(
     disk: SharedDisk,
 ) -> None:
     gate = Gate()

@@ -1,1 +1,1 @@
-"""Replicas that share a store: whose turn it is to run a task, who follows it, and what one asks of another."""
+"""Replicas that share a store: lease, takeover of tasks, followers of tasks elsewhere, requests between replicas."""

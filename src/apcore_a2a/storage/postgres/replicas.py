@@ -12,7 +12,15 @@ from typing import Any, Final
 
 import asyncpg
 
-from apcore_a2a.storage.contract import FollowedTask, Record, ReplicaRequest, TaskUpdate, WakeUp
+from apcore_a2a.storage.contract import (
+    FollowedTask,
+    Record,
+    ReplicaRequest,
+    RequestMailbox,
+    TaskUpdate,
+    TaskWatch,
+    WakeUp,
+)
 from apcore_a2a.storage.postgres.connection import Connection
 from apcore_a2a.storage.postgres.parts import OpenStore
 from apcore_a2a.storage.postgres.reads import load
@@ -32,8 +40,8 @@ class PostgresReplicas:
     def __init__(self, store: OpenStore, *, lease: float) -> None:
         self.lease = PostgresLease(store, lease)
         self.claims = PostgresClaims(store)
-        self.watch = PostgresWatch(store)
-        self.mailbox = PostgresMailbox(store)
+        self.watch: TaskWatch = PostgresWatch(store)
+        self.mailbox: RequestMailbox = PostgresMailbox(store)
 
 
 # ---- the lease -------------------------------------------------------------------------------------------------------

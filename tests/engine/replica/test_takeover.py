@@ -1,40 +1,31 @@
-"""One replica when things go wrong: answers of the store that get lost, commands that cannot be obeyed."""
+"""One replica that takes over tasks of others, also when answers of the store are lost."""
 
 import asyncio
 import logging
+from contextlib import AbstractAsyncContextManager
 
 import pytest
+from msgspec.structs import replace
 
 from apcore_a2a.agent import Admission, Call
-from apcore_a2a.engine import intake
-from apcore_a2a.engine.context import CallContext, Timing
-from apcore_a2a.engine.replica import lease, requests
-from apcore_a2a.engine.replica.requests import Errand, decode_refusal
+from apcore_a2a.engine.engine import Engine
+from apcore_a2a.engine.replica import takeover
 from apcore_a2a.errors import (
-    A2AError,
-    OverloadedError,
-    StaleWriteError,
     TaskNotFoundError,
-    UnsupportedOperationError,
 )
-from apcore_a2a.protocol.model import TaskState, encode
-from apcore_a2a.storage.contract import ReplicaRequest
-from tests.engine.driving import ALICE, User, chunks_of, request, serving, settle, soon, text_of, until
-from tests.engine.shared_disk import OWNER, SharedDisk, lose_the_answer
+from apcore_a2a.protocol.model import TaskState
+from apcore_a2a.storage.contract import Page, Query
+from tests.engine.driving import User, chunks_of, serving, settle, soon, text_of, until
+from tests.engine.shared_disk import MANUAL, NO_PAUSES, SharedDisk, lose_the_answer
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk
 
 S = TaskState
-SLOW = "slow"  # what the tasks that the disk begins with were told
+SLOW = "slow"  # the message of the tasks that `SharedDisk.put` stores
 
 
-NO_PAUSES = Timing(save_retries=(0,), peer_cancel=0)
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test says when there is a beat, not the clock."""
-    monkeypatch.setattr(lease, "BEATS", 1e9)
-    monkeypatch.setattr(lease, "RETRY", 0)
+def serve(agent: ScriptedAgent, disk: SharedDisk, *, peer_cancel: float = 0) -> AbstractAsyncContextManager[Engine]:
+    """A replica without pauses, whose lease is renewed when the test says so."""
+    return serving(agent, disk, timing=replace(NO_PAUSES, peer_cancel=peer_cancel), replica=MANUAL)
 
 
 @pytest.fixture
@@ -42,12 +33,12 @@ def disk() -> SharedDisk:
     return SharedDisk()
 
 
-# ---- taking over ---------------------------------------------------------------------------------------------------
+# ---- claims --------------------------------------------------------------------------------------------------------
 
 
-async def test_what_dead_replicas_left_behind_is_tidied_up_every_twelfth_beat(disk: SharedDisk) -> None:
-    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES):
-        for _ in range(lease.TIDY_EVERY - 1):
+async def test_every_twentieth_renewal_removes_what_dead_replicas_left(disk: SharedDisk) -> None:
+    async with serve(ScriptedAgent(), disk):
+        for _ in range(takeover.CLEAN_UP_EVERY - 1):
             await disk.replicas.renews()
         assert disk.replicas.cleanups == 0
         await disk.replicas.renews()
@@ -55,7 +46,7 @@ async def test_what_dead_replicas_left_behind_is_tidied_up_every_twelfth_beat(di
 
 
 async def test_a_replica_that_shuts_down_takes_over_nothing(disk: SharedDisk) -> None:
-    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES) as engine:
+    async with serve(ScriptedAgent(), disk) as engine:
         disk.put("left", "dead")
         disk.replicas.dead.add("dead")
         engine.begin_drain()
@@ -64,11 +55,9 @@ async def test_a_replica_that_shuts_down_takes_over_nothing(disk: SharedDisk) ->
 
 
 @pytest.mark.parametrize("method", ["claim_orphans", "claim_queued"])
-async def test_a_task_that_was_claimed_by_an_answer_that_got_lost_is_run_all_the_same(
-    disk: SharedDisk, method: str
-) -> None:
+async def test_a_task_whose_claim_was_lost_with_the_answer_is_run_all_the_same(disk: SharedDisk, method: str) -> None:
     agent = ScriptedAgent(default=(chunk("whole"), COMPLETED))
-    async with serving(agent, disk, timing=NO_PAUSES):
+    async with serve(agent, disk):
         disk.put("left", "" if method == "claim_queued" else "dead", retry_safe=True)
         disk.replicas.dead.add("dead")
         disk.replicas.meanwhile[method] = lose_the_answer
@@ -83,13 +72,13 @@ async def test_a_task_that_was_claimed_by_an_answer_that_got_lost_is_run_all_the
     assert len(agent.calls) == 1
 
 
-async def test_of_its_own_tasks_a_replica_claims_again_those_that_nobody_here_knows_of(
+async def test_a_replica_claims_those_of_its_own_tasks_again_that_are_unknown_here(
     disk: SharedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, lease.__name__)
+    caplog.set_level(logging.INFO, takeover.__name__)
     gate = Gate()
     agent = ScriptedAgent({SLOW: (gate, COMPLETED)}, retry_safe=True)
-    async with serving(agent, disk, timing=NO_PAUSES) as engine:
+    async with serve(agent, disk) as engine:
         alice = User(engine)
         runs = await alice.start(SLOW)
         await gate.reached()
@@ -99,29 +88,29 @@ async def test_of_its_own_tasks_a_replica_claims_again_those_that_nobody_here_kn
         disk.replicas.meanwhile["claim_orphans"] = lose_the_answer
         await disk.replicas.renews()
 
-        async def others_do_something() -> None:
+        async def others_write() -> None:
             del disk.rows["gone"]
             disk.write(taken, COMPLETED)
 
         taken = disk.rows["taken"].task()
-        disk.replicas.meanwhile["own_tasks"] = others_do_something
+        disk.replicas.meanwhile["own_tasks"] = others_write
         await disk.replicas.renews()
         await until(lambda: len(agent.calls) == 2)
         assert {call.task.id for call in agent.calls} == {runs.id, "left"}
         said = [vars(record) for record in caplog.records]
         assert [line["task_id"] for line in said if line["msg"] == "task taken over"] == ["left"]
         assert (disk.rows[runs.id].epoch, disk.rows["left"].epoch) == (1, 3)
-        disk.replicas.meanwhile["own_tasks"] = others_do_something
+        disk.replicas.meanwhile["own_tasks"] = others_write
         await disk.replicas.renews()
-        assert disk.replicas.meanwhile  # nobody asked: what was lost is found
+        assert disk.replicas.meanwhile  # not asked again: no claim is lost any more
         gate.open()
         await until(lambda: {row.state for row in disk.rows.values()} == {S.COMPLETED})
 
 
-async def test_a_task_that_somebody_else_claims_meanwhile_is_left_to_them(
+async def test_a_task_that_another_replica_claims_meanwhile_is_left_to_it(
     disk: SharedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES):
+    async with serve(ScriptedAgent(), disk):
         task = disk.put("left", "dead")
         disk.replicas.dead.add("dead")
 
@@ -129,7 +118,7 @@ async def test_a_task_that_somebody_else_claims_meanwhile_is_left_to_them(
             disk.claim(task.id, "other")
 
         disk.replicas.meanwhile["claim_orphans"] = another_claims
-        caplog.set_level(logging.INFO, lease.__name__)
+        caplog.set_level(logging.INFO, takeover.__name__)
         await disk.replicas.renews()
         await until(lambda: disk.writes == 1)
         await settle()
@@ -140,7 +129,7 @@ async def test_a_task_that_somebody_else_claims_meanwhile_is_left_to_them(
 async def test_a_task_is_taken_over_when_the_store_can_write_again(
     disk: SharedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES) as engine:
+    async with serve(ScriptedAgent(), disk) as engine:
         task = disk.put("left", "dead")
         disk.replicas.dead.add("dead")
         disk.fault = lambda number: "before" if number <= 2 else ""
@@ -157,12 +146,12 @@ async def test_a_replica_that_claims_its_own_task_back_lets_its_first_run_end_be
 ) -> None:
     gate = Gate(deaf=True)
     agent = ScriptedAgent({SLOW: (chunk("half"), gate, chunk("whole"), COMPLETED)}, retry_safe=True)
-    async with serving(agent, disk, timing=NO_PAUSES) as engine:
+    async with serve(agent, disk) as engine:
         alice = User(engine)
         task = await alice.start(SLOW)
         await gate.reached()
         await disk.replicas.renews(False)
-        await disk.replicas.renews()  # under its new name it finds the task of a dead replica: itself
+        await disk.replicas.renews()  # under its new name it claims the task of a dead replica, which is itself
         assert disk.runners[task.id] == "here-2"
         await settle()
         assert len(agent.calls) == 1
@@ -172,11 +161,11 @@ async def test_a_replica_that_claims_its_own_task_back_lets_its_first_run_end_be
         assert chunks_of(await alice.get(task)) == ["whole"]
 
 
-async def test_a_task_that_waits_for_its_user_is_nobodys_again_when_whoever_wanted_to_cancel_it_dies(
+async def test_a_waiting_task_that_a_dead_replica_had_claimed_to_cancel_it_has_no_runner_again(
     disk: SharedDisk,
 ) -> None:
     agent = ScriptedAgent()
-    async with serving(agent, disk, timing=NO_PAUSES):
+    async with serve(agent, disk):
         disk.put("asked", "dead", S.INPUT_REQUIRED)
         disk.replicas.dead.add("dead")
         await disk.replicas.renews()
@@ -184,31 +173,33 @@ async def test_a_task_that_waits_for_its_user_is_nobodys_again_when_whoever_want
         assert (disk.rows["asked"].state, agent.calls) == (S.INPUT_REQUIRED, [])
 
 
-async def test_a_message_that_waits_here_for_a_task_that_is_taken_over_here_is_run_after_it(disk: SharedDisk) -> None:
+async def test_a_message_that_waits_for_a_task_that_is_taken_over_here_runs_after_it() -> None:
+    read = Gate()
+
+    class Slow(SharedDisk):
+        """A disk whose pages are read when the gate opens."""
+
+        async def page(self, query: Query) -> Page:
+            await read.stand()
+            return await super().page(query)
+
+    disk = Slow()
     agent = ScriptedAgent(default=(chunk("x"), ASKS))
-    async with serving(agent, disk, timing=NO_PAUSES) as engine:
+    async with serve(agent, disk) as engine:
         task = disk.put("left", "dead", retry_safe=True)
         sending = asyncio.create_task(User(engine).send("next", task_id=task.id))
         await settle()
-        told = Gate()
-        add_history = engine._intake.conversations.add_history
-
-        async def add_late(call: Call, context: CallContext) -> None:
-            await told.stand()
-            await add_history(call, context)
-
-        engine._intake.conversations.add_history = add_late  # type: ignore[method-assign]  # the store is slow
         disk.replicas.dead.add("dead")
         await disk.replicas.renews()
-        await told.reached()
+        await read.reached()
         await disk.replicas.wakes()
         await settle()
-        told.open()
+        read.open()
         await soon(sending)
     assert [call.message.parts[0].text for call in agent.calls] == [SLOW, "next"]
 
 
-async def test_a_replica_starts_though_another_one_takes_a_task_that_it_recovers(disk: SharedDisk) -> None:
+async def test_a_replica_starts_though_another_one_claims_a_task_that_it_recovers(disk: SharedDisk) -> None:
     left = disk.put("left", "dead")
     disk.put("other", "dead")
     disk.replicas.dead.add("dead")
@@ -217,13 +208,13 @@ async def test_a_replica_starts_though_another_one_takes_a_task_that_it_recovers
         disk.claim(left.id, "other")
 
     disk.replicas.meanwhile["claim_orphans"] = another_claims
-    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES):
+    async with serve(ScriptedAgent(), disk):
         assert (disk.rows["left"].state, disk.rows["other"].state) == (S.WORKING, S.FAILED)
 
 
-async def test_what_is_claimed_when_the_shutdown_begins_is_left_to_others(disk: SharedDisk) -> None:
+async def test_a_task_that_is_claimed_when_the_shutdown_begins_is_left_to_others(disk: SharedDisk) -> None:
     agent = ScriptedAgent(default=(Gate(), COMPLETED))
-    async with serving(agent, disk, timing=NO_PAUSES) as engine:
+    async with serve(agent, disk) as engine:
         disk.put("waits", "", S.SUBMITTED, attempt=0)
 
         async def shut_down() -> None:
@@ -237,55 +228,11 @@ async def test_what_is_claimed_when_the_shutdown_begins_is_left_to_others(disk: 
     assert (disk.rows["waits"].state, disk.runners["waits"]) == (S.SUBMITTED, "")
 
 
-# ---- commands ------------------------------------------------------------------------------------------------------
-
-
-class Buggy(ScriptedAgent):
-    """Has a bug in its `admit`, for one message."""
-
-    async def admit(self, call: Call) -> Admission:
-        if call.message.parts[0].text == "bug":
-            raise ValueError("a secret")
-        return await super().admit(call)
-
-
-async def test_a_command_that_cannot_be_obeyed_is_answered_with_the_reason(
-    disk: SharedDisk, caplog: pytest.LogCaptureFixture
-) -> None:
-    gate = Gate()
-    agent = Buggy({SLOW: (gate, COMPLETED), "no": UnsupportedOperationError("Not that")})
-    async with serving(agent, disk, timing=NO_PAUSES) as engine:
-        task = await User(engine).start(SLOW)
-        await gate.reached()
-
-        async def refuses(task_id: str, body: bytes) -> A2AError:
-            return decode_refusal(await disk.replicas.receives(task_id, body))
-
-        gone = await refuses("elsewhere", encode(Errand(ALICE)))
-        assert type(gone) is StaleWriteError  # look again
-        wrong = await refuses(task.id, encode(Errand(ALICE, request("no", task_id=task.id))))
-        assert (type(wrong), wrong.message) == (UnsupportedOperationError, "Not that")
-        foreign = await refuses(task.id, b"[]")
-        assert (type(foreign), foreign.message) == (OverloadedError, requests.NOT_UNDERSTOOD)
-        bug = await refuses(task.id, encode(Errand(ALICE, request("bug", task_id=task.id))))
-        assert (type(bug), bug.message) == (A2AError, "Internal error")
-        assert [record.getMessage() for record in caplog.records] == ["a command failed"]
-        assert await disk.replicas.receives(task.id, encode(Errand(ALICE))) == ""
-        assert disk.rows[task.id].state is S.CANCELED
-
-
-async def test_one_wake_up_has_all_commands_taken_however_many_there_are(disk: SharedDisk) -> None:
-    disk.replicas.taken_at_once = 2
-    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES):
-        disk.replicas.requests += [
-            ReplicaRequest(number, "elsewhere", OWNER, encode(Errand(ALICE))) for number in range(5)
-        ]
-        await disk.replicas.wakes()
-        await until(lambda: len(disk.replicas.rejections) == 5)
+# ---- cancels -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_task_that_is_removed_while_it_is_canceled_is_not_found(disk: SharedDisk) -> None:
-    async with serving(ScriptedAgent(), disk, timing=NO_PAUSES) as engine:
+    async with serve(ScriptedAgent(), disk) as engine:
         task = disk.put("queued", "")
 
         async def another_removes_it() -> None:
@@ -299,25 +246,24 @@ async def test_a_task_that_is_removed_while_it_is_canceled_is_not_found(disk: Sh
 async def test_a_task_that_comes_to_rest_while_its_replica_is_asked_to_cancel_it_is_canceled_here(
     disk: SharedDisk,
 ) -> None:
-    async with serving(ScriptedAgent(), disk, timing=Timing(peer_cancel=60)) as engine:
+    async with serve(ScriptedAgent(), disk, peer_cancel=60) as engine:
         task = disk.put("theirs", "other")
         canceling = asyncio.create_task(User(engine).cancel(task))
         await settle()
-        await disk.replicas.wakes(disk.write(task, ASKS))  # nobody there knows of it any more
+        await disk.replicas.wakes(disk.write(task, ASKS))  # the request is answered no more
         assert (await soon(canceling)).status.state is S.CANCELED
 
 
 # ---- races ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_message_that_loses_many_races_for_the_turn_is_taken_all_the_same(
-    disk: SharedDisk, monkeypatch: pytest.MonkeyPatch
+async def test_a_message_that_loses_many_races_for_the_turn_is_run_all_the_same(
+    disk: SharedDisk,
 ) -> None:
-    monkeypatch.setattr(intake, "RACE_PAUSE", 0)
     races = 0
 
     class Outrun(ScriptedAgent):
-        """While it looks at a message, another replica runs one of its own."""
+        """While it admits a message, another replica runs one of its own."""
 
         async def admit(self, call: Call) -> Admission:
             nonlocal races
@@ -328,7 +274,7 @@ async def test_a_message_that_loses_many_races_for_the_turn_is_taken_all_the_sam
 
     asked = disk.put("asked", None, S.INPUT_REQUIRED)
     agent = Outrun(default=(chunk("mine"), COMPLETED))
-    async with serving(agent, disk, timing=NO_PAUSES) as engine:
+    async with serve(agent, disk) as engine:
         done = await User(engine).send("next", task_id="asked")
     assert (done.status.state, chunks_of(done)) == (S.COMPLETED, ["mine"])
     assert (races, len(agent.calls)) == (31, 1)

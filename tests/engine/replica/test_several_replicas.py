@@ -1,61 +1,29 @@
-"""Several engines on one PostgreSQL database: any of them answers any request, and one that dies is not missed."""
+"""Several engines on one PostgreSQL database: each answers every request, and the others replace one that dies."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import asyncpg
 import pytest
 
-from apcore_a2a.engine import streams
-from apcore_a2a.engine.context import EngineOptions, Timing
+from apcore_a2a.engine.context import Timing
 from apcore_a2a.engine.engine import Engine
-from apcore_a2a.engine.replica import followers
+from apcore_a2a.engine.event_log import READ_AT_ONCE
+from apcore_a2a.engine.replica.timing import ReplicaTiming
 from apcore_a2a.errors import TaskNotCancelableError, TaskNotFoundError, UnsupportedOperationError
-from apcore_a2a.protocol.model import Task, TaskState
+from apcore_a2a.protocol.model import TaskState
 from apcore_a2a.storage.postgres.store import PostgresStore
 from tests.engine.driving import ALICE, BOB, NO_GRACE, V03, User, chunks_of, metadata_of, soon, text_of, words
+from tests.engine.replica.scenario import disconnect, replica, replicas, until_shown
 from tests.fakes import ASKS, COMPLETED, Gate, ScriptedAgent, chunk, pause
 from tests.postgres_server import shared_server
 
 S = TaskState
-QUICK = 1.0  # seconds of a lease, where a test waits for its end
+QUICK = 1.0  # seconds of a lease, where a test waits until it expires
 
 
 @pytest.fixture
 def url() -> str:
     return shared_server().url()
-
-
-@asynccontextmanager
-async def replica(agent: ScriptedAgent, url: str, lease: float = 15, **options: Any) -> AsyncIterator[Engine]:
-    """An open engine. Others are open beside it, so it cannot be told whose tasks are left at the end."""
-    engine = Engine(agent, PostgresStore(url, lease=lease), options=EngineOptions(shutdown_timeout=0.01, **options))
-    await soon(engine.open())
-    await soon(engine.recover())
-    try:
-        yield engine
-    finally:
-        await soon(engine.close())
-    assert (engine.active_tasks, engine.live_tasks) == (0, 0)
-
-
-@asynccontextmanager
-async def replicas(agent: ScriptedAgent, url: str, count: int = 2, **options: Any) -> AsyncIterator[list[User]]:
-    """Alice, as a caller of each of several replicas."""
-    async with AsyncExitStack() as stack:
-        yield [User(await stack.enter_async_context(replica(agent, url, **options))) for _ in range(count)]
-
-
-async def until_shown(user: User, task: Task, state: TaskState) -> Task:
-    """The task, when this replica shows it in that state."""
-    async with asyncio.timeout(5):
-        while True:
-            shown = await user.get(task)
-            if shown.status.state is state:
-                return shown
-            await asyncio.sleep(0.01)
 
 
 # ---- any replica, any request --------------------------------------------------------------------------------------
@@ -84,12 +52,10 @@ async def test_a_task_is_read_listed_and_followed_where_it_does_not_run(url: str
         assert (done, chunks_of(done)) == (await here.get(task), ["a", "b"])
 
 
-async def test_what_a_client_of_0_3_missed_is_played_back_where_its_task_does_not_run(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streams, "READ_AT_ONCE", 2)
+async def test_events_that_a_0_3_client_missed_are_replayed_where_its_task_does_not_run(url: str) -> None:
     gate = Gate()
-    agent = ScriptedAgent({"slow": (chunk("a"), pause(), chunk("b", append=True), pause(), gate, COMPLETED)})
+    chunks = [chunk(str(number), append=number > 0) for number in range(READ_AT_ONCE)]
+    agent = ScriptedAgent({"slow": (*chunks, pause(), gate, COMPLETED)})
     async with replicas(agent, url) as (here, there):
         task = await here.start("slow")
         await gate.reached()
@@ -98,11 +64,11 @@ async def test_what_a_client_of_0_3_missed_is_played_back_where_its_task_does_no
         gate.open()
         await local.rest()
         await back.rest()
-        assert back.seqs == [2, 3, 4, 5]
+        assert back.seqs == list(range(2, READ_AT_ONCE + 4))  # more than one read
         assert [entry.body for entry in back.entries] == [entry.body for entry in local.entries]
 
 
-async def test_nobody_reads_the_task_of_another_at_any_replica(url: str) -> None:
+async def test_a_task_is_visible_to_its_owner_alone_at_every_replica(url: str) -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (gate, COMPLETED)})
     async with replicas(agent, url) as (here, there):
@@ -161,32 +127,32 @@ async def test_a_message_waits_for_a_run_at_another_replica(url: str) -> None:
         assert (done.status.state, words(done)) == (S.COMPLETED, ["slow", "What next?", "next"])
 
 
-async def test_a_message_that_is_not_waited_for_is_queued_where_its_task_runs(url: str) -> None:
+async def test_a_message_with_return_immediately_is_queued_where_its_task_runs(url: str) -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (gate, ASKS)}, default=(chunk("done"), COMPLETED))
     async with replicas(agent, url) as (here, there):
         task = await here.start("slow")
         await gate.reached()
-        told = await there.start("next", task_id=task.id)
-        assert told.status.state is S.WORKING
+        sent = await there.start("next", task_id=task.id)
+        assert sent.status.state is S.WORKING
         gate.open()
         done = await until_shown(there, task, S.COMPLETED)
         assert words(done) == ["slow", "What next?", "next"]
 
 
-async def test_two_replicas_that_are_told_at_once_run_one_message_after_the_other(url: str) -> None:
+async def test_messages_to_one_task_at_several_replicas_run_one_after_the_other(url: str) -> None:
     agent = ScriptedAgent({"ask": (ASKS,)}, default=(chunk("x"), ASKS))
     async with replicas(agent, url, 3) as users:
         asked = await users[0].send("ask")
         async with asyncio.TaskGroup() as group:
             for number in range(9):
                 group.create_task(users[number % 3].send(f"m{number}", task_id=asked.id))
-        told = await users[1].get(asked)
-        said = [text for text in words(told) if text.startswith("m")]
+        final = await users[1].get(asked)
+        said = [text for text in words(final) if text.startswith("m")]
         assert sorted(said) == [f"m{number}" for number in range(9)]
 
 
-async def test_a_send_with_the_same_key_is_the_same_at_every_replica(url: str) -> None:
+async def test_a_send_with_the_same_key_returns_the_same_task_at_every_replica(url: str) -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (gate, COMPLETED)})
     async with replicas(agent, url) as (here, there):
@@ -199,7 +165,7 @@ async def test_a_send_with_the_same_key_is_the_same_at_every_replica(url: str) -
     assert len(agent.calls) == 1
 
 
-async def test_a_stream_with_the_same_key_is_told_of_the_task_at_every_replica(url: str) -> None:
+async def test_a_stream_with_the_same_key_follows_the_task_at_every_replica(url: str) -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (chunk("a"), pause(), gate, COMPLETED)})
     async with replicas(agent, url) as (here, there):
@@ -232,7 +198,7 @@ async def test_a_client_of_0_3_that_comes_back_to_another_replica_keeps_its_task
 # ---- load ----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_one_replica_has_no_room_for_another_one_runs(url: str) -> None:
+async def test_a_replica_with_room_runs_a_task_of_a_full_replica(url: str) -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (gate, COMPLETED)}, default=(chunk("x"), COMPLETED))
     async with replica(agent, url, max_active_tasks=1) as full, replica(agent, url, max_active_tasks=1) as free:
@@ -248,7 +214,7 @@ async def test_what_one_replica_has_no_room_for_another_one_runs(url: str) -> No
         await until_shown(User(free), slow, S.COMPLETED)
 
 
-async def test_what_nobody_has_room_for_waits(url: str) -> None:
+async def test_a_task_waits_while_no_replica_has_room(url: str) -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (gate, COMPLETED)}, default=(chunk("x"), COMPLETED))
     async with replica(agent, url, max_active_tasks=1) as only:
@@ -270,7 +236,7 @@ async def test_what_nobody_has_room_for_waits(url: str) -> None:
 
 
 async def kill(engine: Engine) -> None:
-    """From now on the replica says nothing that is heard, as if its process had been killed."""
+    """From now on the store rejects all writes of the replica, as if its process had been killed."""
     store = engine.store
     assert isinstance(store, PostgresStore)
     connection = await asyncpg.connect(shared_server().dsn)
@@ -281,7 +247,7 @@ async def kill(engine: Engine) -> None:
     await connection.close()
 
 
-async def test_what_may_be_repeated_is_run_again_by_another_replica_and_the_dead_one_says_nothing_more(
+async def test_a_repeatable_task_of_a_dead_replica_runs_again_elsewhere_and_its_late_events_are_rejected(
     url: str,
 ) -> None:
     gate = Gate()
@@ -295,17 +261,17 @@ async def test_what_may_be_repeated_is_run_again_by_another_replica_and_the_dead
             await watcher.read()
             at_the_dead_one = await User(dying).subscribe(task)
             await kill(dying)
-            gate.open()  # the dead one goes on
+            gate.open()  # the dead replica goes on
             await watcher.rest()
             assert watcher.states[-1] is S.COMPLETED
             assert watcher.seqs == sorted(set(watcher.seqs))
             done = await alice.get(task)
             assert chunks_of(done) == ["whole"]
-            assert await User(dying).get(task) == done  # it came back under a new name
+            assert await User(dying).get(task) == done  # it has joined under a new name
             assert (await at_the_dead_one.rest()).states[-1] is S.COMPLETED
 
 
-async def test_what_may_not_be_repeated_has_lost_its_worker(url: str) -> None:
+async def test_a_task_of_a_dead_replica_that_may_not_be_repeated_fails_as_worker_lost(url: str) -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (gate, COMPLETED)})
     async with replica(agent, url, QUICK) as dying:
@@ -320,25 +286,23 @@ async def test_what_may_not_be_repeated_has_lost_its_worker(url: str) -> None:
 
 
 async def test_a_task_of_a_replica_that_does_not_answer_is_canceled_without_it(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    url: str,
 ) -> None:
-    monkeypatch.setattr(followers, "HEARD_FOR", 0.5)
     gate = Gate()
     agent = ScriptedAgent({"slow": (gate, COMPLETED)})
-    async with replica(agent, url) as deaf:
-        task = await User(deaf).start("slow")
+    async with replica(agent, url, replica=ReplicaTiming(requests_valid=0.5)) as silent:
+        task = await User(silent).start("slow")
         await gate.reached()
-        assert deaf._cluster is not None
-        await deaf._cluster.close()  # it neither beats nor listens
+        await disconnect(User(silent))
         async with replica(agent, url, timing=Timing(peer_cancel=1.0)) as living:
             canceled = await User(living).cancel(task)
             assert canceled.status.state is S.CANCELED
-            assert await User(deaf).get(task) == canceled  # though it does not know yet
+            assert await User(silent).get(task) == canceled  # though the replica was not notified
             gate.open()
             assert (await User(living).get(task)) == canceled
 
 
-async def test_a_replica_that_is_closed_hands_on_what_may_be_repeated(url: str) -> None:
+async def test_a_closing_replica_hands_on_repeatable_tasks(url: str) -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": (gate, chunk("whole"), COMPLETED)}, retry_safe=True)
     async with replica(agent, url, QUICK) as living:

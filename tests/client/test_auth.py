@@ -39,7 +39,7 @@ async def test_an_api_key_goes_into_its_header(server: ScriptedServer, connect: 
     assert headers(server, "x-key") == ["s3cret", "s3cret"]
 
 
-async def test_a_provider_is_asked_for_every_request(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_token_provider_is_called_for_every_request(server: ScriptedServer, connect: Connect) -> None:
     tokens = iter(["one", "two", "three"])
 
     async def provide() -> str:
@@ -66,7 +66,7 @@ async def test_a_call_may_have_its_own_credentials(server: ScriptedServer, conne
     assert headers(server, "x-api-key") == [None, None, "theirs", "theirs", None, None]
 
 
-async def test_refused_credentials_that_can_be_renewed_are_tried_once_more(
+async def test_rejected_credentials_that_can_be_renewed_are_retried_once(
     server: ScriptedServer, connect: Connect
 ) -> None:
     tokens = iter(["card", "old", "new"])
@@ -80,7 +80,9 @@ async def test_refused_credentials_that_can_be_renewed_are_tried_once_more(
     assert headers(server) == ["Bearer card", "Bearer old", "Bearer new"]
 
 
-async def test_so_they_are_for_a_stream(server: ScriptedServer, connect: Connect) -> None:
+async def test_rejected_credentials_of_a_stream_are_renewed_and_retried_once(
+    server: ScriptedServer, connect: Connect
+) -> None:
     tokens = iter(["card", "old", "new"])
 
     async def provide() -> str:
@@ -92,7 +94,9 @@ async def test_so_they_are_for_a_stream(server: ScriptedServer, connect: Connect
     assert headers(server) == ["Bearer card", "Bearer old", "Bearer new"]
 
 
-async def test_refused_credentials_that_stay_the_same_are_not(server: ScriptedServer, connect: Connect) -> None:
+async def test_rejected_credentials_that_cannot_change_are_not_retried(
+    server: ScriptedServer, connect: Connect
+) -> None:
     server.on("/", respond(b"", 401))
 
     with pytest.raises(UnauthenticatedError) as caught:
@@ -101,7 +105,9 @@ async def test_refused_credentials_that_stay_the_same_are_not(server: ScriptedSe
     assert "s3cret" not in str(caught.value)
 
 
-async def test_a_token_is_fetched_from_where_the_card_says_and_kept(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_token_is_fetched_from_the_endpoint_of_the_card_and_cached(
+    server: ScriptedServer, connect: Connect
+) -> None:
     server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, grant()).on("/", result(task()))
     client = connect(auth=OAuth2ClientCredentials("my app", "s3:cret"))
 
@@ -126,7 +132,7 @@ async def test_calls_at_the_same_time_share_one_token(server: ScriptedServer, co
     assert len(server.asked(TOKEN)) == 1
 
 
-async def test_how_long_a_token_lives_may_be_a_text(server: ScriptedServer, connect: Connect) -> None:
+async def test_the_lifetime_of_a_token_may_be_a_string(server: ScriptedServer, connect: Connect) -> None:
     server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, grant(expires_in="3600")).on("/", result(task()))
 
     await connect(auth=OAuth2ClientCredentials("app", "s3cret")).get_task("t-1")
@@ -134,7 +140,7 @@ async def test_how_long_a_token_lives_may_be_a_text(server: ScriptedServer, conn
     assert headers(server)[-1] == "Bearer t0k"
 
 
-async def test_a_refused_token_is_fetched_anew(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_rejected_token_is_fetched_again(server: ScriptedServer, connect: Connect) -> None:
     server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, grant("old"), grant("new"))
     server.on("/", respond(b"", 401), result(task()))
 
@@ -143,7 +149,7 @@ async def test_a_refused_token_is_fetched_anew(server: ScriptedServer, connect: 
     assert [request.headers["authorization"] for request in server.asked("/")] == ["Bearer old", "Bearer new"]
 
 
-async def test_an_expired_token_is_fetched_anew(
+async def test_an_expired_token_is_fetched_again(
     server: ScriptedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -162,7 +168,9 @@ async def test_an_expired_token_is_fetched_anew(
     assert sent == ["Bearer one", "Bearer one", "Bearer two"]
 
 
-async def test_a_secret_is_not_sent_where_a_card_points_to(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_secret_is_not_sent_to_an_untrusted_endpoint_of_a_card(
+    server: ScriptedServer, connect: Connect
+) -> None:
     async with ScriptedServer() as evil:
         evil.on(TOKEN, grant())
         server.on(CARD, secured(server.url, evil.url + TOKEN)).on("/", result(task()))
@@ -178,7 +186,7 @@ async def test_a_secret_is_not_sent_where_a_card_points_to(server: ScriptedServe
         assert [parse_qs(request.body.decode())["scope"] for request in evil.requests] == [["read write"], ["own"]]
 
 
-async def test_the_token_of_one_agent_is_not_shown_to_another(server: ScriptedServer, connect: Connect) -> None:
+async def test_the_token_of_one_agent_is_not_sent_to_another(server: ScriptedServer, connect: Connect) -> None:
     shared = OAuth2ClientCredentials("app", "s3cret")
     async with ScriptedServer() as other:
         for agent, token in ((server, "first"), (other, "second")):
@@ -188,9 +196,7 @@ async def test_the_token_of_one_agent_is_not_shown_to_another(server: ScriptedSe
         assert other.asked("/")[0].headers["authorization"] == "Bearer second"
 
 
-async def test_a_card_without_the_flow_needs_the_address_from_the_caller(
-    server: ScriptedServer, connect: Connect
-) -> None:
+async def test_a_card_without_the_flow_requires_a_token_url(server: ScriptedServer, connect: Connect) -> None:
     server.on(TOKEN, grant()).on("/", result(task()))
 
     with pytest.raises(UnauthenticatedError, match=r"names no OAuth 2\.0 client credentials flow\. Pass token_url="):
@@ -200,7 +206,7 @@ async def test_a_card_without_the_flow_needs_the_address_from_the_caller(
     assert parse_qs(server.asked(TOKEN)[0].body.decode()) == {"grant_type": ["client_credentials"]}
 
 
-async def test_scopes_may_be_one_text_and_an_audience_may_be_asked_for(
+async def test_scopes_may_be_one_string_and_an_audience_may_be_requested(
     server: ScriptedServer, connect: Connect
 ) -> None:
     server.on(TOKEN, grant()).on("/", result(task()))
@@ -225,7 +231,7 @@ async def test_scopes_may_be_one_text_and_an_audience_may_be_asked_for(
         (respond(b'{"x":' + b"[" * 6000), "no valid access token"),
     ],
 )
-async def test_a_token_endpoint_that_gives_none_is_an_authentication_error(
+async def test_a_token_endpoint_without_a_token_is_an_authentication_error(
     server: ScriptedServer, connect: Connect, answer: bytes, said: str
 ) -> None:
     server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, answer)
@@ -235,14 +241,14 @@ async def test_a_token_endpoint_that_gives_none_is_an_authentication_error(
     assert "s3cret" not in str(caught.value)
 
 
-async def test_a_token_that_is_no_header_is_refused(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_token_that_is_not_a_valid_header_is_rejected(server: ScriptedServer, connect: Connect) -> None:
     server.on(CARD, secured(server.url, server.url + TOKEN)).on(TOKEN, grant("t0k\r\nX-Evil: 1"))
 
     with pytest.raises(UnauthenticatedError, match="no valid access token"):
         await connect(auth=OAuth2ClientCredentials("app", "s3cret")).get_task("t-1")
 
 
-async def test_no_credential_follows_a_redirect(server: ScriptedServer, connect: Connect) -> None:
+async def test_credentials_are_not_sent_to_a_redirect_target(server: ScriptedServer, connect: Connect) -> None:
     async with ScriptedServer() as evil:
         server.on("/", respond(b"", 307, {"Location": evil.url + "/"}))
 
@@ -251,7 +257,7 @@ async def test_no_credential_follows_a_redirect(server: ScriptedServer, connect:
         assert evil.requests == []
 
 
-async def test_nothing_secret_is_logged(
+async def test_secrets_are_not_logged(
     server: ScriptedServer, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def cut(request: Request, writer: asyncio.StreamWriter) -> None:

@@ -110,7 +110,7 @@ async def test_an_httpx_client_of_the_caller_carries_the_requests(server: Script
         ({"poll_interval": float("nan")}, "poll_interval must not be negative"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_a_value_error(options: Mapping[str, object], said: str) -> None:
+def test_an_invalid_option_is_a_value_error(options: Mapping[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         A2AClient("http://agent.example", **options)  # type: ignore[arg-type]  # that is the point
 
@@ -133,20 +133,20 @@ async def test_an_unknown_option_of_a_call_is_a_type_error(connect: Connect) -> 
         lambda: ApiKeyAuth("two\nlines"),
     ],
 )
-def test_a_credential_that_is_no_header_is_refused_without_repeating_it(make: Callable[[], object]) -> None:
+def test_a_credential_that_is_not_a_valid_header_is_rejected_without_repeating_it(make: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="A credential must not be empty") as caught:
         make()
     assert "two" not in str(caught.value)
 
 
-def test_no_secret_shows_in_a_repr() -> None:
+def test_a_repr_contains_no_secret() -> None:
     client = A2AClient("http://agent.example", auth="Bearer s3cret")
     key = ApiKeyAuth("s3cret")
     with Client("http://agent.example", auth="Bearer s3cret") as twin:
         assert "s3cret" not in repr([client, vars(client), key, twin])
 
 
-async def test_a_closed_client_says_so(connect: Connect) -> None:
+async def test_calls_of_a_closed_client_raise_a_runtime_error(connect: Connect) -> None:
     client = connect()
     await client.close()
     await client.close()
@@ -155,7 +155,7 @@ async def test_a_closed_client_says_so(connect: Connect) -> None:
         _ = await client.agent_card
 
 
-async def test_whoever_is_reading_when_a_client_is_closed_is_told(server: ScriptedServer, connect: Connect) -> None:
+async def test_pending_readers_are_woken_when_a_client_closes(server: ScriptedServer, connect: Connect) -> None:
     asked = asyncio.Semaphore(0)
 
     async def half_an_answer(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -184,7 +184,7 @@ async def test_whoever_is_reading_when_a_client_is_closed_is_told(server: Script
                 await reader
 
 
-async def test_a_client_of_another_event_loop_says_so(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_client_raises_an_error_in_another_event_loop(server: ScriptedServer, connect: Connect) -> None:
     client = connect()
     await client.discover()
 
@@ -195,7 +195,7 @@ async def test_a_client_of_another_event_loop_says_so(server: ScriptedServer, co
         await asyncio.to_thread(look_again)
 
 
-async def test_headers_of_a_call_go_with_that_call(server: ScriptedServer, connect: Connect) -> None:
+async def test_headers_of_a_call_are_sent_with_that_call_only(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", result(task()))
     client = connect()
     await client.get_task("t-1", headers={"traceparent": "00-1"})
@@ -204,7 +204,7 @@ async def test_headers_of_a_call_go_with_that_call(server: ScriptedServer, conne
     assert [request.headers.get("traceparent") for request in server.asked("/")] == ["00-1", None]
 
 
-async def test_headers_of_a_call_replace_ours_however_they_are_spelled(
+async def test_headers_of_a_call_replace_the_clients_in_any_letter_case(
     server: ScriptedServer, connect: Connect
 ) -> None:
     server.on("/", result(task()))
@@ -215,7 +215,7 @@ async def test_headers_of_a_call_replace_ours_however_they_are_spelled(
     assert server.asked("/")[0].headers["authorization"] == "Bearer theirs"
 
 
-async def test_a_timeout_of_somebody_else_is_not_called_ours(connect: Connect) -> None:
+async def test_a_timeout_of_a_token_provider_is_not_reported_as_the_clients(connect: Connect) -> None:
     async def provide() -> str:
         raise TimeoutError("the vault is slow")
 
@@ -223,5 +223,5 @@ async def test_a_timeout_of_somebody_else_is_not_called_ours(connect: Connect) -
         await connect(auth=provide, timeout=None).get_task("t-1")
 
 
-def test_the_package_exports_what_it_says() -> None:
+def test_the_package_exports_every_name_in_all() -> None:
     assert all(hasattr(apcore_a2a.client, name) for name in apcore_a2a.client.__all__)

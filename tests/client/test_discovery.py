@@ -26,7 +26,7 @@ from tests.requirements import requirement
 
 
 @requirement("FR-CLI-002")
-async def test_the_card_is_fetched_once_and_kept(server: ScriptedServer, connect: Connect) -> None:
+async def test_the_card_is_fetched_once_and_cached(server: ScriptedServer, connect: Connect) -> None:
     client = connect()
 
     first = await client.agent_card
@@ -38,14 +38,14 @@ async def test_the_card_is_fetched_once_and_kept(server: ScriptedServer, connect
 
 
 @requirement("FR-CLI-002")
-async def test_an_old_agent_has_its_card_at_the_old_place(server: ScriptedServer, connect: Connect) -> None:
+async def test_the_card_is_also_found_at_the_old_well_known_path(server: ScriptedServer, connect: Connect) -> None:
     server.on(CARD, respond({}, 404)).on(OLD_CARD, respond(card_03(server.url)))
 
     assert (await connect().agent_card).name == "Scripted"
     assert [request.path for request in server.requests] == [CARD, OLD_CARD]
 
 
-async def test_the_place_of_the_card_is_below_the_address_given(server: ScriptedServer, connect: Connect) -> None:
+async def test_the_well_known_path_is_relative_to_the_given_address(server: ScriptedServer, connect: Connect) -> None:
     server.on("/agents/one" + CARD, respond(card(server.url, name="One")))
 
     assert (await connect(server.url + "/agents/one/").agent_card).name == "One"
@@ -65,7 +65,7 @@ async def test_an_expired_card_is_fetched_again(server: ScriptedServer, connect:
     assert [(await client.agent_card).name, (await client.agent_card).name] == ["Old", "New"]
 
 
-async def test_an_expired_card_is_asked_for_with_its_tags(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_expired_card_is_revalidated_with_its_validators(server: ScriptedServer, connect: Connect) -> None:
     dated = {"ETag": '"one"', "Last-Modified": "Mon, 16 Nov 2026 07:00:00 GMT"}
     server.on(CARD, respond(card(server.url), headers=dated), respond(b"", 304))
     client = connect(card_ttl=0.0)
@@ -75,7 +75,7 @@ async def test_an_expired_card_is_asked_for_with_its_tags(server: ScriptedServer
     assert (again["if-none-match"], again["if-modified-since"]) == ('"one"', "Mon, 16 Nov 2026 07:00:00 GMT")
 
 
-async def test_tags_are_for_the_place_they_came_from(server: ScriptedServer, connect: Connect) -> None:
+async def test_validators_are_only_sent_to_the_url_they_came_from(server: ScriptedServer, connect: Connect) -> None:
     server.on(CARD, respond(card(server.url), headers={"ETag": '"one"'}), respond({}, 404))
     server.on(OLD_CARD, respond(card_03(server.url, name="Moved")))
     client = connect(card_ttl=0.0)
@@ -85,7 +85,7 @@ async def test_tags_are_for_the_place_they_came_from(server: ScriptedServer, con
 
 
 @pytest.mark.parametrize("control", ["no-store", "no-cache", "public, max-age=0"])
-async def test_the_agent_may_shorten_the_life_of_its_card(
+async def test_the_agent_may_shorten_the_cache_lifetime_of_its_card(
     server: ScriptedServer, connect: Connect, control: str
 ) -> None:
     server.on(CARD, respond(card(server.url), headers={"Cache-Control": control}))
@@ -96,7 +96,9 @@ async def test_the_agent_may_shorten_the_life_of_its_card(
     assert len(server.requests) == 2
 
 
-async def test_the_agent_cannot_lengthen_it(server: ScriptedServer, connect: Connect) -> None:
+async def test_the_agent_cannot_lengthen_the_cache_lifetime_of_its_card(
+    server: ScriptedServer, connect: Connect
+) -> None:
     server.on(CARD, respond(card(server.url), headers={"Cache-Control": "max-age=3600"}))
     client = connect(card_ttl=0.0)
 
@@ -105,14 +107,14 @@ async def test_the_agent_cannot_lengthen_it(server: ScriptedServer, connect: Con
     assert len(server.requests) == 2
 
 
-async def test_a_refresh_asks_at_once(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_refresh_fetches_the_card_at_once(server: ScriptedServer, connect: Connect) -> None:
     server.on(CARD, respond(card(server.url, name="Old")), respond(card(server.url, name="New")))
     client = connect()
 
     assert [(await client.agent_card).name, (await client.refresh_card()).name] == ["Old", "New"]
 
 
-async def test_many_calls_at_once_fetch_one_card(server: ScriptedServer, connect: Connect) -> None:
+async def test_concurrent_calls_share_one_fetch_of_the_card(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", result(task()))
     client = connect()
 
@@ -125,7 +127,7 @@ async def test_many_calls_at_once_fetch_one_card(server: ScriptedServer, connect
 
 @requirement("FR-CLI-002")
 @pytest.mark.parametrize("status", [400, 401, 404, 418, 500])
-async def test_a_refusal_is_a_discovery_error_with_status_and_address(
+async def test_an_http_error_is_a_discovery_error_with_status_and_address(
     server: ScriptedServer, connect: Connect, status: int
 ) -> None:
     server.on(CARD, respond({}, status)).on(OLD_CARD, respond({}, status))
@@ -136,7 +138,7 @@ async def test_a_refusal_is_a_discovery_error_with_status_and_address(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_busy_agent_is_asked_again_and_then_given_up(
+async def test_the_card_of_an_overloaded_agent_is_retried_and_then_given_up(
     server: ScriptedServer, connect: Connect, status: int
 ) -> None:
     server.on(CARD, respond({}, status, {"Retry-After": "0"}))
@@ -159,7 +161,7 @@ async def test_a_busy_agent_is_asked_again_and_then_given_up(
         (b"{}", "is not an agent card"),
     ],
 )
-async def test_what_is_no_card_is_a_discovery_error(
+async def test_an_invalid_card_is_a_discovery_error(
     server: ScriptedServer, connect: Connect, body: bytes, said: str
 ) -> None:
     server.on(CARD, respond(body))
@@ -168,14 +170,14 @@ async def test_what_is_no_card_is_a_discovery_error(
         _ = await connect().agent_card
 
 
-async def test_a_card_that_announces_itself_as_huge_is_not_read(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_card_with_a_huge_content_length_is_not_read(server: ScriptedServer, connect: Connect) -> None:
     server.on(CARD, b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n")
 
     with pytest.raises(A2ADiscoveryError, match="larger than"):
         _ = await connect().agent_card
 
 
-async def test_a_card_without_end_is_read_up_to_the_limit(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_endless_card_is_read_up_to_the_limit(server: ScriptedServer, connect: Connect) -> None:
     sent = 0
 
     async def pour(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -205,7 +207,7 @@ async def test_a_redirect_of_the_card_is_not_followed(server: ScriptedServer, co
     assert len(server.requests) == 1
 
 
-async def test_a_compressed_answer_is_refused(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_compressed_response_is_rejected(server: ScriptedServer, connect: Connect) -> None:
     server.on(CARD, respond(b"\x1f\x8b", headers={"Content-Encoding": "gzip"}))
 
     with pytest.raises(A2ADiscoveryError, match="compressed"):
@@ -214,7 +216,7 @@ async def test_a_compressed_answer_is_refused(server: ScriptedServer, connect: C
 
 
 @requirement("FR-CLI-003")
-async def test_an_agent_that_is_not_there_is_a_connection_error_with_its_address() -> None:
+async def test_an_unreachable_agent_is_a_connection_error_with_its_address() -> None:
     async with ScriptedServer() as gone:
         url = gone.url
     async with A2AClient(url, retry=Retry(base=0.0)) as client:
@@ -223,7 +225,7 @@ async def test_an_agent_that_is_not_there_is_a_connection_error_with_its_address
     assert not caught.value.sent
 
 
-async def test_a_connection_that_breaks_under_the_card_is_tried_again(server: ScriptedServer, connect: Connect) -> None:
+async def test_the_card_is_fetched_again_when_its_connection_breaks(server: ScriptedServer, connect: Connect) -> None:
     async def cut(request: Request, writer: asyncio.StreamWriter) -> None:
         reset(writer)
 
@@ -232,7 +234,7 @@ async def test_a_connection_that_breaks_under_the_card_is_tried_again(server: Sc
     assert (await connect().agent_card).name == "Scripted"
 
 
-async def test_the_extended_card_takes_the_place_of_the_public_one(server: ScriptedServer, connect: Connect) -> None:
+async def test_the_extended_card_replaces_the_public_one(server: ScriptedServer, connect: Connect) -> None:
     tagged = {"ETag": '"one"'}
     server.on(
         CARD, respond(card(server.url), headers=tagged), respond(b"", 304), respond(card(server.url, version="2"))
@@ -244,7 +246,9 @@ async def test_the_extended_card_takes_the_place_of_the_public_one(server: Scrip
     assert [(await client.agent_card).name, (await client.agent_card).name] == ["Extended", "Scripted"]
 
 
-async def test_an_extended_card_for_other_credentials_is_not_kept(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_extended_card_fetched_with_other_credentials_is_not_cached(
+    server: ScriptedServer, connect: Connect
+) -> None:
     server.on("/", result(card(server.url, name="Extended")))
     client = connect()
 

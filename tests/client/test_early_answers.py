@@ -92,7 +92,7 @@ async def test_a_message_is_answered_with_its_task_at_rest(
     assert agent.last["historyLength"] == 3
 
 
-async def test_whoever_does_not_want_to_wait_does_not(server: ScriptedServer, connect: Connect) -> None:
+async def test_wait_false_returns_the_first_answer(server: ScriptedServer, connect: Connect) -> None:
     agent = EarlyAgent(hang)
     server.on("/", agent)
 
@@ -106,7 +106,7 @@ async def test_whoever_does_not_want_to_wait_does_not(server: ScriptedServer, co
 
 
 @pytest.mark.parametrize("subscribe", [working, hang, error(-32004)])
-async def test_waiting_is_bounded_by_the_timeout_and_the_error_names_the_task(
+async def test_the_timeout_bounds_the_wait_and_the_error_names_the_task(
     server: ScriptedServer, connect: Connect, subscribe: Answer
 ) -> None:
     server.on("/", EarlyAgent(subscribe, looks=10**9))
@@ -117,7 +117,7 @@ async def test_waiting_is_bounded_by_the_timeout_and_the_error_names_the_task(
 
 
 @pytest.mark.parametrize("timeout", [None, 5.0])
-async def test_a_timeout_of_somebody_else_while_waiting_is_not_called_ours(
+async def test_a_token_providers_timeout_while_waiting_is_not_reported_as_the_clients(
     server: ScriptedServer, connect: Connect, timeout: float | None
 ) -> None:
     asked = 0
@@ -143,7 +143,9 @@ async def old(connect: Connect) -> AsyncIterator[tuple[ScriptedServer, A2AClient
         yield server, connect(server.url)
 
 
-async def test_so_it_is_with_an_agent_of_0_3_over_rest(old: tuple[ScriptedServer, A2AClient]) -> None:
+async def test_the_task_of_an_early_answer_is_waited_for_over_rest_of_0_3(
+    old: tuple[ScriptedServer, A2AClient],
+) -> None:
     server, client = old
     server.on("/v1/message:send", respond({"task": task("SUBMITTED")}))
     server.on("/v1/tasks/t-1", respond(task("WORKING")), respond(task("WORKING")), respond(DONE))
@@ -154,7 +156,9 @@ async def test_so_it_is_with_an_agent_of_0_3_over_rest(old: tuple[ScriptedServer
     assert answer.status.state is TaskState.COMPLETED
 
 
-async def test_so_it_is_over_rest_of_1_0(server: ScriptedServer, connect: Connect) -> None:
+async def test_the_task_of_an_early_answer_is_waited_for_over_rest_of_1_0(
+    server: ScriptedServer, connect: Connect
+) -> None:
     interface = {"url": server.url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
     server.on(CARD, respond(card(server.url, supportedInterfaces=[interface], capabilities={"streaming": False})))
     server.on("/message:send", respond(EARLY))
@@ -166,7 +170,7 @@ async def test_so_it_is_over_rest_of_1_0(server: ScriptedServer, connect: Connec
     assert answer.status.state is TaskState.COMPLETED
 
 
-async def test_an_agent_that_is_lost_while_it_is_waited_for_leaves_the_name_of_the_task(
+async def test_the_error_names_the_task_when_the_agent_is_lost_while_waiting(
     server: ScriptedServer, connect: Connect
 ) -> None:
     server.on("/", result({"task": task("WORKING")}), respond(b"", 302, {"Location": "/login"}))

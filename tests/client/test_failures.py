@@ -112,7 +112,9 @@ async def test_an_error_of_0_3_comes_back_over_json_rpc_and_rest(
 @pytest.mark.parametrize(
     ("code", "kind"), [(-32001, TaskNotFoundError), (-32002, TaskNotCancelableError), (-32603, A2AServerError)]
 )
-async def test_a_bare_code_is_enough(server: ScriptedServer, connect: Connect, code: int, kind: type[A2AError]) -> None:
+async def test_an_error_code_without_a_reason_selects_the_class(
+    server: ScriptedServer, connect: Connect, code: int, kind: type[A2AError]
+) -> None:
     server.on("/", error(code, "it went wrong"))
 
     got = await received(server, connect)
@@ -131,7 +133,9 @@ async def test_a_server_error_keeps_code_and_data(server: ScriptedServer, connec
 
 
 @pytest.mark.parametrize("dialect", [v1, v03], ids=["1.0", "0.3"])
-async def test_wrong_fields_are_named(server: ScriptedServer, connect: Connect, dialect: Dialect) -> None:
+async def test_invalid_fields_are_listed_in_the_error(
+    server: ScriptedServer, connect: Connect, dialect: Dialect
+) -> None:
     server.on(CARD, interfaces(server, "JSONRPC", dialect.VERSION))
     server.on("/", error(*encoded(dialect, SAMPLES[InvalidParamsError])))
 
@@ -156,7 +160,7 @@ HALF_PAST = "Wed, 18 Nov 2026 10:30:00 GMT"
     ],
     ids=["date", "old date", "past", "no clock", "no date", "no sense"],
 )
-async def test_when_to_come_back_may_be_a_date(
+async def test_retry_after_may_be_a_date(
     server: ScriptedServer, connect: Connect, headers: dict[str, str], seconds: int
 ) -> None:
     server.on("/", respond({}, 503, headers))
@@ -181,7 +185,7 @@ BARE = [
 @pytest.mark.parametrize("bare", BARE, ids=lambda bare: str(bare[0]))
 @pytest.mark.parametrize("body", [b"", b"<html>", b'{"detail":"x"}', b"[]"])
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-async def test_a_bare_status_says_what_it_can(
+async def test_an_http_status_without_an_error_body_gives_a_specific_error(
     server: ScriptedServer, connect: Connect, bare: Any, body: bytes, binding: str
 ) -> None:
     status, headers, kind, said = bare
@@ -198,7 +202,7 @@ async def test_a_bare_status_says_what_it_can(
     ("status", "kind"),
     [(404, TaskNotFoundError), (409, TaskNotCancelableError), (422, InvalidParamsError), (500, A2AServerError)],
 )
-async def test_a_message_without_a_reason_is_read_by_its_status(
+async def test_an_error_without_a_reason_is_mapped_by_its_status(
     server: ScriptedServer, connect: Connect, status: int, kind: type[A2AError]
 ) -> None:
     server.on(CARD, interfaces(server, "HTTP+JSON", "0.3"))
@@ -209,7 +213,7 @@ async def test_a_message_without_a_reason_is_read_by_its_status(
     assert (type(got), str(got)) == (kind, "as a2a-sdk 0.3 says it")
 
 
-async def test_an_error_inside_an_http_error_counts_more_than_the_status(
+async def test_an_error_in_the_body_takes_precedence_over_the_http_status(
     server: ScriptedServer, connect: Connect
 ) -> None:
     server.on("/", error(-32601, "no such method", status=404))
@@ -218,7 +222,7 @@ async def test_an_error_inside_an_http_error_counts_more_than_the_status(
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, UnauthenticatedError), (503, OverloadedError)])
-async def test_unless_it_says_nothing_of_its_own(
+async def test_an_http_status_takes_precedence_over_an_internal_error(
     server: ScriptedServer, connect: Connect, status: int, kind: type[A2AError]
 ) -> None:
     server.on("/", error(-32603, "Internal error", status=status))
@@ -226,7 +230,9 @@ async def test_unless_it_says_nothing_of_its_own(
     assert type(await received(server, connect)) is kind
 
 
-async def test_an_overload_says_how_long_it_lasts_whoever_tells_it(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_overload_error_has_its_retry_after_over_every_binding(
+    server: ScriptedServer, connect: Connect
+) -> None:
     told = {"code": -32603, "message": "busy", "data": [{"reason": "OVERLOADED"}]}
     body = {"jsonrpc": "2.0", "id": None, "error": told}
     server.on("/", respond(body, 503, {"Retry-After": "7"}))
@@ -237,9 +243,7 @@ async def test_an_overload_says_how_long_it_lasts_whoever_tells_it(server: Scrip
     assert (str(got), got.retry_after) == ("busy", 7)
 
 
-async def test_what_an_agent_says_is_shown_on_one_line_and_not_in_full(
-    server: ScriptedServer, connect: Connect
-) -> None:
+async def test_an_agents_error_text_is_reduced_to_one_truncated_line(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", error(-32603, "a\nb\x1b[31m\u202e" + "x" * 10_000))
 
     text = str(await received(server, connect))
@@ -249,18 +253,18 @@ async def test_what_an_agent_says_is_shown_on_one_line_and_not_in_full(
 
 
 @pytest.mark.parametrize("data", [None, [], {}, "text", [1], [{"reason": 1}], [{"reason": "NOBODY", "metadata": []}]])
-async def test_strange_details_do_no_harm(server: ScriptedServer, connect: Connect, data: object) -> None:
+async def test_unknown_error_details_are_ignored(server: ScriptedServer, connect: Connect, data: object) -> None:
     server.on("/", error(-32001, "gone", data))
 
     assert type(await received(server, connect)) is TaskNotFoundError
 
 
-async def test_clean_text_stays_as_it_is(server: ScriptedServer, connect: Connect) -> None:
+async def test_harmless_error_text_is_unchanged(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", error(-32603, "Grüße, 世界 👋"))
 
     assert str(await received(server, connect)) == "Grüße, 世界 👋"
 
 
-def test_the_table_read_backwards_loses_no_code() -> None:
+def test_every_error_code_maps_back_to_a_class() -> None:
     assert {row.code for row in WIRE.values()} - BY_CODE.keys() == {wire(A2AError()).code}
     assert encode(sorted(BY_CODE))  # plain numbers

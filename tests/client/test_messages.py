@@ -48,7 +48,7 @@ def test_a_message_is_sent_as_it_is() -> None:
     assert convert(message) == message
 
 
-def test_a_dict_keeps_what_it_says() -> None:
+def test_the_fields_of_a_message_dict_are_kept() -> None:
     said = {"messageId": "m-1", "contextId": "c-1", "taskId": "t-1", "metadata": {"a": 1}, "parts": [{"text": "hi"}]}
 
     message = convert(said)
@@ -57,21 +57,21 @@ def test_a_dict_keeps_what_it_says() -> None:
     assert message.metadata == {"a": 1}
 
 
-def test_a_skill_goes_into_the_metadata_beside_the_rest() -> None:
+def test_a_skill_is_added_to_the_metadata() -> None:
     message = Message(message_id="m-1", role=Role.USER, parts=(Part(text="hi"),), metadata={"a": 1})
 
     assert convert(message, skill="obey").metadata == {"a": 1, "skillId": "obey"}
     assert message.metadata == {"a": 1}
 
 
-def test_context_and_task_may_be_given_beside_the_message() -> None:
+def test_context_and_task_may_be_arguments() -> None:
     message = convert("hi", context_id="c-1", task_id="t-1")
 
     assert (message.context_id, message.task_id) == ("c-1", "t-1")
 
 
 @pytest.mark.parametrize("name", ["context_id", "task_id"])
-def test_two_answers_to_one_question_are_an_error(name: str) -> None:
+def test_different_ids_in_message_and_arguments_are_an_error(name: str) -> None:
     message = Message(message_id="m-1", role=Role.USER, parts=(Part(text="hi"),), context_id="one", task_id="one")
 
     with pytest.raises(ValueError, match=f"{name} is 'one' in the message, but 'two' in the argument"):
@@ -95,19 +95,19 @@ def test_anything_else_is_a_type_error(given: object) -> None:
         ({"role": "user", "parts": [{"kind": "song"}]}, r"message\.parts"),
     ],
 )
-def test_a_dict_that_is_almost_a_message_is_refused_by_field(given: dict[str, Any], said: str) -> None:
+def test_an_invalid_message_dict_is_rejected_with_the_field(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidParamsError, match=said):
         convert(given)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf], ids=str)
-def test_a_number_that_json_has_not_is_refused_and_not_sent_as_null(number: float) -> None:
+def test_nan_and_infinity_are_rejected_and_not_sent_as_null(number: float) -> None:
     for given in ({"celsius": number}, {"parts": [{"data": [number]}]}, Part(data={"deep": [{"er": number}]})):
         with pytest.raises(ValueError, match="neither NaN nor infinity"):
             convert(given)
 
 
-def test_data_may_hold_what_has_a_form_in_json() -> None:
+def test_data_may_contain_values_with_a_json_form() -> None:
     given = {"when": datetime(2026, 1, 2, tzinfo=UTC), 3: UUID(int=1)}
     message = convert(given)
     assert json.loads(encode(message.parts[0].data)) == {"when": "2026-01-02T00:00:00Z", "3": str(UUID(int=1))}

@@ -39,7 +39,7 @@ async def chosen(client: A2AClient) -> tuple[str, str, str]:
         ([("a", RPC, "0.3"), ("b", REST, "1.0"), ("c", REST, "0.3")], BOTH, ("c", REST, "0.3")),
     ],
 )
-async def test_the_first_interface_of_the_card_that_fits_is_used(
+async def test_the_first_supported_interface_of_the_card_is_used(
     server: ScriptedServer,
     connect: Connect,
     offers: list[tuple[str, str, str]],
@@ -52,7 +52,7 @@ async def test_the_first_interface_of_the_card_that_fits_is_used(
     assert await chosen(connect(**options)) == expected
 
 
-async def test_a_card_of_0_3_is_understood(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_0_3_card_is_supported(server: ScriptedServer, connect: Connect) -> None:
     more = [{"url": f"{server.url}/rest", "transport": REST}]
     server.on(CARD, respond(card_03(server.url, additionalInterfaces=more)))
 
@@ -60,7 +60,9 @@ async def test_a_card_of_0_3_is_understood(server: ScriptedServer, connect: Conn
     assert await chosen(connect(binding=REST)) == ("rest", REST, "0.3")
 
 
-async def test_of_a_card_for_both_generations_the_newer_half_counts(server: ScriptedServer, connect: Connect) -> None:
+async def test_the_1_0_interfaces_of_a_card_for_both_versions_are_used(
+    server: ScriptedServer, connect: Connect
+) -> None:
     server.on(CARD, respond(card_03(server.url) | card(server.url)))
 
     assert await chosen(connect()) == ("", RPC, "1.0")
@@ -78,7 +80,7 @@ async def test_of_a_card_for_both_generations_the_newer_half_counts(server: Scri
         ([], {}, "offers no interface"),
     ],
 )
-async def test_an_agent_with_nothing_that_fits_says_what_it_has(
+async def test_an_error_lists_the_interfaces_if_none_is_supported(
     server: ScriptedServer,
     connect: Connect,
     offers: list[tuple[str, str, str]],
@@ -97,7 +99,7 @@ async def test_an_agent_with_nothing_that_fits_says_what_it_has(
     "foreign",
     ["http://169.254.169.254/", "https://127.0.0.1/", "http://evil.example/", "file:///etc", "http://a@b/", "\u202ex"],
 )
-async def test_a_card_that_points_elsewhere_is_not_obeyed(
+async def test_an_untrusted_address_in_a_card_is_not_called(
     server: ScriptedServer, connect: Connect, foreign: str
 ) -> None:
     server.on(CARD, respond(card(server.url, supportedInterfaces=[offer(foreign)])))
@@ -106,7 +108,7 @@ async def test_a_card_that_points_elsewhere_is_not_obeyed(
         await connect(auth="Bearer s3cret").send_message("hi")
 
 
-async def test_an_interface_at_home_is_preferred_to_a_foreign_one(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_interface_on_the_trusted_origin_is_preferred(server: ScriptedServer, connect: Connect) -> None:
     interfaces = [offer("http://evil.example/"), offer(f"{server.url}/home", REST)]
     server.on(CARD, respond(card(server.url, supportedInterfaces=interfaces)))
 
@@ -122,7 +124,7 @@ async def test_an_allowed_origin_is_called_and_gets_the_credentials(server: Scri
         assert [request.headers["authorization"] for request in other.requests] == ["Bearer s3cret"]
 
 
-async def test_a_new_card_is_followed_to_its_new_interface(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_changed_card_selects_its_new_interface(server: ScriptedServer, connect: Connect) -> None:
     moved = card(server.url, supportedInterfaces=[offer(f"{server.url}/new")])
     server.on(CARD, respond(card(server.url)), respond(moved)).on("/", result(task())).on("/new", result(task()))
     client = connect(card_ttl=0.0)
@@ -134,7 +136,7 @@ async def test_a_new_card_is_followed_to_its_new_interface(server: ScriptedServe
 
 
 @pytest.mark.parametrize(("version", "said"), [("1.0", "1.0"), ("0.3", None)])
-async def test_1_0_is_said_and_0_3_is_not(
+async def test_the_version_header_is_sent_for_1_0_only(
     server: ScriptedServer, connect: Connect, version: str, said: str | None
 ) -> None:
     server.on(CARD, respond(card(server.url, supportedInterfaces=[offer(f"{server.url}/", RPC, version)])))
@@ -156,7 +158,7 @@ async def test_the_tenant_of_the_interface_is_echoed_in_every_request(server: Sc
     assert [request.json["params"]["tenant"] for request in server.asked("/")] == ["acme", "acme"]
 
 
-async def test_over_rest_the_tenant_stands_in_front_of_the_path(server: ScriptedServer, connect: Connect) -> None:
+async def test_over_rest_the_tenant_is_a_path_prefix(server: ScriptedServer, connect: Connect) -> None:
     interfaces = [offer(f"{server.url}/api", REST, tenant="a/b")]
     server.on(CARD, respond(card(server.url, supportedInterfaces=interfaces)))
     server.on("/api/a%2Fb/tasks/t-1", respond(task()))
@@ -174,7 +176,7 @@ async def test_a_required_extension_must_be_declared(server: ScriptedServer, con
 
 
 @pytest.mark.parametrize(("version", "header"), [("1.0", "a2a-extensions"), ("0.3", "x-a2a-extensions")])
-async def test_declared_extensions_are_said_in_the_header_of_the_version(
+async def test_declared_extensions_are_sent_in_the_header_of_the_version(
     server: ScriptedServer, connect: Connect, version: str, header: str
 ) -> None:
     changes: dict[str, Any] = {
@@ -194,7 +196,7 @@ async def test_declared_extensions_are_said_in_the_header_of_the_version(
 
 
 @pytest.mark.parametrize("said", ["http://127.0.0.1:8000/", "http://[::1]:8000/", "http://localhost:8000/"])
-def test_the_names_of_this_machine_are_one_origin(said: str) -> None:
+def test_loopback_names_are_one_origin(said: str) -> None:
     trusted = TrustedOrigins("http://localhost:8000")
     assert said in trusted
     assert "http://127.0.0.1:8001/" not in trusted

@@ -132,9 +132,7 @@ async def test_a_part_of_an_unknown_kind_is_left_out_of_its_artifact(
     assert "artifacts[2]: artifactId is required" in places
 
 
-async def test_what_need_not_be_there_need_not_be_right(
-    server: ScriptedServer, connect: Connect, speech: Speech
-) -> None:
+async def test_an_invalid_optional_value_is_left_out(server: ScriptedServer, connect: Connect, speech: Speech) -> None:
     odd = {
         "status": {"state": speech.completed, "timestamp": 1700000000, "message": {"role": "nobody"}},
         "history": "none",
@@ -150,7 +148,7 @@ async def test_what_need_not_be_there_need_not_be_right(
     assert len((task.metadata or {})[LEFT_OUT]) == 5
 
 
-async def test_what_must_be_there_is_refused_by_its_name(
+async def test_an_invalid_required_value_is_an_error_with_its_name(
     server: ScriptedServer, connect: Connect, speech: Speech
 ) -> None:
     client = answering(server, connect, speech, speech.task(status={"state": "resting"}))
@@ -159,9 +157,7 @@ async def test_what_must_be_there_is_refused_by_its_name(
         await client.send_message("hi")
 
 
-async def test_an_answer_that_is_all_right_is_not_touched(
-    server: ScriptedServer, connect: Connect, speech: Speech
-) -> None:
+async def test_a_valid_answer_is_not_marked(server: ScriptedServer, connect: Connect, speech: Speech) -> None:
     client = answering(server, connect, speech, speech.task(history=[speech.message("m-1")]))
 
     task = await client.send_message("hi")
@@ -171,7 +167,7 @@ async def test_an_answer_that_is_all_right_is_not_touched(
     assert task.history[0].role is Role.AGENT
 
 
-async def test_a_page_goes_without_the_task_that_cannot_be_read(
+async def test_an_unreadable_task_is_left_out_of_its_page(
     server: ScriptedServer, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = {"id": "t-1", "status": {"state": "TASK_STATE_COMPLETED"}}
@@ -184,7 +180,7 @@ async def test_a_page_goes_without_the_task_that_cannot_be_read(
     assert logged.left_out == ["tasks[0]: status is required"]
 
 
-async def test_an_event_of_a_stream_goes_without_what_cannot_be_read(server: ScriptedServer, connect: Connect) -> None:
+async def test_unreadable_parts_are_left_out_of_a_stream_event(server: ScriptedServer, connect: Connect) -> None:
     piece = {"artifactId": "a-1", "parts": [{"video": 1}, {"text": "hi"}]}
     update = {"artifactUpdate": {"taskId": "t-1", "contextId": "c-1", "artifact": piece}}
     server.on("/", stream(update, status("COMPLETED")))
@@ -196,7 +192,7 @@ async def test_an_event_of_a_stream_goes_without_what_cannot_be_read(server: Scr
     assert (events[0].metadata or {})[LEFT_OUT]
 
 
-async def test_a_thousand_odd_parts_are_not_all_named(server: ScriptedServer, connect: Connect) -> None:
+async def test_the_list_of_unreadable_parts_is_truncated(server: ScriptedServer, connect: Connect) -> None:
     artifact = {"artifactId": "a-1", "parts": [{"video": 1}] * 1000 + [{"text": "hi"}]}
     task = {"id": "t-1", "status": {"state": "TASK_STATE_COMPLETED"}, "artifacts": [artifact]}
     server.on("/", result({"task": task}))
@@ -209,7 +205,7 @@ async def test_a_thousand_odd_parts_are_not_all_named(server: ScriptedServer, co
 
 
 @pytest.mark.parametrize("odd", [{"progressUpdate": {"done": 0.5}}, {"statusUpdate": {"taskId": "t-1"}}, [1]])
-async def test_an_event_that_cannot_be_read_is_made_up_for_by_the_task(
+async def test_an_unreadable_event_is_replaced_by_the_task(
     server: ScriptedServer, connect: Connect, odd: object
 ) -> None:
     async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -229,9 +225,7 @@ async def test_an_event_that_cannot_be_read_is_made_up_for_by_the_task(
     ]
 
 
-async def test_a_stream_that_begins_with_what_cannot_be_read_is_refused(
-    server: ScriptedServer, connect: Connect
-) -> None:
+async def test_a_stream_with_an_unreadable_first_event_is_an_error(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", stream({"progressUpdate": {}}, status("COMPLETED")))
 
     with pytest.raises(InvalidAgentResponseError, match="none of task, message"):

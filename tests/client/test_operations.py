@@ -166,7 +166,7 @@ async def test_an_agent_may_answer_with_a_bare_message(server: ScriptedServer, c
     assert json.loads(encode(answer)) == MESSAGE
 
 
-async def test_to_an_agent_of_0_3_the_client_speaks_official_0_3(server: ScriptedServer, connect: Connect) -> None:
+async def test_requests_to_a_0_3_agent_have_the_official_form(server: ScriptedServer, connect: Connect) -> None:
     interfaces = [{"url": f"{server.url}/", "protocolBinding": "JSONRPC", "protocolVersion": "0.3"}]
     server.on(CARD, respond(card(server.url, supportedInterfaces=interfaces)))
     server.on("/", result({"kind": "task", "id": "t-1", "contextId": "c-1", "status": {"state": "input-required"}}))
@@ -186,7 +186,7 @@ async def test_to_an_agent_of_0_3_the_client_speaks_official_0_3(server: Scripte
     }
 
 
-async def test_a_push_config_keeps_its_secrets_for_the_agent(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_push_config_is_sent_with_its_secrets(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", result(PUSH))
     login = AuthenticationInfo(scheme="Bearer", credentials="s3cret")
 
@@ -198,7 +198,7 @@ async def test_a_push_config_keeps_its_secrets_for_the_agent(server: ScriptedSer
     assert (params["token"], params["authentication"]) == ("t0k", {"scheme": "Bearer", "credentials": "s3cret"})
 
 
-async def test_an_id_is_a_name_and_not_a_path(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_id_cannot_change_the_request_path(server: ScriptedServer, connect: Connect) -> None:
     interfaces = [{"url": server.url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]
     server.on(CARD, respond(card(server.url, supportedInterfaces=interfaces)))
     server.on("/tasks/..%2F..%2Fadmin%3Fx", respond(task(id="../../admin?x")))
@@ -252,7 +252,7 @@ async def test_over_rest_a_deletion_is_answered_without_a_body(
         (result(task(status={"state": "TASK_STATE_DANCING"})), r"cannot be read: .*status\.state"),
     ],
 )
-async def test_an_answer_that_makes_no_sense_is_the_agents_fault(
+async def test_an_invalid_answer_is_an_invalid_agent_response_error(
     server: ScriptedServer, connect: Connect, answer: Any, said: str
 ) -> None:
     server.on("/", answer)
@@ -280,14 +280,14 @@ async def test_a_message_is_answered_with_a_task_or_a_message(
         await connect().send_message("hi")
 
 
-async def test_an_answer_that_breaks_off_is_a_broken_connection(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_incomplete_answer_is_a_connection_error(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"jsonrpc":')
 
     with pytest.raises(A2AConnectionError, match="broke"):
         await connect().send_message("hi")
 
 
-async def test_an_answer_that_is_too_large_is_refused(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_answer_that_is_too_large_is_rejected(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", result(task(metadata={"x": "y" * 5000})))
 
     with pytest.raises(InvalidAgentResponseError, match=r"larger than 4,096 bytes\. To accept it, raise max_response"):

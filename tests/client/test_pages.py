@@ -16,7 +16,7 @@ PUSH = {"taskId": "t-1", "id": "p-1", "url": "https://example.com/hook"}
 PAGE = {"tasks": [task()], "nextPageToken": "", "pageSize": 50, "totalSize": 1}
 
 
-async def test_all_pages_are_walked(server: ScriptedServer, connect: Connect) -> None:
+async def test_all_pages_are_fetched(server: ScriptedServer, connect: Connect) -> None:
     pages = [PAGE | {"tasks": [task(id=f"t-{n}")], "nextPageToken": f"p-{n}"} for n in range(3)]
     server.on("/", *(result(page) for page in pages), result(PAGE | {"tasks": []}))
 
@@ -28,7 +28,7 @@ async def test_all_pages_are_walked(server: ScriptedServer, connect: Connect) ->
     assert {(params["contextId"], params["pageSize"]) for params in asked} == {("c-1", 1)}
 
 
-async def test_pages_that_lead_nowhere_are_an_error(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_page_that_names_itself_as_the_next_is_an_error(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", result(PAGE | {"nextPageToken": "again"}))
 
     with pytest.raises(InvalidAgentResponseError, match="a page names itself"):
@@ -36,7 +36,7 @@ async def test_pages_that_lead_nowhere_are_an_error(server: ScriptedServer, conn
     assert len(server.asked("/")) == 2
 
 
-async def test_a_list_of_webhooks_without_end_is_an_error(
+async def test_an_endless_list_of_webhooks_is_an_error(
     server: ScriptedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "MAX_PAGES", 3)
@@ -62,7 +62,7 @@ async def test_webhooks_are_listed_over_all_pages(server: ScriptedServer, connec
     assert [request.json["params"].get("pageToken") for request in server.asked("/")] == [None, "more"]
 
 
-async def test_a_page_that_is_none_is_the_agents_fault(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_invalid_page_is_an_invalid_agent_response_error(server: ScriptedServer, connect: Connect) -> None:
     server.on(CARD, respond(card_03(server.url, preferredTransport="HTTP+JSON")))
     server.on("/v1/tasks?includeArtifacts=false", respond(None))
 
@@ -107,7 +107,7 @@ async def test_an_array_of_tasks_is_a_page(
 
 
 @pytest.mark.parametrize(("limit", "page_size"), [(2, 2), (100, 100), (200, 100)])
-async def test_a_list_has_as_many_tasks_as_the_caller_wants_at_most(
+async def test_limit_bounds_the_number_of_tasks(
     server: ScriptedServer, connect: Connect, limit: int, page_size: int
 ) -> None:
     server.on("/", result(PAGE))

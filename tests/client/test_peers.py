@@ -94,7 +94,7 @@ async def test_a_task_may_wait_for_input(client: A2AClient) -> None:
 
 
 @having("continue")
-async def test_a_task_that_asks_is_answered(client: A2AClient) -> None:
+async def test_a_message_continues_a_task_that_waits_for_input(client: A2AClient) -> None:
     asking = await send(client, "ask")
 
     answered = await send(client, "echo this one", task_id=asking.id, context_id=asking.context_id)
@@ -103,7 +103,7 @@ async def test_a_task_that_asks_is_answered(client: A2AClient) -> None:
 
 
 @requirement("NFR-CMP-005", "FR-CLI-004")
-async def test_a_stream_brings_every_chunk_once(client: A2AClient) -> None:
+async def test_a_stream_yields_every_chunk_once(client: A2AClient) -> None:
     got = [event async for event in client.stream_message("count 100")]
 
     assert isinstance(got[0], Task)
@@ -122,7 +122,7 @@ async def test_a_stream_may_be_one_message(client: A2AClient) -> None:
 
 
 @requirement("NFR-CMP-005", "FR-CLI-005")
-async def test_a_task_is_found_again(client: A2AClient) -> None:
+async def test_a_task_is_returned_by_its_id(client: A2AClient) -> None:
     task = await send(client, "echo hi")
 
     again = await client.get_task(task.id)
@@ -138,7 +138,7 @@ async def test_an_unknown_task_is_not_found(client: A2AClient) -> None:
 
 @requirement("FR-CLI-005")
 @having("cancel")
-async def test_a_task_is_followed_cancelled_and_then_over(client: A2AClient, way: Way) -> None:
+async def test_a_task_is_subscribed_to_and_canceled(client: A2AClient, way: Way) -> None:
     task = await client.send_message("hang", configuration=LATER)
     assert isinstance(task, Task)
     if task.status.state is TaskState.SUBMITTED:  # some answer before the agent has begun
@@ -168,7 +168,7 @@ async def test_a_task_is_followed_cancelled_and_then_over(client: A2AClient, way
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if "list" in way.lacks and way.binding == "JSONRPC"], ids=str)
-async def test_an_agent_that_cannot_list_says_so(client: A2AClient) -> None:
+async def test_listing_tasks_raises_an_error_if_the_agent_cannot(client: A2AClient) -> None:
     with pytest.raises((MethodNotFoundError, UnsupportedOperationError)):
         await client.list_tasks()
 
@@ -188,7 +188,7 @@ async def test_tasks_are_listed_page_by_page(client: A2AClient) -> None:
 
 
 @having("push")
-async def test_webhooks_are_kept_shown_and_deleted(client: A2AClient) -> None:
+async def test_webhooks_are_stored_listed_and_deleted(client: A2AClient) -> None:
     task = await send(client, "ask")
 
     stored = await client.set_push_config(task.id, "https://example.com/hook")
@@ -201,13 +201,13 @@ async def test_webhooks_are_kept_shown_and_deleted(client: A2AClient) -> None:
 
 
 @having("extended")
-async def test_the_extended_card_is_shown(client: A2AClient, way: Way) -> None:
+async def test_the_extended_card_is_returned(client: A2AClient, way: Way) -> None:
     card = await client.extended_card(auth="Bearer any")
 
     assert card.name.startswith(way.peer)
 
 
-async def test_a_card_signed_by_the_javascript_sdk_is_believed(start: Callable[[str], str]) -> None:
+async def test_a_card_signed_by_the_javascript_sdk_is_accepted(start: Callable[[str], str]) -> None:
     url = start("js")
     async with httpx.AsyncClient() as http:
         keys = (await http.get(f"{url}/jwks.json")).json()

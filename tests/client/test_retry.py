@@ -32,7 +32,7 @@ def busy(status: int, after: str = "0") -> bytes:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_busy_agent_is_asked_again(server: ScriptedServer, connect: Connect, status: int) -> None:
+async def test_a_call_to_an_overloaded_agent_is_retried(server: ScriptedServer, connect: Connect, status: int) -> None:
     server.on("/", busy(status), busy(status), result({"task": task()}))
 
     await connect().send_message("hi")
@@ -40,7 +40,7 @@ async def test_a_busy_agent_is_asked_again(server: ScriptedServer, connect: Conn
     assert len(server.asked("/")) == 3
 
 
-async def test_an_agent_that_stays_busy_is_given_up(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_agent_that_stays_overloaded_is_given_up(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", busy(503))
 
     with pytest.raises(OverloadedError, match="HTTP 503"):
@@ -48,7 +48,7 @@ async def test_an_agent_that_stays_busy_is_given_up(server: ScriptedServer, conn
     assert len(server.asked("/")) == 4
 
 
-async def test_a_pause_that_ends_after_the_timeout_is_not_begun(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_retry_after_the_timeout_is_not_waited_for(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", busy(429, "3600"))
 
     with pytest.raises(OverloadedError) as caught:
@@ -57,7 +57,9 @@ async def test_a_pause_that_ends_after_the_timeout_is_not_begun(server: Scripted
 
 
 @pytest.mark.parametrize("asked", ["999999999", "61"])
-async def test_a_pause_without_end_is_not_begun_either(server: ScriptedServer, connect: Connect, asked: str) -> None:
+async def test_a_retry_after_longer_than_the_patience_is_not_waited_for(
+    server: ScriptedServer, connect: Connect, asked: str
+) -> None:
     server.on("/", busy(503, asked))
 
     with pytest.raises(OverloadedError) as caught:
@@ -65,7 +67,7 @@ async def test_a_pause_without_end_is_not_begun_either(server: ScriptedServer, c
     assert (caught.value.retry_after, len(server.asked("/"))) == (int(asked), 1)
 
 
-async def test_a_stream_does_not_wait_without_end_either(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_stream_does_not_wait_for_a_long_retry_after(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", busy(503, "999999999"))
 
     async with asyncio.timeout(5):
@@ -75,14 +77,14 @@ async def test_a_stream_does_not_wait_without_end_either(server: ScriptedServer,
     assert len(server.asked("/")) == 1
 
 
-async def test_an_overload_told_in_a_json_rpc_error_counts_as_one(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_overload_in_a_json_rpc_error_is_retried(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", error(-32603, "busy", [{"reason": "OVERLOADED"}]), result(task()))
 
     with pytest.raises(OverloadedError, match="busy"):
         await connect(timeout=0.5).get_task("t-1")  # one second is asked for, half a one is there
 
 
-def test_after_a_long_outage_the_pause_is_still_the_longest() -> None:
+def test_the_pause_is_capped_after_a_long_outage() -> None:
     assert 2.5 <= Retry(reconnects=10**6).pause(100_000, A2AConnectionError()) <= 5.0
 
 
@@ -100,7 +102,9 @@ async def test_a_send_that_may_have_arrived_is_not_repeated(server: ScriptedServ
     assert len(server.asked("/")) == 1
 
 
-async def test_a_send_is_repeated_with_one_key_if_the_caller_wants_it(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_send_is_repeated_with_one_key_if_the_caller_allows_it(
+    server: ScriptedServer, connect: Connect
+) -> None:
     server.on("/", cut, cut, result({"task": task()}))
     client = connect(retry=Retry(base=0.0, sends=True))
 
@@ -113,7 +117,7 @@ async def test_a_send_is_repeated_with_one_key_if_the_caller_wants_it(server: Sc
     assert len({request.json["params"]["message"]["messageId"] for request in asked[:3]}) == 1
 
 
-async def test_a_key_of_the_callers_own_is_kept(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_idempotency_key_of_the_caller_is_kept(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", result({"task": task()}))
 
     await connect(retry=Retry(sends=True)).send_message("hi", headers={"Idempotency-Key": "mine"})
@@ -121,7 +125,7 @@ async def test_a_key_of_the_callers_own_is_kept(server: ScriptedServer, connect:
     assert server.asked("/")[0].headers["idempotency-key"] == "mine"
 
 
-async def test_no_key_is_sent_where_nothing_is_repeated(server: ScriptedServer, connect: Connect) -> None:
+async def test_no_idempotency_key_is_sent_without_retries(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", result({"task": task()}))
 
     await connect().send_message("hi")
@@ -129,7 +133,7 @@ async def test_no_key_is_sent_where_nothing_is_repeated(server: ScriptedServer, 
     assert "idempotency-key" not in server.asked("/")[0].headers
 
 
-async def test_an_agent_that_comes_back_is_reached(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_agent_that_restarts_is_reached(server: ScriptedServer, connect: Connect) -> None:
     """The port is closed while the client tries; then the agent is there again."""
     server.on("/", result(task()))
     client = connect(retry=Retry(base=0.02, cap=0.02, attempts=200))
@@ -144,7 +148,7 @@ async def test_an_agent_that_comes_back_is_reached(server: ScriptedServer, conne
 
 
 @pytest.mark.parametrize("first", [hang, cut])
-async def test_all_attempts_together_keep_to_the_timeout(
+async def test_the_timeout_bounds_all_attempts_together(
     server: ScriptedServer, connect: Connect, first: Callable[..., Awaitable[None]]
 ) -> None:
     server.on("/", first, hang)
@@ -159,7 +163,7 @@ BROKEN = A2AConnectionError()
 
 @pytest.mark.parametrize("operation", Operation, ids=lambda operation: str(operation.name))
 @pytest.mark.parametrize("sends", [False, True])
-def test_the_rule_for_every_operation(operation: Operation, sends: bool) -> None:
+def test_which_operations_may_be_repeated(operation: Operation, sends: bool) -> None:
     retry = Retry(sends=sends)
     may_repeat_broken = operation in READS or (sends and operation in SENDS)
 
@@ -173,7 +177,7 @@ def test_the_rule_for_every_operation(operation: Operation, sends: bool) -> None
         assert not retry.may_repeat(operation, final)
 
 
-def test_pauses_grow_up_to_a_limit_and_are_never_shorter_than_asked() -> None:
+def test_pauses_grow_up_to_a_limit_and_are_at_least_retry_after() -> None:
     retry = Retry(base=1.0, cap=4.0)
     for failures, longest in [(1, 1.0), (2, 2.0), (3, 4.0), (9, 4.0)]:
         assert longest / 2 <= retry.pause(failures, BROKEN) <= longest

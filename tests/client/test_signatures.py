@@ -69,17 +69,19 @@ def bloated(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-async def test_a_card_with_a_good_signature_is_believed(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_card_with_a_valid_signature_is_accepted(server: ScriptedServer, connect: Connect) -> None:
     assert await discover(server, connect, signed(rich(server.url))) == "Scripted"
 
 
-async def test_defaults_do_not_count(server: ScriptedServer, connect: Connect) -> None:
+async def test_explicit_default_values_do_not_invalidate_a_signature(server: ScriptedServer, connect: Connect) -> None:
     body = signed(rich(server.url))
 
     assert await discover(server, connect, bloated(body)) == "Scripted"
 
 
-async def test_empty_required_fields_may_be_left_out_on_the_way(server: ScriptedServer, connect: Connect) -> None:
+async def test_omitted_empty_required_fields_do_not_invalidate_a_signature(
+    server: ScriptedServer, connect: Connect
+) -> None:
     body = signed(rich(server.url))
     del body["description"], body["defaultInputModes"]
 
@@ -104,18 +106,18 @@ def as_the_sdk_signs(body: dict[str, Any]) -> bytes:
     return sdk_canonicalize(without_empty(known)).encode()
 
 
-async def test_a_card_signed_as_a2a_sdk_signs_is_believed(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_card_signed_in_the_form_of_a2a_sdk_is_accepted(server: ScriptedServer, connect: Connect) -> None:
     body = signed(rich(server.url), as_the_sdk_signs)
 
     assert await discover(server, connect, body) == "Scripted"
     assert await discover(server, connect, card_03(server.url) | bloated(body)) == "Scripted"
 
 
-async def test_so_is_a_card_of_0_3_signed_as_it_is(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_0_3_card_signed_in_its_own_form_is_accepted(server: ScriptedServer, connect: Connect) -> None:
     assert await discover(server, connect, signed(card_03(server.url, description=""))) == "Scripted"
 
 
-async def test_and_one_for_both_generations_of_which_the_newer_half_is_signed(
+async def test_a_card_for_both_versions_with_a_signed_1_0_half_is_accepted(
     server: ScriptedServer, connect: Connect
 ) -> None:
     body = card_03(server.url) | signed(card(server.url))
@@ -134,13 +136,15 @@ async def test_and_one_for_both_generations_of_which_the_newer_half_is_signed(
     ],
 )
 @pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
-async def test_other_algorithms_will_do(server: ScriptedServer, connect: Connect, key: Any, algorithm: str) -> None:
+async def test_other_signature_algorithms_are_accepted(
+    server: ScriptedServer, connect: Connect, key: Any, algorithm: str
+) -> None:
     body = signed(card(server.url), key=key, alg=algorithm)
 
     assert await discover(server, connect, body, keys=key.as_dict(private=False)) == "Scripted"
 
 
-async def test_one_good_signature_of_several_is_enough(server: ScriptedServer, connect: Connect) -> None:
+async def test_one_valid_signature_of_several_is_enough(server: ScriptedServer, connect: Connect) -> None:
     body = signed(card(server.url))
     stranger = sign(b"{}", ECKey.generate_key("P-256"), kid="another")
     body["signatures"] = [{"protected": "!", "signature": ""}, stranger, *body["signatures"]]
@@ -171,16 +175,14 @@ def changed(body: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("iconUrl", ""),
     ],
 )
-async def test_a_card_that_was_changed_is_refused(
-    server: ScriptedServer, connect: Connect, path: str, value: object
-) -> None:
+async def test_a_changed_card_is_rejected(server: ScriptedServer, connect: Connect, path: str, value: object) -> None:
     body = changed(signed(rich(server.url)), path, value)
 
     with pytest.raises(A2ADiscoveryError, match=r"No signature of the agent card at .* is valid"):
         await discover(server, connect, body)
 
 
-async def test_every_bit_of_a_signature_counts(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_signature_with_a_flipped_bit_is_rejected(server: ScriptedServer, connect: Connect) -> None:
     body = signed(card(server.url))
     good = body["signatures"][0]["signature"]
     for place in (0, 20, 60):
@@ -190,7 +192,7 @@ async def test_every_bit_of_a_signature_counts(server: ScriptedServer, connect: 
             await discover(server, connect, body)
 
 
-async def test_a_card_without_a_canonical_form_is_refused(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_card_without_a_canonical_form_is_rejected(server: ScriptedServer, connect: Connect) -> None:
     body = signed(card(server.url))
     body["capabilities"]["extensions"] = [{"uri": "u", "params": {"n": 2**53 + 1}}]
 
@@ -203,7 +205,7 @@ def forged(header: dict[str, Any], signature: str = "") -> dict[str, str]:
     return {"protected": protected, "signature": signature}
 
 
-async def test_a_signature_that_proves_nothing_is_refused(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_forged_signature_is_rejected(server: ScriptedServer, connect: Connect) -> None:
     body = card(server.url)
     secret = OctKey.import_key(json.dumps(PUBLIC).encode())
     worthless = [
@@ -231,7 +233,7 @@ async def test_an_expired_key_is_not_used(server: ScriptedServer, connect: Conne
         await discover(server, connect, body, keys=PUBLIC | {"exp": time.time() - 1})
 
 
-async def test_where_a_card_says_its_keys_are_is_not_asked(server: ScriptedServer, connect: Connect) -> None:
+async def test_keys_are_not_fetched_from_an_address_in_the_card(server: ScriptedServer, connect: Connect) -> None:
     stranger = ECKey.generate_key("P-256", {"kid": "key-2"})
     server.on("/jwks.json", respond({"keys": [stranger.as_dict(private=False)]}))
     body = signed(card(server.url), key=stranger, kid="key-2", jku=f"{server.url}/jwks.json")
@@ -245,7 +247,7 @@ async def test_where_a_card_says_its_keys_are_is_not_asked(server: ScriptedServe
     ("policy", "unsigned", "wrong"),
     [(None, False, False), ("require", False, False), ("if-present", True, False), ("off", True, True)],
 )
-async def test_the_policy_says_what_is_needed(
+async def test_the_signature_policy_decides_which_cards_are_accepted(
     server: ScriptedServer, connect: Connect, policy: str | None, unsigned: bool, wrong: bool
 ) -> None:
     plain = card(server.url)
@@ -258,7 +260,7 @@ async def test_the_policy_says_what_is_needed(
                 await discover(server, connect, body, signatures=policy)
 
 
-async def test_the_extended_card_must_be_signed_as_well(server: ScriptedServer, connect: Connect) -> None:
+async def test_the_extended_card_must_be_signed_too(server: ScriptedServer, connect: Connect) -> None:
     server.on(CARD, respond(signed(card(server.url))))
     extended = card(server.url, name="Extended")
     server.on("/", result(extended), result(signed(extended)))
@@ -270,7 +272,7 @@ async def test_the_extended_card_must_be_signed_as_well(server: ScriptedServer, 
     assert (await client.extended_card()).name == "Extended"
 
 
-def test_a_key_that_is_none_is_a_value_error_too() -> None:
+def test_an_invalid_key_set_is_a_value_error() -> None:
     for keys in ({"keys": 1}, {"keys": ["a"]}, {"keys": [{"kty": "EC", "kid": "a"}]}, {"keys": [PUBLIC | {"exp": []}]}):
         with pytest.raises(ValueError, match="key"):
             A2AClient("http://agent.example", keys=keys)

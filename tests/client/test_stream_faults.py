@@ -63,7 +63,7 @@ def methods(server: ScriptedServer) -> list[str]:
 
 
 @pytest.mark.parametrize("refusal", [error(-32004), error(-32601), error(-32602), error(-32001)])
-async def test_a_task_that_ended_meanwhile_is_asked_for(
+async def test_a_task_that_ended_during_a_break_is_polled(
     server: ScriptedServer, connect: Connect, refusal: Answer
 ) -> None:
     server.on("/", stream(FIRST), refusal, result(task("COMPLETED")))
@@ -72,7 +72,7 @@ async def test_a_task_that_ended_meanwhile_is_asked_for(
     assert methods(server) == ["SendStreamingMessage", "SubscribeToTask", "GetTask"]
 
 
-async def test_an_agent_that_resumes_in_the_middle_is_asked_instead(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_agent_that_resumes_with_a_gap_is_polled(server: ScriptedServer, connect: Connect) -> None:
     middle = OLD_STATUS | {"status": {"state": "working"}}
     old = OLD_TASK | {
         "status": {"state": "completed"},
@@ -89,7 +89,7 @@ async def test_an_agent_that_resumes_in_the_middle_is_asked_instead(server: Scri
 
 
 @pytest.mark.parametrize("ids", [(7, 7), (7, 3), (7, 9), (7, None), ("uuid-1", "uuid-2")])
-async def test_numbers_that_do_not_go_on_are_not_trusted(
+async def test_a_replay_without_the_next_number_is_not_accepted(
     server: ScriptedServer, connect: Connect, ids: tuple[int | str, int | str | None]
 ) -> None:
     def numbered(value: object, id: int | str | None) -> Answer:
@@ -108,7 +108,7 @@ async def test_numbers_that_do_not_go_on_are_not_trusted(
     assert server.asked("/")[1].headers.get("last-event-id") == asked_from
 
 
-async def test_an_agent_that_hangs_up_again_and_again_is_asked(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_agent_that_drops_every_connection_is_polled(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", stream(FIRST), stream(FIRST), stream(FIRST), result(task("COMPLETED")))
 
     got = await collect(connect().stream_message("hi"))
@@ -117,7 +117,7 @@ async def test_an_agent_that_hangs_up_again_and_again_is_asked(server: ScriptedS
     assert methods(server) == ["SendStreamingMessage", *["SubscribeToTask"] * 2, "GetTask"]
 
 
-async def test_an_agent_that_sends_no_snapshot_is_asked(
+async def test_an_agent_that_sends_no_snapshot_is_polled(
     server: ScriptedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def open_and_hang(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -130,14 +130,14 @@ async def test_an_agent_that_sends_no_snapshot_is_asked(
     assert states(await collect(connect().stream_message("hi"))) == ["WORKING", "COMPLETED"]
 
 
-async def test_a_task_that_is_lost_is_an_error(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_lost_task_is_an_error(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", stream(FIRST), error(-32001, "Task not found: t-1"))
 
     with pytest.raises(TaskNotFoundError):
         await collect(connect().stream_message("hi"))
 
 
-async def test_a_proxy_without_its_agent_is_waited_for(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_stream_retries_while_a_proxy_cannot_reach_the_agent(server: ScriptedServer, connect: Connect) -> None:
     away = [respond(b"", 502), respond(b"", 503, {"Retry-After": "0"}), respond(b"", 504)]
     server.on("/", stream(FIRST), *away, stream({"task": task("COMPLETED")}))
 
@@ -162,7 +162,7 @@ async def test_a_message_that_may_have_arrived_is_not_sent_again(
     assert len(server.asked("/")) == 1
 
 
-async def test_with_a_key_it_is(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_message_with_an_idempotency_key_is_sent_again(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", cut, stream({"task": task()}))
 
     await collect(connect(retry=Retry(base=0.0, sends=True)).stream_message("hi"))
@@ -171,9 +171,7 @@ async def test_with_a_key_it_is(server: ScriptedServer, connect: Connect) -> Non
     assert (len(keys), len(set(keys))) == (2, 1)
 
 
-async def test_nor_is_it_when_the_agent_does_not_say_of_which_task_it_speaks(
-    server: ScriptedServer, connect: Connect
-) -> None:
+async def test_a_message_is_not_sent_again_if_no_event_has_a_task_id(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", stream(status("WORKING", taskId="")))
 
     with pytest.raises(A2AConnectionError, match="ended the stream before"):
@@ -181,9 +179,7 @@ async def test_nor_is_it_when_the_agent_does_not_say_of_which_task_it_speaks(
     assert len(server.asked("/")) == 1
 
 
-async def test_a_subscription_that_does_not_begin_is_not_tried_again_and_again(
-    server: ScriptedServer, connect: Connect
-) -> None:
+async def test_a_subscription_without_a_first_event_is_given_up(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", hang)
 
     with pytest.raises(A2AConnectionError, match=r"within 0\.05 seconds"):
@@ -191,7 +187,7 @@ async def test_a_subscription_that_does_not_begin_is_not_tried_again_and_again(
     assert len(server.asked("/")) == 1
 
 
-async def test_a_stream_that_does_not_begin_keeps_to_the_timeout(server: ScriptedServer, connect: Connect) -> None:
+async def test_the_timeout_bounds_a_stream_without_a_first_event(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", hang)
 
     with pytest.raises(A2AConnectionError, match=r"within 0\.05 seconds"):
@@ -211,7 +207,7 @@ async def test_a_stream_that_does_not_begin_keeps_to_the_timeout(server: Scripte
         (stream({"nothing": 1}), InvalidAgentResponseError),
     ],
 )
-async def test_a_refusal_is_raised_as_what_it_is(
+async def test_an_error_instead_of_a_stream_is_raised_with_its_class(
     server: ScriptedServer, connect: Connect, answer: Answer, kind: type[A2AError]
 ) -> None:
     server.on("/", answer)
@@ -227,7 +223,9 @@ async def test_an_answer_without_a_stream_is_its_only_event(server: ScriptedServ
     assert states(await collect(connect().stream_message("hi"))) == ["COMPLETED"]
 
 
-async def test_an_agent_that_does_not_stream_is_not_asked_to(server: ScriptedServer, connect: Connect) -> None:
+async def test_no_stream_is_requested_from_an_agent_that_does_not_stream(
+    server: ScriptedServer, connect: Connect
+) -> None:
     server.on(CARD, respond(card(server.url, capabilities={"streaming": False})))
 
     with pytest.raises(UnsupportedOperationError, match=r"does not stream\. Use send_message"):
@@ -255,7 +253,7 @@ def frames(*data: bytes) -> Answer:
         (b"data: " + b"x" * 5000, "too large"),
     ],
 )
-async def test_an_event_that_makes_no_sense_is_the_agents_fault(
+async def test_an_invalid_event_is_an_invalid_agent_response_error(
     server: ScriptedServer, connect: Connect, data: bytes, said: str
 ) -> None:
     server.on("/", frames(data))
@@ -275,7 +273,7 @@ async def test_an_error_in_the_stream_is_raised(server: ScriptedServer, connect:
 
 
 @pytest.mark.parametrize("name", [b"event: error\n", b""])
-async def test_so_is_one_over_rest(server: ScriptedServer, connect: Connect, name: bytes) -> None:
+async def test_an_error_in_a_rest_stream_is_raised(server: ScriptedServer, connect: Connect, name: bytes) -> None:
     told = v1.encode_rest_error(TaskNotFoundError("t-1"), 404)
     interfaces = [{"url": server.url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]
     server.on(CARD, respond(card(server.url, supportedInterfaces=interfaces)))
@@ -286,7 +284,7 @@ async def test_so_is_one_over_rest(server: ScriptedServer, connect: Connect, nam
         await collect(connect().resubscribe("t-1"))
 
 
-async def test_comments_and_empty_events_are_passed_over(server: ScriptedServer, connect: Connect) -> None:
+async def test_comments_and_empty_events_are_skipped(server: ScriptedServer, connect: Connect) -> None:
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         noise = chunk(b": keep-alive\n\ndata:\n\nretry: 10\n\nevent: ping\n\n")
         writer.write(STREAM_HEAD + noise + event(request, FIRST) + noise + event(request, status("COMPLETED")))

@@ -47,7 +47,7 @@ async def collect(events: AsyncGenerator[Event], agent: LoggedAgent | None = Non
 
 
 @requirement("FR-CLI-004")
-async def test_a_stream_yields_what_happens_and_ends_with_the_task(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_stream_yields_all_events_and_ends_with_the_task(server: ScriptedServer, connect: Connect) -> None:
     server.on("/", stream({"task": task("SUBMITTED")}, status("WORKING"), artifact("a"), status("COMPLETED")))
 
     got = await collect(connect().stream_message("hi"))
@@ -57,7 +57,7 @@ async def test_a_stream_yields_what_happens_and_ends_with_the_task(server: Scrip
 
 
 @requirement("FR-CLI-004")
-async def test_over_rest_events_come_bare(server: ScriptedServer, connect: Connect) -> None:
+async def test_rest_events_have_no_json_rpc_envelope(server: ScriptedServer, connect: Connect) -> None:
     interfaces = [{"url": server.url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]
     server.on(CARD, respond(card(server.url, supportedInterfaces=interfaces)))
     frames = [b"data: %b\n\n: keep-alive\n\n" % v1.encode_event(event) for event in counting(0)]
@@ -85,7 +85,7 @@ async def test_a_task_that_waits_for_input_ends_its_stream(server: ScriptedServe
     assert len(server.asked("/")) == 1
 
 
-async def test_a_break_after_that_changes_nothing(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_break_after_a_request_for_input_ends_the_stream(server: ScriptedServer, connect: Connect) -> None:
     waiting = [counting(0)[0], update(TaskState.INPUT_REQUIRED), update(TaskState.WORKING)]
     agent = LoggedAgent(v1, waiting, cuts=cut_after(2))
     server.on("/", agent)
@@ -114,7 +114,7 @@ async def test_a_stream_cut_twenty_times_delivers_every_event_exactly_once(
     assert agent.connections == 21
 
 
-async def test_events_missed_between_two_connections_are_played_back(server: ScriptedServer, connect: Connect) -> None:
+async def test_events_missed_between_two_connections_are_replayed(server: ScriptedServer, connect: Connect) -> None:
     agent = LoggedAgent(v03, counting(40), cuts=cut_after(*[1] * 4), missed=7)
     server.on(CARD, respond(card_03(server.url))).on("/", agent)
 
@@ -124,7 +124,7 @@ async def test_events_missed_between_two_connections_are_played_back(server: Scr
 
 
 @pytest.mark.parametrize("missed", [1, 4])
-async def test_reset_at_every_event_the_stream_goes_on_from_snapshots(
+async def test_a_stream_reset_at_every_event_resumes_from_snapshots(
     server: ScriptedServer, connect: Connect, missed: int
 ) -> None:
     agent = LoggedAgent(v1, counting(20), cuts=chain([1], repeat(0)), missed=missed)
@@ -139,7 +139,7 @@ async def test_reset_at_every_event_the_stream_goes_on_from_snapshots(
     assert not any("last-event-id" in request.headers for request in server.requests)  # 1.0 begins with a snapshot
 
 
-async def test_between_snapshots_each_event_comes_once(server: ScriptedServer, connect: Connect) -> None:
+async def test_between_snapshots_each_event_is_yielded_once(server: ScriptedServer, connect: Connect) -> None:
     agent = LoggedAgent(v1, counting(30), cuts=cut_after(*[4] * 5), missed=2)
     server.on("/", agent)
 
@@ -152,7 +152,7 @@ async def test_between_snapshots_each_event_comes_once(server: ScriptedServer, c
 
 
 @pytest.mark.parametrize("dialect", [v1, v03], ids=["1.0", "0.3"])
-async def test_a_server_that_is_killed_and_restarted_is_found_again(
+async def test_a_stream_survives_a_restart_of_its_server(
     server: ScriptedServer, connect: Connect, dialect: Any
 ) -> None:
     agent = LoggedAgent(dialect, counting(10), cuts=cut_after(4), missed=2)
@@ -182,7 +182,7 @@ async def test_a_server_that_is_killed_and_restarted_is_found_again(
         assert got == agent.events
 
 
-async def test_an_agent_that_does_not_come_back_is_given_up(server: ScriptedServer, connect: Connect) -> None:
+async def test_an_agent_that_stays_down_is_given_up(server: ScriptedServer, connect: Connect) -> None:
     agent = LoggedAgent(v1, counting(3), cuts=cut_after(1))
     server.on("/", agent)
     events = connect(retry=Retry(base=0.0, reconnects=4)).stream_message("hi")
@@ -214,7 +214,7 @@ async def test_silence_counts_as_a_break(server: ScriptedServer, connect: Connec
     assert agent.connections > 1
 
 
-async def test_an_agent_may_be_silent_as_often_as_it_likes(server: ScriptedServer, connect: Connect) -> None:
+async def test_a_stream_may_fall_silent_any_number_of_times(server: ScriptedServer, connect: Connect) -> None:
     async def quiet(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(STREAM_HEAD + event_frame(request, {"task": task("WORKING")}))
         await hang(request, writer)

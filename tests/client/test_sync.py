@@ -136,7 +136,7 @@ def test_every_operation_answers(server: ScriptedServer, client: Client, ask: As
     assert ask(client)
 
 
-def test_a_task_is_waited_for_and_followed(server: ScriptedServer, client: Client) -> None:
+def test_a_task_can_be_waited_for_and_subscribed_to(server: ScriptedServer, client: Client) -> None:
     server.on("/", stream({"task": task("WORKING")}, status("COMPLETED")), result(task()))
     assert client.wait("t-1").status.state is TaskState.COMPLETED
 
@@ -144,7 +144,7 @@ def test_a_task_is_waited_for_and_followed(server: ScriptedServer, client: Clien
     assert len(list(client.resubscribe("t-1"))) == 1
 
 
-def test_errors_are_the_same(server: ScriptedServer, client: Client) -> None:
+def test_errors_have_the_classes_of_the_async_client(server: ScriptedServer, client: Client) -> None:
     server.on("/", error(-32001), hang)
 
     with pytest.raises(TaskNotFoundError):
@@ -163,7 +163,7 @@ def test_threads_may_share_a_client(server: ScriptedServer, client: Client) -> N
     assert len(server.asked(CARD)) == 1
 
 
-async def test_it_works_where_a_loop_is_running(server: ScriptedServer, client: Client) -> None:
+async def test_the_synchronous_client_works_inside_a_running_loop(server: ScriptedServer, client: Client) -> None:
     server.on("/", result(task()))
 
     assert client.get_task("t-1").id == "t-1"
@@ -238,7 +238,7 @@ def test_a_call_of_another_thread_ends_when_the_client_is_closed(server: Scripte
             call.result(5)
 
 
-def test_a_stream_may_outlive_its_client(server: ScriptedServer) -> None:
+def test_a_stream_may_be_closed_after_its_client(server: ScriptedServer) -> None:
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(STREAM_HEAD + event(request, {"task": task("WORKING")}))
         await hang(request, writer)
@@ -280,7 +280,7 @@ def test_a_wrong_address_starts_no_thread() -> None:
     assert threading.active_count() == before
 
 
-def test_both_clients_offer_the_same_with_the_same_arguments() -> None:
+def test_both_clients_have_the_same_methods_and_arguments() -> None:
     def offers(kind: type) -> dict[str, list[str]]:
         """Its public methods with the names of their arguments, and its properties."""
         offered: dict[str, list[str]] = {}
@@ -363,7 +363,7 @@ with Client(sys.argv[1]) as client:
         pytest.param(FORKS, f"t-1\n{FORKED}\nt-1\n", id="it forks"),
     ],
 )
-def test_a_program_that_leaves_a_stream_open_does_not_hang(server: ScriptedServer, program: str, output: str) -> None:
+def test_a_program_with_an_open_stream_exits(server: ScriptedServer, program: str, output: str) -> None:
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(STREAM_HEAD + event(request, {"task": task("WORKING")}))
         await hang(request, writer)

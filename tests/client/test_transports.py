@@ -90,7 +90,7 @@ async def test_as_much_as_the_limit_is_read(server: ScriptedServer, transport: T
         assert len((await transport.request(ask(server), 100)).body) == 100
 
 
-async def test_nothing_is_decompressed(server: ScriptedServer, transport: Transport) -> None:
+async def test_a_transport_does_not_decompress(server: ScriptedServer, transport: Transport) -> None:
     server.on("/", respond(b"\x1f\x8b", headers={"Content-Encoding": "gzip"}))
 
     with pytest.raises(InvalidAgentResponseError, match="compressed"):
@@ -114,7 +114,7 @@ async def test_no_cookie_is_kept(server: ScriptedServer, transport: Transport, h
         assert "cookie" not in server.requests[1].headers
 
 
-async def test_an_address_where_nobody_listens_was_not_reached(transport: Transport) -> None:
+async def test_a_refused_connection_means_that_nothing_was_sent(transport: Transport) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
 
@@ -123,7 +123,7 @@ async def test_an_address_where_nobody_listens_was_not_reached(transport: Transp
     assert not caught.value.sent
 
 
-async def test_an_address_that_speaks_no_tls_says_so(transport: Transport) -> None:
+async def test_an_address_without_tls_is_reported_as_such(transport: Transport) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -136,14 +136,14 @@ async def test_an_address_that_speaks_no_tls_says_so(transport: Transport) -> No
     assert not caught.value.sent
 
 
-async def test_a_host_that_cannot_be_was_not_reached(transport: Transport) -> None:
+async def test_an_invalid_host_name_means_that_nothing_was_sent(transport: Transport) -> None:
     with pytest.raises(A2AConnectionError, match="Cannot connect to") as caught:
         await transport.request(HttpRequest("GET", f"http://{'a' * 64}.example/", {}), 100)
     assert not caught.value.sent
 
 
 @pytest.mark.parametrize("url", ["http://xn--.example/", f"http://127.0.0.1/?{'a' * 70_000}"], ids=["name", "length"])
-async def test_an_address_that_httpx_refuses_was_not_reached(url: str) -> None:
+async def test_an_address_that_httpx_rejects_means_that_nothing_was_sent(url: str) -> None:
     async with httpx.AsyncClient() as http:
         with pytest.raises(A2AConnectionError, match="Cannot connect to") as caught:
             await open_transport(http).request(HttpRequest("GET", url, {}), 100)
@@ -169,7 +169,7 @@ async def test_a_connection_that_breaks_may_have_carried_the_request(
     assert caught.value.sent
 
 
-async def test_a_stream_is_handed_out_as_it_comes(server: ScriptedServer, transport: Transport) -> None:
+async def test_a_stream_is_yielded_as_it_arrives(server: ScriptedServer, transport: Transport) -> None:
     go_on = asyncio.Event()
 
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -227,7 +227,7 @@ async def test_streams_survive_their_connections_over_either(
     assert got == agent.events
 
 
-async def test_many_streams_hold_up_no_call(server: ScriptedServer, connect: Connect) -> None:
+async def test_open_streams_do_not_block_calls(server: ScriptedServer, connect: Connect) -> None:
     """The pool has no limit that open streams could use up."""
     client = connect()
     all_there = asyncio.Barrier(151)
@@ -246,7 +246,7 @@ async def test_many_streams_hold_up_no_call(server: ScriptedServer, connect: Con
     await asyncio.wait(waiting, timeout=5)
 
 
-def test_a_transport_of_the_callers_own_is_taken_as_it_is() -> None:
+def test_a_transport_of_the_caller_is_used_unchanged() -> None:
     class Own:
         async def request(self, request: Any, limit: Any) -> Any: ...
         def stream(self, request: Any, idle: Any) -> Any: ...
@@ -266,7 +266,7 @@ Translate = Callable[[Any, str], A2AConnectionError]
         (httpx_transport._translate, httpx.ConnectTimeout("")),
     ],
 )
-def test_a_host_that_does_not_answer_was_not_reached(translate: Translate, error: Exception) -> None:
+def test_a_connect_timeout_means_that_nothing_was_sent(translate: Translate, error: Exception) -> None:
     told = translate(error, "http://agent.example/")
 
     assert not told.sent

@@ -39,7 +39,7 @@ async def cut(request: Request, writer: asyncio.StreamWriter) -> None:
 
 
 @requirement("FR-CLI-004")
-async def test_a_stream_ends_with_its_task_although_the_agent_keeps_it_open(
+async def test_a_stream_ends_with_its_task_even_if_the_agent_keeps_it_open(
     server: ScriptedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -53,7 +53,7 @@ async def test_a_stream_ends_with_its_task_although_the_agent_keeps_it_open(
         assert len([one async for one in connect().stream_message("hi")]) == 2
 
 
-async def test_a_stream_that_ended_leaves_its_connection_to_the_next(connect: Connect) -> None:
+async def test_the_connection_of_an_ended_stream_is_reused(connect: Connect) -> None:
     seen = asyncio.Event()
 
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -73,7 +73,7 @@ async def test_a_stream_that_ended_leaves_its_connection_to_the_next(connect: Co
         assert server.connections == 2  # the card said "close"
 
 
-async def test_a_caller_who_leaves_closes_the_connection(server: ScriptedServer, connect: Connect) -> None:
+async def test_closing_a_stream_closes_its_connection(server: ScriptedServer, connect: Connect) -> None:
     gone = asyncio.Event()
 
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -91,7 +91,7 @@ async def test_a_caller_who_leaves_closes_the_connection(server: ScriptedServer,
         await gone.wait()
 
 
-async def test_a_task_can_be_waited_for_over_cuts(server: ScriptedServer, connect: Connect) -> None:
+async def test_waiting_for_a_task_survives_broken_connections(server: ScriptedServer, connect: Connect) -> None:
     agent = LoggedAgent(v1, counting(9), cuts=[1, 1, 1], missed=1)
     agent.position = 1
     for _ in range(100):
@@ -104,7 +104,7 @@ async def test_a_task_can_be_waited_for_over_cuts(server: ScriptedServer, connec
 
 
 @pytest.mark.parametrize("refusal", [error(-32004), error(-32602), cut, stream()])
-async def test_a_task_whose_stream_cannot_be_had_is_looked_at_until_it_rests(
+async def test_a_task_without_a_stream_is_polled_until_it_rests(
     server: ScriptedServer, connect: Connect, refusal: Answer
 ) -> None:
     seen = {"n": 0}
@@ -123,7 +123,7 @@ async def test_a_task_whose_stream_cannot_be_had_is_looked_at_until_it_rests(
         assert (await connect().wait("t-1")).status.state is TaskState.INPUT_REQUIRED
 
 
-async def test_a_task_is_not_looked_at_more_often_than_the_caller_wants(
+async def test_a_task_is_not_polled_more_often_than_poll_interval(
     server: ScriptedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
@@ -141,7 +141,7 @@ async def test_a_task_is_not_looked_at_more_often_than_the_caller_wants(
     assert pauses == [30.0] * 4
 
 
-async def test_waiting_can_be_bounded(server: ScriptedServer, connect: Connect) -> None:
+async def test_within_bounds_the_wait(server: ScriptedServer, connect: Connect) -> None:
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(STREAM_HEAD + event(request, FIRST))
         await hang(request, writer)

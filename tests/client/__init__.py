@@ -1,1 +1,1 @@
-"""The client, against a server that misbehaves on demand and against other people's servers."""
+"""Tests of the client, against a scripted server and against servers of other implementations."""

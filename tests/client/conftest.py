@@ -1,4 +1,4 @@
-"""A scripted agent, and a client of it that does not dawdle."""
+"""A scripted server, and a client with short pauses."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -21,7 +21,7 @@ async def server() -> AsyncIterator[ScriptedServer]:
 
 @pytest.fixture
 async def connect(server: ScriptedServer) -> AsyncIterator[Connect]:
-    """Makes clients of the server and closes them."""
+    """Create clients of the server, and close them after the test."""
     clients: list[A2AClient] = []
 
     def make(url: str = "", **options: Any) -> A2AClient:

@@ -1,7 +1,7 @@
-"""An agent with one task whose events are numbered, and which can be cut off from its client at any of them.
+"""An agent with one task and numbered events. Its connection can be cut after any of them.
 
-It goes on to the next event when the test says that the last one was seen (`seen`), so that every cut falls where the
-test wants it. `missed` events happen while nobody is connected.
+It sends the next event when the test confirms that the last one arrived (`seen`), so that each cut is at the intended
+event. `missed` events happen while no client is connected.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def status(state: TaskState) -> StatusUpdate:
 
 
 def counting(chunks: int) -> list[Event]:
-    """A task that counts: submitted, working, so many chunks of one artifact, completed."""
+    """Return the events of a counting task: submitted, working, so many chunks of one artifact, completed."""
     task = Task(id="t-1", context_id="c-1", status=TaskStatus(state=TaskState.SUBMITTED))
     pieces = (
         ArtifactUpdate(
@@ -48,7 +48,7 @@ def counting(chunks: int) -> list[Event]:
 
 
 def replayed(events: Iterable[Event]) -> Task:
-    """Where a caller arrives who takes each event as it comes, and a `Task` as standing for all before it."""
+    """Return the task of a caller that applies each event, and replaces everything by a `Task`."""
     state: Task | None = None
     for event in events:
         if isinstance(event, Task):
@@ -68,11 +68,11 @@ class LoggedAgent:
         self._cuts: Iterator[int] = iter(cuts)
         self._acknowledged = asyncio.Semaphore(0)
         self.position = 0
-        """How many events have happened."""
+        """The number of events that have happened."""
         self.connections = 0
 
     def seen(self) -> None:
-        """The client has the last event that was sent."""
+        """Confirm that the client has the last event."""
         self._acknowledged.release()
 
     async def __call__(self, request: Request, writer: asyncio.StreamWriter) -> None:

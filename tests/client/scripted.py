@@ -1,7 +1,7 @@
-"""A server that says exactly what a test wrote for it, byte for byte, and keeps what it was asked.
+"""A server that sends the exact bytes of a test, and records the requests.
 
-An answer is bytes, or a function that writes them. One connection carries one request: what a test means to happen to a
-connection then happens to one request only.
+An answer is bytes, or a function that writes them. One connection carries one request, so that a fault of a connection
+affects one request only.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ Answer = bytes | Writer
 
 
 class ScriptedServer:
-    """Answers each path with the answers given for it, in their order; the last one stays.
+    """Answers each path with its scripted answers, in order. The last one repeats.
 
-    With `keep_alive` a connection may carry more than one request; `connections` counts them.
+    With `keep_alive` a connection may carry several requests. `connections` counts them.
     """
 
     def __init__(self, port: int = 0, *, keep_alive: bool = False) -> None:
-        self.port = port  # 0 until it runs: the system chooses one
+        self.port = port  # 0 until it runs: the system chooses a port
         self.url = ""
         self.connections = 0
         self.requests: list[Request] = []
@@ -78,7 +78,7 @@ class ScriptedServer:
             while self._keep_alive:
                 await self._answer(await _read(reader), writer)
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client had enough
+            pass  # the client closed the connection
         finally:
             self._connections.discard(connection)
             writer.close()
@@ -104,7 +104,7 @@ async def _read(reader: asyncio.StreamReader) -> Request:
             continue
         spelled, _, value = line.partition(":")
         name = spelled.lower()
-        if name in headers:  # a header said twice is seen twice
+        if name in headers:  # make a repeated header visible
             headers[name] += f", {value.strip()}"
         else:
             headers[name] = value.strip()
@@ -113,7 +113,7 @@ async def _read(reader: asyncio.StreamReader) -> Request:
 
 
 def respond(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> bytes:
-    """A whole answer: JSON, or the bytes given."""
+    """Encode a whole response: JSON, or the bytes given."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     fields = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
     fields |= headers or {}
@@ -123,7 +123,7 @@ def respond(body: object, status: int = 200, headers: Mapping[str, str] | None =
 
 
 def result(value: object) -> Writer:
-    """A JSON-RPC result, with the id of the request."""
+    """Return a writer of a JSON-RPC result with the id of the request."""
 
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(respond({"jsonrpc": "2.0", "id": request.json["id"], "result": value}))
@@ -150,7 +150,7 @@ def chunk(data: bytes) -> bytes:
 
 
 def event(request: Request, value: object, id: int | str | None = None) -> bytes:
-    """One server-sent event with a JSON-RPC result, as one chunk."""
+    """Encode a JSON-RPC result as one server-sent event and one HTTP chunk."""
     data = json.dumps({"jsonrpc": "2.0", "id": request.json["id"], "result": value})
     frame = f"data: {data}\n\n"
     if id is not None:
@@ -159,7 +159,7 @@ def event(request: Request, value: object, id: int | str | None = None) -> bytes
 
 
 def stream(*values: object, end: bool = True, first_id: int | None = None) -> Writer:
-    """A stream of events; without `end` the connection is reset after the last."""
+    """Return a writer of a stream. Without `end` the connection is reset after the last event."""
 
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(STREAM_HEAD)
@@ -176,14 +176,14 @@ def stream(*values: object, end: bool = True, first_id: int | None = None) -> Wr
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """Cut the connection: the client gets a reset, not an end."""
+    """Reset the connection instead of closing it."""
     sock: socket.socket = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 
 async def hang(request: Request, writer: asyncio.StreamWriter) -> None:
-    """Say nothing, for as long as the server runs."""
+    """Send nothing for as long as the server runs."""
     await asyncio.Event().wait()
 
 
@@ -191,7 +191,7 @@ async def hang(request: Request, writer: asyncio.StreamWriter) -> None:
 
 
 def card(url: str, **changes: Any) -> dict[str, Any]:
-    """A card of 1.0 that offers JSON-RPC at the root."""
+    """Return a 1.0 card with JSON-RPC at the root."""
     return {
         "name": "Scripted",
         "description": "says what it was told to",
@@ -205,7 +205,7 @@ def card(url: str, **changes: Any) -> dict[str, Any]:
 
 
 def card_03(url: str, **changes: Any) -> dict[str, Any]:
-    """A card of 0.3, JSON-RPC at the root."""
+    """Return a 0.3 card with JSON-RPC at the root."""
     old = {"protocolVersion": "0.3.0", "url": f"{url}/", "preferredTransport": "JSONRPC"}
     new = card(url)
     del new["supportedInterfaces"]

@@ -1,6 +1,6 @@
-"""Whatever an agent answers, a call ends with a value or an A2AError: no exception of ours or of a library gets out.
+"""Whatever an agent answers, a call ends with a value or an A2AError: no other exception escapes.
 
-The answers are proper ones with something else in a place or two, by chance, but the same chance each time.
+The answers are valid ones with random values in some places, from a fixed seed.
 """
 
 import json
@@ -41,7 +41,7 @@ LINKS = ("", "<http://[>; rel=next", "<?cursor=x>; rel=next")
 
 
 def spoil(value: Any, chance: Random) -> Any:
-    """The value, with something else in some of its places."""
+    """Return the value with random replacements in some of its places."""
     if chance.random() < 0.05:
         return chance.choice(JUNK)
     if isinstance(value, dict):
@@ -52,7 +52,7 @@ def spoil(value: Any, chance: Random) -> Any:
 
 
 class Stranger:
-    """A transport on whose other side is an agent that answers anything."""
+    """A transport to an agent that answers with arbitrary data."""
 
     def __init__(self, chance: Random, offer: dict[str, str]) -> None:
         self._chance = chance

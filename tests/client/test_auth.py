@@ -1,4 +1,4 @@
-"""Credentials: which there are, where they go, and where they never go."""
+"""Credentials: their kinds, and the origins that receive them."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ async def test_a_call_may_have_its_own_credentials(server: ScriptedServer, conne
 
     await client.get_task("t-1", auth="Bearer theirs")
     async for _ in client.stream_message("hi", auth=ApiKeyAuth("theirs")):
-        pass  # the stream ends early and is taken up again
+        pass  # the stream ends early and is resumed
     await client.get_task("t-1")
     await client.get_task("t-1", auth=None)
 
@@ -114,7 +114,7 @@ async def test_a_token_is_fetched_from_the_endpoint_of_the_card_and_cached(
     await client.get_task("t-1")
     await client.get_task("t-1")
 
-    assert headers(server)[0] is None  # the card comes first, and without credentials
+    assert headers(server)[0] is None  # the card is fetched first, without credentials
     (asked,) = server.asked(TOKEN)
     assert b64decode(asked.headers["authorization"].removeprefix("Basic ")) == b"my+app:s3%3Acret"
     assert parse_qs(asked.body.decode()) == {"grant_type": ["client_credentials"], "scope": ["read write"]}

@@ -1,4 +1,4 @@
-"""How a client is made, and what it tells the agent about itself."""
+"""The construction of a client, and the headers that it sends."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -209,7 +209,7 @@ async def test_headers_of_a_call_replace_the_clients_in_any_letter_case(
 ) -> None:
     server.on("/", result(task()))
 
-    async with httpx.AsyncClient() as http:  # it sends what it is given; aiohttp would hide a second spelling
+    async with httpx.AsyncClient() as http:  # httpx sends headers as given, and aiohttp would hide a second spelling
         await connect(auth="Bearer mine", http=http).get_task("t-1", headers={"authorization": "Bearer theirs"})
 
     assert server.asked("/")[0].headers["authorization"] == "Bearer theirs"

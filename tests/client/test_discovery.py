@@ -1,4 +1,4 @@
-"""The card: where it is looked for, how long it is kept, and what is done about a bad one."""
+"""The card: where the client finds it, how long it is cached, and how invalid cards are handled."""
 
 import asyncio
 
@@ -192,7 +192,7 @@ async def test_an_endless_card_is_read_up_to_the_limit(server: ScriptedServer, c
 
     with pytest.raises(A2ADiscoveryError, match="larger than"):
         _ = await connect().agent_card
-    assert sent < 20 * MAX_CARD  # what the socket buffers hold, and not the gigabyte it would have become
+    assert sent < 20 * MAX_CARD  # the size of the socket buffers, not the gigabyte of the whole body
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Agents that answer a message before its task is done: `send_message` waits for the task all the same."""
+"""Agents that answer a message before its task is done: `send_message` waits for the task."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ DONE = task("COMPLETED", artifacts=[{"artifactId": "a-1", "parts": [{"text": "do
 
 
 class EarlyAgent:
-    """Answers each message with a task that is under way; `looks` later, it is done."""
+    """Answers each message with a working task. It is completed after `looks` polls."""
 
     def __init__(self, subscribe: Answer, *, looks: int = 0) -> None:
         self.methods: list[str] = []
@@ -125,7 +125,7 @@ async def test_a_token_providers_timeout_while_waiting_is_not_reported_as_the_cl
     async def provide() -> str:
         nonlocal asked
         asked += 1
-        if asked > 2:  # for the card and the message there was a token
+        if asked > 2:  # the card and the message still have a token
             raise TimeoutError("the vault is slow")
         return "t0k"
 
@@ -137,7 +137,7 @@ async def test_a_token_providers_timeout_while_waiting_is_not_reported_as_the_cl
 
 @pytest.fixture
 async def old(connect: Connect) -> AsyncIterator[tuple[ScriptedServer, A2AClient]]:
-    """An agent of 0.3 that speaks REST, and a client of it."""
+    """A 0.3 agent with REST, and a client of it."""
     async with ScriptedServer() as server:
         server.on(CARD, respond(card_03(server.url, preferredTransport="HTTP+JSON", capabilities={})))
         yield server, connect(server.url)

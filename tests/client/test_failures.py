@@ -1,4 +1,4 @@
-"""An agent's errors come back as the classes they left as, whatever binding and version carried them."""
+"""An agent's errors are raised with the class that the agent used, over every binding and version."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ SAMPLES: dict[type[A2AError], A2AError] = {
     ExtensionSupportRequiredError: ExtensionSupportRequiredError("https://example.com/ext"),
     VersionNotSupportedError: VersionNotSupportedError("2.0", ["1.0", "0.3"]),
 }
-UNCLEAR = {A2AError, AgentError}  # to their caller these are an A2AServerError
+UNCLEAR = {A2AError, AgentError}  # their caller receives an A2AServerError
 
 
 def sample(kind: type[A2AError]) -> A2AError:
@@ -267,4 +267,4 @@ async def test_harmless_error_text_is_unchanged(server: ScriptedServer, connect:
 
 def test_every_error_code_maps_back_to_a_class() -> None:
     assert {row.code for row in WIRE.values()} - BY_CODE.keys() == {wire(A2AError()).code}
-    assert encode(sorted(BY_CODE))  # plain numbers
+    assert encode(sorted(BY_CODE))  # only numbers

@@ -1,4 +1,4 @@
-"""What may be handed over as a message, and what becomes of it."""
+"""The values that can be sent as a message, and their conversion."""
 
 import json
 import math

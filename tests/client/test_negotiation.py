@@ -1,4 +1,4 @@
-"""Which interface of a card is used, and what goes with every request to it."""
+"""The choice of an interface from the card, and the headers of its requests."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Answers with something in them that cannot be read: the rest is read, and what is missing is said."""
+"""Answers with unreadable parts: the rest is read, and the missing parts are reported."""
 
 import asyncio
 from typing import Any, NamedTuple
@@ -27,17 +27,17 @@ LEFT_OUT = "apcore.leftOut"
 
 
 class Speech(NamedTuple):
-    """How one version says over one binding what these tests are about."""
+    """The spelling of these answers in one version and binding."""
 
     version: str
     binding: str
     completed: str
     agent: str
     parts: str
-    """The name of a message's parts."""
+    """The name of the field with a message's parts."""
     text: dict[str, Any]
     unknown: dict[str, Any]
-    """A part of a kind that nobody knows."""
+    """A part of an unknown kind."""
     kinds: bool = False
 
     def tagged(self, kind: str, value: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def speech(request: pytest.FixtureRequest) -> Speech:
 
 
 def answering(server: ScriptedServer, connect: Connect, speech: Speech, task: dict[str, Any]) -> A2AClient:
-    """A client of an agent that answers whatever it is sent, or asked for, with this task."""
+    """Return a client of an agent that answers every request with this task."""
     server.on(CARD, respond(speech.card(server.url)))
     prefix = "/v1" if speech.version == "0.3" else ""
     server.on("/", result(speech.answer(task)))

@@ -1,4 +1,4 @@
-"""Each operation: what is asked, over each binding and version, and what is made of the answer."""
+"""Each operation over each binding and version: its request, and the result."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ MESSAGE = {"messageId": "m-2", "role": "ROLE_AGENT", "parts": [{"text": "hello"}
 
 Ask = Callable[[A2AClient], Awaitable[Any]]
 
-# what the caller writes, the method and params over JSON-RPC, the request over REST, the answer
+# the call, the method and params over JSON-RPC, the request over REST, the answer
 OPERATIONS: dict[str, tuple[Ask, str, dict[str, Any], str, object]] = {
     "get": (
         lambda client: client.get_task("t-1", history_length=2),
@@ -205,14 +205,14 @@ async def test_an_id_cannot_change_the_request_path(server: ScriptedServer, conn
 
     assert (await connect().get_task("../../admin?x")).id == "../../admin?x"
     asked = len(server.requests)
-    for id in ("..", ""):  # no spelling of which is safe from being resolved on the way, or lost
+    for id in ("..", ""):  # proxies resolve or drop every spelling of these
         with pytest.raises(InvalidParamsError, match="an id cannot be"):
             await connect().delete_push_config("t-1", id)
     assert {request.path for request in server.requests[asked:]} == {CARD}
 
 
 def envelope() -> Answer:
-    """A JSON-RPC response with nothing in it."""
+    """Return a writer of a JSON-RPC response without result and error."""
 
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(respond({"jsonrpc": "2.0", "id": request.json["id"]}))

@@ -1,4 +1,4 @@
-"""Lists: one page, all pages, and pages that lead nowhere."""
+"""Lists: one page, all pages, and invalid pages."""
 
 import asyncio
 

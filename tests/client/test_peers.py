@@ -1,4 +1,4 @@
-"""The client against other people's agents, on a socket: every operation that each of them offers."""
+"""The client against agents of other implementations on a socket: every operation that each of them supports."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,7 +23,7 @@ from tests.requirements import requirement
 
 
 def having(operation: str) -> pytest.MarkDecorator:
-    """Only the peers that have the operation."""
+    """Parametrize with the peers that support the operation."""
     return pytest.mark.parametrize("way", [way for way in WAYS if operation not in way.lacks], ids=str)
 
 
@@ -32,7 +32,7 @@ LATER = SendConfiguration(return_immediately=True)
 
 @pytest.fixture(scope="module")
 def start() -> Iterator[Callable[[str], str]]:
-    """Starts a peer at its first use; all end with the module."""
+    """Start a peer at its first use. All peers end with the module."""
     with ExitStack() as stack:
         yield cache(lambda name: stack.enter_context(running(name)))
 
@@ -54,7 +54,7 @@ def text_of(task: Task) -> str:
 
 
 async def send(client: A2AClient, words: str, **options: str) -> Task:
-    """Send, and wait where the agent does not."""
+    """Send a message, and wait for its task if the agent does not."""
     answer = await client.send_message(words, **options)  # type: ignore[arg-type]  # strings all
     assert isinstance(answer, Task)
     return await client.wait(answer)
@@ -141,7 +141,7 @@ async def test_an_unknown_task_is_not_found(client: A2AClient) -> None:
 async def test_a_task_is_subscribed_to_and_canceled(client: A2AClient, way: Way) -> None:
     task = await client.send_message("hang", configuration=LATER)
     assert isinstance(task, Task)
-    if task.status.state is TaskState.SUBMITTED:  # some answer before the agent has begun
+    if task.status.state is TaskState.SUBMITTED:  # some agents answer before the task has started
         task = await client.get_task(task.id)
 
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
@@ -163,7 +163,7 @@ async def test_a_task_is_subscribed_to_and_canceled(client: A2AClient, way: Way)
         with pytest.raises(TaskNotCancelableError):
             await client.cancel_task(task.id)
     if way.version == "1.0":
-        with pytest.raises((UnsupportedOperationError, InvalidParamsError)):  # the latter: a2a-sdk before 1.3
+        with pytest.raises((UnsupportedOperationError, InvalidParamsError)):  # InvalidParamsError: a2a-sdk before 1.3
             _ = [event async for event in client.resubscribe(task.id)]
 
 

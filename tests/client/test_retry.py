@@ -1,4 +1,4 @@
-"""What is tried again, and what is not."""
+"""Which requests are retried, when, and how often."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -81,7 +81,7 @@ async def test_an_overload_in_a_json_rpc_error_is_retried(server: ScriptedServer
     server.on("/", error(-32603, "busy", [{"reason": "OVERLOADED"}]), result(task()))
 
     with pytest.raises(OverloadedError, match="busy"):
-        await connect(timeout=0.5).get_task("t-1")  # one second is asked for, half a one is there
+        await connect(timeout=0.5).get_task("t-1")  # Retry-After is one second, the timeout half a second
 
 
 def test_the_pause_is_capped_after_a_long_outage() -> None:
@@ -134,7 +134,7 @@ async def test_no_idempotency_key_is_sent_without_retries(server: ScriptedServer
 
 
 async def test_an_agent_that_restarts_is_reached(server: ScriptedServer, connect: Connect) -> None:
-    """The port is closed while the client tries; then the agent is there again."""
+    """The port is closed while the client retries. Then the agent is restarted."""
     server.on("/", result(task()))
     client = connect(retry=Retry(base=0.02, cap=0.02, attempts=200))
     await client.get_task("t-1")

@@ -1,4 +1,4 @@
-"""Signed cards: which are believed, and which are not."""
+"""Signed cards: which signatures are accepted."""
 
 import json
 import time
@@ -45,7 +45,7 @@ async def discover(server: ScriptedServer, connect: Connect, body: dict[str, Any
 
 
 def rich(url: str) -> dict[str, Any]:
-    """A card with everything in it that the rules of §8.4.1 speak of."""
+    """Return a card with every case of the rules in §8.4.1."""
     return card(
         url,
         description="",
@@ -59,7 +59,7 @@ def rich(url: str) -> dict[str, Any]:
 
 
 def bloated(body: dict[str, Any]) -> dict[str, Any]:
-    """The same card with every default written out, as a server may send it."""
+    """Return the same card with every default written out, as a server may send it."""
     body = json.loads(json.dumps(body))
     body["capabilities"]["extensions"][0] |= {"description": "", "required": False}
     body["securitySchemes"]["http"]["httpAuthSecurityScheme"] |= {"description": "", "bearerFormat": ""}
@@ -89,7 +89,7 @@ async def test_omitted_empty_required_fields_do_not_invalidate_a_signature(
 
 
 def without_empty(value: Any) -> Any:
-    """As a2a-sdk does it before it signs: no empty text, list or object, at any depth; None if nothing is left."""
+    """Remove empty texts, lists and objects at any depth, as a2a-sdk does before signing. None if nothing is left."""
     if isinstance(value, dict):
         members = {name: without_empty(item) for name, item in value.items()}
         return {name: item for name, item in members.items() if item is not None} or None

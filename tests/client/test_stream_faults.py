@@ -1,4 +1,4 @@
-"""Streams of agents that cannot resume, that talk nonsense, or that hang."""
+"""Streams of agents that cannot resume, send invalid data, or hang."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -83,7 +83,7 @@ async def test_an_agent_that_resumes_with_a_gap_is_polled(server: ScriptedServer
 
     got = await collect(connect().stream_message("hi"))
 
-    assert states(got) == ["WORKING", "WORKING", "COMPLETED"]  # that nothing has changed is not said
+    assert states(got) == ["WORKING", "WORKING", "COMPLETED"]  # an unchanged task is not yielded again
     assert all(isinstance(one, Task) for one in got)
     assert methods(server)[1:] == ["tasks/resubscribe", *["tasks/get"] * 3]
 
@@ -113,7 +113,7 @@ async def test_an_agent_that_drops_every_connection_is_polled(server: ScriptedSe
 
     got = await collect(connect().stream_message("hi"))
 
-    assert states(got) == ["WORKING", "COMPLETED"]  # the same snapshot is not news
+    assert states(got) == ["WORKING", "COMPLETED"]  # an equal snapshot is not yielded again
     assert methods(server) == ["SendStreamingMessage", *["SubscribeToTask"] * 2, "GetTask"]
 
 
@@ -233,7 +233,7 @@ async def test_no_stream_is_requested_from_an_agent_that_does_not_stream(
     assert server.asked("/") == []
 
 
-# ---- nonsense ----------------------------------------------------------------------------------------------------
+# ---- invalid data ------------------------------------------------------------------------------------------------
 
 
 def frames(*data: bytes) -> Answer:
@@ -260,7 +260,7 @@ async def test_an_invalid_event_is_an_invalid_agent_response_error(
 
     with pytest.raises(InvalidAgentResponseError, match=said):
         await collect(connect(max_response=4096).stream_message("hi"))
-    # The message is not sent again; but the task is asked for, which might have been readable.
+    # The message is not sent again, but the task is polled, because it might be readable.
     methods = [request.json["method"] for request in server.asked("/")]
     assert methods in (["SendStreamingMessage", "GetTask"], ["SendStreamingMessage"])
 

@@ -1,4 +1,4 @@
-"""Streams: what is yielded, when they end, and what becomes of them when the connection does not hold."""
+"""Streams: their events, their end, and their recovery from broken connections."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
@@ -98,7 +98,7 @@ async def test_a_break_after_a_request_for_input_ends_the_stream(server: Scripte
 
 
 def cut_after(*numbers: int) -> Iterable[int]:
-    """Cut each connection after so many events; then let them be."""
+    """Cut the connections after these numbers of events, and no later ones."""
     return chain(numbers, repeat(10_000))
 
 
@@ -136,7 +136,7 @@ async def test_a_stream_reset_at_every_event_resumes_from_snapshots(
     assert replayed(got) == agent.task()
     assert agent.task().status.state is TaskState.COMPLETED
     assert [request.json["method"] for request in server.asked("/")[1:]] == ["SubscribeToTask"] * (len(got) - 1)
-    assert not any("last-event-id" in request.headers for request in server.requests)  # 1.0 begins with a snapshot
+    assert not any("last-event-id" in request.headers for request in server.requests)  # 1.0 resumes with a snapshot
 
 
 async def test_between_snapshots_each_event_is_yielded_once(server: ScriptedServer, connect: Connect) -> None:
@@ -165,7 +165,8 @@ async def test_a_stream_survives_a_restart_of_its_server(
         for _ in range(4):
             got.append(await anext(events))
             if len(got) == 4:
-                await server.__aexit__(None, None, None)  # before the cut: the port is closed when the client returns
+                # Before the cut, so that the port is closed when the client reconnects.
+                await server.__aexit__(None, None, None)
             agent.seen()
         following = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
@@ -202,7 +203,7 @@ async def test_silence_counts_as_a_break(server: ScriptedServer, connect: Connec
     got: list[Event] = []
 
     async with asyncio.timeout(5), aclosing(events):
-        got.append(await anext(events))  # not acknowledged: the agent falls silent
+        got.append(await anext(events))  # not confirmed: the agent falls silent
         got.append(await anext(events))
         agent.seen()
         agent.seen()

@@ -1,4 +1,4 @@
-"""The client without await: the same, from a thread without an event loop."""
+"""The synchronous client: the same behaviour, from a thread without an event loop."""
 
 import asyncio
 import inspect
@@ -40,7 +40,7 @@ PUSH = {"taskId": "t-1", "id": "p-1", "url": "https://example.com/hook"}
 
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
-    """A scripted server on a loop of its own, since the tests block theirs."""
+    """A scripted server on its own loop, because these tests block theirs."""
     ready = threading.Event()
     stop = asyncio.Event()
     running = ScriptedServer()
@@ -172,7 +172,7 @@ async def test_the_synchronous_client_works_inside_a_running_loop(server: Script
 def test_an_interrupted_call_is_cancelled(
     server: ScriptedServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C in the caller's thread: the request must not go on behind its back, and the client stays usable."""
+    """Ctrl-C in the caller's thread cancels the request, and the client stays usable."""
     asked = threading.Event()
     gone = threading.Event()
 
@@ -228,7 +228,7 @@ def test_a_call_of_another_thread_ends_when_the_client_is_closed(server: Scripte
         reset(writer)
 
     server.on("/", write)
-    client = Client(server.url, timeout=None, retry=Retry(base=3600.0, cap=3600.0))  # it is pausing when it is closed
+    client = Client(server.url, timeout=None, retry=Retry(base=3600.0, cap=3600.0))  # closed during a pause
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(client.get_task, "t-1")
         assert asked.wait(5)
@@ -266,7 +266,7 @@ def test_two_clients_may_share_credentials(server: ScriptedServer) -> None:
         first = pool.submit(one.get_task, "t-1")
         assert asked.acquire(timeout=5)
         second = pool.submit(other.get_task, "t-1")
-        asked.acquire(timeout=2)  # each has a loop, and asks for itself
+        asked.acquire(timeout=2)  # each client has its own loop, and requests its own token
         go.set()
 
         assert first.result(5).id == second.result(5).id
@@ -282,7 +282,7 @@ def test_a_wrong_address_starts_no_thread() -> None:
 
 def test_both_clients_have_the_same_methods_and_arguments() -> None:
     def offers(kind: type) -> dict[str, list[str]]:
-        """Its public methods with the names of their arguments, and its properties."""
+        """Return the public methods with the names of their arguments, and the properties."""
         offered: dict[str, list[str]] = {}
         for name, member in vars(kind).items():
             if name.startswith("_"):
@@ -294,12 +294,12 @@ def test_both_clients_have_the_same_methods_and_arguments() -> None:
 
     ours = offers(Client)
     theirs = offers(A2AClient)
-    ours.pop("url")  # an attribute of the other
+    ours.pop("url")  # an attribute of the other class
     assert ours == theirs
     assert inspect.signature(Client).parameters.keys() == inspect.signature(A2AClient).parameters.keys()
 
 
-# ---- programs that leave things as they are; each is a process, because what is wrong with it hangs -----------------
+# ---- programs that do not clean up. Each runs in a process, because a failure is a hang -----------------------------
 
 LEAVES_ALL_OPEN = """
 import sys
@@ -369,7 +369,7 @@ def test_a_program_with_an_open_stream_exits(server: ScriptedServer, program: st
         await hang(request, writer)
 
     server.on("/", write, result(task()))
-    # From Python 3.12 on, a fork beside a thread is warned of.
+    # Python 3.12 and newer warn about a fork in a process with threads.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, server.url]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 

@@ -108,9 +108,9 @@ async def test_no_redirect_is_followed(server: ScriptedServer, transport: Transp
 async def test_no_cookie_is_kept(server: ScriptedServer, transport: Transport, http: object) -> None:
     server.on("/", respond(b"", headers={"Set-Cookie": "a=b"}))
 
-    for _ in range(2):  # by name: cookies from a bare address are not kept by anybody
+    for _ in range(2):  # by name, because cookies of an IP address are never stored
         await transport.request(HttpRequest("POST", f"http://localhost:{server.port}/", {}), 100)
-    if http is None:  # a caller's own client keeps what it is told to keep
+    if http is None:  # the caller's own client may store cookies
         assert "cookie" not in server.requests[1].headers
 
 
@@ -228,7 +228,7 @@ async def test_streams_survive_their_connections_over_either(
 
 
 async def test_open_streams_do_not_block_calls(server: ScriptedServer, connect: Connect) -> None:
-    """The pool has no limit that open streams could use up."""
+    """The pool has no limit that open streams could exhaust."""
     client = connect()
     all_there = asyncio.Barrier(151)
 

@@ -58,7 +58,7 @@ async def test_the_connection_of_an_ended_stream_is_reused(connect: Connect) -> 
 
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(STREAM_HEAD + event(request, FIRST) + event(request, status("COMPLETED")))
-        await seen.wait()  # the end comes after the last event, not with it
+        await seen.wait()  # the end comes after the last event, in a separate packet
         writer.write(STREAM_END)
 
     async with asyncio.timeout(5), ScriptedServer(keep_alive=True) as server:
@@ -70,7 +70,7 @@ async def test_the_connection_of_an_ended_stream_is_reused(connect: Connect) -> 
                 if isinstance(one, StatusUpdate):
                     seen.set()
 
-        assert server.connections == 2  # the card said "close"
+        assert server.connections == 2  # the card's response said "close"
 
 
 async def test_closing_a_stream_closes_its_connection(server: ScriptedServer, connect: Connect) -> None:

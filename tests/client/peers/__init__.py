@@ -1,6 +1,6 @@
-"""Other people's A2A servers, each run in a process of its own, with the packages it needs.
+"""A2A servers of other implementations, each in its own process and environment.
 
-Every peer runs the same agent, which does what the first word of a message says: `echo <text>`, `count <n>` (an
-artifact in n chunks), `message` (no task), `ask` (waits for input), `fail`, `hang` (until it is cancelled).
-A peer binds a port of its own choice and prints it as its first line.
+Every peer runs the same agent. The first word of a message selects the action: `echo <text>`, `count <n>` (an artifact
+in n chunks), `message` (no task), `ask` (waits for input), `fail`, `hang` (until it is canceled).
+A peer binds a free port, and prints it as its first line.
 """

@@ -1,6 +1,6 @@
 # mypy: ignore-errors
-# It is typed against fasta2a, which is installed in an environment of its own.
-"""A server of fasta2a: no webhooks, no list, no second message to a task, and no cancelling while one runs."""
+# Typed against fasta2a, which is installed in its own environment.
+"""A server of fasta2a: no webhooks, no list, no second message to a task, and no cancellation of a running task."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Starts the peers, each once, and says what each can do."""
+"""Starts each peer once, and lists what it supports."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ VENVS = ROOT / ".venvs"
 class Peer(NamedTuple):
     command: tuple[str, ...]
     needs: Path
-    """What `make setup` makes for it."""
+    """The environment that `make setup` creates for it."""
     cwd: Path = ROOT
 
 
@@ -31,13 +31,13 @@ PEERS = {
 
 
 class Way(NamedTuple):
-    """A peer, and how to talk to it."""
+    """A peer, and the binding and version to call it with."""
 
     peer: str
     binding: str
     version: str
     lacks: frozenset[str] = frozenset()
-    """The operations that it does not have, or has wrongly."""
+    """The operations that it does not support correctly."""
 
     def __str__(self) -> str:
         return f"{self.peer}-{self.binding}-{self.version}"
@@ -51,18 +51,19 @@ WAYS = [
     way("sdk1", "JSONRPC", "1.0"),
     way("sdk1", "HTTP+JSON", "1.0"),
     way("sdk03", "JSONRPC", "0.3", "list"),
-    way("sdk03", "HTTP+JSON", "0.3", "list push"),  # its REST cannot list tasks or webhooks, nor delete one
-    way("js", "JSONRPC", "1.0", "twice"),  # to cancel twice is no error there
+    # Its REST binding cannot list tasks or webhooks, nor delete a webhook.
+    way("sdk03", "HTTP+JSON", "0.3", "list push"),
+    way("js", "JSONRPC", "1.0", "twice"),  # a second cancel is not an error there
     way("js", "HTTP+JSON", "1.0", "twice"),
     way("js", "JSONRPC", "0.3", "list twice"),
-    way("js", "HTTP+JSON", "0.3", "list twice push"),  # takes a webhook in a form of its own
+    way("js", "HTTP+JSON", "0.3", "list twice push"),  # its webhook requests have their own form
     way("fasta2a", "JSONRPC", "1.0", "list push message continue cancel extended skills"),
 ]
 
 
 @contextmanager
 def running(name: str) -> Iterator[str]:
-    """The address of a peer that runs as long as the block."""
+    """Run a peer during the block, and yield its address."""
     peer = PEERS[name]
     if not peer.needs.exists():
         pytest.skip(f"{peer.needs.relative_to(ROOT)} is missing: make setup")
@@ -75,4 +76,4 @@ def running(name: str) -> Iterator[str]:
             try:
                 process.wait(5)
             except subprocess.TimeoutExpired:
-                process.kill()  # it waits for a task that hangs
+                process.kill()  # a hanging task delays its exit

@@ -1,6 +1,6 @@
 # mypy: ignore-errors
-# It is typed against a2a-sdk 0.3.x, which cannot be installed beside the 1.x that mypy sees.
-"""Servers of a2a-sdk 0.3.x: JSON-RPC at the root, REST at /rest, and the card says so."""
+# Typed against a2a-sdk 0.3.x, which cannot be installed beside the 1.x that mypy sees.
+"""Servers of a2a-sdk 0.3.x: JSON-RPC at the root, REST at /rest, both in the card."""
 
 import asyncio
 import socket

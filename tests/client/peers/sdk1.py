@@ -1,4 +1,4 @@
-"""A server of a2a-sdk 1.x: JSON-RPC at the root, REST under /rest, and the card says so."""
+"""A server of a2a-sdk 1.x: JSON-RPC at the root, REST under /rest, both in the card."""
 
 import asyncio
 import socket

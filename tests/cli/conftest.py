@@ -67,7 +67,7 @@ def terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 # Tests that run in the background ignore SIGINT, and under `nohup` SIGHUP, and so would what they start. Not with
 # `preexec_fn`: in a process with threads, newer Pythons warn of it.
-HEARING = (
+RESTORE_SIGNALS = (
     "import os, signal, sys; "
     "signal.signal(signal.SIGINT, signal.SIG_DFL); signal.signal(signal.SIGHUP, signal.SIG_DFL); "
     "os.execv(sys.executable, sys.argv[1:])"
@@ -77,7 +77,7 @@ HEARING = (
 @contextmanager
 def interruptible(*args: str) -> Iterator["subprocess.Popen[str]"]:
     """A command in a process that hears its signals."""
-    command = [sys.executable, "-c", HEARING, sys.executable, "-m", "apcore_a2a", *args]
+    command = [sys.executable, "-c", RESTORE_SIGNALS, sys.executable, "-m", "apcore_a2a", *args]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process

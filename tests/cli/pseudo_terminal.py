@@ -11,14 +11,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tests.cli.conftest import HEARING
+from tests.cli.conftest import RESTORE_SIGNALS
 
 PATIENCE = 20.0
 CTRL_C = "\x03"
 CTRL_D = "\x04"
 UP = "\x1b[A"
 # In the process itself, before the command: its terminal becomes the one whose keys are signals.
-TAKE_TERMINAL = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {HEARING}"
+TAKE_TERMINAL = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {RESTORE_SIGNALS}"
 
 
 class PseudoTerminal:

@@ -54,7 +54,7 @@ def test_a_line_is_a_command_or_a_message(line: str, meant: object) -> None:
     assert parse_line(line) == meant
 
 
-def test_files_of_a_line_are_sent_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_named_in_a_line_are_attached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text("A")
     Path("b c.txt").write_text("B")
@@ -67,7 +67,7 @@ def test_files_of_a_line_are_sent_along(tmp_path: Path, monkeypatch: pytest.Monk
         parse_line("look at @nofile")
 
 
-def test_text_is_printed_once_however_it_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_is_printed_once_for_every_way_of_streaming_it(capsys: pytest.CaptureFixture[str]) -> None:
     def piece(text: str, *, append: bool = False, name: str = "a") -> ArtifactUpdate:
         return ArtifactUpdate(artifact=Artifact(artifact_id=name, parts=[Part(text=text)]), append=append)
 
@@ -92,9 +92,7 @@ def test_text_is_printed_once_however_it_is_sent(capsys: pytest.CaptureFixture[s
 # ---- through a pipe -------------------------------------------------------------------------------------------------
 
 
-def test_a_conversation_through_a_pipe_prints_the_answers_alone(
-    terminal: Terminal, url: str, agent: ScriptedAgent
-) -> None:
+def test_chat_through_a_pipe_prints_only_the_answers(terminal: Terminal, url: str, agent: ScriptedAgent) -> None:
     ran = terminal("chat", url, stdin=b"hello\n\nhello\n")
 
     assert (ran.code, ran.out) == (0, "Hello,\nworld\nHello,\nworld\n")
@@ -102,14 +100,16 @@ def test_a_conversation_through_a_pipe_prints_the_answers_alone(
     assert f"Resume: apcore-a2a chat {url} --context {agent.calls[0].task.context_id}" in ran.err
 
 
-def test_an_answer_goes_to_the_task_that_asked(terminal: Terminal, url: str, agent: ScriptedAgent) -> None:
+def test_the_next_line_answers_the_task_that_waits_for_input(
+    terminal: Terminal, url: str, agent: ScriptedAgent
+) -> None:
     ran = terminal("chat", url, stdin=b"ask\nhello\n")
 
     assert ran.out.startswith("What next?\n")
     assert len({call.task.id for call in agent.calls}) == 1
 
 
-def test_an_agent_that_does_not_stream_or_only_replies_can_be_talked_with(terminal: Terminal, replying: str) -> None:
+def test_chat_works_with_agents_that_do_not_stream_or_reply_with_messages(terminal: Terminal, replying: str) -> None:
     assert terminal("chat", replying, stdin=b"hello\n").out == "Hi!\n"
     card = replace(CARD, capabilities=AgentCapabilities(streaming=False))
     with hosted(ScriptedAgent({"ask": ()}), card=card) as url:
@@ -118,13 +118,13 @@ def test_an_agent_that_does_not_stream_or_only_replies_can_be_talked_with(termin
     assert "Completed without output" in ran.err
 
 
-def test_what_an_agent_says_is_shown_not_obeyed(terminal: Terminal, url: str) -> None:
+def test_chat_sanitizes_control_characters_of_the_agent(terminal: Terminal, url: str) -> None:
     ran = terminal("chat", url, stdin=b"evil\n")
 
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", ran.out)
 
 
-def test_how_a_task_ended_is_told_and_the_talk_goes_on(terminal: Terminal, url: str) -> None:
+def test_chat_reports_how_a_task_ended_and_continues(terminal: Terminal, url: str) -> None:
     ran = terminal(
         "chat", url, stdin=b"fail\n/nonsense\n/help\n/tasks\n/cancel\n/new\n/skill x\n/skills\nhello\n/exit\nhello\n"
     )
@@ -135,14 +135,14 @@ def test_how_a_task_ended_is_told_and_the_talk_goes_on(terminal: Terminal, url: 
     assert ran.out.count("world") == 1
 
 
-def test_an_agent_that_is_not_there_is_a_failure_like_any_other(terminal: Terminal) -> None:
+def test_chat_reports_an_unreachable_agent_like_other_commands(terminal: Terminal) -> None:
     ran = terminal("chat", "http://127.0.0.1:1", stdin=b"hello\n")
 
     assert ran.code == 3
     assert ran.err.startswith("Error: ")
 
 
-def test_what_an_agent_refuses_is_told_and_counts(terminal: Terminal, paying: str) -> None:
+def test_chat_reports_a_rejected_message_and_exits_with_1(terminal: Terminal, paying: str) -> None:
     ran = terminal("chat", paying, "--skill", "pya", stdin=b"hello\n")
 
     assert ran.code == 1
@@ -150,7 +150,7 @@ def test_what_an_agent_refuses_is_told_and_counts(terminal: Terminal, paying: st
     assert "Hint: Choose a skill with /skill: did you mean pay?" in ran.err
 
 
-def test_an_approval_is_asked_for_with_the_inputs(terminal: Terminal, paying: str) -> None:
+def test_chat_asks_for_an_approval_and_shows_the_inputs(terminal: Terminal, paying: str) -> None:
     ran = terminal("chat", paying, stdin=b'{"a": 1, "b": 2}\nperhaps\ny\n{"a": 1, "b": 3}\nn\n')
 
     assert 'Approve {"a":1,"b":2}? [y/n]' in ran.err
@@ -177,7 +177,7 @@ def test_a_conversation_is_resumed_with_the_task_that_waits(terminal: Terminal, 
     assert "The agent has no tasks of this conversation" in unknown.err
 
 
-def test_a_conversation_goes_on_with_an_agent_that_lists_no_tasks(terminal: Terminal) -> None:
+def test_a_conversation_is_resumed_without_support_for_listing_tasks(terminal: Terminal) -> None:
     with scripted() as server:
         server.on(CARD_PATH, respond(card(server.url)))
         server.on(
@@ -191,7 +191,7 @@ def test_a_conversation_goes_on_with_an_agent_that_lists_no_tasks(terminal: Term
     assert sent["contextId"] == "c-1"
 
 
-def test_a_line_that_breaks_off_is_ended_before_the_error(terminal: Terminal) -> None:
+def test_an_incomplete_line_is_ended_before_the_error(terminal: Terminal) -> None:
     with scripted() as server:
         server.on(CARD_PATH, respond(card(server.url)))
         server.on("/", stream({"task": task("WORKING")}, artifact("Once there was"), {"nonsense": 1}), error(-32001))
@@ -203,7 +203,7 @@ def test_a_line_that_breaks_off_is_ended_before_the_error(terminal: Terminal) ->
 # ---- at a terminal --------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_cancels_the_task_and_twice_leaves(url: str) -> None:
+def test_ctrl_c_cancels_the_task_and_a_second_one_exits(url: str) -> None:
     with at_terminal("chat", url) as person:
         person.sees("> ")
         person.type("think\n")
@@ -242,7 +242,7 @@ def test_ctrl_c_cancels_the_task_of_an_agent_that_does_not_stream_and_answers_ea
             person.sees("The task is canceled")
 
 
-def test_earlier_lines_come_back_with_the_arrow_keys_also_the_next_time(url: str, tmp_path: Path) -> None:
+def test_the_arrow_keys_recall_lines_of_earlier_conversations(url: str, tmp_path: Path) -> None:
     cache = {"XDG_CACHE_HOME": str(tmp_path), "TERM": "xterm"}
     with at_terminal("chat", url, **cache) as person:
         person.sees("> ")
@@ -261,7 +261,7 @@ def test_earlier_lines_come_back_with_the_arrow_keys_also_the_next_time(url: str
     assert (tmp_path / "apcore-a2a" / "chat_history").stat().st_mode & 0o077 == 0
 
 
-def test_data_is_shown_as_it_changes_and_printed_when_it_is_complete() -> None:
+def test_data_is_shown_while_it_changes_and_printed_when_complete() -> None:
     async def count(text: str) -> AsyncIterator[ArtifactUpdate]:
         for step in (1, 2, 3):
             yield ArtifactUpdate(artifact=Artifact(artifact_id="a", parts=[Part(data={"step": step})]))

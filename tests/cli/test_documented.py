@@ -12,7 +12,7 @@ OPTIONS = [option for option in command.params if isinstance(option, click.Optio
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: str(option.name))
-def test_an_option_is_on_a_page_with_its_variable(option: click.Option) -> None:
+def test_every_serve_option_is_documented_with_its_variable(option: click.Option) -> None:
     page = COMMANDS
     if option.envvar:
         rows = [row for row in OPERATIONS.splitlines() if row.startswith("|") and f"`{option.envvar}`" in row]

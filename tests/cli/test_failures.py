@@ -30,7 +30,7 @@ def told(ran: Ran) -> tuple[int, str]:
     return ran.code, ran.json["error"]["code"]
 
 
-def test_an_unknown_task_keeps_the_name_that_the_protocol_gives_it(terminal: Terminal, url: str) -> None:
+def test_an_unknown_task_is_reported_with_the_error_name_of_the_protocol(terminal: Terminal, url: str) -> None:
     as_json = terminal("task", url, "nobody", "--json")
     as_text = terminal("task", url, "nobody")
 
@@ -45,19 +45,19 @@ def test_over_rest_an_error_has_the_same_name(terminal: Terminal, url: str) -> N
     assert told(terminal("task", url, "nobody", "--json", "--transport", "rest")) == (1, "TaskNotFoundError")
 
 
-def test_a_reply_to_an_unknown_task_begins_none(terminal: Terminal, url: str) -> None:
+def test_a_reply_to_an_unknown_task_starts_no_task(terminal: Terminal, url: str) -> None:
     assert told(terminal("send", url, "hello", "--task-id", "nobody", "--json")) == (1, "TaskNotFoundError")
     assert terminal("tasks", url, "--json").json["totalSize"] == 0
 
 
-def test_nobody_at_the_address(terminal: Terminal) -> None:
+def test_an_address_without_a_server_exits_with_3(terminal: Terminal) -> None:
     ran = terminal("card", "http://127.0.0.1:9", "--json")
 
     assert told(ran) == (3, "A2ACLI_ERR_UNREACHABLE")
     assert "Is the agent running" in ran.json["error"]["message"]
 
 
-def test_a_wrong_address_is_told_in_the_words_of_the_command_line(terminal: Terminal) -> None:
+def test_an_error_names_the_flag_instead_of_the_argument(terminal: Terminal) -> None:
     ran = terminal("card", "http://ada:secret@127.0.0.1:9", "--json")
 
     assert told(ran) == (2, "A2ACLI_ERR_USAGE")
@@ -68,7 +68,7 @@ def test_a_wrong_address_is_told_in_the_words_of_the_command_line(terminal: Term
 @pytest.mark.parametrize(
     "options", [(), ("--json",), ("--json", "--stream")], ids=lambda options: " ".join(options) or "text"
 )
-def test_a_full_disk_is_said_in_one_line(url: str, options: tuple[str, ...]) -> None:
+def test_a_full_disk_is_reported_in_one_line(url: str, options: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
         ran = subprocess.run(
             [sys.executable, "-m", "apcore_a2a", "send", url, "hello", *options],
@@ -82,21 +82,21 @@ def test_a_full_disk_is_said_in_one_line(url: str, options: tuple[str, ...]) -> 
     assert ran.stderr == "Error: cannot write the output: No space left on device\n"
 
 
-def test_no_card_at_the_address(terminal: Terminal, url: str) -> None:
+def test_an_address_without_a_card_exits_with_3(terminal: Terminal, url: str) -> None:
     assert told(terminal("card", f"{url}/elsewhere", "--json")) == (3, "A2ACLI_ERR_CARD_NOT_FOUND")
 
 
-def test_no_card_at_the_path(terminal: Terminal) -> None:
+def test_a_missing_card_file_exits_with_3(terminal: Terminal) -> None:
     assert told(terminal("card", "./no-such-card.json", "--json")) == (3, "A2ACLI_ERR_CARD_NOT_FOUND")
 
 
-def test_a_card_that_is_none(terminal: Terminal, tmp_path: Path) -> None:
+def test_an_invalid_card_file_is_reported(terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "card.json").write_text("{}")
 
     assert told(terminal("card", str(tmp_path / "card.json"), "--json")) == (1, "A2ACLI_ERR_CARD_INVALID")
 
 
-def test_credentials_are_missing_or_refused_or_right(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rejected_and_valid_credentials(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     good = bearer(aud=None)["authorization"].removeprefix("Bearer ")
     with hosted(ScriptedAgent(), auth=JWTAuthenticator(SECRET)) as url:
         missing = terminal("send", url, "hi", "--json")
@@ -111,7 +111,7 @@ def test_credentials_are_missing_or_refused_or_right(terminal: Terminal, monkeyp
     assert good not in right.err and "Authorization: …" in right.err
 
 
-def test_an_api_key_goes_where_the_card_says(terminal: Terminal) -> None:
+def test_an_api_key_is_sent_as_the_card_specifies(terminal: Terminal) -> None:
     scheme = {"key": {"apiKeySecurityScheme": {"location": "header", "name": "X-Door"}}}
     with scripted() as server:
         server.on(CARD, respond(card_of(server.url, securitySchemes=scheme)))
@@ -135,7 +135,7 @@ def test_headers_reach_the_agent(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "X-Door: open\r\nX", "two words"])
-def test_a_card_that_wants_an_api_key_where_none_can_be_is_to_blame(terminal: Terminal, name: str) -> None:
+def test_a_card_with_an_invalid_api_key_header_is_an_error(terminal: Terminal, name: str) -> None:
     scheme = {"key": {"apiKeySecurityScheme": {"location": "header", "name": name}}}
     with scripted() as server:
         server.on(CARD, respond(card_of(server.url, securitySchemes=scheme)))
@@ -145,7 +145,7 @@ def test_a_card_that_wants_an_api_key_where_none_can_be_is_to_blame(terminal: Te
     assert "which is not a valid header or cookie name" in ran.json["error"]["message"]
 
 
-def test_data_that_is_no_json_is_a_wrong_call(terminal: Terminal, tmp_path: Path) -> None:
+def test_data_that_is_not_json_is_a_usage_error(terminal: Terminal, tmp_path: Path) -> None:
     for content in (b"[" * 6000, b'{"city": "K\xf6ln"}', b"nonsense"):
         (tmp_path / "data.json").write_bytes(content)
         ran = terminal("send", "http://a", "--data", str(tmp_path / "data.json"))
@@ -166,7 +166,7 @@ def test_the_secrets_of_a_webhook_are_not_shown(terminal: Terminal) -> None:
     assert '"token":"…"' in ran.err.replace(": ", ":") and "secret" not in ran.err and "s3cret" not in ran.err
 
 
-def test_a_card_that_points_elsewhere_is_not_followed(terminal: Terminal) -> None:
+def test_a_card_that_points_to_another_origin_is_not_followed(terminal: Terminal) -> None:
     with scripted() as server:
         server.on(CARD, respond(card_of("http://127.0.0.1:9")))
         ran = terminal("send", server.url, "hi", "--json")
@@ -200,7 +200,7 @@ def test_a_card_that_points_elsewhere_is_not_followed(terminal: Terminal) -> Non
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_wrong_call_says_what_is_wrong_and_exits_with_2(terminal: Terminal, args: tuple[str, ...], text: str) -> None:
+def test_a_usage_error_names_the_problem_and_exits_with_2(terminal: Terminal, args: tuple[str, ...], text: str) -> None:
     plain = terminal(*args)
     as_json = terminal(*args, "--json")
 
@@ -210,7 +210,7 @@ def test_a_wrong_call_says_what_is_wrong_and_exits_with_2(terminal: Terminal, ar
 
 
 @pytest.mark.parametrize("args", [("--extensions-dir", "/no/such/directory"), ("--nonsense",)])
-def test_serve_keeps_its_own_exit_codes(args: tuple[str, ...]) -> None:
+def test_serve_has_its_own_exit_codes(args: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "apcore_a2a", "serve", *args]
     run = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
 
@@ -225,7 +225,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize("kind", NAMED, ids=lambda kind: kind.__name__)
-def test_every_error_of_the_protocol_keeps_its_name(kind: type[A2AError]) -> None:
+def test_every_protocol_error_is_reported_by_its_name(kind: type[A2AError]) -> None:
     failure = failures.explain(kind("text"))
 
     assert failure.message == "text"
@@ -238,7 +238,7 @@ def test_every_error_of_the_protocol_keeps_its_name(kind: type[A2AError]) -> Non
         assert (failure.exit_code, failure.a2a_code) == (1, WIRE[kind].code)
 
 
-def test_what_a_subclass_is_called_is_what_the_protocol_calls_it() -> None:
+def test_a_subclass_is_reported_by_the_protocol_name_of_its_base() -> None:
     assert failures.explain(SkillNotFoundError("x")).code == InvalidParamsError.__name__
     assert failures.explain(A2AServerError("no", code=-32099)).a2a_code == -32099
     assert failures.explain(OverloadedError(retry_after=7)).hint == "Try again in 7 s"
@@ -246,16 +246,14 @@ def test_what_a_subclass_is_called_is_what_the_protocol_calls_it() -> None:
     assert failures.explain(RuntimeError("secret")).message == "Internal error: RuntimeError"
 
 
-def test_a_reader_who_has_had_enough_is_no_error(url: str) -> None:
+def test_a_closed_output_pipe_is_not_an_error(url: str) -> None:
     command = f"{sys.executable} -m apcore_a2a tasks {url} --json | true"
     run = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=10, check=False)
 
     assert run.stderr == ""
 
 
-def test_a_card_that_never_comes_is_not_waited_for_like_a_task(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetching_the_card_has_a_time_limit(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     async def be_silent(request: Request, writer: asyncio.StreamWriter) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):

@@ -21,7 +21,7 @@ def sent(agent: ScriptedAgent) -> list[dict[str, object]]:
     return [part.to_dict() for part in agent.calls[-1].message.parts]
 
 
-def test_a_task_that_an_agent_answers_with_too_early_is_waited_for(terminal: Terminal) -> None:
+def test_send_waits_for_the_task_of_an_early_answer(terminal: Terminal) -> None:
     with scripted() as server:
         server.on(peer.CARD, peer.respond(peer.card(server.url, capabilities={"streaming": False})))
         working = peer.result(peer.task("WORKING"))
@@ -32,7 +32,7 @@ def test_a_task_that_an_agent_answers_with_too_early_is_waited_for(terminal: Ter
     assert (ran.code, ran.fields["State"]) == (0, "COMPLETED")
 
 
-def test_what_cannot_be_read_of_an_answer_is_said(terminal: Terminal, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_parts_of_an_answer_are_reported(terminal: Terminal, caplog: pytest.LogCaptureFixture) -> None:
     with scripted() as server:
         artifact = {"artifactId": "a-1", "parts": [{"text": "hello"}, {"video": 1}]}
         server.on(peer.CARD, peer.respond(peer.card(server.url, capabilities={"streaming": False})))
@@ -44,7 +44,7 @@ def test_what_cannot_be_read_of_an_answer_is_said(terminal: Terminal, caplog: py
     assert "parts of the agent's answer cannot be read and were left out: task.artifacts[0].parts[1]" in caplog.text
 
 
-def test_an_update_that_does_not_say_of_which_task_it_is_belongs_to_the_one_before(terminal: Terminal) -> None:
+def test_an_update_without_a_task_id_belongs_to_the_previous_task(terminal: Terminal) -> None:
     with scripted() as server:
         server.on(peer.CARD, peer.respond(peer.card(server.url)))
         events = peer.stream({"task": peer.task("WORKING")}, peer.status("COMPLETED", taskId=""))
@@ -74,7 +74,7 @@ def test_json_is_one_send_message_response(terminal: Terminal, url: str) -> None
     assert terminal("send", url, "hello", "--json").json.keys() == {"task"}
 
 
-def test_streamed_json_is_one_event_a_line_and_the_last_tells_the_state(terminal: Terminal, url: str) -> None:
+def test_streamed_json_is_one_event_per_line_and_the_last_has_the_state(terminal: Terminal, url: str) -> None:
     streamed = terminal("send", url, "hello", "-o", "json", "--stream")
     short = terminal("stream", url, "hello", "--json")
 
@@ -109,7 +109,7 @@ def test_a_direct_reply_is_printed_as_a_message(terminal: Terminal, replying: st
     assert [list(line) for line in streamed.lines] == [["message"]]
 
 
-def test_a_task_that_asks_names_the_exact_command_to_reply_with(terminal: Terminal, url: str) -> None:
+def test_a_task_that_waits_for_input_prints_the_command_for_the_reply(terminal: Terminal, url: str) -> None:
     ran = terminal("send", url, "ask")
 
     assert ran.code == 0
@@ -122,7 +122,7 @@ def test_a_task_that_asks_names_the_exact_command_to_reply_with(terminal: Termin
     assert (replied.fields["Task"], replied.fields["State"]) == (ran.fields["Task"], "COMPLETED")
 
 
-def test_a_task_that_asks_says_so_beside_json_not_in_it(terminal: Terminal, url: str) -> None:
+def test_the_note_on_a_waiting_task_goes_to_standard_error_with_json(terminal: Terminal, url: str) -> None:
     ran = terminal("send", url, "ask", "--json")
 
     assert ran.json["task"]["status"]["state"] == TaskState.INPUT_REQUIRED
@@ -136,7 +136,7 @@ def test_a_task_that_needs_authorization_is_not_waited_for(terminal: Terminal, u
     assert ran.fields["Next"].endswith("--wait")
 
 
-def test_a_failed_task_is_an_outcome_not_a_failure(terminal: Terminal, url: str) -> None:
+def test_a_failed_task_exits_with_0_and_a_warning(terminal: Terminal, url: str) -> None:
     ran = terminal("send", url, "fail")
 
     assert (ran.code, ran.fields["State"]) == (0, "FAILED")
@@ -144,7 +144,7 @@ def test_a_failed_task_is_an_outcome_not_a_failure(terminal: Terminal, url: str)
     assert ran.err == "Warning: the task failed (FAILED)\n"
 
 
-def test_nobody_waits_with_async(terminal: Terminal, url: str) -> None:
+def test_async_returns_without_waiting(terminal: Terminal, url: str) -> None:
     ran = terminal("send", url, "hang", "--async", "--json")
 
     assert ran.code == 0
@@ -152,7 +152,7 @@ def test_nobody_waits_with_async(terminal: Terminal, url: str) -> None:
     assert ran.json["task"]["status"]["state"] != TaskState.COMPLETED
 
 
-def test_time_runs_out_with_an_exit_code_of_its_own_and_the_task_goes_on(terminal: Terminal, url: str) -> None:
+def test_a_timeout_exits_with_5_and_the_task_keeps_running(terminal: Terminal, url: str) -> None:
     ran = terminal("send", url, "hang", "--timeout", "300ms", "--json")
 
     assert ran.code == 5
@@ -161,7 +161,7 @@ def test_time_runs_out_with_an_exit_code_of_its_own_and_the_task_goes_on(termina
     assert terminal("tasks", url, "--state", "working", "--json").json["totalSize"] == 1
 
 
-def test_ctrl_c_leaves_the_task_and_says_how_to_find_it(url: str) -> None:
+def test_ctrl_c_stops_waiting_and_prints_how_to_find_the_task(url: str) -> None:
     with interruptible("stream", url, "hang") as process:
         assert process.stdout is not None
         while not process.stdout.readline().startswith("State: WORKING"):
@@ -206,7 +206,9 @@ def test_standard_input_is_text_or_data(terminal: Terminal, url: str, agent: Scr
     assert sent(agent) == [{"data": {"piped": True}, "mediaType": "application/json"}]
 
 
-def test_skill_metadata_and_context_travel_with_the_message(terminal: Terminal, url: str, agent: ScriptedAgent) -> None:
+def test_skill_metadata_and_context_are_sent_with_the_message(
+    terminal: Terminal, url: str, agent: ScriptedAgent
+) -> None:
     first = terminal("send", url, "hello", "--json").json["task"]
 
     terminal("send", url, "hello", "--skill", "play", "--metadata", '{"k": 1}', "--context-id", first["contextId"])
@@ -217,9 +219,7 @@ def test_skill_metadata_and_context_travel_with_the_message(terminal: Terminal, 
     assert call.task.context_id == first["contextId"]
 
 
-def test_artifacts_are_saved_where_the_caller_says_and_nowhere_else(
-    terminal: Terminal, url: str, tmp_path: Path
-) -> None:
+def test_artifacts_are_saved_only_in_the_directory_of_the_caller(terminal: Terminal, url: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     first = terminal("send", url, "files", "--save", str(out))
@@ -239,7 +239,7 @@ def test_artifacts_are_saved_where_the_caller_says_and_nowhere_else(
 
 
 @pytest.mark.parametrize("name", [f"{'报' * 300}.txt", "a." + "b" * 300, "c" * 300])
-def test_a_name_is_cut_to_what_a_file_system_takes(tmp_path: Path, name: str) -> None:
+def test_a_file_name_is_truncated_to_the_limit_of_file_systems(tmp_path: Path, name: str) -> None:
     artifact = Artifact(artifact_id="a", parts=[Part(raw=b"x", filename=name)])
     for _ in range(2):
         save_artifacts([artifact], str(tmp_path))
@@ -250,7 +250,7 @@ def test_a_name_is_cut_to_what_a_file_system_takes(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize("words", [("send",), ("stream",), ("send", "--verbose")])
-def test_remote_text_cannot_steer_the_terminal_or_forge_a_field(
+def test_remote_text_cannot_control_the_terminal_or_forge_a_field(
     terminal: Terminal, url: str, words: tuple[str, ...]
 ) -> None:
     ran = terminal(*words, url, "evil")
@@ -261,14 +261,14 @@ def test_remote_text_cannot_steer_the_terminal_or_forge_a_field(
     assert "\\u009b2J\\u202e" in ran.out  # in data nothing is lost, only written so that it can be read
 
 
-def test_json_shows_remote_text_whole_but_harmless(terminal: Terminal, url: str) -> None:
+def test_json_contains_all_remote_text_with_control_characters_escaped(terminal: Terminal, url: str) -> None:
     ran = terminal("send", url, "evil", "--json")
 
     assert not {"\x1b", "\x07", "\x9b", "\r", "\u202e"} & set(ran.out)
     assert ran.json["task"]["artifacts"][0]["parts"][0]["text"].startswith("\x1b]0;owned")
 
 
-def test_an_agent_without_streams_is_waited_for(terminal: Terminal, agent: ScriptedAgent) -> None:
+def test_send_and_stream_wait_for_an_agent_that_does_not_stream(terminal: Terminal, agent: ScriptedAgent) -> None:
     with hosted(agent, card=replace(CARD, capabilities=AgentCapabilities(streaming=False))) as url:
         plain = terminal("send", url, "hello")
         streamed = terminal("stream", url, "hello", "--json")
@@ -280,7 +280,7 @@ def test_an_agent_without_streams_is_waited_for(terminal: Terminal, agent: Scrip
 
 @pytest.mark.parametrize("command", ["send", "stream"])
 @pytest.mark.parametrize("streaming", [True, False], ids=["streaming", "not streaming"])
-def test_a_task_is_named_when_its_agent_fails_in_the_middle(
+def test_the_task_is_named_when_its_agent_fails_while_it_runs(
     terminal: Terminal, command: str, *, streaming: bool
 ) -> None:
     begun = {"task": peer.task("WORKING")}

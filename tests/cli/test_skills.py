@@ -41,7 +41,7 @@ def complete(*words: str, incomplete: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
-def test_a_missing_or_mistyped_skill_is_answered_with_those_there_are(terminal: Terminal, version: str) -> None:
+def test_a_hint_lists_the_skills_if_one_is_missing_or_mistyped(terminal: Terminal, version: str) -> None:
     modules = registry(math__add=Add(), math__sub=Add())
     card = build(modules, {}).cards.card
     with hosted(ModuleAgent(open_modules(modules)), card=card) as url:
@@ -53,7 +53,7 @@ def test_a_missing_or_mistyped_skill_is_answered_with_those_there_are(terminal: 
     assert typo.json["error"]["hint"].startswith("Choose a skill with --skill: did you mean math.add? The skills are")
 
 
-def test_the_tab_key_knows_the_agent_of_the_line_or_the_last_one() -> None:
+def test_completion_uses_the_agent_of_the_line_or_the_last_one() -> None:
     remember_skills("http://a", card_of("one", "other"))
     remember_skills("http://b", card_of("two"))
 
@@ -63,13 +63,13 @@ def test_the_tab_key_knows_the_agent_of_the_line_or_the_last_one() -> None:
     assert complete("http://unknown") == ["two"]
 
 
-def test_a_call_leaves_skills_for_the_tab_key(terminal: Terminal, url: str) -> None:
+def test_a_call_caches_the_skills_for_completion(terminal: Terminal, url: str) -> None:
     terminal("send", url, "hello")
 
     assert complete(url) == [skill["id"] for skill in terminal("skills", url, "--json").json["skills"]]
 
 
-def test_what_is_kept_is_bounded_clean_and_holds_no_password() -> None:
+def test_the_skill_cache_is_bounded_sanitized_and_has_no_passwords() -> None:
     for number in range(MAX_AGENTS + 5):
         remember_skills(f"http://{number}", card_of("x" * 1000, "\x1b[31mred\nline"))
     remember_skills("http://user:secret@host", card_of("one"))
@@ -81,7 +81,7 @@ def test_what_is_kept_is_bounded_clean_and_holds_no_password() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "not JSON", json.dumps(["a"]), json.dumps({"a": 7})])
-def test_a_broken_cache_is_none(content: str) -> None:
+def test_an_invalid_skill_cache_is_ignored(content: str) -> None:
     cache_file().parent.mkdir(parents=True)
     cache_file().write_text(content)
 
@@ -90,7 +90,7 @@ def test_a_broken_cache_is_none(content: str) -> None:
     assert complete() == ["one"]
 
 
-def test_a_cache_that_cannot_be_written_is_no_failure(
+def test_a_skill_cache_that_cannot_be_written_is_not_an_error(
     terminal: Terminal, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -99,7 +99,7 @@ def test_a_cache_that_cannot_be_written_is_no_failure(
     assert terminal("send", url, "hello").code == 0
 
 
-def test_a_cache_that_cannot_be_read_is_none() -> None:
+def test_a_skill_cache_that_cannot_be_read_is_ignored() -> None:
     cache_file().parent.mkdir(parents=True)
     for content in (b'{"\xff": []}', b"[" * 6000, b"nonsense"):
         cache_file().write_bytes(content)

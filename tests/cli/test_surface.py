@@ -42,7 +42,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
-def test_every_command_explains_itself(terminal: Terminal, words: tuple[str, ...]) -> None:
+def test_every_command_has_a_help_text(terminal: Terminal, words: tuple[str, ...]) -> None:
     asked = terminal(*words, "--help")
     helped = terminal("help", *words)
 
@@ -54,13 +54,13 @@ def test_every_command_explains_itself(terminal: Terminal, words: tuple[str, ...
 
 
 @pytest.mark.parametrize("words", [words for words in LEAVES if words not in {("serve",), ("dev",)}], ids=" ".join)
-def test_every_option_is_on_the_page(words: tuple[str, ...]) -> None:
+def test_every_option_is_on_the_cli_page(words: tuple[str, ...]) -> None:
     options = [name for param in LEAVES[words].params for name in param.opts if name.startswith("--")]
 
     assert [name for name in options if f"`{name}`" not in PAGE and f"`{name} " not in PAGE] == []
 
 
-def test_every_command_is_on_the_page_and_in_the_help(terminal: Terminal) -> None:
+def test_every_command_is_on_the_cli_page_and_in_the_help(terminal: Terminal) -> None:
     ran = terminal("--help")
 
     assert [name for name in COMMANDS if f"\n  {name} " not in ran.out] == []
@@ -77,7 +77,7 @@ def text_for(line: str) -> str:
 
 
 @pytest.mark.parametrize("line", EXAMPLES)
-def test_every_example_of_the_page_works(
+def test_every_example_of_the_cli_page_works(
     terminal: Terminal, peer: Callable[[str], str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -103,7 +103,7 @@ def test_every_example_of_the_page_works(
 
 
 @pytest.mark.parametrize("module", ["card", "send", "task", "push", "validate.command", "completion"])
-def test_a_command_that_calls_agents_loads_no_server(module: str) -> None:
+def test_commands_that_call_agents_import_no_server(module: str) -> None:
     program = f"import sys, apcore_a2a.cli.{module}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20)
 
@@ -111,14 +111,14 @@ def test_a_command_that_calls_agents_loads_no_server(module: str) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_completion_script_is_for_its_shell(terminal: Terminal, shell: str) -> None:
+def test_a_completion_script_is_printed_for_each_shell(terminal: Terminal, shell: str) -> None:
     ran = terminal("completion", shell)
 
     assert ran.code == 0
     assert f"_APCORE_A2A_COMPLETE={shell}_complete" in ran.out
 
 
-def test_a_shell_is_told_the_commands_and_options() -> None:
+def test_a_shell_completes_commands_and_options() -> None:
     def complete(*words: str) -> list[str]:
         env = {
             "_APCORE_A2A_COMPLETE": "bash_complete",
@@ -134,7 +134,7 @@ def test_a_shell_is_told_the_commands_and_options() -> None:
     assert "--skill" in complete("apcore-a2a", "send", "--sk")
 
 
-def test_a_mistyped_command_is_answered_with_the_right_one(terminal: Terminal) -> None:
+def test_a_mistyped_command_gets_a_suggestion(terminal: Terminal) -> None:
     ran = terminal("snd", "http://localhost:8000", "hello")
     assert (ran.code, ran.out) == (2, "")
     assert "No such command 'snd'. Did you mean 'send'?" in ran.err

@@ -20,7 +20,7 @@ def begin(terminal: Terminal, url: str, text: str) -> str:
     return str(terminal("send", url, text, "--async", "--json").json["task"]["id"])
 
 
-def test_a_card_is_shown_in_every_spelling(terminal: Terminal, url: str) -> None:
+def test_every_form_of_the_card_command_shows_the_card(terminal: Terminal, url: str) -> None:
     shown = {
         terminal("card", url).out,
         terminal("card", "get", url).out,
@@ -37,7 +37,7 @@ def test_a_card_is_shown_in_every_spelling(terminal: Terminal, url: str) -> None
     assert "Skill: play: Plays a script.\n" in text
 
 
-def test_a_card_in_a_file_is_as_good_as_one_on_the_network(terminal: Terminal, url: str, tmp_path: Path) -> None:
+def test_a_card_file_works_like_a_card_on_the_network(terminal: Terminal, url: str, tmp_path: Path) -> None:
     path = tmp_path / "card.json"
     shown = terminal("card", url, "--json").json
     shown["supportedInterfaces"].append({"url": "agent:50051", "protocolBinding": "GRPC", "protocolVersion": "1.0"})
@@ -47,7 +47,7 @@ def test_a_card_in_a_file_is_as_good_as_one_on_the_network(terminal: Terminal, u
     assert terminal("send", f"file://{path}", "hello").fields["State"] == "COMPLETED"
 
 
-def test_the_environment_names_the_agent_and_an_address_overrules_it(
+def test_the_environment_names_the_agent_and_an_argument_overrides_it(
     terminal: Terminal, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A2ACLI_AGENT_CARD", url)
@@ -62,7 +62,7 @@ def test_skills_are_listed(terminal: Terminal, url: str) -> None:
     assert [skill["id"] for skill in terminal("skills", url, "--json").json["skills"]] == ["play"]
 
 
-def test_a_task_is_shown_in_every_spelling(terminal: Terminal, url: str) -> None:
+def test_every_form_of_the_task_command_shows_the_task(terminal: Terminal, url: str) -> None:
     task_id = terminal("send", url, "hello").fields["Task"]
 
     shown = {
@@ -75,14 +75,14 @@ def test_a_task_is_shown_in_every_spelling(terminal: Terminal, url: str) -> None
     assert terminal("task", url, task_id, "--json").json["artifacts"][0]["parts"][0]["text"] == "Hello"
 
 
-def test_the_history_is_shown_to_those_who_ask(terminal: Terminal, url: str) -> None:
+def test_the_history_is_shown_on_request(terminal: Terminal, url: str) -> None:
     task_id = terminal("send", url, "hello").fields["Task"]
 
     assert "Role: user" in terminal("task", url, task_id, "--verbose").out
     assert "history" not in terminal("task", url, task_id, "--history", "0", "--json").json
 
 
-def test_waiting_ends_when_the_task_asks(terminal: Terminal, url: str) -> None:
+def test_waiting_ends_when_the_task_waits_for_input(terminal: Terminal, url: str) -> None:
     task_id = begin(terminal, url, "ask")
 
     ran = terminal("task", "get", url, task_id, "--wait", "--timeout", "5s")
@@ -116,7 +116,7 @@ def test_a_task_is_cancelled_once(terminal: Terminal, url: str) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("--json", "--stream"), ("--json",)], ids=["text", "jsonl", "json"])
-def test_a_task_is_followed_to_its_end(terminal: Terminal, url: str, flags: tuple[str, ...]) -> None:
+def test_subscribe_prints_the_events_until_the_task_ends(terminal: Terminal, url: str, flags: tuple[str, ...]) -> None:
     task_id = begin(terminal, url, "hang")
     command = [sys.executable, "-m", "apcore_a2a", "subscribe", url, task_id, "--debug", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -167,7 +167,7 @@ def test_webhooks_are_managed(terminal: Terminal, peer: Callable[[str], str], pu
 
 
 @pytest.mark.parametrize("transport", ["jsonrpc", "rest"])
-def test_other_peoples_agents_answer_over_either_binding(
+def test_agents_of_other_implementations_are_called_over_each_binding(
     terminal: Terminal, peer: Callable[[str], str], transport: str
 ) -> None:
     ran = terminal("send", peer("sdk1"), "echo Grüße", "--transport", transport, "--debug")
@@ -177,7 +177,7 @@ def test_other_peoples_agents_answer_over_either_binding(
     assert ("/rest/message:stream" in ran.err) is (transport == "rest")
 
 
-def test_an_agent_of_the_old_version_is_called_and_named_so(terminal: Terminal, peer: Callable[[str], str]) -> None:
+def test_a_0_3_agent_is_called_with_a_note_about_its_version(terminal: Terminal, peer: Callable[[str], str]) -> None:
     url = peer("sdk03")
 
     noted = terminal("send", url, "echo old")
@@ -188,13 +188,13 @@ def test_an_agent_of_the_old_version_is_called_and_named_so(terminal: Terminal, 
     assert asked.err == ""
 
 
-def test_the_extended_card_is_shown_to_those_who_ask(terminal: Terminal, peer: Callable[[str], str]) -> None:
+def test_the_extended_card_is_shown_on_request(terminal: Terminal, peer: Callable[[str], str]) -> None:
     ran = terminal("card", peer("sdk1"), "--extended", "--token", "any")
 
     assert ran.fields["Agent"] == "sdk1, extended"
 
 
-def test_what_was_given_up_is_listed_and_tried_again(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters_are_listed_and_redelivered(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "DEFAULT_LIMITS", DeliveryLimits(retry_delays=()))
     agent = ScriptedAgent({"hello": (COMPLETED,)})
     with elsewhere(WebhookReceiver((500, 500, 200))) as hook:
@@ -213,7 +213,7 @@ def test_what_was_given_up_is_listed_and_tried_again(terminal: Terminal, monkeyp
             assert terminal("push", "redeliver", url, task_id, "unknown").code == 1
 
 
-def test_a_stream_that_begins_with_a_status_says_of_which_task_and_conversation(terminal: Terminal) -> None:
+def test_a_stream_that_begins_with_a_status_shows_task_and_context(terminal: Terminal) -> None:
     with scripted() as server:
         server.on(CARD, respond(card(server.url))).on("/", stream(status("WORKING"), status("COMPLETED")))
         ran = terminal("subscribe", server.url, "t-1")
@@ -221,7 +221,7 @@ def test_a_stream_that_begins_with_a_status_says_of_which_task_and_conversation(
     assert (ran.fields["Task"], ran.fields["Context"]) == ("t-1", "c-1")
 
 
-def test_an_agent_without_webhooks_says_that_it_tells_nothing_of_them(terminal: Terminal, url: str) -> None:
+def test_an_agent_without_webhook_status_is_reported(terminal: Terminal, url: str) -> None:
     ran = terminal("push", "dead", url)
     assert ran.code != 0
     assert "has no webhook status" in ran.err

@@ -60,9 +60,7 @@ def secure(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused_unless_the_caller_insists(
-    terminal: Terminal, secure: str
-) -> None:
+def test_a_self_signed_certificate_is_rejected_unless_insecure_is_set(terminal: Terminal, secure: str) -> None:
     refused = terminal("card", secure, "--json")
     insisted = terminal("card", secure, "--insecure")
 
@@ -71,7 +69,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_unless_the_caller_insi
     assert insisted.err.startswith("Warning: TLS certificates are not verified")
 
 
-def test_signatures_are_verified_with_pinned_keys_and_never_claimed_without(
+def test_signatures_are_shown_as_verified_only_with_pinned_keys(
     terminal: Terminal, peer: Callable[[str], str], tmp_path: Path
 ) -> None:
     url = peer("js")
@@ -88,13 +86,13 @@ def test_signatures_are_verified_with_pinned_keys_and_never_claimed_without(
     assert (wrong.code, wrong.json["error"]["code"]) == (1, "A2ACLI_ERR_CARD_INVALID")
 
 
-def test_keys_that_are_none_are_a_wrong_call(terminal: Terminal, url: str, tmp_path: Path) -> None:
+def test_an_invalid_key_file_is_a_usage_error(terminal: Terminal, url: str, tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text("nonsense")
 
     assert terminal("card", url, "--keys", str(tmp_path / "keys.json")).code == 2
 
 
-def test_a_person_sees_that_something_is_going_on_and_the_result_stays_plain(url: str) -> None:
+def test_progress_is_shown_at_a_terminal_and_removed_from_the_result(url: str) -> None:
     mine, theirs = pty.openpty()
     command = [sys.executable, "-m", "apcore_a2a", "send", url, "hello"]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, timeout=20, check=True)

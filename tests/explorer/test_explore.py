@@ -32,7 +32,7 @@ async def exploring(url: str, *options: str, **environment: str) -> AsyncIterato
         yield said[1]
 
 
-async def test_a_remote_agent_is_talked_to_and_its_stream_comes_as_it_is_made(open_page: OpenPage) -> None:
+async def test_the_stream_of_a_remote_agent_is_shown_as_it_arrives(open_page: OpenPage) -> None:
     gate = Gate()
     script = (chunk("one "), gate, chunk("two", append=True, last=True), COMPLETED)
     async with serving(ScriptedAgent({"go": script}), card=card()) as url, exploring(url) as page_url:
@@ -50,7 +50,7 @@ async def test_a_remote_agent_is_talked_to_and_its_stream_comes_as_it_is_made(op
 
 
 @pytest.mark.parametrize("name", ["sdk1", "sdk03"])
-async def test_agents_of_the_official_sdks_are_talked_to(open_page: OpenPage, name: str) -> None:
+async def test_the_page_works_with_agents_of_the_official_sdks(open_page: OpenPage, name: str) -> None:
     with peers.running(name) as url:
         async with exploring(url) as page_url:
             page = await open_page(page_url)
@@ -62,7 +62,7 @@ async def test_agents_of_the_official_sdks_are_talked_to(open_page: OpenPage, na
             await expect(runs(page).nth(1)).to_contain_text("Completed")
 
 
-async def test_nobody_gets_in_without_the_secret_or_by_another_name() -> None:
+async def test_requests_without_the_secret_or_a_loopback_host_are_rejected() -> None:
     async with serving(ScriptedAgent(), card=card()) as url, exploring(url) as page_url:
         origin = "/".join(page_url.split("/")[:3])
         asked = {
@@ -81,7 +81,7 @@ async def test_nobody_gets_in_without_the_secret_or_by_another_name() -> None:
         assert statuses == [200, 404, 404, 404, 404, 404]
 
 
-async def test_a_card_that_points_elsewhere_is_not_followed(open_page: OpenPage) -> None:
+async def test_a_card_that_points_to_another_origin_is_not_followed(open_page: OpenPage) -> None:
     other = ScriptedAgent()
     async with serving(other, card=card()) as elsewhere:
         # Another port is another origin.
@@ -102,7 +102,7 @@ async def test_a_card_that_points_elsewhere_is_not_followed(open_page: OpenPage)
                 assert len(other.calls) == 1
 
 
-async def test_credentials_of_the_command_are_added_and_never_shown(open_page: OpenPage) -> None:
+async def test_credentials_of_the_command_are_added_and_not_shown(open_page: OpenPage) -> None:
     token = bearer()["authorization"].removeprefix("Bearer ")
     agent = ScriptedAgent({"go": (chunk("hello", last=True), COMPLETED)})
     async with serving(agent, card=card(), auth=JWTAuthenticator(SECRET)) as url:
@@ -114,7 +114,7 @@ async def test_credentials_of_the_command_are_added_and_never_shown(open_page: O
             assert token not in await page.content()
 
 
-async def test_an_agent_that_is_gone_is_said_to_be_gone(open_page: OpenPage) -> None:
+async def test_the_page_reports_that_the_agent_is_down(open_page: OpenPage) -> None:
     async with serving(ScriptedAgent(), card=card()) as url, exploring(url) as page_url:
         page = await open_page(page_url)
         await choose(page, "play")

@@ -58,7 +58,7 @@ def described(schema: dict[str, Any]) -> Any:
     )
 
 
-async def test_what_is_wrong_stands_at_its_field_and_nothing_is_sent(open_page: OpenPage) -> None:
+async def test_errors_are_shown_at_their_fields_and_nothing_is_sent(open_page: OpenPage) -> None:
     agent = ScriptedAgent()
     async with serving(agent, card=described(SCHEMA), explorer=True) as url:
         page = await open_page(named(url))
@@ -104,7 +104,7 @@ async def fill_nested_fields(page: Page) -> None:
     await page.get_by_role("textbox", name="colour").fill("red")
 
 
-async def test_every_kind_of_field_is_filled_in_and_sent(open_page: OpenPage) -> None:
+async def test_fields_of_every_kind_are_filled_in_and_sent(open_page: OpenPage) -> None:
     agent = ScriptedAgent(default=(status(TaskState.COMPLETED),))
     async with serving(agent, card=described(SCHEMA), explorer=True) as url:
         page = await open_page(named(url))
@@ -148,7 +148,7 @@ async def test_a_form_and_its_json_are_the_same_document(open_page: OpenPage) ->
         await expect(page.get_by_role("textbox", name="unknown")).to_be_visible()  # nothing that was written is lost
 
 
-async def test_a_schema_that_contains_itself_is_drawn_as_far_as_it_is_filled(open_page: OpenPage) -> None:
+async def test_a_recursive_schema_is_rendered_as_far_as_it_is_filled(open_page: OpenPage) -> None:
     node = {
         "type": "object",
         "properties": {"name": {"type": "string"}, "children": {"type": "array", "items": {"$ref": "#/$defs/Node"}}},

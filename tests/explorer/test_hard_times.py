@@ -32,7 +32,7 @@ async def serve_demo(port: int, store: Path) -> Any:
     return running(*arguments, "--port", str(port), "--store", f"sqlite:///{store}", "--explorer")
 
 
-async def test_a_server_that_restarts_is_missed_and_found_again(open_page: OpenPage, tmp_path: Path) -> None:
+async def test_the_page_reports_a_restart_and_reconnects(open_page: OpenPage, tmp_path: Path) -> None:
     store = tmp_path / "tasks.db"
     async with await serve_demo(0, store) as first:
         said = await first.says(r"Uvicorn running on http://[\d.]+:(\d+)")
@@ -58,7 +58,7 @@ async def test_a_server_that_restarts_is_missed_and_found_again(open_page: OpenP
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
-async def test_a_stream_that_breaks_is_taken_up_where_it_broke(open_page: OpenPage, version: str) -> None:
+async def test_a_broken_stream_resumes_where_it_broke(open_page: OpenPage, version: str) -> None:
     gate = Gate()
     script = (chunk("one "), chunk("two ", append=True), gate, chunk("three", append=True, last=True), COMPLETED)
     async with serving(ScriptedAgent({"go": script}), card=card(), explorer=True) as url, cutting(url) as line:
@@ -137,7 +137,7 @@ class cutting:
 # ---- streams without end ------------------------------------------------------------------------------------------
 
 
-async def test_five_thousand_chunks_never_freeze_the_page(open_page: OpenPage) -> None:
+async def test_five_thousand_chunks_do_not_freeze_the_page(open_page: OpenPage) -> None:
     words = [chunk(f"word{number} ", append=number > 0, last=number == CHUNKS - 1) for number in range(CHUNKS)]
     async with serving(ScriptedAgent({"go": (*words, COMPLETED)}), card=card(), explorer=True) as url:
         page = await open_page(named(url))
@@ -221,7 +221,7 @@ def hostile_answer() -> tuple[Any, ...]:
     )
 
 
-async def test_nothing_that_an_agent_says_is_run(open_page: OpenPage) -> None:
+async def test_text_of_an_agent_is_never_executed(open_page: OpenPage) -> None:
     asks = StatusUpdate(
         status=TaskStatus(
             state=TaskState.INPUT_REQUIRED,
@@ -274,7 +274,7 @@ async def is_unharmed(page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_axe_finds_nothing_serious(browser: Browser, demo: Any, scheme: Any) -> None:
+async def test_axe_finds_no_serious_violation(browser: Browser, demo: Any, scheme: Any) -> None:
     if not AXE.is_file():
         pytest.skip("no axe: `make setup` with npm installs it")
     # Past the policy, for axe alone: it is injected, which the page forbids.
@@ -313,7 +313,7 @@ async def has_no_findings(page: Page, where: str) -> None:
     assert serious == [], where
 
 
-async def test_it_is_usable_on_a_small_screen(open_page: OpenPage, demo: Any) -> None:
+async def test_the_page_is_usable_on_a_small_screen(open_page: OpenPage, demo: Any) -> None:
     async with serving(demo, card=None, explorer=True) as url:
         page = await open_page(named(url), viewport={"width": 400, "height": 800}, has_touch=True)
         await expect(page.locator(".pick-card").first).to_be_visible()

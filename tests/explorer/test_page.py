@@ -16,13 +16,13 @@ MAX_BYTES = 200_000
 
 
 @requirement("FR-EXP-001")
-async def test_it_is_off_unless_asked_for() -> None:
+async def test_the_explorer_is_off_by_default() -> None:
     async with browsing(await async_serve(registry())) as client:
         assert (await client.get("/explorer/")).status_code != 200
 
 
 @requirement("FR-EXP-001")
-async def test_it_is_one_small_page_that_asks_nobody_else() -> None:
+async def test_the_page_is_one_small_file_without_external_requests() -> None:
     async with browsing(await async_serve(registry(), explorer=True)) as client:
         page = await client.get("/explorer/")
         assert page.status_code == 200
@@ -32,7 +32,7 @@ async def test_it_is_one_small_page_that_asks_nobody_else() -> None:
         assert "@import" not in page.text and "url(" not in page.text
 
 
-async def test_only_its_own_script_and_style_run() -> None:
+async def test_the_policy_allows_only_the_built_script_and_style() -> None:
     async with browsing(await async_serve(registry(), explorer=True)) as client:
         page = await client.get("/explorer/")
         policy = page.headers["content-security-policy"]
@@ -46,7 +46,7 @@ async def test_only_its_own_script_and_style_run() -> None:
 
 @requirement("FR-EXP-001")
 @pytest.mark.parametrize(("prefix", "root"), [("/try", "../"), ("/tools/explorer", "../../")])
-async def test_its_prefix_is_yours_to_choose_and_it_finds_the_agent_from_there(prefix: str, root: str) -> None:
+async def test_the_page_finds_the_agent_below_any_prefix(prefix: str, root: str) -> None:
     async with browsing(await async_serve(registry(), explorer=True, explorer_prefix=prefix)) as client:
         page = await client.get(f"{prefix}/")
         assert page.status_code == 200
@@ -54,7 +54,7 @@ async def test_its_prefix_is_yours_to_choose_and_it_finds_the_agent_from_there(p
         assert (await client.get("/explorer/")).status_code != 200
 
 
-async def test_without_its_slash_it_leads_to_the_page_whatever_a_proxy_took_off() -> None:
+async def test_the_prefix_without_a_slash_redirects_relatively() -> None:
     agent = await async_serve(registry(), explorer=True)
     async with browsing(Starlette(routes=[Mount("/deep/down", app=agent)])) as client:
         lead = await client.get("/deep/down/explorer")
@@ -64,7 +64,7 @@ async def test_without_its_slash_it_leads_to_the_page_whatever_a_proxy_took_off(
 
 
 @requirement("FR-EXP-001")
-async def test_the_page_is_open_and_what_it_sends_is_not() -> None:
+async def test_the_page_is_public_and_its_requests_require_authentication() -> None:
     app = await async_serve(registry(), explorer=True, auth=JWTAuthenticator(SECRET))
     async with browsing(app) as client:
         assert (await client.get("/explorer/")).status_code == 200

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 COMPLETED = status(TaskState.COMPLETED)
 
 
-async def test_skills_are_grouped_and_searched_and_walked_through_by_key(open_page: OpenPage, demo: Any) -> None:
+async def test_skills_are_grouped_and_can_be_searched_by_keyboard(open_page: OpenPage, demo: Any) -> None:
     async with serving(demo, card=None, explorer=True) as url:
         page = await open_page(named(url))
         await expect(page.locator(".skill-group h3")).to_have_text(
@@ -50,7 +50,7 @@ async def test_skills_are_grouped_and_searched_and_walked_through_by_key(open_pa
         await expect(page.locator(".skill-intro h2")).to_have_text("Jobs Simulate")
 
 
-async def test_the_palette_and_the_list_of_keys_open_by_key(open_page: OpenPage, demo: Any) -> None:
+async def test_the_palette_and_the_list_of_shortcuts_open_by_keyboard(open_page: OpenPage, demo: Any) -> None:
     async with serving(demo, card=None, explorer=True) as url:
         page = await open_page(named(url))
         await expect(page.locator("[data-skill]")).to_have_count(8)
@@ -86,7 +86,7 @@ async def test_a_task_is_reopened_by_its_address(open_page: OpenPage) -> None:
         await expect(page.get_by_role("alert")).to_contain_text("cannot be shown")
 
 
-async def test_two_thousand_tasks_are_paged_and_filtered_by_the_agent(open_page: OpenPage) -> None:
+async def test_two_thousand_tasks_are_paged_and_filtered_on_the_server(open_page: OpenPage) -> None:
     agent = ScriptedAgent({"fail": (status(TaskState.FAILED, "no"),)})
     async with serving(agent, card=card(), explorer=True) as url:
         await send_many(url, 2000)
@@ -150,9 +150,7 @@ async def test_the_wire_shows_everything_but_secrets_and_replays(open_page: Open
         await expect(wire.locator(".wire-detail")).to_contain_text("TASK_STATE_WORKING")
 
 
-async def test_credentials_are_asked_for_where_they_are_typed_and_open_the_gated_skills(
-    open_page: OpenPage, demo: Any
-) -> None:
+async def test_the_token_field_opens_on_a_401_and_shows_the_gated_skills(open_page: OpenPage, demo: Any) -> None:
     asked: list[str] = []
     async with serving(demo, card=None, explorer=True, auth=JWTAuthenticator(SECRET)) as url:
         page = await open_page(named(url))
@@ -192,7 +190,7 @@ async def test_the_card_is_checked_with_pointers(open_page: OpenPage) -> None:
 
 
 @pytest.mark.parametrize(("version", "is_open"), [("1.0", True), ("0.3", False)])
-async def test_the_code_of_a_call_makes_that_call(
+async def test_the_generated_code_makes_the_same_call(
     open_page: OpenPage, demo: Any, version: str, is_open: bool, tmp_path: Path
 ) -> None:
     auth = None if is_open else JWTAuthenticator(SECRET)
@@ -262,7 +260,7 @@ async def test_copying_works_without_a_clipboard(open_page: OpenPage, demo: Any)
         assert "curl -sN http://agenthost:" in await page.evaluate("window.copied")
 
 
-async def test_health_and_what_the_agent_counts(open_page: OpenPage, demo: Any) -> None:
+async def test_the_health_tab_shows_health_and_metrics(open_page: OpenPage, demo: Any) -> None:
     async with serving(demo, card=None, explorer=True, metrics=True) as url:
         page = await open_page(named(url))
         health = await show(page, "Health")
@@ -271,7 +269,7 @@ async def test_health_and_what_the_agent_counts(open_page: OpenPage, demo: Any) 
         await expect(health).to_contain_text("p99")
 
 
-async def test_a_table_a_tree_and_markdown_are_drawn_as_such(open_page: OpenPage) -> None:
+async def test_tables_trees_and_markdown_are_rendered(open_page: OpenPage) -> None:
     text = "# Title\n\nSome **bold** `code`.\n\n- one\n- two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```\nx < y\n```"
     rows = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
     deep = {"deep": {"er": [1, {"z": 12345678901234567890}]}}
@@ -292,7 +290,7 @@ async def test_a_table_a_tree_and_markdown_are_drawn_as_such(open_page: OpenPage
         await expect(answer.locator(".tree").first).to_contain_text("12345678901234567890")  # exact
 
 
-async def test_it_works_below_any_mount(open_page: OpenPage, demo: Any) -> None:
+async def test_the_page_works_below_a_mount_path(open_page: OpenPage, demo: Any) -> None:
     agent = await async_serve(demo, explorer=True, explorer_prefix="/tools/explorer")
     app = Starlette(routes=[Mount("/deep/down", app=agent)])
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))

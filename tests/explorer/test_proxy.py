@@ -32,7 +32,7 @@ async def explorer() -> AsyncIterator[ExplorerProxy]:
         yield explorer
 
 
-async def test_a_card_that_never_comes_is_an_error_after_a_while(
+async def test_fetching_a_card_through_the_proxy_times_out(
     explorer: ExplorerProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proxy, "ANSWER_TIME", 0.01)
@@ -46,7 +46,7 @@ async def test_a_card_that_never_comes_is_an_error_after_a_while(
 
 
 @pytest.mark.parametrize("host", ["evil.example", "[", ""])
-async def test_a_host_that_is_not_this_machine_finds_nothing(explorer: ExplorerProxy, host: str) -> None:
+async def test_a_host_that_is_not_loopback_is_rejected(explorer: ExplorerProxy, host: str) -> None:
     request = HttpRequest("GET", f"http://127.0.0.1{explorer.path}", {"Host": host})
 
     assert (await AppTransport(explorer).request(request, 1000)).status == 404

@@ -19,7 +19,7 @@ COMPLETED = status(TaskState.COMPLETED)
 
 
 @requirement("FR-EXP-001")
-async def test_it_shows_the_card_and_every_skill(open_page: OpenPage, demo: Any) -> None:
+async def test_the_page_shows_the_card_and_every_skill(open_page: OpenPage, demo: Any) -> None:
     async with serving(demo, card=None, explorer=True, name="demo", description="What it is") as url:
         page = await open_page(named(url))
         await expect(page.get_by_role("heading", name="demo", level=2)).to_be_visible()
@@ -51,7 +51,7 @@ async def test_a_form_sends_and_the_result_is_shown(open_page: OpenPage, demo: A
 
 @requirement("FR-EXP-001")
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
-async def test_a_stream_is_seen_to_arrive_in_steps(open_page: OpenPage, version: str) -> None:
+async def test_a_stream_is_rendered_in_steps(open_page: OpenPage, version: str) -> None:
     one, two = Gate(), Gate()
     script = (chunk("Hello"), one, chunk(", wor", append=True), two, chunk("ld.", append=True, last=True), COMPLETED)
     async with serving(ScriptedAgent({"go": script}), card=card(), explorer=True) as url:
@@ -70,7 +70,7 @@ async def test_a_stream_is_seen_to_arrive_in_steps(open_page: OpenPage, version:
         await expect(runs(page)).to_contain_text("Completed")
 
 
-async def test_two_runs_at_once_are_never_mixed(open_page: OpenPage) -> None:
+async def test_concurrent_runs_are_not_mixed(open_page: OpenPage) -> None:
     first, second = Gate(), Gate()
     agent = ScriptedAgent(
         {
@@ -93,7 +93,7 @@ async def test_two_runs_at_once_are_never_mixed(open_page: OpenPage) -> None:
         assert "a" not in await runs(page).nth(1).locator(".artifact .markdown").inner_text()
 
 
-async def test_an_approval_shows_what_would_run_and_goes_on_by_key(open_page: OpenPage, demo: Any) -> None:
+async def test_an_approval_shows_the_call_and_is_granted_by_keyboard(open_page: OpenPage, demo: Any) -> None:
     async with serving(demo, card=None, explorer=True) as url:
         page = await open_page(named(url))
         await choose(page, "payments.transfer")
@@ -112,7 +112,7 @@ async def test_an_approval_shows_what_would_run_and_goes_on_by_key(open_page: Op
         await expect(runs(page).nth(1)).to_contain_text("rejected by the caller")
 
 
-async def test_a_question_is_answered_in_place(open_page: OpenPage) -> None:
+async def test_a_request_for_input_is_answered_in_place(open_page: OpenPage) -> None:
     script = (status(TaskState.INPUT_REQUIRED, "Which colour?"),)
     agent = ScriptedAgent({"go": script, "blue": (chunk("It is blue", last=True), COMPLETED)})
     async with serving(agent, card=card(), explorer=True) as url:
@@ -127,7 +127,7 @@ async def test_a_question_is_answered_in_place(open_page: OpenPage) -> None:
         await expect(runs(page)).to_contain_text("Which colour?")
 
 
-async def test_credentials_that_a_task_needs_are_asked_for_while_its_stream_is_open(open_page: OpenPage) -> None:
+async def test_a_task_that_needs_authorization_shows_it_while_its_stream_is_open(open_page: OpenPage) -> None:
     gate = Gate()
     needs = status(TaskState.AUTH_REQUIRED, "Sign in to the calendar")
     script = (needs, gate, status(TaskState.WORKING), chunk("done", last=True), COMPLETED)
@@ -157,7 +157,7 @@ async def test_a_running_task_shows_its_time_and_is_canceled(open_page: OpenPage
         await expect(runs(page)).to_contain_text("Canceled")
 
 
-async def test_what_runs_in_the_background_is_looked_after(open_page: OpenPage) -> None:
+async def test_a_background_task_is_polled(open_page: OpenPage) -> None:
     gate = Gate()
     agent = ScriptedAgent({"go": (gate, chunk("done at last", last=True), COMPLETED)})
     async with serving(agent, card=card(), explorer=True) as url:
@@ -170,7 +170,7 @@ async def test_what_runs_in_the_background_is_looked_after(open_page: OpenPage) 
         await expect(runs(page)).to_contain_text("done at last")
 
 
-async def test_a_failure_names_its_reference_and_a_refusal_its_fields(open_page: OpenPage, demo: Any) -> None:
+async def test_a_failure_shows_its_reference_and_a_rejection_its_fields(open_page: OpenPage, demo: Any) -> None:
     async with serving(demo, card=None, explorer=True) as url:
         page = await open_page(named(url))
         await choose(page, "demo.flaky")
@@ -200,7 +200,7 @@ async def drop(page: Page, name: str, content: str) -> None:
         await page.dispatch_event("main", event, {"dataTransfer": data})
 
 
-async def test_a_dropped_file_is_sent_and_a_file_that_comes_back_is_shown(open_page: OpenPage, demo: Any) -> None:
+async def test_a_dropped_file_is_sent_and_a_returned_file_is_shown(open_page: OpenPage, demo: Any) -> None:
     async with serving(demo, card=None, explorer=True) as url:
         page = await open_page(named(url))
         await choose(page, "files.checksum")
@@ -219,7 +219,7 @@ async def test_a_dropped_file_is_sent_and_a_file_that_comes_back_is_shown(open_p
         assert (await download.value).suggested_filename == "chart.png"
 
 
-async def test_progress_is_a_bar(open_page: OpenPage, demo: Any) -> None:
+async def test_progress_is_shown_as_a_bar(open_page: OpenPage, demo: Any) -> None:
     async with serving(demo, card=None, explorer=True) as url:
         page = await open_page(named(url))
         await choose(page, "jobs.simulate")
@@ -232,7 +232,7 @@ async def test_progress_is_a_bar(open_page: OpenPage, demo: Any) -> None:
             await expect(timeline).to_contain_text(word)
 
 
-async def test_an_agent_that_answers_with_a_message_has_answered(open_page: OpenPage) -> None:
+async def test_a_message_as_answer_completes_the_run(open_page: OpenPage) -> None:
     agent = ScriptedAgent({"go": (says("Just **this**."),)}, may_reply=True)
     async with serving(agent, card=card(), explorer=True) as url:
         page = await open_page(named(url))

@@ -57,7 +57,7 @@ async def test_the_inbox_shows_what_the_agent_posts(open_page: OpenPage, version
         await expect(tab).to_contain_text("None yet.")
 
 
-async def test_a_webhook_that_is_refused_says_why(open_page: OpenPage) -> None:
+async def test_a_rejected_webhook_shows_the_reason(open_page: OpenPage) -> None:
     agent = ScriptedAgent({"go": (chunk("hello", last=True), COMPLETED)})
     async with serving(agent, card=card(), explorer=True, push_notifications=True) as url:
         page = await open_page(f"{url}/explorer/")
@@ -71,7 +71,7 @@ async def test_a_webhook_that_is_refused_says_why(open_page: OpenPage) -> None:
         await expect(tab.locator(".complaint")).to_have_text(re.compile("HTTPS"))
 
 
-async def test_what_was_given_up_is_listed_and_delivered_again(open_page: OpenPage) -> None:
+async def test_dead_letters_are_listed_and_delivered_again(open_page: OpenPage) -> None:
     agent = ScriptedAgent({"go": (chunk("hello", last=True), COMPLETED)})
     async with serving(agent, card=card(), **DEVELOPMENT) as url:
         page = await open_page(f"{url}/explorer/")
@@ -90,7 +90,7 @@ async def test_what_was_given_up_is_listed_and_delivered_again(open_page: OpenPa
             await expect(tab.locator(".hooks").first).to_contain_text("0 events to go")
 
 
-async def test_there_is_an_inbox_only_where_development_is_said_and_it_stands_behind_the_door() -> None:
+async def test_the_inbox_exists_only_for_development_and_requires_authentication() -> None:
     for left_out in DEVELOPMENT:
         options = {**DEVELOPMENT, left_out: False}
         async with browsing(await async_serve(registry(), **options)) as client:

@@ -58,7 +58,7 @@ async def test_a_skill_of_a_remote_registry_is_a_module_with_the_same_schemas(ho
     assert await executor.call_async("partner.math.add", {"a": 1, "b": 2}) == {"total": 3}
 
 
-async def test_a_chain_of_agents_answers_as_one(host: Host, mount: Mount) -> None:
+async def test_a_chain_of_mounted_agents_returns_the_result(host: Host, mount: Mount) -> None:
     executor, _ = mount(host(registry_of(math__add=Add()), card=None))
 
     async with app_client(executor.registry) as client:
@@ -82,7 +82,7 @@ async def refused(sending: Any) -> str:
     return str(task.status.message.parts[0].text)
 
 
-async def test_a_skill_without_schema_takes_text_or_anything(host: Host, mount: Mount) -> None:
+async def test_a_skill_without_schema_accepts_text_or_any_object(host: Host, mount: Mount) -> None:
     agent = ScriptedAgent({"hi": (chunk("Hel"), chunk("lo", append=True), COMPLETED)})
     executor, _ = mount(host(agent))
 
@@ -96,7 +96,7 @@ async def test_a_skill_without_schema_takes_text_or_anything(host: Host, mount: 
     assert agent.calls[0].message.metadata == {"skillId": "play"}
 
 
-async def test_results_of_every_kind_come_back(host: Host, mount: Mount) -> None:
+async def test_results_of_every_kind_are_returned(host: Host, mount: Mount) -> None:
     parts = [
         Part(raw=b"\x89PNG", filename="chart.png"),
         Part(data={"n": 1}),
@@ -114,7 +114,7 @@ async def test_results_of_every_kind_come_back(host: Host, mount: Mount) -> None
     }
 
 
-async def test_what_a_remote_agent_streams_is_streamed(host: Host, mount: Mount) -> None:
+async def test_results_of_a_remote_stream_are_streamed(host: Host, mount: Mount) -> None:
     executor, _ = mount(host(registry_of(count=Count()), card=None))
 
     got = [dict(part) async for part in executor.stream("partner.count", {"a": 0, "b": 3}, context_of())]
@@ -123,7 +123,7 @@ async def test_what_a_remote_agent_streams_is_streamed(host: Host, mount: Mount)
     assert got[-1] == {"n0": 0, "n1": 1, "n2": 2}
 
 
-async def test_text_comes_back_whole_with_the_spaces_at_its_ends(host: Host, mount: Mount) -> None:
+async def test_text_is_returned_with_leading_and_trailing_spaces(host: Host, mount: Mount) -> None:
     long = "long " * 300_000
     agent = ScriptedAgent(
         {"hi": (chunk("Once "), chunk("there was\n", append=True), COMPLETED), "long": (chunk(long), COMPLETED)}
@@ -137,7 +137,7 @@ async def test_text_comes_back_whole_with_the_spaces_at_its_ends(host: Host, mou
     assert await executor.call_async(PLAY, {"text": "long"}) == {"text": long}
 
 
-async def test_text_comes_back_without_control_characters(host: Host, mount: Mount) -> None:
+async def test_text_is_returned_without_control_characters(host: Host, mount: Mount) -> None:
     executor, _ = mount(host(ScriptedAgent(default=(chunk("\x1b[31mred\x1b[0m\x07"), COMPLETED))))
 
     assert await executor.call_async(PLAY, {"text": "hi"}) == {"text": "red"}
@@ -154,7 +154,7 @@ async def test_a_chunk_arrives_before_the_remote_task_ends(host: Host, mount: Mo
         assert said(await fails(anext(results))).startswith("The remote task ended as CANCELED")
 
 
-async def test_cancelling_the_local_task_cancels_the_remote_one(host: Host, mount: Mount) -> None:
+async def test_canceling_the_local_task_cancels_the_remote_task(host: Host, mount: Mount) -> None:
     url = host(ScriptedAgent(default=(WORKING, Gate())))
     executor, _ = mount(url)
     later = SendConfiguration(return_immediately=True)
@@ -168,7 +168,7 @@ async def test_cancelling_the_local_task_cancels_the_remote_one(host: Host, moun
         assert await asyncio.to_thread(ends, url, remote) is TaskState.CANCELED
 
 
-async def test_out_of_time_the_remote_task_is_cancelled(host: Host, mount: Mount) -> None:
+async def test_the_remote_task_is_canceled_at_the_local_deadline(host: Host, mount: Mount) -> None:
     url = host(ScriptedAgent(default=(WORKING, Gate())))
     executor, _ = mount(url)
     context = context_of(**{DEADLINE: time.time() + 0.3})
@@ -180,7 +180,7 @@ async def test_out_of_time_the_remote_task_is_cancelled(host: Host, mount: Mount
     assert await asyncio.to_thread(only_task, url, TaskState.CANCELED)
 
 
-async def test_a_task_that_only_an_artifact_has_named_is_cancelled() -> None:
+async def test_a_task_known_only_from_an_artifact_is_canceled() -> None:
     async def begin(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(STREAM_HEAD + event(request, artifact("x")))
         await hang(request, writer)
@@ -195,7 +195,7 @@ async def test_a_task_that_only_an_artifact_has_named_is_cancelled() -> None:
     assert (last["method"], last["params"]["id"]) == ("CancelTask", "t-1")
 
 
-async def test_a_cancelled_token_is_heard(host: Host, mount: Mount) -> None:
+async def test_a_cancelled_token_cancels_the_remote_task(host: Host, mount: Mount) -> None:
     url = host(ScriptedAgent(default=(WORKING, Gate())))
     executor, _ = mount(url)
     context = context_of()
@@ -210,7 +210,7 @@ async def test_a_cancelled_token_is_heard(host: Host, mount: Mount) -> None:
     assert await asyncio.to_thread(only_task, url, TaskState.CANCELED)
 
 
-async def test_the_trace_goes_on_at_the_remote_agent(host: Host, mount: Mount) -> None:
+async def test_the_trace_continues_at_the_remote_agent(host: Host, mount: Mount) -> None:
     agent = ScriptedAgent()
     executor, _ = mount(host(agent))
     context = context_of()
@@ -220,7 +220,7 @@ async def test_the_trace_goes_on_at_the_remote_agent(host: Host, mount: Mount) -
     assert context.trace_id.replace("-", "") in agent.calls[0].headers["traceparent"]
 
 
-async def test_nobodys_credentials_are_sent_unless_somebody_says_so(host: Host, mount: Mount) -> None:
+async def test_credentials_of_callers_are_sent_only_with_delegate(host: Host, mount: Mount) -> None:
     url = host(ScriptedAgent(), auth=JWTAuthenticator(SECRET))
     tokens = {"ada": bearer(sub="ada", aud=None)["authorization"]}
     seen: list[str] = []
@@ -242,15 +242,13 @@ async def test_nobodys_credentials_are_sent_unless_somebody_says_so(host: Host, 
     assert seen == ["ada", "bob"]
 
 
-async def test_our_own_credentials_are_for_every_call(host: Host, mount: Mount) -> None:
+async def test_own_credentials_are_sent_with_every_call(host: Host, mount: Mount) -> None:
     executor, _ = mount(host(ScriptedAgent(), auth=JWTAuthenticator(SECRET)), auth=bearer(aud=None)["authorization"])
 
     assert await executor.call_async(PLAY, {"text": "go"}) == {}
 
 
-async def test_what_a_remote_task_says_at_its_end_is_its_result_if_it_made_nothing_else(
-    host: Host, mount: Mount
-) -> None:
+async def test_the_final_message_is_the_result_of_a_task_without_artifacts(host: Host, mount: Mount) -> None:
     done = status(TaskState.COMPLETED, "It is 9 degrees")
     talks, _ = mount(host(ScriptedAgent(default=(done,))))
     makes, _ = mount(host(ScriptedAgent(default=(chunk("9"), done))))
@@ -275,7 +273,7 @@ async def test_a_remote_task_that_does_not_succeed_fails_the_module(
     assert said(await fails(executor.call_async(PLAY, {"text": "go"}))) == text
 
 
-async def test_a_question_that_nobody_answers_is_taken_back(host: Host, mount: Mount) -> None:
+async def test_a_remote_task_that_waits_for_input_is_canceled(host: Host, mount: Mount) -> None:
     url = host(ScriptedAgent(default=(ASKS,)))
     executor, _ = mount(url)
 
@@ -284,7 +282,7 @@ async def test_a_question_that_nobody_answers_is_taken_back(host: Host, mount: M
     assert await asyncio.to_thread(only_task, url, TaskState.CANCELED)
 
 
-async def test_where_the_remote_agent_is_stays_with_us(mount: Mount) -> None:
+async def test_the_remote_address_is_not_shown_to_callers(mount: Mount) -> None:
     with hosted(ScriptedAgent()) as url:
         executor, _ = mount(url)
 

@@ -28,7 +28,7 @@ from tests.remote.conftest import (
 )
 
 
-def test_an_agent_that_is_not_there_is_not_mounted() -> None:
+def test_an_unreachable_agent_is_not_mounted() -> None:
     before = threading.active_count()
     with pytest.raises(A2AConnectionError):
         mount_remote(apcore.Registry(), "http://127.0.0.1:9")
@@ -54,7 +54,7 @@ def refreshed(agent: RemoteAgent) -> tuple[str, ...]:
     return agent.module_ids
 
 
-def test_the_refresher_notices_by_itself(host: Host, mount: Mount) -> None:
+def test_the_refresher_updates_the_registry_periodically(host: Host, mount: Mount) -> None:
     there, here, came = registry_of(math__add=Add()), apcore.Registry(), threading.Event()
     mount(host(there, card=None), registry=here, refresh=0.01)
     here.on("register", lambda *_: came.set())
@@ -65,7 +65,7 @@ def test_the_refresher_notices_by_itself(host: Host, mount: Mount) -> None:
     assert "partner.more.count" in here.list()
 
 
-def test_closing_takes_the_modules_away_and_ends_the_thread(host: Host) -> None:
+def test_closing_removes_the_modules_and_ends_the_thread(host: Host) -> None:
     registry, before = apcore.Registry(), threading.active_count()
     agent = mount_remote(registry, host(ScriptedAgent()), refresh=0.01)
     assert registry.list() == ["remote.play"]
@@ -77,7 +77,7 @@ def test_closing_takes_the_modules_away_and_ends_the_thread(host: Host) -> None:
     assert threading.active_count() <= before + 1  # the agent's own server
 
 
-async def test_closing_ends_what_is_under_way(host: Host, mount: Mount) -> None:
+async def test_closing_ends_running_calls(host: Host, mount: Mount) -> None:
     url = host(ScriptedAgent(default=(WORKING, Gate())))
     executor, agent = mount(url)
     module = executor.registry.get(PLAY)
@@ -105,7 +105,7 @@ async def test_closing_between_two_results_cancels_the_remote_task(host: Host, m
         assert await asyncio.to_thread(only_task, url, TaskState.CANCELED)
 
 
-def test_an_id_that_is_taken_is_not_taken_over(host: Host) -> None:
+def test_a_module_with_the_same_id_is_not_replaced(host: Host) -> None:
     registry, mine = apcore.Registry(), Add()
     registry.register("remote.play", mine)
 
@@ -134,7 +134,7 @@ def test_a_prefix_is_a_module_id(prefix: str) -> None:
         ("x" * 500, "p." + "x" * 122),
     ],
 )
-def test_a_skill_gets_an_id_that_apcore_takes(skill: str, module: str) -> None:
+def test_a_skill_gets_an_id_that_apcore_accepts(skill: str, module: str) -> None:
     assert to_module_id("p", skill) == module
     apcore.Registry().register(to_module_id("p", skill), Add())
 
@@ -144,14 +144,14 @@ def card_of(*skills: AgentSkill) -> AgentCard:
     return AgentCard(name="a", description="a", version="1", supported_interfaces=(interface,), skills=skills)
 
 
-def test_what_a_card_says_is_cleaned_and_shortened() -> None:
+def test_text_of_a_card_is_sanitized_and_truncated() -> None:
     (skill,) = read_skills(card_of(AgentSkill(id="a", name=EVIL, description="d" * 5000, tags=(EVIL,) * 50)), "p")
 
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(skill.name + "".join(skill.tags))
     assert (len(skill.description), len(skill.tags)) == (1000, 20)
 
 
-def test_two_skills_of_one_name_are_two_modules() -> None:
+def test_two_skills_with_one_name_become_two_modules() -> None:
     twins = (
         AgentSkill(id="a b", name="", description="1", tags=()),
         AgentSkill(id="a-b", name="", description="2", tags=()),

@@ -55,7 +55,7 @@ async def test_an_event_arrives_while_the_agent_still_works(binding: Any) -> Non
     assert rest[-1].status.state is TaskState.COMPLETED
 
 
-async def test_the_agent_goes_on_when_its_client_hangs_up() -> None:
+async def test_the_agent_keeps_running_when_its_client_disconnects() -> None:
     gate = Gate()
     agent = ScriptedAgent({"slow": ("WORKING", gate, "COMPLETED")})
     async with app_client(agent) as client, asyncio.timeout(5):
@@ -77,7 +77,7 @@ async def test_every_operation_goes_through() -> None:
             await client.get_task("nobody")
 
 
-async def test_an_app_that_is_mounted_is_called_where_it_is() -> None:
+async def test_an_app_below_a_mount_path_is_called() -> None:
     app = Starlette(routes=[Mount("/sub", app=await async_serve(ScriptedAgent()))])
     async with A2AClient("http://agent.test/sub", http=AppTransport(app)) as client:
         task = await client.send_message("hi")
@@ -95,7 +95,7 @@ async def test_an_app_is_started_up_and_shut_down() -> None:
     assert seen == ["up", "down"]
 
 
-async def test_an_app_that_does_not_start_says_why() -> None:
+async def test_a_failed_startup_is_raised_with_its_reason() -> None:
     def broken() -> None:
         raise ValueError("no disk")
 
@@ -104,7 +104,7 @@ async def test_an_app_that_does_not_start_says_why() -> None:
             pass
 
 
-async def test_what_the_app_raises_is_raised_at_its_caller() -> None:
+async def test_an_exception_of_the_app_is_raised_in_the_caller() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise ZeroDivisionError
 
@@ -112,7 +112,7 @@ async def test_what_the_app_raises_is_raised_at_its_caller() -> None:
         await AppTransport(app).request(GET, 100)
 
 
-async def test_an_app_without_an_answer_is_no_agent() -> None:
+async def test_an_app_without_a_response_is_an_error() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         pass
 
@@ -138,7 +138,7 @@ async def test_a_request_arrives_as_it_was_sent() -> None:
         await AppTransport(app).request(GET, 5)
 
 
-async def test_a_header_of_the_clients_own_is_there_once() -> None:
+async def test_a_header_of_the_client_is_sent_once() -> None:
     seen: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -151,7 +151,7 @@ async def test_a_header_of_the_clients_own_is_there_once() -> None:
     assert (seen, response.headers) == ([b"mine"], {})
 
 
-async def test_an_app_that_sends_without_end_stops_when_nobody_reads() -> None:
+async def test_an_endless_response_stops_when_its_client_disconnects() -> None:
     ended = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -168,7 +168,7 @@ async def test_an_app_that_sends_without_end_stops_when_nobody_reads() -> None:
     assert ended.is_set()
 
 
-async def test_an_app_does_not_run_ahead_of_its_reader_without_end() -> None:
+async def test_an_app_cannot_run_far_ahead_of_its_reader() -> None:
     sent = 0
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -185,7 +185,7 @@ async def test_an_app_does_not_run_ahead_of_its_reader_without_end() -> None:
         assert sent <= BUFFER + 2
 
 
-async def test_a_script_may_refuse_fail_and_reply() -> None:
+async def test_a_script_may_reject_fail_and_reply() -> None:
     refusing = ScriptedAgent(
         {"no": UnsupportedOperationError("not that"), "break": (ValueError("inner"),), "hi": (says("Hello!"),)},
         may_reply=True,

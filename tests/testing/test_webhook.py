@@ -11,7 +11,7 @@ from apcore_a2a.protocol.v1 import encode_event
 from apcore_a2a.testing import WebhookReceiver, status
 
 
-async def test_what_is_delivered_is_kept_whole() -> None:
+async def test_a_delivery_is_recorded_completely() -> None:
     event = status("COMPLETED", "done")
     async with WebhookReceiver() as hook, httpx.AsyncClient() as http:
         answer = await http.post(hook.url, content=encode_event(event), headers={"X-Token": "s"})
@@ -24,7 +24,7 @@ async def test_what_is_delivered_is_kept_whole() -> None:
     assert hook.received == [delivery]
 
 
-async def test_it_fails_as_often_as_it_was_told_to() -> None:
+async def test_the_receiver_answers_with_its_statuses_in_order() -> None:
     async with WebhookReceiver([503, 429, 200]) as hook, httpx.AsyncClient() as http:
         answers = [(await http.post(hook.url, json={"n": n})).status_code for n in range(4)]
         got = [(await hook.next()).json for _ in range(4)]
@@ -33,13 +33,13 @@ async def test_it_fails_as_often_as_it_was_told_to() -> None:
     assert got == [{"n": n} for n in range(4)]
 
 
-async def test_nobody_waits_for_ever() -> None:
+async def test_waiting_for_a_delivery_times_out() -> None:
     async with WebhookReceiver() as hook:
         with pytest.raises(TimeoutError):
             await hook.next(timeout=0.01)
 
 
-async def test_what_is_no_request_is_no_delivery() -> None:
+async def test_an_invalid_request_is_not_a_delivery() -> None:
     async with WebhookReceiver() as hook:
         for noise in (b"\r\n\r\n", b"POST / HTTP/1.1\r\ncontent-length: 99999999999\r\n\r\n"):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(hook.url.split(":")[2].split("/")[0]))

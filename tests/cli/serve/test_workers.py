@@ -12,7 +12,7 @@ import pytest
 from apcore_a2a.http.metrics import Metrics, make_board, reset_gauges
 from apcore_a2a.http.traffic import Traffic
 from apcore_a2a.storage.contract import Backlog, Usage
-from tests.cli.conftest import HEARING
+from tests.cli.conftest import RESTORE_SIGNALS
 from tests.interaction.serving import listen
 from tests.postgres_server import shared_server
 from tests.processes import Process, running
@@ -246,7 +246,7 @@ async def test_who_dies_again_and_again_is_replaced_later_and_later(agent: str) 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "SIGINT", "SIGHUP"])
 async def test_at_the_end_nobody_new_is_let_in_and_what_runs_is_finished(agent: str, number: signal.Signals) -> None:
     arguments = ("serve", agent, "--port", "0", "--workers", "2", "--store", shared_server().url(), "--metrics")
-    command = ("-c", HEARING, sys.executable, "-m", "apcore_a2a", *arguments)
+    command = ("-c", RESTORE_SIGNALS, sys.executable, "-m", "apcore_a2a", *arguments)
     async with running(*command) as process, httpx.AsyncClient(timeout=20) as http:
         url = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
         await process.says(r"running on [^$]*running on")
@@ -262,7 +262,7 @@ async def test_at_the_end_nobody_new_is_let_in_and_what_runs_is_finished(agent: 
 
 async def test_a_terminal_that_is_closed_is_no_second_signal(agent: str) -> None:
     arguments = ("serve", agent, "--port", "0", "--workers", "2", "--store", shared_server().url(), "--metrics")
-    command = ("-c", HEARING, sys.executable, "-m", "apcore_a2a", *arguments)
+    command = ("-c", RESTORE_SIGNALS, sys.executable, "-m", "apcore_a2a", *arguments)
     async with running(*command) as process, httpx.AsyncClient(timeout=20) as http:
         url = (await process.says(r"running on (http://[\d.]+:\d+)"))[1]
         await process.says(r"running on [^$]*running on")

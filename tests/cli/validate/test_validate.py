@@ -31,7 +31,7 @@ def always(**answer: object) -> Writer:
     return write
 
 
-def test_our_own_agent_keeps_every_rule(terminal: Terminal, url: str) -> None:
+def test_our_own_agent_passes_every_rule(terminal: Terminal, url: str) -> None:
     ran = terminal("validate", url, "--message", "hello", "--json")
 
     assert (ran.code, broken(ran), ran.json["valid"]) == (0, {}, True)
@@ -42,7 +42,7 @@ def test_our_own_agent_keeps_every_rule(terminal: Terminal, url: str) -> None:
     } <= ids
 
 
-def test_the_report_can_be_read_by_people(terminal: Terminal, url: str) -> None:
+def test_the_text_report_is_readable(terminal: Terminal, url: str) -> None:
     ran = terminal("conformance", url)
 
     assert ran.code == 0
@@ -50,14 +50,14 @@ def test_the_report_can_be_read_by_people(terminal: Terminal, url: str) -> None:
     assert ran.fields["Result"].startswith("0 failed, 0 warnings, ")
 
 
-def test_nothing_is_sent_to_work_on_unless_the_caller_says_so(terminal: Terminal, url: str) -> None:
+def test_no_message_is_sent_without_the_message_option(terminal: Terminal, url: str) -> None:
     terminal("validate", url)
 
     assert terminal("tasks", url, "--json").json["totalSize"] == 0
 
 
 @pytest.mark.parametrize("name", ["sdk1", "js", "fasta2a"])
-def test_other_peoples_agents_are_judged_without_stumbling(
+def test_agents_of_other_implementations_are_validated(
     terminal: Terminal, peer: Callable[[str], str], name: str
 ) -> None:
     ran = terminal("validate", peer(name), "--message", "echo hi", "--json")
@@ -91,7 +91,7 @@ def test_other_peoples_agents_are_judged_without_stumbling(
         ({"signatures": [{"protected": "x"}]}, "8.4.2", "signatures[0].signature is missing"),
     ],
 )
-def test_a_broken_card_names_the_clause_and_the_field(changes: dict[str, Any], clause: str, problem: str) -> None:
+def test_an_invalid_card_is_reported_with_clause_and_field(changes: dict[str, Any], clause: str, problem: str) -> None:
     broken = {name: value for name, value in (GOOD | changes).items() if value is not ...}
 
     failed = [finding for finding in check_card(broken, HEADERS) if finding.result == "fail"]
@@ -99,11 +99,11 @@ def test_a_broken_card_names_the_clause_and_the_field(changes: dict[str, Any], c
     assert any(finding.clause == clause and finding.message.startswith(problem) for finding in failed)
 
 
-def test_a_good_card_passes_every_check() -> None:
+def test_a_valid_card_passes_every_check() -> None:
     assert {finding.result for finding in check_card(GOOD, HEADERS)} == {"pass"}
 
 
-def test_what_is_only_advised_is_only_a_warning() -> None:
+def test_a_recommendation_is_only_a_warning() -> None:
     versioned = [GOOD["supportedInterfaces"][0] | {"protocolVersion": "1.0.0"}]
 
     found = check_card(GOOD | {"supportedInterfaces": versioned}, {})
@@ -116,11 +116,11 @@ def test_what_is_only_advised_is_only_a_warning() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [None, [], "card", 7])
-def test_what_is_no_object_is_no_card(nonsense: object) -> None:
+def test_a_card_that_is_not_an_object_is_reported(nonsense: object) -> None:
     assert [finding.result for finding in check_card(nonsense, {})] == ["fail"]
 
 
-def test_an_agent_that_answers_everything_with_the_wrong_error_breaks_every_rule(terminal: Terminal) -> None:
+def test_an_agent_that_always_returns_the_wrong_error_fails_every_rule(terminal: Terminal) -> None:
     with scripted() as server:
         server.on(CARD, respond(card(server.url, capabilities={}))).on(
             "/", always(error={"code": -32000, "message": "whatever"})
@@ -142,7 +142,7 @@ def test_an_agent_that_answers_everything_with_the_wrong_error_breaks_every_rule
     }
 
 
-def test_an_agent_that_accepts_everything_is_found_out(terminal: Terminal) -> None:
+def test_an_agent_that_accepts_everything_fails_the_rules(terminal: Terminal) -> None:
     task = {"id": "t-1", "contextId": "c-1", "status": {"state": "TASK_STATE_COMPLETED"}}
     with scripted() as server:
         server.on(CARD, respond(card(server.url, capabilities={}))).on("/", always(result=task))
@@ -161,7 +161,7 @@ def test_a_card_alone_can_be_validated(terminal: Terminal) -> None:
     assert set(broken(ran)) == {"card.skills"}
 
 
-def test_a_card_that_cannot_be_used_at_all_is_still_judged(terminal: Terminal) -> None:
+def test_a_card_that_the_client_cannot_use_is_still_validated(terminal: Terminal) -> None:
     with scripted() as server:
         server.on(CARD, respond({"name": "half a card"}))
         ran = terminal("validate", server.url, "--json")

@@ -92,7 +92,7 @@ def checks(ran: Ran) -> dict[str, str]:
     return {check["id"]: check["result"] for check in ran.json["checks"]}
 
 
-def test_a_card_that_cannot_be_had_is_a_report(terminal: Terminal, answer: Answer) -> None:
+def test_an_unavailable_card_gives_a_report(terminal: Terminal, answer: Answer) -> None:
     with scripted() as server:
         server.on(CARD, answer).on("/.well-known/agent.json", answer)
         ran = terminal("validate", server.url, *QUICKLY)
@@ -102,7 +102,7 @@ def test_a_card_that_cannot_be_had_is_a_report(terminal: Terminal, answer: Answe
     assert {"card.found", "card.fields"} & {id for id, found in checks(ran).items() if found == "fail"}
 
 
-def test_an_answer_in_broken_text_is_a_finding(terminal: Terminal) -> None:
+def test_an_answer_in_invalid_utf8_is_a_finding(terminal: Terminal) -> None:
     with scripted() as server:
         server.on(CARD, respond(card(server.url))).on("/", respond(b'{"jsonrpc": "2.0", "error": "\xff"}'))
         ran = terminal("validate", server.url, "--json")
@@ -111,13 +111,13 @@ def test_an_answer_in_broken_text_is_a_finding(terminal: Terminal) -> None:
     assert len(ran.json["checks"]) > 10
 
 
-def test_nobody_at_the_address_is_a_report_with_the_exit_code_of_it(terminal: Terminal) -> None:
+def test_an_unreachable_agent_gives_a_report_and_its_exit_code(terminal: Terminal) -> None:
     ran = terminal("validate", "http://127.0.0.1:1", *QUICKLY)
 
     assert (ran.code, checks(ran)) == (3, {"card.found": "fail"})
 
 
-def test_a_card_for_others_is_a_report_that_says_what_to_pass(terminal: Terminal) -> None:
+def test_a_card_that_requires_credentials_gives_a_report_with_a_hint(terminal: Terminal) -> None:
     with scripted() as server:
         server.on(CARD, respond({}, 401))
         ran = terminal("validate", server.url)
@@ -129,7 +129,7 @@ def test_a_card_for_others_is_a_report_that_says_what_to_pass(terminal: Terminal
 @pytest.mark.parametrize(
     ("flags", "said"), [((), "Pass --token"), (("--token", "bad"), "does not accept these credentials")]
 )
-def test_an_agent_that_asks_for_credentials_breaks_no_rule(
+def test_an_agent_that_requires_credentials_breaks_no_rule(
     terminal: Terminal, flags: tuple[str, ...], said: str
 ) -> None:
     with scripted() as server:
@@ -142,9 +142,7 @@ def test_an_agent_that_asks_for_credentials_breaks_no_rule(
     assert said in failed[0]["message"]
 
 
-def test_keys_that_cannot_be_used_are_the_callers_mistake_and_not_the_agents(
-    terminal: Terminal, tmp_path: Path
-) -> None:
+def test_an_unusable_key_file_is_a_usage_error_and_not_a_finding(terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text('{"keys": [{"kty": "EC", "crv": "P-256", "kid": "k", "x": "AA", "y": "AA"}]}')
     with scripted() as server:
         server.on(CARD, respond(card(server.url)))
@@ -154,9 +152,7 @@ def test_keys_that_cannot_be_used_are_the_callers_mistake_and_not_the_agents(
     assert "The pinned key 'k' cannot be used" in ran.err
 
 
-def test_an_agent_that_answers_calls_in_no_way_breaks_the_rules_that_were_tried(
-    terminal: Terminal, answer: Answer
-) -> None:
+def test_an_agent_that_does_not_answer_fails_the_tested_rules(terminal: Terminal, answer: Answer) -> None:
     with scripted() as server:
         server.on(CARD, respond(card(server.url))).on("/", answer)
         ran = terminal("validate", server.url, *QUICKLY, "--message", "hi")
@@ -197,9 +193,7 @@ def conversing(server: ScriptedServer, streaming: Writer) -> None:
     ],
     ids=["endless", "endless without a task", "hangs", "is empty", "closes", "is no stream"],
 )
-def test_a_stream_that_does_not_end_as_it_should_breaks_its_rule(
-    terminal: Terminal, streaming: Writer, rule: str
-) -> None:
+def test_a_stream_that_does_not_end_properly_fails_its_rule(terminal: Terminal, streaming: Writer, rule: str) -> None:
     with scripted() as server:
         conversing(server, streaming)
         ran = terminal("validate", server.url, *QUICKLY, "--message", "hi")

@@ -1,4 +1,4 @@
-"""The command line as a test sees it: arguments in, exit code and both outputs out; and agents to call."""
+"""Runs commands in tests, with arguments, exit code and both outputs, and serves agents to call."""
 
 import asyncio
 import io
@@ -32,7 +32,7 @@ class Ran(NamedTuple):
     err: str
 
     @property
-    def json(self) -> Any:  # Any: what the command printed
+    def json(self) -> Any:  # Any: the command's JSON output
         return json.loads(self.out)
 
     @property
@@ -41,7 +41,7 @@ class Ran(NamedTuple):
 
     @property
     def fields(self) -> dict[str, str]:
-        """The labelled lines of text output; what stands set in is no field."""
+        """The labelled lines of text output. Indented lines are not fields."""
         pairs = (line.partition(": ") for line in self.out.splitlines() if line and not line.startswith(" "))
         return {label.rstrip(":"): value for label, _, value in pairs}
 
@@ -51,7 +51,7 @@ Terminal = Callable[..., Ran]
 
 @pytest.fixture
 def terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Runs a command in this process, as the installed program would."""
+    """Run a command in this process, as the installed program would."""
 
     def run(*args: str, stdin: bytes = b"") -> Ran:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -65,8 +65,8 @@ def terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return run
 
 
-# Tests that run in the background ignore SIGINT, and under `nohup` SIGHUP, and so would what they start. Not with
-# `preexec_fn`: in a process with threads, newer Pythons warn of it.
+# Background tests ignore SIGINT, and under `nohup` also SIGHUP, and their child processes inherit that. `preexec_fn` is
+# not used, because newer Pythons warn about it in a process with threads.
 RESTORE_SIGNALS = (
     "import os, signal, sys; "
     "signal.signal(signal.SIGINT, signal.SIG_DFL); signal.signal(signal.SIGHUP, signal.SIG_DFL); "
@@ -76,7 +76,7 @@ RESTORE_SIGNALS = (
 
 @contextmanager
 def interruptible(*args: str) -> Iterator["subprocess.Popen[str]"]:
-    """A command in a process that hears its signals."""
+    """Run a command in a process with default signal handlers."""
     command = [sys.executable, "-c", RESTORE_SIGNALS, sys.executable, "-m", "apcore_a2a", *args]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -112,7 +112,7 @@ def scripts() -> dict[str, Any]:
 
 @contextmanager
 def elsewhere(server: AbstractAsyncContextManager[T]) -> Iterator[T]:
-    """A server in a loop and a thread of its own: the commands have a loop of their own, too."""
+    """Run a server in a loop and thread of its own, because the commands run their own loop."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -134,12 +134,12 @@ async def _leave(server: AbstractAsyncContextManager[Any]) -> None:
 
 
 def hosted(agent: Agent, **options: Any) -> AbstractContextManager[str]:
-    """The address of an agent."""
+    """Serve an agent, and yield its address."""
     return elsewhere(serving(agent, **options))
 
 
 def scripted() -> AbstractContextManager[ScriptedServer]:
-    """A server that says what the test writes for it."""
+    """Run a server with scripted answers."""
     return elsewhere(ScriptedServer())
 
 
@@ -156,13 +156,13 @@ def url(agent: ScriptedAgent) -> Iterator[str]:
 
 @pytest.fixture
 def replying() -> Iterator[str]:
-    """An agent that answers with a message instead of a task."""
+    """Serve an agent that answers with a message instead of a task."""
     with hosted(ScriptedAgent(default=(says("Hi!"),), may_reply=True)) as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def peer() -> Iterator[Callable[[str], str]]:
-    """Other people's agents, each started at its first use."""
+    """Start agents of other implementations, each at its first use."""
     with ExitStack() as stack:
         yield cache(lambda name: stack.enter_context(running(name)))

@@ -1,4 +1,4 @@
-"""A command at a terminal: what a person types goes in, what they see comes out, and Ctrl-C is a key."""
+"""A command at a pseudo-terminal: typed keys, screen output, and Ctrl-C as a key."""
 
 import os
 import pty
@@ -17,12 +17,12 @@ PATIENCE = 20.0
 CTRL_C = "\x03"
 CTRL_D = "\x04"
 UP = "\x1b[A"
-# In the process itself, before the command: its terminal becomes the one whose keys are signals.
+# Runs in the child process before the command, so that Ctrl-C on its terminal sends SIGINT.
 TAKE_TERMINAL = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {RESTORE_SIGNALS}"
 
 
 class PseudoTerminal:
-    """One process, with both of its outputs on one screen."""
+    """A process with both of its outputs on one screen."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", master: int) -> None:
         self._process = process
@@ -33,11 +33,11 @@ class PseudoTerminal:
         os.write(self._master, keys.encode())
 
     def signal(self, number: signal.Signals) -> None:
-        """To the process alone, as `kill` does; a key is for all that it has started, too."""
+        """Send a signal to the process alone, as `kill` does. A key also signals its child processes."""
         self._process.send_signal(number)
 
     def interrupts(self, pattern: str) -> None:
-        """Press Ctrl-C until the screen matches. Once will do, but for one that comes between prompt and first key."""
+        """Press Ctrl-C until the screen matches: a press between the prompt and the first key can be lost."""
         for _ in range(5):
             self.type(CTRL_C)
             with suppress(AssertionError):
@@ -46,14 +46,14 @@ class PseudoTerminal:
         self.sees(pattern)
 
     def sees(self, pattern: str, *, patience: float = PATIENCE) -> re.Match[str]:
-        """Wait until what is on the screen matches; what stands before its end is not looked at again."""
+        """Wait until the screen matches. Text before the end of the match is not searched again."""
         deadline = time.monotonic() + patience
         while (found := re.search(pattern, self.screen)) is None:
             if not select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise AssertionError(f"{pattern!r} did not appear:\n{self.screen}")
             try:
                 read = os.read(self._master, 65536)
-            except OSError:  # so Linux says that the process is gone
+            except OSError:  # on Linux, the process has ended
                 read = b""
             if not read:
                 raise AssertionError(f"it ended without {pattern!r}:\n{self.screen}")
@@ -62,7 +62,7 @@ class PseudoTerminal:
         return found
 
     def ends(self) -> int:
-        """Wait until the process has ended; its exit code."""
+        """Wait until the process has ended, and return its exit code."""
         deadline = time.monotonic() + PATIENCE
         with suppress(OSError):
             while select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -75,7 +75,7 @@ class PseudoTerminal:
 
 @contextmanager
 def at_terminal(*args: str, **environment: str) -> Iterator[PseudoTerminal]:
-    """`apcore-a2a …` at a terminal of its own; killed at the end if it has not ended by itself."""
+    """Run `apcore-a2a …` at a pseudo-terminal. The process is killed at the end if it still runs."""
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", TAKE_TERMINAL, sys.executable, "-m", "apcore_a2a", *args],

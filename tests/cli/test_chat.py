@@ -29,13 +29,13 @@ from tests.modules import Pay, registry
 
 @pytest.fixture
 def paying() -> Iterator[str]:
-    """An agent whose only skill asks for approval."""
+    """Serve an agent whose only skill asks for approval."""
     modules = registry(pay=Pay())
     with hosted(ModuleAgent(open_modules(modules)), card=build(modules, {}).cards.card) as url:
         yield url
 
 
-# ---- what a line means ----------------------------------------------------------------------------------------------
+# ---- parsing of lines -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_conversation_is_resumed_with_the_task_that_waits(terminal: Terminal, 
 
     assert "> hello\nHello,\nworld\n> ask\nWhat next?\n" in second.out
     assert agent.calls[-1].task.id == agent.calls[1].task.id
-    unknown = terminal("chat", url, "--context", "nobody", stdin=b"")
+    unknown = terminal("chat", url, "--context", "unknown", stdin=b"")
     assert "The agent has no tasks of this conversation" in unknown.err
 
 
@@ -272,7 +272,7 @@ def test_data_is_shown_while_it_changes_and_printed_when_complete() -> None:
         person.sees('… {"step":1}')
         person.sees('"step": 3')
         person.sees("> ")
-        assert '"step": 3' not in person.screen  # once
+        assert '"step": 3' not in person.screen  # only once
         person.type(CTRL_D)
         assert person.ends() == 0
 

@@ -1,4 +1,4 @@
-"""The pages tell of every option of `apcore-a2a serve`, and docs/operations.md of every variable that it reads."""
+"""The documentation contains every option of `apcore-a2a serve`, and docs/operations.md every environment variable."""
 
 import click
 import pytest

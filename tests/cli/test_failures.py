@@ -1,4 +1,4 @@
-"""What a command says when it cannot do its job: a name, a text, a hint, an exit code; never a traceback."""
+"""The error report of a command: a name, a message, a hint and an exit code, and never a traceback."""
 
 import asyncio
 import subprocess
@@ -31,22 +31,22 @@ def told(ran: Ran) -> tuple[int, str]:
 
 
 def test_an_unknown_task_is_reported_with_the_error_name_of_the_protocol(terminal: Terminal, url: str) -> None:
-    as_json = terminal("task", url, "nobody", "--json")
-    as_text = terminal("task", url, "nobody")
+    as_json = terminal("task", url, "unknown", "--json")
+    as_text = terminal("task", url, "unknown")
 
     assert told(as_json) == (1, "TaskNotFoundError")
     assert as_json.json["error"]["a2aCode"] == -32001
     assert "task list" in as_json.json["error"]["hint"]
     assert (as_text.code, as_text.out) == (1, "")
-    assert as_text.err.startswith("Error: Task not found: nobody (TaskNotFoundError)\nHint: ")
+    assert as_text.err.startswith("Error: Task not found: unknown (TaskNotFoundError)\nHint: ")
 
 
 def test_over_rest_an_error_has_the_same_name(terminal: Terminal, url: str) -> None:
-    assert told(terminal("task", url, "nobody", "--json", "--transport", "rest")) == (1, "TaskNotFoundError")
+    assert told(terminal("task", url, "unknown", "--json", "--transport", "rest")) == (1, "TaskNotFoundError")
 
 
 def test_a_reply_to_an_unknown_task_starts_no_task(terminal: Terminal, url: str) -> None:
-    assert told(terminal("send", url, "hello", "--task-id", "nobody", "--json")) == (1, "TaskNotFoundError")
+    assert told(terminal("send", url, "hello", "--task-id", "unknown", "--json")) == (1, "TaskNotFoundError")
     assert terminal("tasks", url, "--json").json["totalSize"] == 0
 
 
@@ -189,7 +189,7 @@ def test_a_card_that_points_to_another_origin_is_not_followed(terminal: Terminal
         (("send", "http://a", "hi", "--metadata", "[]"), "not a JSON object"),
         (("send", "http://a", "hi", "-o", "./out"), "To save artifacts, use --save DIR"),
         (("send", "http://a", "hi", "-H", "no colon"), "NAME:VALUE"),
-        (("send", "http://a", "--file", "~nobody-of-this-name/x"), "no such user"),
+        (("send", "http://a", "--file", "~no-such-user/x"), "no such user"),
         (("send", "http://a", "hi", "--timeout", "soon"), "not a duration"),
         (("send", "ftp://a", "hi"), "Not an http or https address"),
         (("task", "get"), "Missing agent."),

@@ -1,4 +1,4 @@
-"""`send` and `stream`: what is sent, what is printed, where it goes, and how it exits."""
+"""`send` and `stream`: the message, the output, saved files, and the exit code."""
 
 import signal
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.interaction.serving import CARD
 
 
 def sent(agent: ScriptedAgent) -> list[dict[str, object]]:
-    """The parts that the agent got last."""
+    """Return the parts of the last message that the agent received."""
     return [part.to_dict() for part in agent.calls[-1].message.parts]
 
 
@@ -258,7 +258,7 @@ def test_remote_text_cannot_control_the_terminal_or_forge_a_field(
     assert not {"\x1b", "\x07", "\x9b", "\r", "\u202e"} & set(ran.out + ran.err)
     assert ran.fields["Task"] != "t-forged"
     assert "Text:\n  redesrever\n  Task: t-forged\n" in ran.out
-    assert "\\u009b2J\\u202e" in ran.out  # in data nothing is lost, only written so that it can be read
+    assert "\\u009b2J\\u202e" in ran.out  # data is complete, with control characters escaped
 
 
 def test_json_contains_all_remote_text_with_control_characters_escaped(terminal: Terminal, url: str) -> None:

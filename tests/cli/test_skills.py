@@ -1,4 +1,4 @@
-"""Skills at a terminal: the hint that names them, and the tab key that completes them."""
+"""Skills at the command line: the hint that lists them, and completion."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The commands as a whole: what there is, what it loads, and that docs/cli.md shows all of it."""
+"""All commands: their help, their imports, and docs/cli.md."""
 
 import re
 import shlex
@@ -20,7 +20,7 @@ HEAVY = {"starlette", "uvicorn", "apcore", "pydantic", "a2a"}
 
 
 def leaves(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command that does something, with the words that lead to it."""
+    """Yield every command that is not a group, with its path."""
     with click.Context(group) as context:
         for name in group.list_commands(context):
             command = group.get_command(context, name)
@@ -36,7 +36,7 @@ EXAMPLES = [
     line
     for block in blocks_of(PAGE, "sh")
     for line in block.code.splitlines()
-    # somebody else has to end these: test_tasks.py has the one, tests/app/test_targets.py the others
+    # these run until they are stopped: test_tasks.py tests the first, tests/app/test_targets.py the others
     if not re.search(" (subscribe|serve|dev|explore) ", line)
 ]
 
@@ -68,7 +68,7 @@ def test_every_command_is_on_the_cli_page_and_in_the_help(terminal: Terminal) ->
 
 
 def text_for(line: str) -> str:
-    """What the task of an example is sent: webhooks and `cancel` need one that has not ended."""
+    """Return the message for an example: webhooks and `cancel` need a task that is still running."""
     if "push" in line:
         return "ask"
     if "cancel" in line:
@@ -93,11 +93,11 @@ def test_every_example_of_the_cli_page_works(
     said = [real.get(word, word) for word in words[1:]]
     stdin = b""
     if piped:
-        stdin = f"{shlex.split(piped)[1]}\n".encode()  # what its echo would say
+        stdin = f"{shlex.split(piped)[1]}\n".encode()  # the output of its echo
     ran = terminal(*said, stdin=stdin)
 
     assert words[0] == "apcore-a2a"
-    assert ran.code == 0 or (ran.code, said[0]) == (1, "validate")  # that agent may break a rule
+    assert ran.code == 0 or (ran.code, said[0]) == (1, "validate")  # this agent may break a rule
     assert "Error" not in ran.err
     assert ran.out
 

@@ -1,4 +1,4 @@
-"""`task`, `card` and `push`, in their long and their short forms."""
+"""`task`, `card` and `push`, in their long and short forms."""
 
 import json
 import subprocess
@@ -135,7 +135,7 @@ def test_subscribe_prints_the_events_until_the_task_ends(terminal: Terminal, url
         assert last.get("statusUpdate", last)["status"]["state"] == "TASK_STATE_CANCELED"
     else:
         assert [line.partition(": ")[2] for line in out.splitlines() if line.startswith("State")][-1] == "CANCELED"
-        assert out.count(f"Task: {task_id}\n") == 2  # first and last
+        assert out.count(f"Task: {task_id}\n") == 2  # the first and the last line
 
 
 def test_artifacts_of_a_finished_task_are_downloaded(terminal: Terminal, url: str, tmp_path: Path) -> None:
@@ -202,14 +202,14 @@ def test_dead_letters_are_listed_and_redelivered(terminal: Terminal, monkeypatch
             task_id = begin(terminal, url, "hello")
             terminal("push", "create", url, task_id, hook.url, "--id", "w")
             found = terminal("push", "dead", url, "--json").json["webhooks"]
-            while not found:  # it is being tried
+            while not found:  # deliveries are still being retried
                 found = terminal("push", "dead", url, "--json").json["webhooks"]
             assert (found[0]["taskId"], found[0]["id"], found[0]["reason"]) == (task_id, "w", "HTTP 500")
             shown = terminal("push", "dead", url, task_id)
             assert (shown.fields["State"], shown.fields["Webhooks"]) == ("failed", "1")
             again = terminal("push", "redeliver", url, task_id, "w", "--json").json["webhooks"]
             assert [webhook["state"] for webhook in again] == ["active"]
-            assert terminal("push", "redeliver", url, "nobody").code == 1
+            assert terminal("push", "redeliver", url, "unknown").code == 1
             assert terminal("push", "redeliver", url, task_id, "unknown").code == 1
 
 

@@ -1,4 +1,4 @@
-"""Whom the commands trust: certificates, signatures; and what a person at a terminal sees."""
+"""TLS certificates, card signatures, and progress at a terminal."""
 
 import asyncio
 import datetime
@@ -24,7 +24,7 @@ from tests.client.scripted import card, respond
 
 
 def certificate(path: Path) -> None:
-    """A key and a certificate that nobody has signed but itself."""
+    """Write a key and a self-signed certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([])
     now = datetime.datetime.now(datetime.UTC)
@@ -40,7 +40,7 @@ def certificate(path: Path) -> None:
 
 @pytest.fixture
 def secure(tmp_path: Path) -> Iterator[str]:
-    """The address of an agent with a certificate of its own making; all it has is a card."""
+    """Serve an agent that only has a card, with a self-signed certificate."""
     certificate(tmp_path / "both.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "both.pem")

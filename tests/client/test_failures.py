@@ -252,7 +252,7 @@ async def test_an_agents_error_text_is_reduced_to_one_truncated_line(server: Scr
     assert len(text) == 500
 
 
-@pytest.mark.parametrize("data", [None, [], {}, "text", [1], [{"reason": 1}], [{"reason": "NOBODY", "metadata": []}]])
+@pytest.mark.parametrize("data", [None, [], {}, "text", [1], [{"reason": 1}], [{"reason": "UNKNOWN", "metadata": []}]])
 async def test_unknown_error_details_are_ignored(server: ScriptedServer, connect: Connect, data: object) -> None:
     server.on("/", error(-32001, "gone", data))
 

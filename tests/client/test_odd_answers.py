@@ -134,7 +134,7 @@ async def test_a_part_of_an_unknown_kind_is_left_out_of_its_artifact(
 
 async def test_an_invalid_optional_value_is_left_out(server: ScriptedServer, connect: Connect, speech: Speech) -> None:
     odd = {
-        "status": {"state": speech.completed, "timestamp": 1700000000, "message": {"role": "nobody"}},
+        "status": {"state": speech.completed, "timestamp": 1700000000, "message": {"role": "unknown"}},
         "history": "none",
         "artifacts": [{"artifactId": "a-1", "parts": [speech.text | {"metadata": "text"}], "name": 5}],
     }

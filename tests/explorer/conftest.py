@@ -1,4 +1,4 @@
-"""A real browser, shared by the tests of this folder, and pages that fail when anything in them goes wrong."""
+"""A real browser, shared by the tests of this folder, and pages that fail the test on any error."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(loop_scope="package")
 async def open_page(browser: Browser) -> AsyncIterator[OpenPage]:
-    """Opens pages in contexts of their own; at the end none may have raised an error or broken its policy."""
+    """Open pages in contexts of their own. At the end, no page may have had an error or a policy violation."""
     opened: list[Watched] = []
 
     async def open_one(url: str, **options: Any) -> Page:
@@ -59,7 +59,7 @@ async def open_page(browser: Browser) -> AsyncIterator[OpenPage]:
 
 @pytest.fixture
 def demo() -> Any:
-    """The modules of the demo agent, as `make run` serves them."""
+    """The modules of the demo agent, as in `make run`."""
     registry = apcore.Registry(extensions_dir=str(ROOT / "examples" / "extensions"))
     registry.discover()
     return registry

@@ -1,4 +1,4 @@
-"""What the tests of the page share: the browser's flags, watching a page, and its places by the names people read."""
+"""Helpers for tests of the page: browser flags, error recording, and the elements by their accessible names."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from playwright.async_api import Locator, Page
 
 from apcore_a2a.protocol.card import AgentCapabilities, AgentCard, AgentSkill
 
-PATIENCE = 20_000  # milliseconds; the browser shares two processors with everybody else
+PATIENCE = 20_000  # milliseconds; the browser shares two processors with other processes
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -15,7 +15,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    # A name that is not localhost: browsers keep some things from pages on plain http elsewhere.
+    # A host name other than localhost: browsers restrict features of plain-http pages elsewhere.
     "--host-resolver-rules=MAP agenthost 127.0.0.1",
 ]
 _REPORT = """
@@ -25,7 +25,7 @@ document.addEventListener("securitypolicyviolation", event =>
 
 
 class Watched:
-    """A page, and what went wrong in it."""
+    """A page and its recorded errors."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -34,7 +34,7 @@ class Watched:
 
     async def check(self) -> None:
         assert self.errors == []
-        assert self.elsewhere == [], "the page asked somebody else"
+        assert self.elsewhere == [], "the page sent requests to another server"
         if not self.page.is_closed():
             assert await self.page.evaluate("window.violations ?? []") == [], "the page broke its own policy"
 
@@ -55,7 +55,7 @@ async def watch(page: Page) -> Watched:
 
 
 def named(url: str, path: str = "/explorer/") -> str:
-    """The page at a host name, where browsers trust plain http less than at 127.0.0.1."""
+    """Return the page's URL with a host name for which plain http is restricted, unlike 127.0.0.1."""
     return url.replace("127.0.0.1", "agenthost") + path
 
 
@@ -78,7 +78,7 @@ async def choose(page: Page, skill: str) -> None:
 
 
 async def say(page: Page, text: str, *, how: str = "Stream") -> None:
-    """Write a text and send it, as a person would."""
+    """Write a text and send it, as a user would."""
     await page.get_by_role("form", name="Message").get_by_role("button", name="Text", exact=True).click()
     await page.get_by_label("Message text").fill(text)
     await press(page, how)

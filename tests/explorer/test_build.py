@@ -1,4 +1,4 @@
-"""The committed page is what its sources say: a rebuild gives the same bytes."""
+"""The committed page equals its sources: a rebuild gives the same bytes."""
 
 import os
 import shutil

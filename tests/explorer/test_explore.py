@@ -1,4 +1,4 @@
-"""`apcore-a2a explore`: the page for an agent elsewhere, through a server that only this machine reaches."""
+"""`apcore-a2a explore`: the page for a remote agent, through a loopback proxy."""
 
 import re
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ COMPLETED = status(TaskState.COMPLETED)
 
 @asynccontextmanager
 async def exploring(url: str, *options: str, **environment: str) -> AsyncIterator[str]:
-    """The command, as a process; the address of its page."""
+    """Run the command as a process, and yield the address of its page."""
     async with running("-m", "apcore_a2a", "explore", url, "--no-browser", *options, **environment) as process:
         said = await process.says(r"(http://127\.0\.0\.1:\d+/[\w-]{32}/explorer/)")
         yield said[1]

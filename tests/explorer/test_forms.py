@@ -1,4 +1,4 @@
-"""Forms made from JSON Schemas: what can be put in, what is complained about, what is sent."""
+"""Forms built from JSON Schemas: inputs, validation, and the data that is sent."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ async def test_errors_are_shown_at_their_fields_and_nothing_is_sent(open_page: O
         await expect(form).to_contain_text("at most 5 characters")
         await expect(form).to_contain_text("at most 9")
         await expect(form).to_contain_text("is needed")
-        await expect(page.get_by_label("title")).to_be_focused()  # where the first complaint is
+        await expect(page.get_by_label("title")).to_be_focused()  # at the first error
         assert agent.calls == []
 
 
@@ -145,7 +145,7 @@ async def test_a_form_and_its_json_are_the_same_document(open_page: OpenPage) ->
         await box.fill('{"title": "two", "unknown": 1}')
         await form.get_by_role("button", name="Form").click()
         await expect(page.get_by_label("title")).to_have_value("two")
-        await expect(page.get_by_role("textbox", name="unknown")).to_be_visible()  # nothing that was written is lost
+        await expect(page.get_by_role("textbox", name="unknown")).to_be_visible()  # no input is lost
 
 
 async def test_a_recursive_schema_is_rendered_as_far_as_it_is_filled(open_page: OpenPage) -> None:

@@ -1,4 +1,4 @@
-"""What a page meets in the wild: servers that go, streams without end, agents that mean harm, small screens."""
+"""The page under faults: servers that stop, endless streams, hostile agents, small screens."""
 
 import asyncio
 import base64
@@ -24,7 +24,7 @@ CHUNKS = 5000
 AXE = ROOT / "explorer" / "node_modules" / "axe-core" / "axe.min.js"
 
 
-# ---- servers that go ----------------------------------------------------------------------------------------------
+# ---- servers that stop --------------------------------------------------------------------------------------------
 
 
 async def serve_demo(port: int, store: Path) -> Any:
@@ -44,13 +44,13 @@ async def test_the_page_reports_a_restart_and_reconnects(open_page: OpenPage, tm
         await page.keyboard.press("Control+Enter")
         await expect(runs(page)).to_contain_text("Working")
         await expect(page.get_by_role("progressbar")).to_be_visible()
-    # Killed, as the power would.
+    # Killed, as in a power failure.
     await expect(page.get_by_text("The server is gone")).to_be_visible()
     await expect(runs(page)).to_contain_text("Reconnecting after event")
     async with await serve_demo(port, store) as second:
         await second.says("Uvicorn running")
         await expect(page.locator(".dot")).to_have_text("back online", timeout=20_000)
-        # The module is safe to repeat, so it is run again; the page follows it.
+        # The module is idempotent, so it is run again, and the page follows it.
         await expect(runs(page)).to_contain_text("Reconnected after", timeout=30_000)
         await expect(page.get_by_text("The server is gone")).to_have_count(0)
         await page.get_by_role("button", name="Cancel").click()
@@ -113,7 +113,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
             writer.write(data)
             await writer.drain()
     except OSError:
-        pass  # it was cut
+        pass  # the connection was cut
     finally:
         writer.close()
 
@@ -134,7 +134,7 @@ class cutting:
         self._server.close()
 
 
-# ---- streams without end ------------------------------------------------------------------------------------------
+# ---- long streams -------------------------------------------------------------------------------------------------
 
 
 async def test_five_thousand_chunks_do_not_freeze_the_page(open_page: OpenPage) -> None:
@@ -155,12 +155,12 @@ async def test_five_thousand_chunks_do_not_freeze_the_page(open_page: OpenPage) 
         text = await page.locator(".artifact .markdown").inner_text()
         assert text.split() == [f"word{number}" for number in range(CHUNKS)]
         blocks = await page.evaluate("window.blocks")
-        # Some 60 ms on an idle machine. What drew everything again for each chunk would take half a minute.
+        # About 60 ms on an idle machine. Rendering everything again for each chunk would take half a minute.
         assert max(blocks, default=0) < 1_000, blocks
-        assert await page.locator(".wire-row").count() < 80  # thousands are listed, a few are drawn
+        assert await page.locator(".wire-row").count() < 80  # thousands are listed, a few are rendered
 
 
-# ---- agents that mean harm ------------------------------------------------------------------------------------------
+# ---- hostile agents -----------------------------------------------------------------------------------------------
 
 SCRIPT = "window.pwned = 1"
 EVIL = f"<img src=x onerror='{SCRIPT}'></script><script>{SCRIPT}</script>"
@@ -270,14 +270,14 @@ async def is_unharmed(page: Page) -> None:
     assert not [source for source in sources if not source.startswith("blob:")]
 
 
-# ---- everybody's eyes and hands -------------------------------------------------------------------------------------
+# ---- accessibility and layout -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_axe_finds_no_serious_violation(browser: Browser, demo: Any, scheme: Any) -> None:
     if not AXE.is_file():
         pytest.skip("no axe: `make setup` with npm installs it")
-    # Past the policy, for axe alone: it is injected, which the page forbids.
+    # Bypasses the policy for axe, which is injected into the page.
     context = await browser.new_context(bypass_csp=True, color_scheme=scheme, viewport={"width": 1360, "height": 850})
     page = await context.new_page()
     async with serving(demo, card=None, explorer=True, metrics=True) as url:

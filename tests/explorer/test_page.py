@@ -1,4 +1,4 @@
-"""The page as a server hands it out: self-contained, closed to everything but its agent, off unless asked for."""
+"""The page as the server sends it: self-contained, restricted to its agent, and off by default."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Looking around: the lists on the left, the tabs on the right, the keys."""
+"""Navigation: the lists on the left, the tabs on the right, and keyboard shortcuts."""
 
 import asyncio
 import os
@@ -78,11 +78,11 @@ async def test_a_task_is_reopened_by_its_address(open_page: OpenPage) -> None:
         await gate.reached()
         await expect(page).to_have_url(re.compile("#/task/.+"))
         await page.reload()
-        await expect(runs(page)).to_contain_text("first half")  # a task that runs is followed again
+        await expect(runs(page)).to_contain_text("first half")  # a running task is followed again
         gate.open()
         await expect(runs(page)).to_contain_text("first half, second half")
         await expect(runs(page)).to_contain_text("Completed")
-        await page.goto(named(url) + "#/task/nobody-knows")
+        await page.goto(named(url) + "#/task/unknown")
         await expect(page.get_by_role("alert")).to_contain_text("cannot be shown")
 
 
@@ -93,7 +93,7 @@ async def test_two_thousand_tasks_are_paged_and_filtered_on_the_server(open_page
         page = await open_page(named(url))
         tasks = page.get_by_role("region", name="List of tasks")
         await expect(page.locator(".tasks .count")).to_have_text("2,000")
-        assert await page.locator(".task-row").count() < 40  # what is not seen is not there
+        assert await page.locator(".task-row").count() < 40  # rows outside the viewport are not rendered
         while await page.locator(".list-foot", has_text="of 2,000").count():
             await tasks.evaluate("each => each.scrollTo(0, each.scrollHeight)")
         assert await tasks.evaluate("each => each.scrollHeight") == 2000 * 46
@@ -108,7 +108,7 @@ async def test_two_thousand_tasks_are_paged_and_filtered_on_the_server(open_page
 
 
 async def send_many(url: str, count: int) -> None:
-    """Have the agent do so many tasks, one of which fails."""
+    """Send this many messages to the agent. One task fails."""
     async with aiohttp.ClientSession(headers={"A2A-Version": "1.0"}) as session:
 
         async def send(number: int) -> None:
@@ -130,7 +130,7 @@ async def test_the_wire_shows_everything_but_secrets_and_replays(open_page: Open
     token = bearer()["authorization"].removeprefix("Bearer ")
     async with serving(agent, card=card(), explorer=True, auth=auth) as url:
         page = await open_page(named(url))
-        # It opened by itself: the page asked for tasks, and was asked who it is.
+        # The field opened by itself, because the request for tasks was answered with 401.
         await page.get_by_label("Bearer token").fill(token)
         await page.get_by_role("button", name="Done").click()
         await choose(page, "play")
@@ -171,7 +171,7 @@ async def test_the_token_field_opens_on_a_401_and_shows_the_gated_skills(open_pa
         await expect(shown).to_contain_text("extended only")
         kept = await page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
         assert "eyJ" not in kept
-        # Once; not again and again because of what it brings. A second look may fall into the time that this takes.
+        # Once, and not again because of its content. A second fetch may fall into this time.
         assert 1 <= sum("GetExtendedAgentCard" in body for body in asked) <= 2
         await page.reload()
         await expect(page.locator("[data-skill]").first).to_be_visible()
@@ -207,7 +207,7 @@ async def test_the_generated_code_makes_the_same_call(
         code = await show(page, "Code")
         for language in FAST if is_open else LANGUAGES:
             chosen = code.get_by_role("button", name=language, exact=True)
-            await chosen.press("Enter")  # by key: what is shown moves, and a click could miss
+            await chosen.press("Enter")  # by keyboard: the content moves, and a click could miss
             await expect(chosen).to_have_attribute("aria-pressed", "true")
             await page.evaluate(COPY_TO_US)
             await code.get_by_role("button", name="Copy code").press("Enter")
@@ -251,7 +251,7 @@ async def run_code(language: str, source: str, folder: Path) -> str:
 async def test_copying_works_without_a_clipboard(open_page: OpenPage, demo: Any) -> None:
     async with serving(demo, card=None, explorer=True) as url:
         page = await open_page(named(url))
-        assert await page.evaluate("navigator.clipboard === undefined")  # as browsers are on plain http
+        assert await page.evaluate("navigator.clipboard === undefined")  # as in browsers on plain http
         await choose(page, "text.story")
         code = await show(page, "Code")
         await page.evaluate("addEventListener('copy', () => { window.copied = document.activeElement.value })")
@@ -287,7 +287,7 @@ async def test_tables_trees_and_markdown_are_rendered(open_page: OpenPage) -> No
         await expect(answer.locator(".tree").first).to_contain_text("deep")
         await answer.locator(".twist", has_text="er[").click()
         await answer.locator(".twist", has_text="1{").click()
-        await expect(answer.locator(".tree").first).to_contain_text("12345678901234567890")  # exact
+        await expect(answer.locator(".tree").first).to_contain_text("12345678901234567890")  # not rounded
 
 
 async def test_the_page_works_below_a_mount_path(open_page: OpenPage, demo: Any) -> None:

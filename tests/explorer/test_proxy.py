@@ -15,7 +15,7 @@ from apcore_a2a.testing.app_client import lifespan
 
 
 async def silent(scope: Any, receive: Any, send: Any) -> None:
-    """An agent that says nothing until its client has left."""
+    """An agent that sends nothing until its client disconnects."""
     await receive()
     await receive()
 

@@ -1,4 +1,4 @@
-"""Talking to an agent through the page, as a person does: type, click, look."""
+"""Conversations through the page, as a user has them: typing, clicking, reading."""
 
 import re
 from typing import Any
@@ -40,7 +40,7 @@ async def test_a_form_sends_and_the_result_is_shown(open_page: OpenPage, demo: A
         page = await open_page(named(url))
         await choose(page, "units.convert")
         await press(page, "Send")
-        await expect(page.locator(".complaint")).to_have_count(3)  # nothing is sent before it is complete
+        await expect(page.locator(".complaint")).to_have_count(3)  # an incomplete form is not sent
         await page.get_by_label("value").fill("5")
         await page.get_by_label("source").select_option("km")
         await page.get_by_label("target").select_option("m")
@@ -66,7 +66,7 @@ async def test_a_stream_is_rendered_in_steps(open_page: OpenPage, version: str) 
         await expect(artifact).to_have_text("Hello, wor")
         two.open()
         await expect(artifact).to_have_text("Hello, world.")
-        await expect(artifact.locator("p")).to_have_count(1)  # one text, not one line a chunk
+        await expect(artifact.locator("p")).to_have_count(1)  # one text, not one paragraph per chunk
         await expect(runs(page)).to_contain_text("Completed")
 
 
@@ -139,7 +139,7 @@ async def test_a_task_that_needs_authorization_shows_it_while_its_stream_is_open
         await expect(question).to_contain_text("Sign in to the calendar")
         await question.get_by_role("button", name="Enter a token").click()
         await expect(page.get_by_label("Bearer token")).to_be_focused()
-        gate.open()  # the agent got them in another way, and goes on
+        gate.open()  # the agent received its credentials elsewhere, and continues
         await expect(runs(page)).to_contain_text("Completed")
         await expect(question).to_have_count(0)
 
@@ -165,7 +165,7 @@ async def test_a_background_task_is_polled(open_page: OpenPage) -> None:
         await choose(page, "play")
         await say(page, "go", how="Background")
         await expect(page.locator(".task-row")).to_have_count(1)
-        await expect(page.get_by_label("Message text")).to_be_editable()  # the next message need not wait
+        await expect(page.get_by_label("Message text")).to_be_editable()  # the next message can be written meanwhile
         gate.open()
         await expect(runs(page)).to_contain_text("done at last")
 
@@ -189,7 +189,7 @@ async def test_a_failure_shows_its_reference_and_a_rejection_its_fields(open_pag
 
 
 async def drop(page: Page, name: str, content: str) -> None:
-    """Drop a file on the conversation, as the browser tells a page of it."""
+    """Drop a file on the conversation with the browser's events."""
     make = """([name, content]) => {
         const data = new DataTransfer();
         data.items.add(new File([content], name, {type: "text/plain"}));

@@ -1,4 +1,4 @@
-"""The Webhooks tab: what a task's webhooks got, what was given up, and the inbox for development."""
+"""The Webhooks tab: deliveries, dead letters, and the inbox for development."""
 
 import re
 from typing import Any
@@ -43,7 +43,8 @@ async def test_the_inbox_shows_what_the_agent_posts(open_page: OpenPage, version
         await wire.locator(".wire-row", has_text=re.compile("PushNotificationConfig", re.IGNORECASE)).click()
         detail = wire.locator(".wire-detail")
         await expect(detail).to_contain_text('"credentials": "•••"')
-        await expect(detail.get_by_role("button")).to_have_count(1)  # Close; Replay would send what is hidden as •••
+        # Close. A replay would send the mask ••• instead of the secret.
+        await expect(detail.get_by_role("button")).to_have_count(1)
         tab = await show(page, "Webhooks")
         gate.open()
         await expect(runs(page)).to_contain_text("Completed")
@@ -82,7 +83,7 @@ async def test_dead_letters_are_listed_and_delivered_again(open_page: OpenPage) 
         async with WebhookReceiver((500, 500, 500, 500, 204)) as hook:
             await tab.get_by_label("Address of a webhook").fill(hook.url)
             await tab.get_by_role("button", name="Add").click()
-            # Tried again after 1, 2 and 4 seconds, then given up: in the list of the task, and among the dead letters.
+            # Retried after 1, 2 and 4 seconds, then given up. Listed in the task and among the dead letters.
             await expect(tab.get_by_role("button", name="Redeliver")).to_have_count(2, timeout=20_000)
             await expect(tab.locator(".hooks").nth(1)).to_contain_text("HTTP 500")
             await tab.get_by_role("button", name="Redeliver").last.click()

@@ -1,4 +1,4 @@
-"""Remote agents on sockets, in threads of their own, and registries that they are mounted in."""
+"""Remote agents on sockets in threads of their own, and the registries that mount them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ def registry_of(**modules: Any) -> Any:
 
 @pytest.fixture
 def host() -> Iterator[Callable[..., str]]:
-    """Serves agents and registries."""
+    """Serve agents and registries."""
     with ExitStack() as stack:
 
         def start(target: Any, **options: Any) -> str:
@@ -71,7 +71,7 @@ def host() -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def mount() -> Iterator[Callable[..., tuple[Any, RemoteAgent]]]:
-    """Mounts a remote agent in a registry of its own; answers with an executor of it."""
+    """Mount a remote agent in a new registry, and return an executor of that registry."""
     with ExitStack() as stack:
 
         def start(url: str, **options: Any) -> tuple[Any, RemoteAgent]:
@@ -92,7 +92,7 @@ def context_of(**data: Any) -> Any:
 
 
 def said(error: BaseException) -> str:
-    """What the local agent would tell of it: apcore wraps what a module raises, or does not."""
+    """Return the error text that the local agent would use. apcore may wrap the exceptions of modules."""
     cause = getattr(error, "cause", None)
     return str(cause if isinstance(cause, A2AError) else error)
 
@@ -104,13 +104,13 @@ async def fails(work: Any) -> BaseException:
 
 
 def only_task(url: str, state: TaskState) -> str:
-    """The remote task, once it is there."""
+    """Return the id of the only remote task as soon as it exists."""
     with Client(url) as client:
         return until(lambda: client.list_tasks(status=state).tasks)[0].id
 
 
 def until(look: Callable[[], T]) -> T:
-    """What is there once something is there."""
+    """Poll until the function returns a value, and return it."""
     last = time.monotonic() + PATIENCE
     while not (found := look()):
         assert time.monotonic() < last

@@ -1,4 +1,4 @@
-"""What a mounted skill is called with, what comes back, and what travels along."""
+"""Calls of a mounted skill: their inputs, their results, and credentials, traces and deadlines."""
 
 import asyncio
 import time
@@ -73,7 +73,7 @@ async def test_a_chain_of_mounted_agents_returns_the_result(host: Host, mount: M
 
 
 async def refused(sending: Any) -> str:
-    """Why: told at once, or by a task that failed where apcore could not tell beforehand."""
+    """Return the reason of a rejection: an error, or a failed task if apcore could not validate before."""
     try:
         task = await sending
     except A2AError as error:
@@ -149,7 +149,7 @@ async def test_a_chunk_arrives_before_the_remote_task_ends(host: Host, mount: Mo
 
     async with asyncio.timeout(10):
         results = executor.stream(PLAY, {"text": "go"}, context_of())
-        assert await anext(results) == {"text": "first"}  # the gate is closed, and stays so
+        assert await anext(results) == {"text": "first"}  # the gate is still closed
         await asyncio.to_thread(cancel, url)
         assert said(await fails(anext(results))).startswith("The remote task ended as CANCELED")
 

@@ -1,4 +1,4 @@
-"""What is mounted, under which names, and how it comes and goes."""
+"""The modules of a mounted agent: their ids, and how they are added and removed."""
 
 import asyncio
 import threading
@@ -41,8 +41,8 @@ def test_the_registry_follows_the_remote_card(host: Host, mount: Mount) -> None:
     first = executor.registry.get("partner.math.add")
 
     there.register("more.count", Count())
-    until(lambda: len(refreshed(agent)) == 2)  # the remote card is built on a thread of its own
-    assert executor.registry.get("partner.math.add") is first  # nothing changed about it
+    until(lambda: len(refreshed(agent)) == 2)  # the remote card is built on its own thread
+    assert executor.registry.get("partner.math.add") is first  # unchanged skills keep their modules
     there.unregister("math.add")
     until(lambda: len(refreshed(agent)) == 1)
 
@@ -74,7 +74,7 @@ def test_closing_removes_the_modules_and_ends_the_thread(host: Host) -> None:
     agent.close()
 
     assert registry.list() == []
-    assert threading.active_count() <= before + 1  # the agent's own server
+    assert threading.active_count() <= before + 1  # the remote agent's server
 
 
 async def test_closing_ends_running_calls(host: Host, mount: Mount) -> None:

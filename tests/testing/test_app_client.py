@@ -1,4 +1,4 @@
-"""The client of an app without a socket: it streams, it hangs up, it shows what fails."""
+"""The client of an app without a socket: streams, disconnects, and errors."""
 
 import asyncio
 from contextlib import aclosing
@@ -46,7 +46,7 @@ async def test_an_event_arrives_while_the_agent_still_works(binding: Any) -> Non
         events = client.stream_message("slow")
         async for event in events:
             if isinstance(event, ArtifactUpdate):
-                break  # the gate is closed: a transport that waits for the end would never get here
+                break  # the gate is closed: a transport that waits for the end of the stream would not get here
         await gate.reached()
         gate.open()
         rest = [event async for event in events]
@@ -74,7 +74,7 @@ async def test_every_operation_goes_through() -> None:
         assert (await client.send_message("this", task_id=asking.id)).to_dict()["id"] == asking.id
         assert (await client.list_tasks()).total_size == 1
         with pytest.raises(TaskNotFoundError):
-            await client.get_task("nobody")
+            await client.get_task("unknown")
 
 
 async def test_an_app_below_a_mount_path_is_called() -> None:
@@ -181,7 +181,7 @@ async def test_an_app_cannot_run_far_ahead_of_its_reader() -> None:
     async with asyncio.timeout(5), AppTransport(app).stream(GET, 1) as response:
         await anext(response.chunks)
         for _ in range(20 * BUFFER):
-            await asyncio.sleep(0)  # every chance to run ahead
+            await asyncio.sleep(0)  # give the app every chance to run ahead
         assert sent <= BUFFER + 2
 
 

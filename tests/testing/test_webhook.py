@@ -1,4 +1,4 @@
-"""The webhook receiver: keeps what comes, answers as told, waits no longer than it should."""
+"""The webhook receiver: recorded requests, configured answers, and timeouts."""
 
 import asyncio
 from typing import Any

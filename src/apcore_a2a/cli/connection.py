@@ -439,7 +439,7 @@ def _read_card(path: str) -> LocalCard:
     return LocalCard(f"{origins[0]}/agent-card.json", body, tuple(origins))
 
 
-# ---- as whom --------------------------------------------------------------------------------------------------------
+# ---- credentials ----------------------------------------------------------------------------------------------------
 
 
 def choose_auth(common: CommonOptions) -> Auth | None:

@@ -1,4 +1,4 @@
-"""`validate`: agents that keep the rules, and agents that break each of them."""
+"""`validate` with agents that follow the rules, and agents that break each of them."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ def broken(ran: Ran) -> dict[str, str]:
 
 
 def always(**answer: object) -> Writer:
-    """One answer to everything, be it JSON or not."""
+    """Return a writer that sends the same answer to every request."""
 
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         id = None
@@ -64,7 +64,7 @@ def test_agents_of_other_implementations_are_validated(
 
     assert ran.code in (0, 1)
     assert ran.json["summary"]["pass"] > 5
-    if name == "sdk1":  # 1.1 broke two rules that 1.3 keeps
+    if name == "sdk1":  # 1.1 breaks two rules that 1.3 follows
         assert {id.partition(":")[2] for id in broken(ran)} <= {"cancel.ended-task", "subscribe.ended-task"}
 
 

@@ -1,4 +1,4 @@
-"""`validate` of agents that do what they want: it ends with a report, every time."""
+"""`validate` with faulty agents: it always ends with a report."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ async def endless_body(request: Request, writer: asyncio.StreamWriter) -> None:
 
 
 async def trickle(request: Request, writer: asyncio.StreamWriter) -> None:
-    """An answer that goes on for ever, but hardly."""
+    """Send an endless response very slowly."""
     writer.write(JSON_HEAD)
     await hang(request, writer)
 
@@ -86,7 +86,7 @@ def answer(request: pytest.FixtureRequest) -> Answer:
 
 
 def checks(ran: Ran) -> dict[str, str]:
-    """What was found, by rule."""
+    """Return the results by rule."""
     assert ran.json["agent"]
     assert ran.json["summary"]["pass"] + ran.json["summary"]["fail"] > 0
     return {check["id"]: check["result"] for check in ran.json["checks"]}
@@ -164,7 +164,7 @@ def test_an_agent_that_does_not_answer_fails_the_tested_rules(terminal: Terminal
 
 
 def conversing(server: ScriptedServer, streaming: Writer) -> None:
-    """An agent that does its work, but for streams."""
+    """Script an agent that works, except for its streams."""
 
     async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
         method = json.loads(request.body)["method"] if request.body.endswith(b"}") else ""

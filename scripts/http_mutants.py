@@ -67,7 +67,7 @@ MUTANTS: Final = (
     Mutant(
         "refusals are no flood",
         "../log_throttle.py",
-        "            if now - told_at < INTERVAL:\n",
+        "            if now - written_at < INTERVAL:\n",
         "            if False:\n",
         REFUSALS,
     ),

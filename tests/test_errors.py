@@ -64,7 +64,7 @@ def drawn_tree() -> dict[str, str]:
     """Each class in the docstring's drawing with the class it is drawn under."""
     parents = {"A2AError": "Exception"}
     above = "A2AError"
-    for line in (errors.__doc__ or "").partition("Rule:")[0].splitlines()[3:]:
+    for line in (errors.__doc__ or "").partition("Invariant:")[0].splitlines()[3:]:
         names = re.findall(r"\w+Error\b", line.partition("(under")[0])
         under = re.search(r"\(under (\w+)\)", line)
         nested = line.find("──") > 4 + len("├──")

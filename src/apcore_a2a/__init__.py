@@ -1,6 +1,6 @@
 """apcore-a2a: serve an apcore Registry as an A2A agent, and call any A2A agent.
 
-The public names load on first use, so importing one half (the client, say) never pays for the other.
+The public names load on first use, so importing one half (for example the client) does not load the other.
 """
 
 from importlib import import_module
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.9.0"
 
-# The public API: name → module that defines it. A line here, its twin under TYPE_CHECKING, and nothing else.
+# The public API: name → module that defines it. A public name needs a line here and one under TYPE_CHECKING.
 _EXPORTS: Final = {
     "A2AClient": "apcore_a2a.client.client",
     "A2AConnectionError": "apcore_a2a.errors",

@@ -1,6 +1,6 @@
-"""Somebody else's text, made harmless: for a terminal, a log line, an error, a description.
+"""Sanitizes text from other programs for a terminal, a log line, an error or a description.
 
-Rule: whatever a remote agent or a client wrote is shown, logged or passed on only through here.
+Invariant: text of a remote agent or a client is shown, logged or forwarded only after these functions.
 """
 
 import re
@@ -12,17 +12,17 @@ _SEQUENCE: Final = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
-# Control characters but tab and line feed, those that change the direction of what follows or hide in it, and halves
-# of characters, which cannot be sent. Zero-width joiners stay: names and emoji are written with them.
+# Control characters except tab and line feed, characters that change the text direction or are invisible, and lone
+# surrogates, which cannot be encoded. Zero-width joiners stay, because names and emoji need them.
 CONTROL: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
 
 
 def clean_text(text: str, limit: int | None = None) -> str:
-    """The text without escape sequences, control and direction characters; line ends and tabs stay.
+    """Return the text without escape sequences, control and direction characters. Line ends and tabs stay.
 
-    A text longer than `limit` is cut, before any work is done on the rest of it.
+    A text longer than `limit` is truncated before it is processed.
     """
     if limit is not None:
         text = text[: 2 * limit]
@@ -33,9 +33,9 @@ def clean_text(text: str, limit: int | None = None) -> str:
 
 
 def clean_line(text: str, limit: int | None = None) -> str:
-    """The text as one line, with single spaces."""
+    """Return the text as one line, with single spaces."""
     if limit is not None:
         text = text[: 2 * limit]
-    # A line end of any kind parts words: it becomes a space, not nothing.
+    # Any line end separates words, so it becomes a space.
     words = clean_text(re.sub(r"[\s\u2028\u2029]+", " ", text)).split()
     return " ".join(words)[:limit]

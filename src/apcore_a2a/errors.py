@@ -1,4 +1,4 @@
-"""Every error of the package, and what each one is called on each wire.
+"""Every error of the package, and its codes in each binding.
 
     A2AError
     ├── ParseError · InvalidRequestError · MethodNotFoundError · InvalidParamsError   the request itself is wrong
@@ -9,16 +9,16 @@
     ├── ContentTypeNotSupportedError · InvalidAgentResponseError
     ├── ExtendedAgentCardNotConfiguredError · ExtensionSupportRequiredError
     ├── VersionNotSupportedError
-    ├── UnauthenticatedError                                                          who are you?
+    ├── UnauthenticatedError                                                          missing or invalid credentials
     ├── OverloadedError                                                               try again later
     │       └── StoreUnavailableError · LimitExceededError
     ├── AgentError                                                                    a run failed; its text is public
-    ├── InternalError                                                                 our fault
+    ├── InternalError                                                                 a bug of the server
     │       └── InvalidStateTransitionError · StaleWriteError
     └── A2AServerError · A2AConnectionError                                           seen by the client
             └── A2ADiscoveryError                                                     (under A2AConnectionError)
 
-Rule: errors carry values; codes live in `WIRE` alone. The text of an A2AError is ours and may be shown to a client.
+Invariant: errors carry values, and only `WIRE` has codes. The text of an A2AError may be shown to a client.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,12 +28,12 @@ from typing import Final, NamedTuple
 from apcore_a2a.clean_text import clean_text
 
 DOMAIN: Final = "a2a-protocol.org"  # google.rpc.ErrorInfo.domain, A2A 1.0 §11.6
-MAX_SHOWN: Final = 256  # characters of a client's own text that an error says back
-MAX_LISTED: Final = 20  # skills that an error names
+MAX_SHOWN: Final = 256  # characters of a client's text that an error repeats
+MAX_LISTED: Final = 20  # skills that an error lists
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Names in one line, as many as one reads.
+    """Return names in one line, at most `MAX_LISTED` of them.
 
     Example:
         >>> list_names(["add", "translate"])
@@ -46,7 +46,7 @@ def list_names(names: Iterable[str]) -> str:
 
 
 class Violation(NamedTuple):
-    """One wrong field: where it is, what is wrong, and a machine-readable code."""
+    """A wrong field: its path, what is wrong, and a machine-readable code."""
 
     field: str
     message: str
@@ -54,7 +54,7 @@ class Violation(NamedTuple):
 
 
 class A2AError(Exception):
-    """Base of every error this package raises on purpose.
+    """Base of every error that this package raises.
 
     Example:
         >>> try:
@@ -68,13 +68,13 @@ class A2AError(Exception):
 
     def __init__(self, message: str | None = None, *, kind: str | None = None, **metadata: object) -> None:
         self.message = self.text if message is None else message
-        # An error often says back what a client wrote: no control character of theirs reaches a terminal through us.
+        # An error may repeat text of a client, whose control characters must not reach a terminal.
         if not self.message.isprintable():
             self.message = clean_text(self.message)
         self.kind = type(self).__name__  # clients see it as `type` in the error's details
         if kind:
             self.kind = clean_text(kind)
-        # Texts, because google.rpc.ErrorInfo has a map of texts for them; what is not known is left out.
+        # Strings, because the metadata of google.rpc.ErrorInfo is a map of strings. None is omitted.
         self.metadata: Mapping[str, str] = {
             name: clean_text(str(value)) for name, value in metadata.items() if value is not None
         }
@@ -94,7 +94,7 @@ class MethodNotFoundError(A2AError):
 
 
 class InvalidParamsError(A2AError):
-    """The parameters are wrong; `violations` says which fields, and why.
+    """The parameters are wrong. `violations` has the fields and the reasons.
 
     Example:
         >>> error = InvalidParamsError("Wrong", [Violation("city", "There is no such city")])
@@ -117,7 +117,7 @@ class SkillNotFoundError(InvalidParamsError):
     """No skill has the id that the message asks for.
 
     Args:
-        advice: Which skills there are, and which was probably meant; it stands in the details.
+        advice: The available skills and the closest one, for the details of the error.
 
     Example:
         >>> error = SkillNotFoundError("ad", "did you mean add?")
@@ -128,7 +128,7 @@ class SkillNotFoundError(InvalidParamsError):
     """
 
     def __init__(self, skill_id: str, advice: str = "") -> None:
-        text = f"Skill not found: {skill_id[:MAX_SHOWN]}"  # as the requirements word it, and nothing else
+        text = f"Skill not found: {skill_id[:MAX_SHOWN]}"  # the exact text of the requirements
         wrong = text
         if advice:
             wrong = f"{text}; {advice}"
@@ -138,7 +138,7 @@ class SkillNotFoundError(InvalidParamsError):
 
 
 class TaskNotFoundError(A2AError):
-    """No such task for this caller; also the answer for a task that belongs to somebody else.
+    """The caller has no such task. A task of another owner gives the same error.
 
     Example:
         >>> TaskNotFoundError("t-1").task_id
@@ -152,7 +152,7 @@ class TaskNotFoundError(A2AError):
 
 
 class AccessDeniedError(TaskNotFoundError):
-    """The caller may not do this. To them it is a task that is not there, to the letter; `reason` is for logs."""
+    """The caller may not do this. For the caller it is identical to an unknown task. `reason` is for logs."""
 
     def __init__(self, reason: str) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class AccessDeniedError(TaskNotFoundError):
 
 
 class TaskNotCancelableError(A2AError):
-    """The task has ended already, so there is nothing to cancel.
+    """The task has ended and cannot be canceled.
 
     Example:
         >>> print(TaskNotCancelableError("t-1", "completed"))
@@ -208,7 +208,7 @@ class ExtensionSupportRequiredError(A2AError):
 
 
 class VersionNotSupportedError(A2AError):
-    """The agent does not speak the A2A version that was asked for; `supported` names those it does.
+    """The agent does not support the requested A2A version. `supported` names the supported ones.
 
     Example:
         >>> print(VersionNotSupportedError("0.1", ["1.0", "0.3"]))
@@ -230,7 +230,7 @@ class UnauthenticatedError(A2AError):
 
 
 class OverloadedError(A2AError):
-    """Not now: a limit is reached. `retry_after` is in seconds.
+    """A limit is reached. The client may retry after `retry_after` seconds.
 
     Example:
         >>> OverloadedError(retry_after=30).retry_after
@@ -249,13 +249,13 @@ class StoreUnavailableError(OverloadedError):
 
 
 class LimitExceededError(OverloadedError):
-    """Not now: a limit of this caller's own is reached, not one that is shared by all."""
+    """A limit of this caller is reached, not one that all callers share."""
 
     text = "You are over your limit; try again later"
 
 
 class AgentError(A2AError):
-    """Raised by an agent to fail its task with a text that the client may read.
+    """Raised by an agent to fail its task with a text for the client.
 
     Example:
         >>> AgentError("No such city", kind="NoSuchCity").kind
@@ -266,7 +266,7 @@ class AgentError(A2AError):
 
 
 class InternalError(A2AError):
-    """Our fault; the details are in the log, under `reference`."""
+    """A bug of the server. The details are in the log, under `reference`."""
 
     def __init__(self, reference: str | None = None) -> None:
         super().__init__("Internal error", kind="InternalError", reference=reference)
@@ -277,17 +277,17 @@ class InvalidStateTransitionError(InternalError):
     """An agent tried to move its task from state `old` to `new`, which the lifecycle does not allow."""
 
     def __init__(self, old: str, new: str) -> None:
-        super().__init__()  # "Internal error" to a client: the states are for the log
+        super().__init__()  # a client sees "Internal error". The states are for the log
         self.old = old
         self.new = new
 
 
 class StaleWriteError(InternalError):
-    """Another writer has moved the task on; nothing was written."""
+    """Another writer has changed the task. Nothing was written."""
 
 
 class A2AServerError(A2AError):
-    """A remote agent answered with an error that has no class of its own; `code` is its code.
+    """A remote agent answered with an error without a class of its own. `code` is its code.
 
     Example:
         >>> A2AServerError("Out of order", code=-32050).code
@@ -303,7 +303,7 @@ class A2AServerError(A2AError):
 
 
 class A2AConnectionError(A2AError):
-    """A remote agent could not be reached, or the connection broke; `sent` is false when the request never left.
+    """A remote agent could not be reached, or the connection broke. `sent` is false if the request was not sent.
 
     Example:
         >>> A2AConnectionError("Connection refused", sent=False).sent
@@ -318,7 +318,7 @@ class A2AConnectionError(A2AError):
 
 
 class A2ADiscoveryError(A2AConnectionError):
-    """A remote agent's card could not be fetched, read or trusted; `status` is the HTTP status, if there was one.
+    """A remote agent's card could not be fetched, decoded or verified. `status` is the HTTP status, if any.
 
     Example:
         >>> A2ADiscoveryError("There is no card", url="https://agent.example.com", status=404).status
@@ -334,7 +334,7 @@ class A2ADiscoveryError(A2AConnectionError):
 
 
 class Wire(NamedTuple):
-    """What an error is called outside. The HTTP status is that of A2A 1.0.1, with 1.0.0's where it differs."""
+    """The codes of an error. The HTTP status is that of A2A 1.0.1, and the one of 1.0.0 if it differs."""
 
     code: int
     http: int
@@ -343,8 +343,8 @@ class Wire(NamedTuple):
     http_v1_0_0: int | None = None
 
 
-# The codes from -32700 to -32600 are JSON-RPC's (2.0 §5.1); those from -32001, with all statuses, are A2A's (1.0 §5.4).
-# An error that has no code of its own there goes as -32603; its HTTP status still says what a client can do about it.
+# The codes from -32700 to -32600 are from JSON-RPC (2.0 §5.1). Those from -32001, and all statuses, are from A2A
+# (1.0 §5.4). An error without a code there is -32603. Its HTTP status still tells a client what to do.
 WIRE: Final[dict[type[A2AError], Wire]] = {
     A2AError: Wire(-32603, 500, "INTERNAL", "INTERNAL_ERROR"),
     ParseError: Wire(-32700, 400, "INVALID_ARGUMENT", "PARSE_ERROR"),
@@ -368,13 +368,13 @@ WIRE: Final[dict[type[A2AError], Wire]] = {
 
 
 def wire(error: A2AError) -> Wire:
-    """The row of the nearest class, so that a subclass without a row of its own speaks as its parent."""
-    # There always is one: A2AError has a row.
+    """Return the row of the nearest class. A subclass without a row has the codes of its parent."""
+    # A2AError has a row, so there is one.
     return next(WIRE[cls] for cls in type(error).__mro__ if cls in WIRE)
 
 
 def to_metadata(error: A2AError) -> dict[str, object]:
-    """What the status message of a failed task says for programs: what an error of the request would say.
+    """Return the metadata for the status message of a failed task, equal to that of an error response.
 
     Example:
         >>> to_metadata(AgentError("The balance is too low", kind="BalanceTooLow", account="a-1"))

@@ -1,15 +1,15 @@
-"""Lines of the log that somebody outside can cause: each once a minute, and a hundred of them in a minute at most."""
+"""A throttle for log lines that clients can cause: each line once a minute, and at most a hundred lines a minute."""
 
 import time
 from collections.abc import Callable
 from typing import Final
 
-INTERVAL: Final = 60.0  # seconds between two lines about the same
-MAX_LINES: Final = 100  # in that time
+INTERVAL: Final = 60.0  # seconds between two equal lines
+MAX_LINES: Final = 100  # different lines in that time
 
 
 class LogThrottle:
-    """Says whether a line is due.
+    """Decides whether a log line may be written.
 
     Example:
         >>> lines = LogThrottle(clock=lambda: 0.0)
@@ -19,20 +19,20 @@ class LogThrottle:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._told_at: dict[str, float] = {}  # by what was told, the oldest first
+        self._written_at: dict[str, float] = {}  # by line, the oldest first
 
     def is_due(self, line: str) -> bool:
-        """Whether a line may be written now; if so, it counts as written."""
+        """Whether a line may be written now. If so, it counts as written."""
         now = self._clock()
-        told_at = self._told_at.get(line)
-        if told_at is not None:
-            if now - told_at < INTERVAL:
+        written_at = self._written_at.get(line)
+        if written_at is not None:
+            if now - written_at < INTERVAL:
                 return False
-            del self._told_at[line]
-        elif len(self._told_at) >= MAX_LINES:
-            oldest = next(iter(self._told_at))
-            if now - self._told_at[oldest] < INTERVAL:
+            del self._written_at[line]
+        elif len(self._written_at) >= MAX_LINES:
+            oldest = next(iter(self._written_at))
+            if now - self._written_at[oldest] < INTERVAL:
                 return False
-            del self._told_at[oldest]
-        self._told_at[line] = now
+            del self._written_at[oldest]
+        self._written_at[line] = now
         return True

@@ -1,4 +1,7 @@
-"""Fixtures for tests of A2A agents. Rule: pytest loads this file for everybody, so it loads nothing itself."""
+"""Fixtures for tests of A2A agents.
+
+Invariant: pytest loads this file in every project, so it imports nothing else of the package at import time.
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -14,15 +17,15 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def a2a_app_client() -> "Callable[..., AbstractAsyncContextManager[A2AClient]]":
-    """For `async with`: a client of an application, or of anything that `serve` takes."""
-    from apcore_a2a.testing import app_client  # here, not above: it loads the server
+    """For `async with`: a client of an application, or of anything that `serve` accepts."""
+    from apcore_a2a.testing import app_client  # not at the top, because it loads the server
 
     return app_client
 
 
 @pytest.fixture
 def a2a_webhook() -> "Callable[..., WebhookReceiver]":
-    """For `async with`: a webhook receiver on a socket of its own."""
+    """For `async with`: a webhook receiver on its own socket."""
     from apcore_a2a.testing import WebhookReceiver
 
     return WebhookReceiver

@@ -1,15 +1,13 @@
-"""Which hosts are this machine, and what every answer says to browsers."""
+"""Loopback hosts, and the security headers of every response."""
 
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 
-# Which hosts are this machine.
 
-
-@lru_cache(64)  # asked of every request to a server that is open to all, where it would take 3 µs of some 250
+@lru_cache(64)  # checked for every request to an open server, where it would take 3 of about 250 µs
 def is_loopback(host: str) -> bool:
-    """Whether this is a name or an address of the loopback interface.
+    """Whether the host is a name or an address of the loopback interface.
 
     Example:
         >>> [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "127.0.0.1.evil.example")]
@@ -23,11 +21,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-# ---- what every answer says to browsers -----------------------------------------------------------------------------
-# What every answer says to browsers, whatever it holds: constant bytes, made once.
+# ---- headers for browsers -------------------------------------------------------------------------------------------
+# Every response has these headers, whatever its content. They are constant bytes.
 #
-# Nothing here is a page, so nothing may be taken for one, framed, or kept. The Explorer, which is one, has a policy of
-# its own besides.
+# Responses are not pages, so browsers must not interpret, frame or cache them. The Explorer, which is a page, has an
+# additional policy.
 
 SAFE: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -35,4 +33,4 @@ SAFE: Final = (
     (b"referrer-policy", b"no-referrer"),
 )
 NO_STORE: Final = ((b"cache-control", b"no-store"),)
-"""For what belongs to a caller: nobody between us keeps it."""
+"""For responses that belong to a caller: no cache may store them."""

@@ -340,7 +340,7 @@ def test_a_card_that_cannot_be_signed_is_refused_at_the_start_and_served_unsigne
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     endless = replace(PLAIN, capabilities=AgentCapabilities(extensions=(AgentExtension("u", params={"n": 2**53 + 1}),)))
-    with pytest.raises(ValueError, match="cannot be signed: an integer that is no double"):
+    with pytest.raises(ValueError, match="cannot be signed: an integer that no double holds"):
         build_app(ScriptedAgent(), card=endless, card_signing_key=KEY.as_dict(private=True))
     signer = make_signer(KEY.as_dict(private=True))
     assert signer.sign(endless, "1.0", "https://agent.example/") is endless

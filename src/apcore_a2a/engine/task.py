@@ -479,7 +479,7 @@ class LiveTask:
         self.rested = self.rested or state in AT_REST
         folded.entries.append(LogEntry(self.version, state, body))
         if said is not None:
-            body = v1.encode_heard(said, body)
+            body = v1.encode_caused(said, body)
             fold(task, said)
         folded.records.append(body)
 

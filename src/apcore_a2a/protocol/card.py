@@ -1,7 +1,7 @@
 """The agent card, shaped as A2A 1.0.
 
-Rule: REQUIRED fields are always on the wire, empty or not. A card that leaves an empty one out is read all the same;
-only an interface to call, and the ids of what it lists, are indispensable.
+Invariant: REQUIRED fields are always written, even if empty. A card without an empty REQUIRED field is still accepted.
+Only the URL and binding of an interface, and the ids of skills and extensions, must be present.
 """
 
 from collections.abc import Iterable
@@ -13,20 +13,20 @@ from msgspec import field
 
 from apcore_a2a.protocol.model import REQUIRED_ITEMS, REQUIRED_TEXT, Value
 
-# Dictionaries, because both are carried more than read. The first is nested as the protocol buffers of 1.0 nest it.
+# Dictionaries, because both are passed through more than read. The first is nested as in the protocol buffers of 1.0.
 SecurityRequirement = dict[str, dict[str, dict[str, list[str]]]]  # {"schemes": {name: {"list": [scope, …]}}}
 SecurityScheme = dict[str, dict[str, Any]]  # {"httpAuthSecurityScheme": {"scheme": "bearer"}}
 
 CardMode = Literal["auto", "1.0", "0.3", "hybrid"]
-"""Which form of its card an agent shows: the one that fits the request, or always the same."""
+"""The form of the card that an agent serves: the one that fits the request, or always the same."""
 
 
 STATE_HISTORY: Final = "urn:apcore:a2a:state-transitions:1"
-"""The extension of an agent whose tasks say which states they have passed through; 0.3 has a capability for it."""
+"""The extension of an agent whose tasks record their past states. 0.3 has a capability for it."""
 
 
 class AgentInterface(Value, frozen=True):
-    # Not REQUIRED_TEXT: without an address and a binding there is nothing to call.
+    # Not REQUIRED_TEXT: without a URL and a binding, a client cannot call the agent.
     url: str
     protocol_binding: str
     protocol_version: str = REQUIRED_TEXT
@@ -46,7 +46,7 @@ class AgentExtension(Value, frozen=True):
 
 
 class AgentCapabilities(Value, frozen=True):
-    # None is "not said". The specification's fields are optional: on the wire it is another thing than false.
+    # None means absent. The fields are optional in the specification, where absent differs from false.
     streaming: bool | None = None
     push_notifications: bool | None = None
     extensions: tuple[AgentExtension, ...] = ()
@@ -71,7 +71,7 @@ class AgentCardSignature(Value, frozen=True):
 
 
 class AgentCard(Value, frozen=True, kw_only=True):
-    """What an agent says of itself."""
+    """The description that an agent publishes of itself."""
 
     name: str = REQUIRED_TEXT
     description: str = REQUIRED_TEXT
@@ -90,15 +90,15 @@ class AgentCard(Value, frozen=True, kw_only=True):
 
 
 # ---- skill names ----------------------------------------------------------------------------------------------------
-# Which skill was meant: what to say to whoever named none, or one that is not there.
+# Suggestions for a request that names no skill or an unknown one.
 
-MAX_NAMES: Final = 20  # that are told
-MAX_COMPARED: Final = 100  # names that a wrong one is compared with: to compare takes some 20 µs each
+MAX_NAMES: Final = 20  # names that a suggestion lists
+MAX_COMPARED: Final = 100  # known names that a wrong one is compared with, at about 20 µs each
 MAX_LENGTH: Final = 64
 
 
 def advise(known: Iterable[str], asked: str = "") -> str:
-    """The skill that was probably meant, and those there are; nothing if there are none.
+    """Return a text with the closest skill and the known skills, or an empty string if there are none.
 
     Example:
         >>> advise(["text.stats", "text.story"], "text.stat")

@@ -1,6 +1,6 @@
-"""The forms of a card that are signed: what A2A 1.0 §8.4.1 asks for, and what is found in the wild.
+"""The forms of a card that are signed: the one of A2A 1.0 §8.4.1, and those of other implementations.
 
-Each form determines the card, so a signature over any of them is a signature over that card.
+Each form determines the card, so a signature of any form is a signature of that card.
 """
 
 import json
@@ -20,15 +20,15 @@ Json = dict[str, Any]  # Any: JSON
 # Fields of security schemes and requirements that are neither REQUIRED nor `optional` in the protocol's own definition.
 _IMPLICIT: Final = frozenset({"description", "bearerFormat", "oauth2MetadataUrl", "refreshUrl", "pkceRequired", "list"})
 _FREE_FORM: Final = ("securitySchemes", "securityRequirements")
-# What a2a-sdk 0.3 leaves out of a card, because it is what it would read if nothing stood there.
+# Values that a2a-sdk 0.3 omits from a card, because they are its defaults.
 _DEFAULTS_OF_SDK_03: Final = {"protocolVersion": "0.3.0", "preferredTransport": "JSONRPC"}
 
 
-# ---- to sign -----------------------------------------------------------------------------------------------------
+# ---- signing -----------------------------------------------------------------------------------------------------
 
 
 def payloads_1(card: AgentCard) -> list[bytes]:
-    """What is signed of a card of 1.0: what the standard asks for, and what a2a-sdk makes of it where that differs.
+    """Return the payloads to sign for a card of 1.0: the standard one, and the one of a2a-sdk if it differs.
 
     Raises:
         ValueError: the card has no canonical form.
@@ -38,7 +38,7 @@ def payloads_1(card: AgentCard) -> list[bytes]:
 
 
 def payloads_03(card: AgentCard) -> list[bytes]:
-    """What is signed of a card of 0.3, which says no more of it than "JCS": the card as it is sent, and a2a-sdk's way.
+    """Return the payloads to sign for a card of 0.3, which only specifies "JCS": the card as sent, and a2a-sdk's form.
 
     Raises:
         ValueError: the card has no canonical form.
@@ -49,8 +49,8 @@ def payloads_03(card: AgentCard) -> list[bytes]:
         if body.get(name) == value:
             del body[name]
     for scheme in body.get("securitySchemes", {}).values():
-        scheme.pop("type", None)  # each of its classes has it as a default
-    # It is not JCS, in spite of its name: what is not ASCII is escaped.
+        scheme.pop("type", None)  # the default of each class
+    # Despite its name this is not JCS: characters outside of ASCII are escaped.
     of_the_sdk = json.dumps(without_empty(body), separators=(",", ":"), sort_keys=True).encode()
     return _distinct(as_sent, of_the_sdk)
 
@@ -59,16 +59,16 @@ def _distinct(*payloads: bytes) -> list[bytes]:
     return list(dict.fromkeys(payloads))
 
 
-# ---- to check ----------------------------------------------------------------------------------------------------
+# ---- verifying ---------------------------------------------------------------------------------------------------
 
 
 def forms_to_check(card: AgentCard, body: Mapping[str, Any]) -> Iterator[object]:
-    """The forms that signers sign; `body` is the card as it came, decoded."""
+    """Yield the forms that signers use. `body` is the received card, decoded."""
     standard = standard_form(card)
     received = dict(body)
     received.pop("signatures", None)
     yield standard
-    yield without_empty(standard)  # a2a-sdk leaves out empty REQUIRED fields as well
+    yield without_empty(standard)  # a2a-sdk omits empty REQUIRED fields too
     yield received  # a card of 0.3, or of a version newer than this one
     yield without_empty(received)
 
@@ -77,9 +77,9 @@ def forms_to_check(card: AgentCard, body: Mapping[str, Any]) -> Iterator[object]
 
 
 def standard_form(card: AgentCard) -> Json:
-    """The model's own JSON follows §8.4.1: REQUIRED fields stay, optional ones stay if they were set, defaults go."""
+    """Return the form of §8.4.1, which is the model's JSON: REQUIRED and set optional fields stay, defaults do not."""
     standard: Json = msgspec.json.decode(encode(replace(card, signatures=())))
-    # Security is free-form in the model, so there it is done by hand.
+    # Security is free-form in the model, so its defaults are removed here.
     for holder in (standard, *standard["skills"]):
         for name in _FREE_FORM:
             if name in holder:
@@ -88,7 +88,7 @@ def standard_form(card: AgentCard) -> Json:
 
 
 def _without_defaults(value: Any) -> Any:
-    """The value without those of its fields, at any depth, that §8.4.1 leaves out when they are empty."""
+    """Return the value without the empty fields, at any depth, that §8.4.1 omits."""
     if isinstance(value, list):
         return [_without_defaults(item) for item in value]
     if not isinstance(value, dict):
@@ -101,8 +101,8 @@ def _without_defaults(value: Any) -> Any:
 
 
 def without_empty(value: Any) -> Any:
-    """The value without empty texts, lists and objects at any depth; None if that leaves nothing."""
-    # false and 0 stay: they are values, and a2a-sdk signs them.
+    """Return the value without empty strings, lists and objects at any depth, or None if nothing is left."""
+    # false and 0 stay, because a2a-sdk signs them.
     if isinstance(value, list):
         return _without_empty_items(value) or None
     if isinstance(value, dict):
@@ -131,16 +131,16 @@ def _without_empty_members(members: Json) -> Json:
 
 
 # ---- jcs ------------------------------------------------------------------------------------------------------------
-# RFC 8785, the JSON Canonicalization Scheme: one spelling for one value, so that it can be signed.
+# RFC 8785, the JSON Canonicalization Scheme: each value has one spelling, which can be signed.
 
 LARGEST_DOUBLE: Final = float.fromhex("0x1.fffffffffffffp+1023")
 
 
 def canonicalize(value: Any) -> bytes:  # Any: decoded JSON
-    r"""The canonical bytes of a JSON value.
+    r"""Return the canonical bytes of a JSON value.
 
     Raises:
-        ValueError: the value has no canonical form: NaN, an integer that is no double, a lone surrogate.
+        ValueError: the value has no canonical form: NaN, an integer that no double holds, a lone surrogate.
 
     Example:
         >>> canonicalize({"b": 1.0, "a": "é"})
@@ -151,8 +151,8 @@ def canonicalize(value: Any) -> bytes:  # Any: decoded JSON
 
 def _text(value: Any) -> str:
     match value:
-        case None | bool() | str():  # bool before int, which it is as well
-            return json.dumps(value, ensure_ascii=False)  # escapes just what §3.2.2.2 asks for, and as it asks
+        case None | bool() | str():  # bool before int, its base class
+            return json.dumps(value, ensure_ascii=False)  # escapes exactly as §3.2.2.2 asks
         case int() | float():
             return _number(value)
         case list():
@@ -164,32 +164,32 @@ def _text(value: Any) -> str:
 
 
 def _object(value: dict[str, Any]) -> str:
-    # §3.2.3: by UTF-16 code unit. Python compares code points, which is another order above U+FFFF.
+    # §3.2.3: by UTF-16 code unit. Python compares code points, whose order differs above U+FFFF.
     ordered = sorted(value, key=lambda name: name.encode("utf-16-be"))
     members = [f"{_text(name)}:{_text(value[name])}" for name in ordered]
     return "{" + ",".join(members) + "}"
 
 
 def _number(value: float) -> str:
-    """ECMAScript's Number::toString, by way of Python's shortest digits, which are the same."""
-    # Written so that NaN, for which every comparison is false, is refused as well.
+    """Format a number as ECMAScript's Number::toString, from Python's shortest digits, which are the same."""
+    # In this form it also rejects NaN, for which every comparison is false.
     if not abs(value) <= LARGEST_DOUBLE:
-        raise ValueError("a number that is no finite double has no canonical form")
+        raise ValueError("a number that no finite double holds has no canonical form")
     sign, digits, exponent = Decimal(repr(float(value))).normalize().as_tuple()
-    assert isinstance(exponent, int)  # it is finite
+    assert isinstance(exponent, int)  # the number is finite
     text = "".join(map(str, digits))
-    point = len(text) + exponent  # where the decimal point stands in the digits
+    point = len(text) + exponent  # the position of the decimal point
     if value == 0:
-        written = "0"  # and -0.0, too
+        written = "0"  # also -0.0
     else:
         written = "-" * sign + _place_point(text, point)
     if isinstance(value, int) and written != str(value):
-        raise ValueError("an integer that is no double has no canonical form")
+        raise ValueError("an integer that no double holds has no canonical form")
     return written
 
 
 def _place_point(text: str, point: int) -> str:
-    # The bounds are those of ECMAScript: up to 21 digits before the point, up to five zeros after it, else an exponent.
+    # The bounds of ECMAScript: up to 21 digits before the point, up to five zeros after it, else an exponent.
     if len(text) <= point <= 21:
         return text + "0" * (point - len(text))
     if 0 < point <= 21:

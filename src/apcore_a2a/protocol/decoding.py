@@ -1,11 +1,10 @@
-"""JSON in: one strict way from bytes to values, with errors that name the wrong field.
+"""Strict decoding of JSON into values, with errors that name the wrong field.
 
-Rule: too many values, nesting over 64, NaN, broken UTF-8 and lone surrogates are refused before anything is built; of
-duplicate keys the last one counts, everywhere. No text of the JSON library reaches a client. Why: docs/decisions/0003.
+Invariant: too many values, nesting over 64, NaN, invalid UTF-8 and lone surrogates are rejected before any value is
+built. Of duplicate keys the last one counts. No text of the JSON library reaches a client (docs/decisions/0003).
 
-A body passes through here in two steps. `check` looks at the bytes alone, before any parser: UTF-8, how many values
-they hold, and how deeply these are nested. `decode` (or a `LooseDecoder`, which also reads what ProtoJSON allows) then
-builds the typed value.
+A body is decoded in two steps. `check` examines the bytes before any parser: UTF-8, the number of values, and their
+nesting. `decode` (or a `LooseDecoder`, which also accepts ProtoJSON) then builds the typed value.
 """
 
 import re
@@ -22,28 +21,28 @@ from msgspec import inspect
 from apcore_a2a.errors import InvalidParamsError, InvalidRequestError, ParseError, Violation
 
 MAX_DEPTH: Final = 64
-# Of one request. A value of two bytes, `{}`, becomes an object of 64: ten megabytes of them were 230 once decoded, and
-# seconds of work that everybody waits for; 100,000 values are 40 ms at worst. A message of text and files has a few
-# dozen, whatever its size; a table of 10,000 rows and nine columns just fits.
+# The limit of one request. A value of two bytes, `{}`, becomes an object of 64 bytes: ten megabytes of them took 230
+# megabytes once decoded, and blocked the event loop for seconds. 100,000 values take 40 ms at worst. A message of text
+# and files has a few dozen values, whatever its size. A table of 10,000 rows and nine columns just fits.
 MAX_VALUES: Final = 100_000
 
 T = TypeVar("T")
 
-# For `_check_depth`: a bracket that opens is +1, one that closes -1 (as signed bytes); nothing else stays.
+# For `_check_depth`: an opening bracket is +1, a closing one -1 (as signed bytes). Other bytes are removed.
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _UNMARKED: Final = bytes(set(range(256)) - set(b"[{]}"))
 _LEVELS: Final = frozenset(range(MAX_DEPTH))
 
-# A key with an underscore, `"task_id":`. It may also match inside a text, which only costs the slower way.
-# Possessive quantifiers: no run of letters makes the search go back.
+# A key with an underscore, `"task_id":`. It may also match inside a text, which only makes decoding slower.
+# Possessive quantifiers prevent backtracking.
 _SNAKE_KEY: Final = re.compile(rb'_[a-z0-9]++"\s*+:')
 
 _USUAL_ALPHABET: Final = str.maketrans("-_", "+/")
-_DIGITS: Final = re.compile(r"-?[0-9]{1,18}")  # of an integer that is written as a text
+_DIGITS: Final = re.compile(r"-?[0-9]{1,18}")  # an integer written as a string
 
-_AT: Final = " - at `$"  # what stands between the JSON library's complaint and the path of the wrong field
+_AT: Final = " - at `$"  # between the JSON library's message and the path of the wrong field
 _MISSING: Final = re.compile(r"^Object missing required field `(.+)`$")
-_MESSAGES: Final = (  # the JSON library's words, and ours
+_MESSAGES: Final = (  # messages of the JSON library, and ours
     (re.compile(r"^Expected `(.+)`, got `(.+)`$"), r"expected \1, got \2"),
     (re.compile(r"^Expected `(?:array|object|str)` of length >= 1$"), "must not be empty"),
     (re.compile(r"^Expected `(array|object|str)` of length <= (\d+)$"), r"\1 longer than \2"),
@@ -54,14 +53,14 @@ _MESSAGES: Final = (  # the JSON library's words, and ours
     (re.compile(r"^(?:Integer value|Number) out of range$"), "number out of range"),
     (re.compile(r"^(a part has exactly one of .*)$"), r"\1"),
 )
-# Whoever sends JSON knows its types, not Python's.
+# Error texts name the types of JSON, not those of Python.
 _JSON: Final = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "bytes": "base64 string"}
 _PYTHON: Final = re.compile(rf"\b({'|'.join(_JSON)})\b")
 
 
 def check(body: bytes, *, max_values: int = MAX_VALUES) -> None:
-    """What every body must be, whatever it says: UTF-8, with not too many values, and those not nested too deeply."""
-    if not body.isascii():  # which settles nearly every request without building a text
+    """Check the bytes of a body: valid UTF-8, the number of values, and their nesting."""
+    if not body.isascii():  # true for nearly every request, and no str is built
         try:
             str(body, "utf-8")
         except UnicodeDecodeError as error:
@@ -70,14 +69,14 @@ def check(body: bytes, *, max_values: int = MAX_VALUES) -> None:
 
 
 def check_tree(body: bytes, *, max_values: int = MAX_VALUES) -> None:
-    """Refuse too many values, and deep nesting, without building them.
+    """Reject too many values and deep nesting without building values.
 
-    A few counts settle the usual request. For the others, what is outside of strings is looked at in a few passes over
-    the bytes that run in C: a loop in Python would take longer than decoding the message does.
+    A few counts suffice for the usual request. For others, the text outside of strings is examined in a few passes over
+    the bytes, which run in C. A loop in Python would take longer than decoding the message.
     """
     openings = body.count(b"[") + body.count(b"{")
     if openings <= MAX_DEPTH:
-        # Every value but the first has a comma or a bracket before it. A short body cannot have too many of them.
+        # Every value except the first has a comma or a bracket before it. A short body cannot have too many.
         if len(body) <= max_values or openings + body.count(b",") < max_values:
             return
     structure = _outside_strings(body, max_values)
@@ -87,29 +86,29 @@ def check_tree(body: bytes, *, max_values: int = MAX_VALUES) -> None:
 
 
 def holds_more_values(body: bytes, limit: int) -> bool:
-    """Whether JSON of our own writing holds more values than that; a file or a text is one, whatever its size."""
+    """Whether JSON that this package wrote has more values than the limit. A file or a text counts as one."""
     if len(body) <= limit:
         return False
     try:
         return _count_values(_outside_strings(body, limit), limit) > limit
-    except InvalidRequestError:  # its strings alone are too many
+    except InvalidRequestError:  # there are too many strings
         return True
 
 
 def _outside_strings(body: bytes, max_values: int) -> bytes:
-    """What stands outside of strings: numbers, brackets, commas."""
+    """Return the text outside of strings: numbers, brackets, commas."""
     if b"\\" in body:
-        # Without its escapes, every quote of a body begins or ends a string.
+        # Without escapes, every quote begins or ends a string.
         body = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    # A value has two strings at most, its name and itself. More are not taken apart: the pieces need memory, too.
+    # A value has at most two strings, its key and itself. More are not split, because the pieces need memory too.
     if body.count(b'"') > 4 * max_values:
         raise _too_many_values(max_values)
-    # Every other stretch between quotes is a string.
+    # Every second piece between quotes is a string.
     return b"".join(body.split(b'"')[::2])
 
 
 def _count_values(structure: bytes, enough: int) -> int:
-    """How many values there are, or any number above `enough`; an empty array or object counts for two."""
+    """Return the number of values, or any number above `enough`. An empty array or object counts as two."""
     count = 1 + structure.count(b",")
     for opening in (b"[", b"{"):
         if count <= enough:
@@ -124,11 +123,11 @@ def _too_many_values(limit: int) -> InvalidRequestError:
 
 def _check_depth(structure: bytes) -> None:
     steps = structure.translate(_STEPS, _UNMARKED)
-    # Most brackets are those of the innermost level. Without it there is little left to add up, and 63 is the limit.
+    # Most brackets belong to the innermost level. Without it little is left to add up, and the limit is 63.
     steps = steps.replace(b"\x01\xff", b"")
     levels = accumulate(array("b", steps))
     first_wrong = next(filterfalse(_LEVELS.__contains__, levels), 0)
-    if first_wrong > 0:  # below 0 it is not JSON at all, as the decoder will say
+    if first_wrong > 0:  # below 0 it is not JSON, which the decoder reports
         raise InvalidRequestError(f"JSON nested deeper than {MAX_DEPTH} levels")
 
 
@@ -143,7 +142,7 @@ def decode(body: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
         try:
             return decoder.decode(body)
         except msgspec.ValidationError as error:
-            # The decoder stops at the first wrong value. What follows may not even be JSON, and that is said first.
+            # The decoder stops at the first wrong value. The rest may not be JSON, and that error takes precedence.
             _SYNTAX.decode(body)
             raise invalid_params(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -157,7 +156,7 @@ def check_and_decode(body: bytes, decoder: msgspec.json.Decoder[T], *, max_value
 
 
 def convert(value: object, kind: type[T], *, strict: bool = True) -> T:
-    """Make a typed value of one that is decoded already; not `strict`, texts may stand for numbers and booleans."""
+    """Convert a decoded value to a typed one. If not `strict`, strings may stand for numbers and booleans."""
     try:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
@@ -165,13 +164,13 @@ def convert(value: object, kind: type[T], *, strict: bool = True) -> T:
 
 
 class LooseDecoder(Generic[T]):
-    """Decodes one kind of value as ProtoJSON allows.
+    """Decodes one type of value with the tolerance of ProtoJSON.
 
-    Names may be in snake_case, and null stands for "not given"; bytes may be in either alphabet of base64, with or
-    without padding; an integer may be a text or a whole float; of an enum there may be the number.
+    Names may be in snake_case, and null means absent. Bytes may be in either alphabet of base64, with or without
+    padding. An integer may be a string or a whole float. An enum value may be a number.
 
-    What is written strictly, as nearly everything is, is decoded in one pass. Only a body with a key in snake_case, or
-    one that is refused, is decoded to plain objects, rewritten and converted.
+    Strict JSON, the usual case, is decoded in one pass. Only a body with a key in snake_case, or one that strict
+    decoding rejects, is decoded to plain objects, rewritten and converted.
     """
 
     def __init__(self, kind: type[T]) -> None:
@@ -183,46 +182,46 @@ class LooseDecoder(Generic[T]):
         """Decode checked bytes; raises what `decoding.decode` raises.
 
         Args:
-            left_out: For what an agent answered: what cannot be read and need not be there is left out of the value,
-                and said here, by its path. Without this list, as for requests, all has to be right.
+            left_out: For results of agents. Unreadable optional values are omitted, and their paths are added here.
+                Without this list, as for requests, every value must be valid.
         """
         has_snake_key = _SNAKE_KEY.search(body) is not None
         if not has_snake_key:
             try:
                 return self._decoder.decode(body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                pass  # what is no JSON at all is refused below
+                pass  # invalid JSON is rejected below
         try:
             value = decode(body, _ANY)
-        except InvalidParamsError:  # a number that no double holds
+        except InvalidParamsError:  # a number that no double can hold
             if has_snake_key:
                 raise
-            return decode(body, self._decoder)  # which says where it stands
+            return decode(body, self._decoder)  # its error names the field
         if value is None:
-            value = {}  # null for a whole message is a message with nothing in it
+            value = {}  # null for a whole message means an empty message
         value = _loosen(value, self._shape)
         if left_out is not None and _complaint(value, self.kind):
             value = _leave_out_unreadable(value, self.kind, "", left_out)
         return convert(value, self.kind)
 
     def convert(self, params: dict[str, Any]) -> T:
-        """Make the value of path and query values, all of which may be texts."""
+        """Convert path and query values, all of which may be strings."""
         return convert(_loosen(params, self._shape), self.kind, strict=False)
 
 
 _ANY: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(Any)
-_SYNTAX: Final = msgspec.json.Decoder(msgspec.Raw)  # looks at everything and builds nothing
+_SYNTAX: Final = msgspec.json.Decoder(msgspec.Raw)  # parses everything and builds nothing
 
 
 def _loosen(value: Any, shape: inspect.Type) -> Any:
-    """Rewrite what ProtoJSON allows as the strict decoder wants it. Free-form JSON (metadata, data) stays as it is."""
+    """Rewrite ProtoJSON in the form of the strict decoder. Free-form JSON (metadata, data) stays unchanged."""
     match value, shape:
         case dict(), inspect.StructType():
             return _loosen_object(value, shape)
         case list(), inspect.ListType() | inspect.VarTupleType():
             return [_loosen(item, shape.item_type) for item in value]
         case _, inspect.UnionType():
-            # No field of ours may hold one of two: the others stand for "not given".
+            # Fields of the model have one type. The other members of a union mean absent.
             return _loosen(value, shape.types[0])
         case str(), inspect.BytesType():
             return to_standard_base64(value)
@@ -234,7 +233,7 @@ def _loosen(value: Any, shape: inspect.Type) -> Any:
 
 
 def to_standard_base64(text: str) -> str:
-    """Base64 with the usual alphabet and its padding; what is no base64 stays so."""
+    """Return base64 with the standard alphabet and padding. Invalid base64 stays invalid."""
     bare = text.translate(_USUAL_ALPHABET).rstrip("=")
     return bare + "=" * (-len(bare) % 4)
 
@@ -246,7 +245,7 @@ def _to_integer(value: str | float) -> object:
 
 
 def _to_enum_name(value: str | int, cls: type[Enum]) -> object:
-    """The name for a number; the members of our enums stand in the order of their numbers."""
+    """Return the name for a number. The members of the enums are in the order of their numbers."""
     names = list(cls)
     if isinstance(value, str):
         if not _DIGITS.fullmatch(value):
@@ -263,20 +262,20 @@ def _loosen_object(value: dict[str, Any], shape: inspect.StructType) -> dict[str
         fields[field.encode_name] = field.type
     named: dict[str, Any] = {}
     for name, item in value.items():
-        named[camel(name)] = item  # of `taskId` and `task_id` the last one counts, as of any key that is there twice
+        named[camel(name)] = item  # of `taskId` and `task_id` the last one counts, as for duplicate keys
     loosened: dict[str, Any] = {}
     for name, item in named.items():
-        is_given = item is not None or name == "data"  # the one field where null is a value
+        is_given = item is not None or name == "data"  # the only field where null is a value
         if is_given and name in fields:
             loosened[name] = _loosen(item, fields[name])
     return loosened
 
 
 def _leave_out_unreadable(value: Any, kind: Any, path: str, left_out: list[str]) -> Any:
-    """The value without the items of its lists, and the fields that need not be there, that cannot be read.
+    """Return the value without its unreadable list items and optional fields.
 
-    From the inside out: a message without one of its parts is a message; without its only part it is none, and the task
-    goes without that message. What is required is left for the decoder to refuse.
+    It works from the inside out. A message that loses one of its parts is still a message. If it loses its only part,
+    the task is left without that message. Required fields stay, and the decoder rejects them.
     """
     kind = _bare(kind)
     if isinstance(value, dict) and hasattr(kind, "__struct_fields__"):
@@ -314,7 +313,7 @@ def _is_readable(value: Any, kind: Any, path: str, left_out: list[str]) -> bool:
 
 
 def _complaint(value: Any, kind: Any) -> str:
-    """Why the value cannot be made into one of this kind; empty if it can."""
+    """Return why the value cannot be converted to this type, or an empty string."""
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -324,56 +323,56 @@ def _complaint(value: Any, kind: Any) -> str:
 
 
 def _bare(kind: Any) -> Any:
-    """A type without its limits, and without what stands for "not given"."""
+    """Return a type without its limits, and without the members of its union that mean absent."""
     while get_origin(kind) in (Annotated, Union, UnionType):
         kind = get_args(kind)[0]
     return kind
 
 
 def camel(name: str) -> str:
-    """A name in snake_case as the wire spells it."""
+    """Return a snake_case name in camelCase."""
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
 
 
 def invalid_params(error: msgspec.ValidationError) -> InvalidParamsError:
-    """Say in our words, and by field, what the JSON library found."""
+    """Translate an error of the JSON library into an error that names the field."""
     complaint, path = _split(str(error))
     missing = _MISSING.match(complaint)
     if missing is not None:
-        # The library's path ends at the object; the field that is not there is the next step.
+        # The library's path ends at the object. The missing field is the next step.
         path = f"{path}.{missing[1]}" if path else missing[1]
         return InvalidParamsError(f"Missing required parameter: {path}", [Violation(path, "is required", "required")])
-    said = _in_our_words(complaint)
-    if path == "message.parts" and said == "must not be empty":
-        return InvalidParamsError("Message must contain at least one Part", [Violation(path, said, "required")])
-    return InvalidParamsError(f"Invalid parameter {path or '(all)'}: {said}", [Violation(path, said)])
+    text = _translate(complaint)
+    if path == "message.parts" and text == "must not be empty":
+        return InvalidParamsError("Message must contain at least one Part", [Violation(path, text, "required")])
+    return InvalidParamsError(f"Invalid parameter {path or '(all)'}: {text}", [Violation(path, text)])
 
 
 def _split(text: str) -> tuple[str, str]:
-    """What the JSON library complains of, and where."""
-    complaint, found, path = text.rpartition(_AT)  # the last one: client text may stand before it
+    """Split an error text of the JSON library into its message and the path of the field."""
+    complaint, found, path = text.rpartition(_AT)  # the last match, because client text may come before it
     if not found:
         return text, ""
     return complaint, path.rstrip("`").replace("[...]", ".*").lstrip(".")
 
 
-def _in_our_words(complaint: str) -> str:
+def _translate(complaint: str) -> str:
     for theirs, ours in _MESSAGES:
         match = theirs.match(complaint)
         if match is not None:
-            said = match.expand(ours).replace(" | null", "")
-            return _PYTHON.sub(lambda word: _JSON[word[0]], said)
-    return "invalid value"  # rather than words that we have not read
+            text = match.expand(ours).replace(" | null", "")
+            return _PYTHON.sub(lambda word: _JSON[word[0]], text)
+    return "invalid value"  # and not an unknown text of the library
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
-# Tables that are read both ways: written once, inverted here, so that the two directions cannot differ.
+# A table for both directions is written once and inverted here, so the directions cannot differ.
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 def inverted(table: Mapping[K, V]) -> dict[V, K]:
-    """The keys of a table by their values. Of several keys with one value, the last one counts."""
+    """Return the keys of a table by their values. If several keys have one value, the last one counts."""
     return {value: key for key, value in table.items()}

@@ -1,6 +1,6 @@
-"""What a protocol version has to say, and which one a request speaks.
+"""The interface of a protocol version, and the choice of the version for a request.
 
-Rule: a dialect is a module of pure functions. A new version is one new module, one row in `DIALECTS`, one test column.
+Invariant: a dialect is a module of pure functions. A new version is a new module, a row in `DIALECTS`, a test column.
 """
 
 import re
@@ -27,15 +27,15 @@ class Dialect(Protocol):
     @property
     def VERSION(self) -> str: ...
 
-    # Every method name that is understood: a version may have several for one operation.
+    # Every accepted method name. A version may have several for one operation.
     @property
     def METHODS(self) -> Mapping[str, Operation]: ...
 
-    # The one name by which a client of ours calls an operation.
+    # The name by which this package's client calls an operation.
     @property
     def NAMES(self) -> Mapping[Operation, str]: ...
 
-    # What stands before the path of every REST resource; empty if they are at the root.
+    # The prefix of the path of every REST resource. Empty if they are at the root.
     @property
     def REST_PREFIX(self) -> str: ...
 
@@ -45,30 +45,30 @@ class Dialect(Protocol):
     @property
     def RULES(self) -> Rules: ...
 
-    # Whether `encode_event` writes what logs and stores keep of an event. Then the kept bytes are sent as they are:
-    # nothing is decoded, and nothing encoded a second time, for any number of streams.
+    # Whether `encode_event` writes the bytes that event logs and stores keep. These are then sent unchanged, without
+    # decoding or encoding them again for any number of streams.
     @property
     def SENDS_EVENTS_AS_STORED(self) -> bool: ...
 
-    # ---- the server's half ----
+    # ---- for the server ----
 
     def decode_request(self, operation: Operation, params: bytes | Raw) -> Value: ...
     def convert_request(self, operation: Operation, params: dict[str, Any]) -> Value: ...
     def encode_result(self, operation: Operation, result: Result) -> bytes: ...
     def encode_event(self, event: Event) -> bytes: ...
 
-    # An event for a webhook. It is given the task as well, because 0.3 sends the whole task.
+    # An event for a webhook. The task is a parameter because 0.3 sends the whole task.
     def encode_push(self, event: Event, task: Task) -> bytes: ...
     def encode_card(self, card: AgentCard) -> bytes: ...
 
-    # `typed`: the client reads details as 1.0 writes them, a list of typed objects. 0.3 leaves their form open.
+    # `typed`: the client reads the details of 1.0, a list of typed objects. 0.3 does not specify their form.
     def encode_error(self, error: A2AError, *, typed: bool = False) -> ErrorObject: ...
     def encode_rest_error(self, error: A2AError, status: int, *, typed: bool = False) -> bytes: ...
 
-    # ---- the client's half ----
+    # ---- for the client ----
 
     def encode_request(self, operation: Operation, request: Value) -> bytes: ...
-    # `left_out`: what cannot be read and need not be there is left out, and named in this list; without it, refused.
+    # `left_out`: unreadable optional values are omitted and named in this list. Without the list they are rejected.
     def decode_result(self, operation: Operation, data: bytes | Raw, left_out: list[str] | None = None) -> Any: ...
     def decode_event(self, data: bytes | Raw, left_out: list[str] | None = None) -> Event: ...
     def decode_card(self, data: bytes) -> AgentCard: ...
@@ -76,14 +76,14 @@ class Dialect(Protocol):
 
 
 DIALECTS: Final[Mapping[str, Dialect]] = {"1.0": v1, "0.3": v03}
-# As the REST binding speaks them. 1.0 has one JSON for all bindings; in 0.3 that of REST is another (ProtoJSON).
+# For the REST binding. 1.0 has one JSON for all bindings. In 0.3, REST has another (ProtoJSON).
 REST_DIALECTS: Final[Mapping[str, Dialect]] = {"1.0": v1, "0.3": v03_rest}
 VERSION_HEADER: Final = "A2A-Version"
 _VERSION: Final = re.compile(r"(\d{1,3}\.\d{1,3})(?:\.\d{1,3})?")
 
 
 def choose(version: str) -> Dialect:
-    """The dialect of an A2A-Version header; none at all means 0.3, and the patch number does not matter (1.0 §3.6)."""
+    """Return the dialect of an A2A-Version header. An empty one means 0.3. The patch number is ignored (1.0 §3.6)."""
     known = DIALECTS.get(version or "0.3")
     if known is not None:
         return known

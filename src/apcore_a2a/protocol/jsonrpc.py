@@ -1,6 +1,6 @@
-"""The JSON-RPC 2.0 envelope: requests in and responses out for the server, the other way round for the client.
+"""The JSON-RPC 2.0 envelope: it decodes requests and encodes responses for the server, and vice versa for the client.
 
-Rule: ids are echoed byte for byte; params and results stay encoded, the dialects read them.
+Invariant: ids are echoed byte for byte. Params and results stay encoded, and the dialects decode them.
 """
 
 from typing import Final, Literal
@@ -14,13 +14,13 @@ from apcore_a2a.protocol.model import encode
 
 NULL: Final = b"null"
 EMPTY: Final = b"{}"
-MAX_ID: Final = 1024  # bytes: the id is echoed with every event of a stream
+MAX_ID: Final = 1024  # bytes, because every event of a stream echoes the id
 
 
 class _Envelope(Struct, gc=False):
     jsonrpc: Literal["2.0"]
     method: str
-    # Raw: a client gets back the very bytes of its id, be it 1, 1.0 or "1"; and params are decoded once, by a dialect.
+    # Raw: a client gets its id back byte for byte (1, 1.0 or "1"), and params are decoded once, by a dialect.
     id: Raw | UnsetType = UNSET
     params: Raw = Raw(EMPTY)
 
@@ -29,7 +29,7 @@ _DECODER: Final = msgspec.json.Decoder(_Envelope)
 
 
 class Request(Struct, frozen=True, gc=False):
-    """A request whose envelope is in order. `id` is None when it was left out (JSON-RPC's notification)."""
+    """A request with a valid envelope. `id` is None if it is absent (a notification in JSON-RPC)."""
 
     method: str
     params: bytes | Raw
@@ -41,7 +41,7 @@ def parse(body: bytes, *, max_values: int = MAX_VALUES) -> Request:
 
     Raises:
         ParseError: not JSON.
-        InvalidRequestError: JSON, but not one JSON-RPC request, or too much of it.
+        InvalidRequestError: JSON, but not one JSON-RPC request, or too many values.
     """
     try:
         envelope = check_and_decode(body, _DECODER, max_values=max_values)
@@ -51,25 +51,25 @@ def parse(body: bytes, *, max_values: int = MAX_VALUES) -> Request:
         raise InvalidRequestError(f"Invalid JSON-RPC request: {wrong}") from error
     if envelope.id is UNSET:
         return Request(envelope.method, envelope.params, None)
-    # Adding it to nothing copies a Raw faster than bytes(…) does, which asks it first whether it is a number.
+    # This copies a Raw faster than bytes(…), which first tries to use it as a number.
     id = _checked_id(b"" + envelope.id)
     return Request(envelope.method, envelope.params, id)
 
 
 def _checked_id(id: bytes) -> bytes:
-    # It is JSON already, so its first byte tells what it is: an array, an object, true or false.
+    # It is valid JSON, so its first byte shows an array, an object, true or false.
     if id[:1] in b"[{tf" or len(id) > MAX_ID:
         raise InvalidRequestError("Invalid JSON-RPC request: id must be a short string, a number or null")
     return id
 
 
 def recover_id(body: bytes) -> bytes:
-    """The id of a request whose envelope was refused, or null when there is none to be found."""
+    """Return the id of a request with an invalid envelope, or null if it has no valid id."""
     try:
         id = decode(body, _ID_DECODER).id
         if id is UNSET:
             return NULL
-        # The body may have been refused for bytes that are not UTF-8: none of those may be echoed.
+        # The body may be invalid because of bytes that are not UTF-8. These must not be echoed.
         return str(_checked_id(bytes(id)), "utf-8").encode()
     except (ParseError, InvalidParamsError, InvalidRequestError, UnicodeDecodeError):
         return NULL
@@ -83,7 +83,7 @@ _ID_DECODER: Final = msgspec.json.Decoder(_OnlyId)
 
 
 def result_head(id: bytes) -> bytes:
-    """What stands before an encoded result; `}` closes it."""
+    """Return the bytes before an encoded result. `}` closes the response."""
     return b'{"jsonrpc":"2.0","id":' + id + b',"result":'
 
 
@@ -100,14 +100,14 @@ class ErrorObject(Struct, frozen=True, omit_defaults=True):
 
     code: int
     message: str
-    data: object = UNSET  # what it holds is the dialect's business
+    data: object = UNSET  # its form depends on the dialect
 
 
-# ---- the client's half -------------------------------------------------------------------------------------------
+# ---- for the client ----------------------------------------------------------------------------------------------
 
 
 class Response(Struct, frozen=True):
-    """A response as the client reads it: result xor error."""
+    """A response for the client: either a result or an error."""
 
     id: Raw = Raw(NULL)
     result: Raw | UnsetType = UNSET

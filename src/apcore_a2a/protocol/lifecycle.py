@@ -1,15 +1,15 @@
-"""The life of a task: which state may follow which, and how an event changes a task.
+"""The lifecycle of a task: the allowed state transitions, and how an event changes a task.
 
-    SUBMITTED ──► WORKING ◄──► INPUT_REQUIRED · AUTH_REQUIRED               INTERRUPTED: it waits for its user
+    SUBMITTED ──► WORKING ◄──► INPUT_REQUIRED · AUTH_REQUIRED               INTERRUPTED: it waits for the user
                      └───────► COMPLETED · FAILED · CANCELED · REJECTED     TERMINAL: it has ended
 
 Without WORKING before it, each of the first four may become FAILED or CANCELED, and SUBMITTED also REJECTED. A task
-that is INTERRUPTED or TERMINAL is *at rest*: nothing happens to it by itself.
+that is INTERRUPTED or TERMINAL is *at rest*: it does not change by itself.
 
-A task is the sum of its events. `fold` adds one: the engine folds what an agent yields into the live task before the
-event is stored and sent, and a store that has to rebuild a task folds its kept events in the same way.
+A task is the sum of its events. `fold` adds one. The engine folds the events of an agent into the live task before it
+stores and sends them. A store that rebuilds a task folds its stored events in the same way.
 
-Rule: everything that decides about states is here, as data. `fold` costs the size of the event, never of the task.
+Invariant: all decisions about states are here, as data. The cost of `fold` depends on the event, not on the task.
 """
 
 from typing import Final, assert_never
@@ -34,15 +34,15 @@ INTERRUPTED: Final = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRE
 AT_REST: Final = TERMINAL | INTERRUPTED
 
 STATE_TRANSITIONS: Final = "apcore.stateTransitions"
-"""Where the metadata of a task holds the states it has passed through, the oldest first, if it records them."""
-MAX_TRANSITIONS: Final = 100  # of the latest
+"""The key in a task's metadata for its past states, the oldest first, if they are recorded."""
+MAX_TRANSITIONS: Final = 100  # the latest ones are kept
 PROGRESS: Final = "apcore.progress"
-"""In the metadata of a message that says how far a task is: the share that is done, or null. It is no answer."""
+"""The key in the metadata of a progress message: the fraction that is done, or null. It marks that it is no answer."""
 
-_S: Final = TaskState  # short, for the table
+_S: Final = TaskState  # a short name for the table
 TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
-    _S.UNSPECIFIED: frozenset(),  # no task of ours is in it; a remote agent's may be
-    # A state may follow itself where an agent reports progress: its message changes, its state does not.
+    _S.UNSPECIFIED: frozenset(),  # only tasks of remote agents may have it
+    # A state may follow itself when an agent reports progress: the message changes, and the state does not.
     _S.SUBMITTED: frozenset({_S.SUBMITTED, _S.WORKING, _S.CANCELED, _S.FAILED, _S.REJECTED}),
     _S.WORKING: frozenset({_S.WORKING} | TERMINAL | INTERRUPTED),
     _S.INPUT_REQUIRED: frozenset({_S.WORKING, _S.CANCELED, _S.FAILED}),
@@ -55,36 +55,36 @@ TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
 
 
 def skips_working(old: TaskState, new: TaskState) -> bool:
-    """Whether `new` may follow `old` only by way of WORKING: agents may leave that step out, the record does not."""
+    """Whether `new` may follow `old` only after WORKING. Agents may omit that step, but the event log contains it."""
     if new in TRANSITIONS[old]:
         return False
     return TaskState.WORKING in TRANSITIONS[old] and new in TRANSITIONS[TaskState.WORKING]
 
 
 def fold(task: Task, event: Event) -> Event:
-    """Apply one event to the task, in place; answer the event as applied (`append` is false on a first chunk).
+    """Apply one event to the task in place. Return the event as applied (`append` is false on a first chunk).
 
     Raises:
-        InvalidStateTransitionError: the event may not follow the task's state; the task is unchanged.
-        InvalidAgentResponseError: the event is a task that is not this one.
+        InvalidStateTransitionError: the event may not follow the task's state. The task is unchanged.
+        InvalidAgentResponseError: the event is another task.
     """
     match event:
         case StatusUpdate():
             _check(task, event.status.state)
-            # What a status said would be lost with the next one: the history keeps it, unless it is out of date then.
-            said = task.status.message
-            if said is not None and not is_progress(said):
-                task.history.append(said)
+            # The history keeps the message of the old status, which would be lost. Progress messages are outdated.
+            message = task.status.message
+            if message is not None and not is_progress(message):
+                task.history.append(message)
             before = task.status
             task.status = event.status
             if event.metadata:
                 task.metadata = _merge(task.metadata, event.metadata)
-            if task.metadata is not None:  # nearly always it is None, and costs nothing more
+            if task.metadata is not None:  # nearly always None
                 _note_transition(task.metadata, before, event.status)
         case ArtifactUpdate():
             return _extend(task, event)
         case Message():
-            # A message changes no state, so the table says nothing about it; but nothing is added after the end.
+            # A message changes no state, so the table has no entry for it. But a task that has ended accepts none.
             if task.status.state in TERMINAL:
                 raise InvalidStateTransitionError(task.status.state, "message")
             task.history.append(event)
@@ -96,7 +96,7 @@ def fold(task: Task, event: Event) -> Event:
 
 
 def is_progress(message: Message) -> bool:
-    """Whether a message only says how far a task is."""
+    """Whether a message only reports progress."""
     return message.metadata is not None and PROGRESS in message.metadata
 
 
@@ -106,20 +106,20 @@ def _check(task: Task, state: TaskState) -> None:
 
 
 def keep_transitions(old: Task, new: Task) -> Task:
-    """A task that takes another one's place: the states it has passed through stay those that were recorded."""
+    """Return the task that replaces another one, with the past states that the old one has recorded."""
     if old.metadata is not None and STATE_TRANSITIONS in old.metadata:
         new.metadata = {**(new.metadata or {}), STATE_TRANSITIONS: old.metadata[STATE_TRANSITIONS]}
     return new
 
 
 def _note_transition(metadata: Metadata, before: TaskStatus, after: TaskStatus) -> None:
-    """Record the state that a task leaves, if it has a list for that: it is there from the start, or never."""
+    """Record the state that a task leaves, if it has a list for that. The list exists from the start or never."""
     passed = metadata.get(STATE_TRANSITIONS)
     if not isinstance(passed, list) or before.state is after.state:
         return
-    # The words of 0.3: it is the version that has a capability for this.
+    # In the spelling of 0.3, the version that has a capability for this.
     left = {"state": before.state.word, "timestamp": before.timestamp}
-    metadata[STATE_TRANSITIONS] = [*passed[1 - MAX_TRANSITIONS :], left]  # a new list: a snapshot may have the old one
+    metadata[STATE_TRANSITIONS] = [*passed[1 - MAX_TRANSITIONS :], left]  # new: a snapshot may share the old one
 
 
 def _extend(task: Task, update: ArtifactUpdate) -> ArtifactUpdate:
@@ -132,35 +132,35 @@ def _extend(task: Task, update: ArtifactUpdate) -> ArtifactUpdate:
         artifacts.append(_own(new))
         if not update.append:
             return update
-        # A client that is told to append to an artifact it has never seen may refuse the event.
+        # A client may reject an event that appends to an unknown artifact.
         return replace(update, append=False)
     if not update.append:
         artifacts[index] = _own(new)
         return update
     old = artifacts[index]
-    old.parts.extend(new.parts)  # frozen, but its list is not: the thousandth chunk costs what the first did
+    old.parts.extend(new.parts)  # its list is mutable, so the thousandth chunk costs as much as the first
     if new.metadata:
         artifacts[index] = replace(old, metadata=_merge(old.metadata, new.metadata))
     return update
 
 
 def _position(task: Task, artifact_id: str) -> int:
-    """Where an artifact is, or is to be: mostly it is the last one, or the first; else a table knows."""
+    """Return the index of an artifact, present or new. Mostly it is the last or the first one, else a table has it."""
     last = len(task.artifacts) - 1
     if last < 0 or task.artifacts[last].artifact_id == artifact_id:
-        return max(last, 0)  # without the table: a task with one artifact, as most have, never makes it
+        return max(last, 0)  # a task with one artifact, the usual case, never needs the table
     return task.positions.setdefault(artifact_id, last + 1)
 
 
 def _merge(old: Metadata | None, new: Metadata) -> Metadata:
     if old is None:
         return dict(new)
-    old.update(new)  # in place: what is there already is not copied again with each event
+    old.update(new)  # in place, so that the cost does not grow with the metadata
     return old
 
 
 def _own(artifact: Artifact) -> Artifact:
-    # The event keeps its own list and its own metadata.
+    # A copy, because the event keeps its own list and metadata.
     return replace(artifact, parts=list(artifact.parts), metadata=_copied(artifact.metadata))
 
 
@@ -182,11 +182,11 @@ def _replace(task: Task, new: Task) -> None:
     task.metadata = kept.metadata
     if task.metadata is not None:
         _note_transition(task.metadata, before, task.status)
-    vars(task).pop("positions", None)  # the cached table is that of the old artifacts
+    vars(task).pop("positions", None)  # the cached table belongs to the old artifacts
 
 
 def copy(task: Task) -> Task:
-    """A snapshot that later folds do not change."""
+    """Return a snapshot that later folds do not change."""
     return replace(
         task,
         artifacts=[_own(artifact) for artifact in task.artifacts],

@@ -1,7 +1,7 @@
-"""The one data model, shaped as A2A 1.0: its JSON is the 1.0 wire format, field for field.
+"""The data model, shaped as A2A 1.0: its JSON is the 1.0 wire format, field for field.
 
-Rule: values are frozen, save for `Task` and `Artifact`, which `lifecycle.fold` extends in place so that the
-thousandth chunk costs what the first did. Limits (`Id`, `Parts`) are checked when decoding, not when building.
+Invariant: values are frozen, except for `Task` and the parts of an `Artifact`, which `lifecycle.fold` extends in place
+so that the thousandth chunk costs as much as the first. Limits (`Id`, `Parts`) are checked when decoding only.
 """
 
 import json
@@ -15,14 +15,14 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from apcore_a2a.errors import A2AError, UnsupportedOperationError
 
-MAX_ID: Final = 256  # the specification has no limit; ids are stored, indexed and echoed, so we do
+MAX_ID: Final = 256  # no limit in the specification, but ids are stored, indexed and echoed
 MAX_PARTS: Final = 1000
 MAX_PAGE_SIZE: Final = 100  # 1.0 §3.1.4
 
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
 OptionalId = Annotated[str, Meta(max_length=MAX_ID)]  # ProtoJSON: "" is the same as absent
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # int32 in the protocol buffers
-Metadata = dict[str, Any]  # free-form in the specification: carried, never looked into
+Metadata = dict[str, Any]  # free-form in the specification: passed through, never interpreted
 
 
 def _nothing() -> tuple[Any, ...]:
@@ -33,27 +33,27 @@ def _empty_list() -> list[Any]:
     return []
 
 
-# REQUIRED in 1.0, so on the wire even when empty (`omit_defaults` keeps what a factory made), but not asked for when
-# reading: writers that follow ProtoJSON leave out what is empty.
+# REQUIRED in 1.0, so written even if empty (`omit_defaults` keeps values of a factory), but not required when reading:
+# writers that follow ProtoJSON omit empty values.
 REQUIRED_TEXT: Final[str] = field(default_factory=str)
 REQUIRED_COUNT: Final[int] = field(default_factory=int)
 REQUIRED_ITEMS: Final[tuple[Any, ...]] = field(default_factory=_nothing)
 REQUIRED_LIST: Final[list[Any]] = field(default_factory=_empty_list)
 
 
-# gc=False: values hold one another but never in a circle, so the garbage collector need not look at any of them.
+# gc=False: values never form reference cycles, so the garbage collector need not track them.
 class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True, rename="camel", gc=False):
-    """Base of the model: camelCase on the wire, defaults left out, unknown fields ignored."""
+    """Base of the model: camelCase on the wire, defaults omitted, unknown fields ignored."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The 1.0 JSON of this value, as Python objects."""
+        """Return the 1.0 JSON of this value as Python objects."""
         return dict(msgspec.json.decode(encode(self)))
 
 
 class TaskState(StrEnum):
-    """Where a task is. It equals its name in 1.0 and its word in 0.3, and reads as the word.
+    """The state of a task. It equals its names in 1.0 and in 0.3, and prints as the one of 0.3.
 
-    Only the name in 1.0 finds it in a set or a dict: equal texts would have to hash alike, and two cannot.
+    In a set or a dict only the name of 1.0 finds it, because two different texts have different hashes.
 
     Example:
         >>> TaskState.INPUT_REQUIRED == "input-required", TaskState.INPUT_REQUIRED == "TASK_STATE_INPUT_REQUIRED"
@@ -72,12 +72,12 @@ class TaskState(StrEnum):
     REJECTED = "TASK_STATE_REJECTED"
     AUTH_REQUIRED = "TASK_STATE_AUTH_REQUIRED"
 
-    # Enum's own hash runs in Python, at each look into a table.
+    # Enum's own hash runs in Python for each lookup in a table.
     __hash__ = str.__hash__
 
     @property
     def word(self) -> str:
-        """As 0.3 writes it, and people do: completed, input-required."""
+        """The name in 0.3, which is also easier to read: completed, input-required."""
         return self.removeprefix("TASK_STATE_").lower().replace("_", "-")
 
     def __eq__(self, other: object) -> bool:
@@ -85,7 +85,7 @@ class TaskState(StrEnum):
             return True
         return type(other) is str and other == self.word
 
-    def __ne__(self, other: object) -> bool:  # `str` has one of its own
+    def __ne__(self, other: object) -> bool:  # `str` defines it too
         return not self == other
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class Role(StrEnum):
 class Part(Value, frozen=True):
     """A piece of content: exactly one of `text`, `raw`, `url` and `data`."""
 
-    # UNSET and not None: `data` may be null, and an empty text is a text.
+    # UNSET and not None, because `data` may be null, and a text may be empty.
     text: str | UnsetType = UNSET
     raw: bytes | UnsetType = UNSET
     url: str | UnsetType = UNSET
@@ -117,7 +117,7 @@ class Part(Value, frozen=True):
     media_type: str = ""
 
     def __post_init__(self) -> None:
-        # Booleans add up to a count. Spelled out and not a loop: this runs for every part of every message.
+        # Booleans add up to a count. Not a loop, because this runs for every part of every message.
         given = (self.text is not UNSET) + (self.raw is not UNSET) + (self.url is not UNSET) + (self.data is not UNSET)
         if given != 1:
             raise ValueError("a part has exactly one of text, raw, url and data")
@@ -142,7 +142,7 @@ class Message(Value, frozen=True):
 
     @property
     def text(self) -> str:
-        """The text parts, in lines."""
+        """The text parts, joined with line ends."""
         return "\n".join(_texts(self.parts))
 
     @property
@@ -166,7 +166,7 @@ class TaskStatus(Value, frozen=True):
 
     @property
     def text(self) -> str:
-        """What the status says in words; empty if it says nothing."""
+        """The text of the status message, or an empty string."""
         if self.message is None:
             return ""
         return self.message.text
@@ -177,7 +177,7 @@ class TaskStatus(Value, frozen=True):
 
 class Artifact(Value, frozen=True):
     artifact_id: Id
-    parts: list[Part] = REQUIRED_LIST  # a list, where a message has a tuple: chunks are added to it
+    parts: list[Part] = REQUIRED_LIST  # a list and not a tuple, because chunks extend it
     name: str = ""
     description: str = ""
     metadata: Metadata | None = None
@@ -185,7 +185,7 @@ class Artifact(Value, frozen=True):
 
     @property
     def text(self) -> str:
-        """The text parts, joined: they are the pieces of a stream."""
+        """The text parts, joined without separator, because they are pieces of a stream."""
         return "".join(_texts(self.parts))
 
     @property
@@ -202,9 +202,9 @@ class Artifact(Value, frozen=True):
         return _in_words(self.text, self.data)
 
 
-# Not a Value: it changes. It has a `__dict__` (dict=True) for its cached property, which is no part of its JSON.
+# Not a Value, because it is mutable. dict=True gives it a `__dict__` for its cached property, which is not in its JSON.
 class Task(Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, rename="camel", dict=True):
-    """The unit of work. Mutable, but only by `lifecycle.fold`; its lists and its metadata are its own."""
+    """The unit of work. Only `lifecycle.fold` changes it. Its lists and its metadata are not shared."""
 
     id: Id
     context_id: OptionalId = ""
@@ -215,19 +215,19 @@ class Task(Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, re
 
     @cached_property
     def positions(self) -> dict[str, int]:
-        """Where each artifact is, by its id. `fold` keeps it up to date: a chunk never searches the task."""
+        """The index of each artifact by its id. `fold` keeps it up to date, so a chunk needs no search."""
         return {artifact.artifact_id: index for index, artifact in enumerate(self.artifacts)}
 
     @property
     def text(self) -> str:
-        """What the agent answered in words: the text of the artifacts, in lines; else that of the status."""
+        """The text of the artifacts, joined with line ends. Without one, the text of the status."""
         texts = [artifact.text for artifact in self.artifacts]
         answered = "\n".join(text for text in texts if text)
         return answered or self.status.text
 
     @property
     def data(self) -> Any:
-        """The value of the first data part of the artifacts, else of the status message; None if there is none."""
+        """The value of the first data part of the artifacts, else of the status message, or None."""
         for artifact in self.artifacts:
             data = artifact.data
             if data is not None:
@@ -238,7 +238,7 @@ class Task(Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, re
 
     @property
     def files(self) -> list[Part]:
-        """The files among the parts of the artifacts."""
+        """The file parts of the artifacts."""
         found: list[Part] = []
         for artifact in self.artifacts:
             found += artifact.files
@@ -248,13 +248,13 @@ class Task(Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, re
         return _labelled(self.status.state, _in_words(self.text, self.data))
 
     def to_dict(self) -> dict[str, Any]:
-        """The 1.0 JSON of this task, as Python objects."""
+        """Return the 1.0 JSON of this task as Python objects."""
         return dict(msgspec.json.decode(encode(self)))
 
 
 class StatusUpdate(Value, frozen=True):
     status: TaskStatus
-    # Agents leave the ids out: the engine fills them in before anybody sees the event.
+    # Agents omit the ids. The engine fills them in before it publishes the event.
     task_id: OptionalId = REQUIRED_TEXT
     context_id: OptionalId = REQUIRED_TEXT
     metadata: Metadata | None = None
@@ -295,7 +295,7 @@ def _first_data(parts: Iterable[Part]) -> Any:
 
 
 def _in_words(text: str, data: Any) -> str:
-    """What to print: the text; where there is none, the data as JSON."""
+    """Return the text, or without one the data as JSON."""
     if text or data is None:
         return text
     return encode(data).decode()
@@ -310,7 +310,7 @@ def _labelled(state: TaskState, text: str) -> str:
 Event = Task | Message | StatusUpdate | ArtifactUpdate
 
 
-# ---- what the operations take and answer -------------------------------------------------------------------------
+# ---- requests and results of the operations ----------------------------------------------------------------------
 
 
 class AuthenticationInfo(Value, frozen=True):
@@ -319,7 +319,7 @@ class AuthenticationInfo(Value, frozen=True):
 
 
 class PushConfig(Value, frozen=True):
-    """TaskPushNotificationConfig: where to send the events of one task."""
+    """TaskPushNotificationConfig: the webhook of a task."""
 
     url: Annotated[str, Meta(min_length=1, max_length=2048)]
     id: OptionalId = ""
@@ -381,7 +381,7 @@ class SubscribeToTask(Value, frozen=True):
 
 
 class PushConfigRef(Value, frozen=True):
-    """Names one push config of a task; `id` empty means the only one (0.3)."""
+    """Identifies a push config of a task. An empty `id` means the only one (0.3)."""
 
     task_id: Id
     id: OptionalId = REQUIRED_TEXT
@@ -407,17 +407,17 @@ class GetExtendedCard(Value, frozen=True):
 # ---- the model's own JSON ----------------------------------------------------------------------------------------
 
 encode: Final = msgspec.json.Encoder().encode
-# Raises ValueError for NaN and infinity, which `encode` writes as null. It takes plain objects, without circles.
+# Raises ValueError for NaN and infinity, which `encode` writes as null. Its input is plain objects without cycles.
 check_finite: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
-decode_task: Final = msgspec.json.Decoder(Task).decode  # of our own writing, so its errors need no translation
+decode_task: Final = msgspec.json.Decoder(Task).decode  # for own JSON, so errors need no translation
 
 
 class Document(Struct, frozen=True, gc=False):
-    """A task as its encoded JSON: smaller than its objects, invisible to the garbage collector, sent as it is."""
+    """A task as encoded JSON: smaller than its objects, not tracked by the garbage collector, and sent unchanged."""
 
     body: bytes
     parsed: Task | None = None
-    """The task as an object, where whoever made the document had one anyway."""
+    """The task as an object, if the creator of the document had one."""
 
     def task(self) -> Task:
         if self.parsed is not None:
@@ -426,51 +426,51 @@ class Document(Struct, frozen=True, gc=False):
 
 
 # ---- operations -----------------------------------------------------------------------------------------------------
-# The eleven operations of A2A 1.0, by name, with what they take and whether they stream.
+# The eleven operations of A2A 1.0, with their requests, and whether they stream.
 #
-# Rule: a dialect gives each operation its method name; an operation absent from a dialect's table does not exist there.
+# Invariant: a dialect has a table of method names. An operation that is not in the table does not exist in the dialect.
 
 
 class Shape(NamedTuple):
-    """What an operation takes, and whether it answers with a stream of events."""
+    """The request type of an operation, and whether its result is a stream of events."""
 
     request: type[Value]
     streams: bool = False
 
 
 class Rules(NamedTuple):
-    """Where the versions differ in meaning, not only in shape; the engine and the bindings ask, the dialect answers.
+    """Differences between the versions in meaning, not only in shape, for the engine and the bindings.
 
-    The defaults are the rules of 1.0, so that each field that a dialect sets is a difference from it.
+    The defaults are the rules of 1.0, so each field that a dialect sets is a difference from 1.0.
     """
 
     version: str = "1.0"
-    """Its name: a webhook is sent what it was set in."""
+    """The name of the version. A webhook receives events in the version in which it was set."""
     resume_by_context: bool = False
     """A message without taskId continues the only task of its context that waits for input."""
     stream_keeps_task: bool = False
-    """A task whose last stream is gone may be canceled (`cancel_on_disconnect`)."""
+    """A task may be canceled when its last stream disconnects (`cancel_on_disconnect`)."""
     subscribe_when_ended: bool = False
-    """Subscribing to a task that has ended answers with its last status instead of an error."""
+    """A subscription to a task that has ended returns its last status instead of an error."""
     replay: bool = False
     """A stream may begin with missed events instead of a snapshot (`Last-Event-ID`)."""
     list_by_creation: bool = False
-    """A listing shows the newest task first, not the one whose status changed last."""
+    """A listing is ordered by creation, the newest task first, and not by the last change of status."""
     page_is_array: bool = False
-    """Over REST, a page of a listing is a bare array of tasks; where the next one is stands in a header."""
+    """Over REST, a page of a listing is an array of tasks. A header has the link to the next page."""
     without_extended_card: type[A2AError] = UnsupportedOperationError
-    """What GetExtendedAgentCard is refused with by an agent that has none."""
+    """The error of GetExtendedAgentCard if the agent has no extended card."""
     unnamed_push: str = ""
-    """The id of a webhook that is set without one, so that setting it again replaces it; empty: a new id each time."""
+    """The id of a webhook that is set without one, so that setting it again replaces it. Empty: a new id each time."""
     deleted_push_must_exist: bool = False
-    """Deleting a webhook that is not there is an error."""
+    """Deleting an unknown webhook is an error."""
     stream_errors_as_events: bool = False
-    """Over JSON-RPC, the error of a request that wanted a stream is the only event of one, if the client takes streams:
-    clients of 0.3 look for it there and nowhere else."""
+    """Over JSON-RPC, the error of a streaming request is sent as the only event of a stream, if the client accepts
+    streams. Clients of 0.3 read it only there."""
 
 
 class Operation(Enum):
-    """By their names in 1.0, which are also its JSON-RPC methods."""
+    """The operations with their names in 1.0, which are also its JSON-RPC methods."""
 
     SEND = "SendMessage"
     STREAM = "SendStreamingMessage"
@@ -484,7 +484,7 @@ class Operation(Enum):
     DELETE_PUSH = "DeleteTaskPushNotificationConfig"
     EXTENDED_CARD = "GetExtendedAgentCard"
 
-    # Each member is there once, so identity will do; Enum's own hash runs in Python, at each look into a table.
+    # Members are unique, so identity suffices. Enum's own hash runs in Python for each lookup in a table.
     __hash__ = object.__hash__
 
 

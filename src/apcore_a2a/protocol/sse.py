@@ -1,7 +1,7 @@
 """Server-sent events: a frame writer and an incremental decoder.
 
-Rule: bytes may be cut anywhere, inside a line end or a UTF-8 sequence; the decoder's answer does not depend on where,
-and its work does not either: each character is looked at once.
+Invariant: bytes may be split anywhere, even inside a line end or a UTF-8 sequence. Neither the decoded events nor the
+cost depend on it: each character is processed once.
 """
 
 import codecs
@@ -13,27 +13,27 @@ from msgspec import Struct
 FRAME_END: Final = b"\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 RECONNECT: Final = b": this server leaves; the task goes on, so subscribe again\nretry: 500\n\n"
-MAX_EVENT: Final = 32 * 1024 * 1024  # a peer that never ends its event does not fill our memory
+MAX_EVENT: Final = 32 * 1024 * 1024  # so that a peer cannot fill the memory with an event without an end
 MAX_RETRY_DIGITS: Final = 9  # milliseconds: eleven days are enough, and int() of a million digits is slow
 
 
 def frame(data: bytes, id: int) -> bytes:
-    """One event, its data JSON."""
+    """Return one event with JSON data."""
     return b"id: %d\ndata: %b\n\n" % (id, one_line(data))
 
 
 def frame_head(id: int) -> bytes:
-    """How an event begins whose data is written in pieces, and ends with `FRAME_END`."""
+    """Return the beginning of an event whose data is written in pieces. The event ends with `FRAME_END`."""
     return b"id: %d\ndata: " % id
 
 
 def only(data: bytes) -> bytes:
-    """A stream of one event. It has no id, for there is nothing to come back to."""
+    """Return a stream of one event. It has no id, because there is nothing to resume."""
     return b"data: %b\n\n" % one_line(data)
 
 
 def one_line(data: bytes) -> bytes:
-    """JSON has no raw line ends, but readers that split as Python's `splitlines` does see three more (a2a-sdk 1.x)."""
+    """Escape three characters in JSON that readers with `str.splitlines` take for line ends (a2a-sdk 1.x)."""
     if data.isascii():
         return data
     for end in "\x85\u2028\u2029":
@@ -42,7 +42,7 @@ def one_line(data: bytes) -> bytes:
 
 
 class ServerSentEvent(Struct, frozen=True):
-    """One event. `id` and `retry` (milliseconds) are what the stream said last, with this event or before it."""
+    """One event. `id` and `retry` (milliseconds) are the latest in the stream, from this event or an earlier one."""
 
     data: str
     id: str = ""
@@ -51,7 +51,7 @@ class ServerSentEvent(Struct, frozen=True):
 
 
 class SSEDecoder:
-    r"""Turns pieces of a byte stream into events.
+    r"""An incremental decoder from pieces of a byte stream to events.
 
     Example:
         >>> SSEDecoder().feed(b"id: 7\ndata: hi\n\n")[0].data
@@ -59,22 +59,22 @@ class SSEDecoder:
     """
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
-        # Incremental, because a chunk may end inside a character; with -sig it takes off the byte order mark, too.
+        # Incremental, because a chunk may end inside a character. With -sig it removes the byte order mark too.
         self._utf8 = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._max = max_event
-        # The line that has not ended. Not a text: adding to a text copies it, and a line of megabytes comes in pieces.
+        # The incomplete line. Not a str: appending copies a str, and a line of megabytes arrives in pieces.
         self._rest = StringIO()
-        self._after_cr = False  # whether a "\n" that comes next is the other half of a line end
-        # The event that has not ended, and how large it is.
+        self._after_cr = False  # whether a following "\n" belongs to the same line end
+        # The incomplete event, and its size.
         self._data: list[str] = []
         self._size = 0
         self._event = ""
-        # What holds until the stream says otherwise.
+        # Values that hold until the stream changes them.
         self._id = ""
         self._retry: int | None = None
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """The events that `chunk` completes.
+        """Return the events that `chunk` completes.
 
         Raises:
             ValueError: an event is larger than the limit.
@@ -103,17 +103,17 @@ class SSEDecoder:
             raise ValueError("server-sent event too large")
 
     def _read_line(self, line: str) -> ServerSentEvent | None:
-        """Add a line to the event; an empty one completes it."""
+        """Add a line to the event. An empty line completes it."""
         if not line:
             return self._complete()
         self._check_size(len(line))
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
-        match name:  # an unknown field is ignored, and so is a comment: a line that begins with a colon has no name
+        match name:  # unknown fields are ignored. So are comments, whose name before the colon is empty
             case "data":
                 self._data.append(value)
                 self._size += len(value) + 1
-            case "id" if "\0" not in value:  # the standard ignores such an id
+            case "id" if "\0" not in value:  # the standard ignores an id with a NUL
                 self._id = value
             case "event":
                 self._event = value
@@ -128,5 +128,5 @@ class SSEDecoder:
         self._event = ""
         self._size = 0
         if not data:
-            return None  # an event without data is none (WHATWG HTML §9.2.6), though its id and retry count
+            return None  # without data there is no event (WHATWG HTML §9.2.6), though its id and retry count
         return ServerSentEvent("\n".join(data), self._id, event, self._retry)

@@ -1,6 +1,6 @@
 """A2A 1.0 on the wire. The model's own JSON is 1.0, so this dialect is little more than tables.
 
-It is also how events are kept: a *record* is the 1.0 JSON of an event, beside the message that caused it, if one did.
+Stores keep events in the same form. A *record* is the 1.0 JSON of an event, with the message that caused it, if any.
 """
 
 from collections.abc import Iterable
@@ -45,8 +45,8 @@ Result = Task | Document | Message | TaskPage | PushConfig | PushConfigPage | Ag
 _REQUESTS: Final[dict[Operation, LooseDecoder[Any]]] = {
     operation: LooseDecoder(shape.request) for operation, shape in SHAPES.items()
 }
-# How a StreamResponse or a SendMessageResponse begins: an object with one member, named for what it holds. Put before
-# bytes that are encoded already, it saves building a wrapper and encoding the event a second time.
+# The first bytes of a StreamResponse or a SendMessageResponse: an object with one member, named after the type of its
+# value. As a prefix of encoded bytes, it saves building a wrapper and encoding the event a second time.
 MEMBERS: Final[dict[type, bytes]] = {
     Task: b'{"task":',
     Document: b'{"task":',
@@ -57,21 +57,21 @@ MEMBERS: Final[dict[type, bytes]] = {
 
 
 def decode_request(operation: Operation, params: bytes | Raw) -> Value:
-    """The typed request of an operation; a wrong field is an InvalidParamsError that names it."""
+    """Return the typed request of an operation. A wrong field is an InvalidParamsError that names it."""
     request: Value = _REQUESTS[operation].decode(params)
     _check_push_config_id(request)
     return request
 
 
 def convert_request(operation: Operation, params: dict[str, Any]) -> Value:
-    """The typed request made of path and query values, all of which may be strings."""
+    """Return the typed request from path and query values, all of which may be strings."""
     request: Value = _REQUESTS[operation].convert(params)
     _check_push_config_id(request)
     return request
 
 
 def _check_push_config_id(request: Value) -> None:
-    # The model does not ask for it: 0.3, which shares the model, may leave it out.
+    # The model does not require it, because it is optional in 0.3.
     if isinstance(request, PushConfigRef) and not request.id:
         raise InvalidParamsError("Missing required parameter: id", [Violation("id", "is required", "required")])
 
@@ -80,7 +80,7 @@ def encode_result(operation: Operation, result: Result) -> bytes:
     if result is None:
         body = EMPTY
     elif isinstance(result, Document):
-        body = result.body  # encoded already, and 1.0 as everything that is kept
+        body = result.body  # encoded already, as 1.0
     else:
         body = encode(result)
     if operation is not Operation.SEND:
@@ -89,35 +89,35 @@ def encode_result(operation: Operation, result: Result) -> bytes:
 
 
 def encode_event(event: Event) -> bytes:
-    """A StreamResponse: one member, named for the kind of event."""
+    """Return a StreamResponse: an object with one member, named after the type of event."""
     return MEMBERS[type(event)] + encode(event) + b"}"
 
 
-def encode_record(event: Event, said: Message | None = None) -> bytes:
-    """An event as stores keep it: a StreamResponse, and with it the message that caused the event, if one did."""
+def encode_record(event: Event, cause: Message | None = None) -> bytes:
+    """Return the record of an event: a StreamResponse, with the message that caused the event, if any."""
     body = encode_event(event)
-    if said is None:
+    if cause is None:
         return body
-    return encode_heard(said, body)
+    return encode_caused(cause, body)
 
 
-def encode_heard(said: Message, body: bytes) -> bytes:
-    """The record of an event that a message caused; `body` is the event's StreamResponse."""
-    # Two objects made one: the first without its closing brace, a comma, the second without its opening one.
-    return MEMBERS[Message] + encode(said) + b"," + body[1:]
+def encode_caused(cause: Message, body: bytes) -> bytes:
+    """Return the record of an event that a message caused. `body` is the StreamResponse of the event."""
+    # Two objects merged: the first without its closing brace, a comma, the second without its opening brace.
+    return MEMBERS[Message] + encode(cause) + b"," + body[1:]
 
 
 def decode_record(data: bytes) -> tuple[Event, Message | None]:
-    """A kept event, and the message that caused it."""
+    """Return the event of a record, and the message that caused it."""
     record = decoding.decode(data, _RECORD)
     event = record.task or record.status_update or record.artifact_update
     if event is None:
-        raise InvalidAgentResponseError("A kept event is none of task, statusUpdate, artifactUpdate")
+        raise InvalidAgentResponseError("A stored event has none of task, statusUpdate, artifactUpdate")
     return event, record.message
 
 
 def event_of(record: bytes) -> bytes:
-    """A kept event as streams show it: its StreamResponse, without the message that caused it."""
+    """Return the StreamResponse of a record, without the message that caused the event."""
     if not record.startswith(MEMBERS[Message]):
         return record
     event, _ = decode_record(record)
@@ -125,17 +125,17 @@ def event_of(record: bytes) -> bytes:
 
 
 def replay(task: Task, records: Iterable[bytes]) -> None:
-    """Fold kept events into the task they followed."""
-    # The event first, the message after it, as the engine folded them: the order decides where both are in the history.
+    """Fold records into the task that they follow."""
+    # The event before the message, as in the engine, because the order decides their places in the history.
     for record in records:
-        event, said = decode_record(record)
+        event, cause = decode_record(record)
         lifecycle.fold(task, event)
-        if said is not None:
-            lifecycle.fold(task, said)
+        if cause is not None:
+            lifecycle.fold(task, cause)
 
 
 def encode_push(event: Event, task: Task) -> bytes:
-    """What a webhook receives: the StreamResponse that a stream would."""
+    """Return the body for a webhook: the same StreamResponse as in a stream."""
     return encode_event(event)
 
 
@@ -144,7 +144,7 @@ def encode_card(card: AgentCard) -> bytes:
 
 
 def error_details(error: A2AError) -> list[dict[str, object]]:
-    """google.rpc details: ErrorInfo always, BadRequest when fields are to blame (1.0 §9.5, §11.6)."""
+    """Return google.rpc details: ErrorInfo, and BadRequest if fields are wrong (1.0 §9.5, §11.6)."""
     info: dict[str, object] = {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
         "reason": wire(error).reason,
@@ -161,25 +161,25 @@ def error_details(error: A2AError) -> list[dict[str, object]]:
 
 
 def encode_error(error: A2AError, *, typed: bool = True) -> ErrorObject:
-    """The `error` member of a JSON-RPC response. Its details are always typed (1.0 §9.5)."""
+    """Return the `error` of a JSON-RPC response. Its details are always typed (1.0 §9.5)."""
     return ErrorObject(wire(error).code, error.message, error_details(error))
 
 
 def rest_status(error: A2AError, status: int) -> dict[str, object]:
-    """google.rpc.Status."""
+    """Return a google.rpc.Status."""
     return {"code": status, "status": wire(error).grpc, "message": error.message, "details": error_details(error)}
 
 
 def encode_rest_error(error: A2AError, status: int, *, typed: bool = True) -> bytes:
-    """The body of a REST error (1.0 §11.6), which is always typed."""
+    """Return the body of a REST error (1.0 §11.6), which is always typed."""
     return encode({"error": rest_status(error, status)})
 
 
-# ---- the client's half -------------------------------------------------------------------------------------------
+# ---- for the client ----------------------------------------------------------------------------------------------
 
 
 class _StreamResponse(Value, frozen=True):
-    """Exactly one member is there on the wire; in a record, `message` may stand beside another."""
+    """A StreamResponse has exactly one member. A record may have `message` beside another one."""
 
     task: Task | None = None
     message: Message | None = None
@@ -188,7 +188,7 @@ class _StreamResponse(Value, frozen=True):
 
 
 _STREAM_RESPONSE: Final = LooseDecoder(_StreamResponse)
-_RECORD: Final = msgspec.json.Decoder(_StreamResponse)  # strict: records are of our own writing
+_RECORD: Final = msgspec.json.Decoder(_StreamResponse)  # strict, because this package wrote the records
 _TASK: Final = LooseDecoder(Task)
 _PUSH_CONFIG: Final = LooseDecoder(PushConfig)
 _CARD: Final = LooseDecoder(AgentCard)
@@ -208,10 +208,10 @@ def encode_request(operation: Operation, request: Value) -> bytes:
 
 
 def decode_event(data: bytes | Raw, left_out: list[str] | None = None) -> Event:
-    """One event of a stream, or what SendMessage answered: both are a wrapper with one member."""
+    """Return an event of a stream, or the result of SendMessage: both are an object with one member."""
     wrapper = _STREAM_RESPONSE.decode(data, left_out)
     event = wrapper.task or wrapper.message or wrapper.status_update or wrapper.artifact_update
-    if event is None and left_out:  # the member itself: without it there is nothing left
+    if event is None and left_out:  # the only member was left out
         raise InvalidAgentResponseError(f"The agent's answer cannot be read: {left_out[-1]}")
     if event is None:
         raise InvalidAgentResponseError("The agent answered with none of task, message, statusUpdate, artifactUpdate")
@@ -219,18 +219,18 @@ def decode_event(data: bytes | Raw, left_out: list[str] | None = None) -> Event:
 
 
 def decode_result(operation: Operation, data: bytes | Raw, left_out: list[str] | None = None) -> Any:
-    """The typed answer of a remote agent."""
+    """Return the typed result of a remote agent."""
     if operation is Operation.SEND:
         return decode_event(data, left_out)
     if operation is Operation.DELETE_PUSH:
-        return None  # whatever the agent says: 1.0 answers with an empty message
+        return None  # the result is ignored. In 1.0 it is an empty message
     if operation is Operation.EXTENDED_CARD:
         return decode_card(bytes(data))
     return _RESULTS[operation].decode(data, left_out)
 
 
 def decode_card(data: bytes) -> AgentCard:
-    """A card of 1.0. Where a2a-go wrote it, the scopes of its requirements are bare lists, which are read as well."""
+    """Return a card of 1.0. The scopes of its requirements may be bare lists, as a2a-go writes them."""
     try:
         return _CARD.decode(data)
     except InvalidParamsError:
@@ -240,7 +240,7 @@ def decode_card(data: bytes) -> AgentCard:
 
 
 def _wrap_scopes(card: dict[str, Any]) -> None:
-    """Make a StringList, `{"list": [scope]}`, of each bare list of scopes that the card and its skills require."""
+    """Replace each bare list of scopes in the card and its skills by a StringList, `{"list": [scope]}`."""
     for holder in (card, *_items(card.get("skills"))):
         for requirement in _items(holder.get("securityRequirements")):
             schemes = requirement.get("schemes")
@@ -252,8 +252,8 @@ def _wrap_scopes(card: dict[str, Any]) -> None:
 
 
 def decode_violations(data: object) -> list[Violation]:
-    """The wrong fields that an error's data names."""
-    # Another agent's error: none of it need be what the specification says, and nothing in it may hide the error.
+    """Return the wrong fields that the data of an error names."""
+    # The data comes from another agent and may have any form. It must not hide the error itself.
     found: list[Violation] = []
     for detail in _items(data):
         for item in _items(detail.get("fieldViolations")):
@@ -264,7 +264,7 @@ def decode_violations(data: object) -> list[Violation]:
 
 
 def _items(value: object) -> list[dict[str, Any]]:
-    """The objects in a list; none when it is no list."""
+    """Return the objects in a list, or an empty list for any other value."""
     if not isinstance(value, list):
         return []
     return [item for item in value if isinstance(item, dict)]

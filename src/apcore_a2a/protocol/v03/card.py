@@ -1,6 +1,6 @@
 """The agent card in A2A 0.3, and the hybrid that the SDKs of both generations read.
 
-Rule: `decode` reads any card: 0.3, 1.0 or both in one. Where a hybrid says a thing twice, 1.0 counts.
+Invariant: `decode` accepts any card: 0.3, 1.0 or a hybrid. If a hybrid has a value in both forms, 1.0 counts.
 """
 
 from typing import Any, Final
@@ -30,8 +30,8 @@ _TYPE_OF_SCHEME: Final = inverted(SCHEME_TYPES)
 
 
 def to_json(card: AgentCard) -> Json:
-    """The 0.3 card, as Python objects."""
-    # What a hybrid has, without what only 1.0 knows.
+    """Return the 0.3 card as Python objects."""
+    # A hybrid card without the fields that only 1.0 has.
     body = to_hybrid_json(card)
     del body["supportedInterfaces"]
     body.pop("securityRequirements", None)
@@ -45,11 +45,11 @@ def to_json(card: AgentCard) -> Json:
 
 
 def to_hybrid_json(card: AgentCard) -> Json:
-    """The 1.0 card with the fields of 0.3 beside its own; each generation's parser ignores the other's."""
+    """Return the 1.0 card with the fields of 0.3 added. The parser of each version ignores the other fields."""
     body: Json = msgspec.to_builtins(card)
     _add_interfaces(body, card)
     extensions = {extension.uri for extension in card.capabilities.extensions}
-    # Not in `history`, which holds messages: where the extension says.
+    # The extension holds the past states. `history` holds messages.
     body["capabilities"]["stateTransitionHistory"] = STATE_HISTORY in extensions
     if card.capabilities.extended_agent_card is not None:
         body["supportsAuthenticatedExtendedCard"] = card.capabilities.extended_agent_card
@@ -62,10 +62,10 @@ def to_hybrid_json(card: AgentCard) -> Json:
 
 
 def _add_interfaces(body: Json, card: AgentCard) -> None:
-    """Say as 0.3 does where the agent is: one main address, and a list of all."""
+    """Add the URLs of the agent as in 0.3: a main URL, and a list of all."""
     served = [one for one in card.supported_interfaces if _minor(one.protocol_version) == "0.3"]
     if not served:
-        served = list(card.supported_interfaces[:1])  # one URL answers to both versions
+        served = list(card.supported_interfaces[:1])  # one URL serves both versions
     url = ""
     transport = "JSONRPC"
     if served:
@@ -74,7 +74,7 @@ def _add_interfaces(body: Json, card: AgentCard) -> None:
     body["protocolVersion"] = PROTOCOL_VERSION
     body["url"] = url
     body["preferredTransport"] = transport
-    # The main address is among the additional ones, as 0.3.0 asks (SHOULD), so that the list is whole.
+    # The main URL is repeated among the additional ones, as 0.3.0 asks (SHOULD), so that the list is complete.
     interfaces: list[Json] = []
     for one in served:
         interface = {"url": one.url, "transport": one.protocol_binding}
@@ -83,19 +83,19 @@ def _add_interfaces(body: Json, card: AgentCard) -> None:
 
 
 def _minor(version: str) -> str:
-    """0.3.0 and 0.3 are one version."""
+    """Return the version without its patch number: 0.3.0 and 0.3 are equal."""
     return ".".join(version.split(".")[:2])
 
 
 def _from_requirement(entry: SecurityRequirement) -> Requirement:
     flat: Requirement = {}
     for name, scopes in entry["schemes"].items():
-        flat[name] = scopes.get("list", [])  # ProtoJSON leaves an empty list out
+        flat[name] = scopes.get("list", [])  # ProtoJSON omits an empty list
     return flat
 
 
 def _from_scheme(scheme: SecurityScheme) -> Json:
-    # 1.0 says the kind of a scheme by the name of its only member, 0.3 (as OpenAPI does) in a field.
+    # In 1.0 the name of the only member is the type of the scheme. In 0.3, as in OpenAPI, a field has it.
     ((name, fields),) = scheme.items()
     flat = {"type": _TYPE_OF_SCHEME[name], **fields}
     if "location" in flat:
@@ -116,7 +116,7 @@ class _Skill(Value, frozen=True):
 
 
 class _Card(Value, frozen=True):
-    """What 0.3 says in its own way; the rest of a card is the same in both versions."""
+    """The fields of a card that differ in 0.3. All others are the same in both versions."""
 
     url: str = ""
     preferred_transport: str = "JSONRPC"
@@ -134,14 +134,14 @@ _BODY: Final = msgspec.json.Decoder(Json)
 
 
 def decode(data: bytes) -> AgentCard:
-    """Read any card: what 0.3 says in its own way is written as 1.0 says it, and 1.0 reads the whole."""
+    """Decode any card: the fields of 0.3 are converted to those of 1.0, and 1.0 decodes the result."""
     old = _CARD.decode(data)
     body = decoding.decode(data, _BODY)
     if old.url and "supportedInterfaces" not in body:
         body["supportedInterfaces"] = _interfaces(old)
     extended = old.supports_authenticated_extended_card
     if extended is not None and old.capabilities is not None:
-        # In front, so that a hybrid's own word counts.
+        # First, so that the value of a hybrid takes precedence.
         body["capabilities"] = {"extendedAgentCard": extended, **old.capabilities}
     if old.security_schemes is not None:
         body["securitySchemes"] = _to_schemes(old.security_schemes)
@@ -152,7 +152,7 @@ def decode(data: bytes) -> AgentCard:
 
 
 def _interfaces(old: _Card) -> list[Json]:
-    # A dictionary for its keys: the main address is mostly among the additional ones, and counts once, as the first.
+    # A dictionary for its keys: the main URL is mostly among the additional ones too, and comes first.
     served = {(old.url, old.preferred_transport): None}
     for additional in old.additional_interfaces:
         served[additional.url, additional.transport] = None
@@ -186,9 +186,9 @@ def _to_schemes(old: dict[str, Json]) -> dict[str, SecurityScheme]:
 
 
 def _to_scheme(scheme: Json) -> SecurityScheme | None:
-    """The 1.0 form; None for a kind of scheme that neither version has."""
+    """Return the 1.0 form, or None for an unknown type of scheme."""
     for name in _TYPE_OF_SCHEME:
-        if isinstance(scheme.get(name), dict):  # a hybrid has the 1.0 form beside that of 0.3
+        if isinstance(scheme.get(name), dict):  # a hybrid has both forms
             return {name: scheme[name]}
     known = SCHEME_TYPES.get(str(scheme.get("type")))
     if known is None:

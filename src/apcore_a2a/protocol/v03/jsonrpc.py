@@ -1,7 +1,7 @@
-"""A2A 0.3 in its JSON-RPC form: tables of which operation, event or result is read and written by which function.
+"""A2A 0.3 in its JSON-RPC form: tables of the functions that decode and encode each operation, event and result.
 
-Rule: input is read with tolerance (`reading`, `requests`), output is official 0.3.0 (`writing`, `agent_card`).
-A decoded message may have an empty `message_id`, which the engine fills.
+Invariant: input is decoded with tolerance (`values`, `requests`), output is official 0.3.0 (`values`, `card`).
+A decoded message may have an empty `message_id`, which the engine fills in.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ NAMES: Final = {
     Operation.SEND: "message/send",
     Operation.STREAM: "message/stream",
     Operation.GET: "tasks/get",
-    Operation.LIST: "tasks/list",  # the requirements': 0.3 lists tasks over REST and gRPC alone
+    Operation.LIST: "tasks/list",  # from the requirements: 0.3 lists tasks only over REST and gRPC
     Operation.CANCEL: "tasks/cancel",
     Operation.SUBSCRIBE: "tasks/resubscribe",
     Operation.CREATE_PUSH: "tasks/pushNotificationConfig/set",
@@ -62,7 +62,7 @@ NAMES: Final = {
 }
 METHODS: Final = {
     **inverted(NAMES),
-    "agentCard/get": Operation.EXTENDED_CARD,  # as the requirements call it
+    "agentCard/get": Operation.EXTENDED_CARD,  # from the requirements
 }
 REST_PREFIX: Final = "/v1"
 EXTENSIONS_HEADER: Final = "X-A2A-Extensions"
@@ -79,7 +79,7 @@ RULES: Final = Rules(
     deleted_push_must_exist=True,
     stream_errors_as_events=True,
 )
-SENDS_EVENTS_AS_STORED: Final = False  # events are kept as 1.0 writes them
+SENDS_EVENTS_AS_STORED: Final = False  # events are stored as 1.0
 
 ERROR_NAMES: Final = {  # by code; 0.3.0 §8
     -32700: "JSONParseError",
@@ -97,15 +97,15 @@ ERROR_NAMES: Final = {  # by code; 0.3.0 §8
 }
 
 
-def _as_it_is(value: Any) -> Any:
-    """For what 0.3 writes as 1.0 does: the shape on the wire is the model's own."""
+def _unchanged(value: Any) -> Any:
+    """Return the value, for types that are the same in 0.3 and 1.0."""
     return value
 
 
 class _WireDecoder:
-    """Decodes JSON into a shape of 0.3's wire, and that into a value of the model."""
+    """Decodes JSON into a wire type of 0.3, and converts that to a value of the model."""
 
-    def __init__(self, shape: Any, to_model: Callable[[Any], Any] = _as_it_is) -> None:
+    def __init__(self, shape: Any, to_model: Callable[[Any], Any] = _unchanged) -> None:
         self._decoder: decoding.LooseDecoder[Any] = decoding.LooseDecoder(shape)
         self._to_model = to_model
 
@@ -113,11 +113,11 @@ class _WireDecoder:
         return self._to_model(self._decoder.decode(data, left_out))
 
     def convert(self, params: dict[str, Any]) -> Any:
-        """Make the value of path and query values, all of which may be strings."""
+        """Convert path and query values, all of which may be strings."""
         return self._to_model(self._decoder.convert(params))
 
 
-# ---- the server's half -------------------------------------------------------------------------------------------
+# ---- for the server ----------------------------------------------------------------------------------------------
 
 _SEND: Final = _WireDecoder(requests.WireSend, requests.to_send)
 _PUSH: Final = _WireDecoder(requests.WireTaskPush, requests.to_task_push)
@@ -147,13 +147,13 @@ _WRITERS: Final[dict[type, Callable[[Any], object]]] = {
 
 
 def decode_request(operation: Operation, params: bytes | Raw) -> Value:
-    """The typed request of an operation; a wrong field is an InvalidParamsError that names it."""
+    """Return the typed request of an operation. A wrong field is an InvalidParamsError that names it."""
     request: Value = _REQUESTS[operation].decode(params)
     return request
 
 
 def convert_request(operation: Operation, params: dict[str, Any]) -> Value:
-    """The typed request made of path and query values, all of which may be strings."""
+    """Return the typed request from path and query values, all of which may be strings."""
     request: Value = _REQUESTS[operation].convert(params)
     return request
 
@@ -163,7 +163,7 @@ def encode_result(operation: Operation, result: Result) -> bytes:
         case None:
             return NULL
         case Document():
-            # Its JSON is 1.0. To rewrite that JSON is cheaper than to make a task of it first.
+            # Converting its 1.0 JSON is cheaper than decoding a task first.
             return encode(values.task(msgspec.json.decode(result.body)))
         case AgentCard():
             return encode_card(result)
@@ -179,7 +179,7 @@ def encode_event(event: Event) -> bytes:
 
 
 def encode_push(event: Event, task: Task) -> bytes:
-    """What a webhook receives: the whole task (0.3.0 §9.5)."""
+    """Return the body for a webhook: the whole task (0.3.0 §9.5)."""
     return _write(task)
 
 
@@ -188,13 +188,13 @@ def encode_card(card: AgentCard) -> bytes:
 
 
 def encode_hybrid_card(card: AgentCard) -> bytes:
-    """A card that the official SDKs of both generations read: 1.0, with the fields of 0.3 beside its own."""
+    """Return a card for the official SDKs of both generations: 1.0, with the fields of 0.3 added."""
     return encode(card_module.to_hybrid_json(card))
 
 
 def _code(error: A2AError) -> int:
     if isinstance(error, SkillNotFoundError):
-        return -32601  # FR-ERR-001: no skill, no method
+        return -32601  # FR-ERR-001: an unknown skill is an unknown method
     return wire(error).code
 
 
@@ -210,27 +210,27 @@ def error_data(error: A2AError) -> dict[str, object]:
 
 
 def encode_error(error: A2AError, *, typed: bool = False) -> ErrorObject:
-    """The `error` member of a JSON-RPC response; `typed`, its data is the list that 1.0 has (docs/decisions/0043)."""
+    """Return the `error` of a JSON-RPC response. If `typed`, its data is the list of 1.0 (docs/decisions/0043)."""
     if typed:
         return ErrorObject(_code(error), error.message, v1.error_details(error))
     return ErrorObject(_code(error), error.message, error_data(error))
 
 
 def encode_rest_error(error: A2AError, status: int, *, typed: bool = False) -> bytes:
-    """The body of a REST error.
+    """Return the body of a REST error.
 
-    0.3.0 leaves it open, and each SDK reads another part: Python's the name in `type`, that of JavaScript `code` and
-    `message`, the conformance kit the name in `error`. That of Go reads the object of 1.0 under `error`, and gets it:
-    `typed` says that the client knows 1.0 (docs/decisions/0052).
+    0.3.0 does not specify it, and each SDK reads another part: Python the name in `type`, JavaScript `code` and
+    `message`, the conformance kit the name in `error`. The Go SDK reads the object of 1.0 under `error`, and receives
+    it: `typed` means that the client knows 1.0 (docs/decisions/0052).
     """
     code = _code(error)
     name = ERROR_NAMES.get(code, error.kind)  # 0.3 has no name for the codes that 1.0 added
-    told: object = name
+    described: object = name
     if typed:
-        told = v1.rest_status(error, status)
+        described = v1.rest_status(error, status)
     return encode(
         {
-            "error": told,
+            "error": described,
             "type": name,
             "message": error.message,
             "code": code,
@@ -239,7 +239,7 @@ def encode_rest_error(error: A2AError, status: int, *, typed: bool = False) -> b
     )
 
 
-# ---- the client's half -------------------------------------------------------------------------------------------
+# ---- for the client ----------------------------------------------------------------------------------------------
 
 
 class _Tagged(Value, frozen=True):
@@ -262,7 +262,7 @@ _RESULTS: Final = {
     Operation.GET_PUSH: _PUSH,
     Operation.LIST_PUSH: _WireDecoder(list[requests.WireTaskPush], requests.to_push_page),
 }
-_REQUEST_WRITERS: Final[dict[Operation, Callable[[Any], object]]] = {  # all others are written as in 1.0
+_REQUEST_WRITERS: Final[dict[Operation, Callable[[Any], object]]] = {  # all others are the same as in 1.0
     Operation.SEND: values.send,
     Operation.STREAM: values.send,
     Operation.LIST: values.list_tasks,
@@ -275,7 +275,7 @@ _REQUEST_WRITERS: Final[dict[Operation, Callable[[Any], object]]] = {  # all oth
 
 def encode_request(operation: Operation, request: Value) -> bytes:
     body: dict[str, Any] = msgspec.to_builtins(request)
-    body.pop("tenant", None)  # 0.3 has none
+    body.pop("tenant", None)  # 0.3 has no tenants
     writer = _REQUEST_WRITERS.get(operation)
     if writer is None:
         return encode(body)
@@ -283,7 +283,7 @@ def encode_request(operation: Operation, request: Value) -> bytes:
 
 
 def decode_event(data: bytes | Raw, left_out: list[str] | None = None) -> Event:
-    """One event of a stream, or what message/send answered: `kind` says which."""
+    """Return an event of a stream, or the result of message/send. `kind` is its type."""
     kind = decoding.decode(data, _KIND).kind
     if kind not in _EVENTS:
         raise InvalidAgentResponseError("The agent answered with none of task, message, status-update, artifact-update")
@@ -292,24 +292,24 @@ def decode_event(data: bytes | Raw, left_out: list[str] | None = None) -> Event:
 
 
 def decode_result(operation: Operation, data: bytes | Raw, left_out: list[str] | None = None) -> Any:
-    """The typed answer of a remote agent."""
+    """Return the typed result of a remote agent."""
     match operation:
         case Operation.SEND:
             return decode_event(data, left_out)
         case Operation.EXTENDED_CARD:
             return decode_card(bytes(data))
         case Operation.DELETE_PUSH:
-            return None  # whatever the agent says
+            return None  # the result is ignored
     return _RESULTS[operation].decode(data, left_out)
 
 
 def decode_card(data: bytes) -> AgentCard:
-    """Any card: 0.3, 1.0, or a hybrid."""
+    """Return the card from any form: 0.3, 1.0, or a hybrid."""
     return card_module.decode(data)
 
 
 def decode_violations(data: object) -> list[Violation]:
-    """The wrong fields that an error's data names, as 1.0 writes them, or we, or a2a-sdk 0.3 (pydantic's own list)."""
+    """Return the wrong fields in the data of an error, in the form of 1.0, this package, or pydantic (a2a-sdk)."""
     typed = v1.decode_violations(data)
     if typed:
         return typed
@@ -321,7 +321,7 @@ def decode_violations(data: object) -> list[Violation]:
 
 
 def _violation(item: dict[str, Any]) -> Violation:
-    # `loc` and `msg` are pydantic's; its location is a list of steps, texts and indexes.
+    # `loc` and `msg` come from pydantic. Its location is a list of names and indexes.
     place = item.get("field", item.get("loc", ""))
     if isinstance(place, list):
         place = ".".join(map(str, place))

@@ -1,8 +1,8 @@
-"""From the JSON of A2A 0.3 to the model: requests and push configs, in their official forms and the requirements' own.
+"""Requests and push configs from the JSON of A2A 0.3, in the official forms and those of the requirements.
 
-Rule: as in `reading`, a `Wire…` class takes whatever form there is, and its `to_…` function maps it without failing.
-The requirements' forms: `params.contextId`, a flat push config, `{taskId}` for `{id}`, and `tasks/list`, which 0.3 does
-not have, with `cursor` and `limit`.
+Invariant: as in `values`, a `Wire…` class accepts all forms, and its `to_…` function converts it without failing.
+The forms of the requirements: `params.contextId`, a flat push config, `{taskId}` for `{id}`, and `tasks/list`, which
+0.3 does not have, with `cursor` and `limit`.
 """
 
 from typing import Annotated, Final
@@ -33,11 +33,11 @@ from apcore_a2a.protocol.v03.values import STATES, State, WireMessage, WireTask,
 MAX_LIMIT: Final = 200
 
 Url = Annotated[str, Meta(min_length=1, max_length=2048)]
-Limit = Annotated[int, Meta(ge=1)]  # clamped to MAX_LIMIT, not refused
+Limit = Annotated[int, Meta(ge=1)]  # clamped to MAX_LIMIT, not rejected
 
 
 class WireAuthentication(Value, frozen=True):
-    schemes: tuple[str, ...] = ()  # several in 0.3, one in the model: the first counts
+    schemes: tuple[str, ...] = ()  # several in 0.3. The model has one, and the first counts
     credentials: str = ""
 
 
@@ -49,7 +49,7 @@ class WirePush(Value, frozen=True):
 
 
 class WireTaskPush(Value, frozen=True):
-    """A push config with its task: nested, or flat."""
+    """A push config with its task, nested or flat."""
 
     task_id: Id
     push_notification_config: WirePush | None = None
@@ -67,7 +67,7 @@ class WireConfiguration(Value, frozen=True):
     accepted_output_modes: tuple[str, ...] = ()
     push_notification_config: WirePush | None = None
     history_length: Count | None = None
-    # 0.3.0 leaves open what holds without it. Official servers then wait for the answer, and so do we.
+    # 0.3.0 does not specify the default. Official servers wait for the result, and so does this one.
     blocking: bool = True
 
 
@@ -79,14 +79,14 @@ class WireSend(Value, frozen=True):
     message_id: OptionalId = ""  # 0.3.0 §9.4 has it here
 
     def __post_init__(self) -> None:
-        # Said in two places, it must be said alike: to choose one would put the message into the wrong conversation.
+        # Two values must be equal. To choose one could put the message into the wrong conversation.
         if self.context_id and self.message.context_id not in ("", self.context_id):
             text = "differs from message.contextId"
             raise InvalidParamsError(f"Invalid parameter contextId: {text}", [Violation("contextId", text)])
 
 
 class WireTaskRef(Value, frozen=True):
-    """Names a task, by `id` or `taskId`, and perhaps one of its push configs."""
+    """Identifies a task, by `id` or `taskId`, and optionally one of its push configs."""
 
     id: OptionalId = ""
     task_id: OptionalId = ""
@@ -106,7 +106,7 @@ class WireListTasks(Value, frozen=True):
     page_size: Limit | None = None
     history_length: Count | None = None
     status_timestamp_after: str = ""
-    include_artifacts: bool = True  # 1.0 leaves them out unless asked; 0.3 knows no task without them
+    include_artifacts: bool = True  # 1.0 omits them by default. 0.3 has no tasks without artifacts
 
 
 class WireTaskPage(Value, frozen=True):
@@ -130,7 +130,7 @@ def _to_push(push: WirePush, task_id: str = "") -> PushConfig:
 
 def to_task_push(push: WireTaskPush) -> PushConfig:
     config = push.push_notification_config
-    if config is None:  # flat; `__post_init__` has seen to it that there is a url
+    if config is None:  # flat. `__post_init__` has checked that there is a url
         config = WirePush(url=push.url or "", id=push.id, token=push.token, authentication=push.authentication)
     return _to_push(config, push.task_id)
 
@@ -166,7 +166,7 @@ def _to_configuration(given: WireConfiguration) -> SendConfiguration:
 
 
 def to_list_tasks(request: WireListTasks) -> ListTasks:
-    status = TaskState.UNSPECIFIED  # which stands for any
+    status = TaskState.UNSPECIFIED  # which means any state
     if request.status is not None:
         status = STATES[request.status]
     page_size = request.limit or request.page_size or ListTasks().page_size
@@ -191,8 +191,8 @@ def to_task_page(page: WireTaskPage) -> TaskPage:
 
 
 def to_push_ref(ref: WireTaskRef) -> PushConfigRef:
-    # Official: `id` is the task's. Where `taskId` is (the requirements, and the path of a REST request), `id` is the
-    # config's.
+    # Official: `id` identifies the task. With `taskId` (the requirements, and the path of a REST request), `id`
+    # identifies the config.
     if not ref.task_id:
         return PushConfigRef(task_id=ref.id, id=ref.push_notification_config_id)
     return PushConfigRef(task_id=ref.task_id, id=ref.push_notification_config_id or ref.id)

@@ -1,8 +1,7 @@
-"""A2A 0.3 in its REST form: ProtoJSON, which is not the JSON of its JSON-RPC form.
+"""A2A 0.3 in its REST form: ProtoJSON, which differs from the JSON of its JSON-RPC form.
 
-Rule: input may have either form, for agents and clients of both kinds exist; output is ProtoJSON, for the official
-clients refuse a field they do not know. `jsonrpc` (here called `v03`) has what both forms share, `proto_json` rewrites
-one form into the other.
+Invariant: input may have either form, because agents and clients of both kinds exist. Output is ProtoJSON, because the
+official clients reject unknown fields. `jsonrpc` (here called `v03`) has the parts that both forms share.
 """
 
 from collections.abc import Callable
@@ -34,12 +33,12 @@ from apcore_a2a.protocol.v03 import values
 from apcore_a2a.protocol.v1 import Result
 
 # ---- proto json -----------------------------------------------------------------------------------------------------
-# The JSON of A2A 0.3's protocol buffers (its REST form), from and to that of its JSON-RPC form.
+# Conversion between the JSON of A2A 0.3's protocol buffers (its REST form) and that of its JSON-RPC form.
 #
-# Rule: `write_…` rewrites in place objects that are its own. `read_…` is given what came from outside: whatever is not
-# as expected stays as it is, and the decoder of the JSON-RPC form, which comes next, says what is wrong with it.
+# Invariant: `write_…` converts objects in place, which it owns. `read_…` receives untrusted input: it leaves unexpected
+# values unchanged, and the decoder of the JSON-RPC form, which runs next, reports them.
 
-Json = dict[str, Any]  # one JSON object; when it comes from outside, any of its members may be anything
+Json = dict[str, Any]  # a JSON object. In untrusted input, its members may have any type
 
 _ROLES: Final = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
 _STATES: Final = {
@@ -48,12 +47,12 @@ _STATES: Final = {
     "working": "TASK_STATE_WORKING",
     "completed": "TASK_STATE_COMPLETED",
     "failed": "TASK_STATE_FAILED",
-    "canceled": "TASK_STATE_CANCELLED",  # with two Ls, in 0.3 alone
+    "canceled": "TASK_STATE_CANCELLED",  # with two Ls, only in 0.3
     "rejected": "TASK_STATE_REJECTED",
     "input-required": "TASK_STATE_INPUT_REQUIRED",
     "auth-required": "TASK_STATE_AUTH_REQUIRED",
 }
-# By what may stand for each on the wire: the name, or the number of the protocol buffers.
+# By their forms on the wire: the name, or the number in the protocol buffers.
 _ROLE_NAMES: Final[dict[Any, str]] = {**inverted(_ROLES), 1: "user", 2: "agent"}
 _STATE_NAMES: Final[dict[Any, str]] = {
     **inverted(_STATES),
@@ -67,7 +66,7 @@ _STATE_NAMES: Final[dict[Any, str]] = {
     7: "rejected",
     8: "auth-required",
 }
-_IN_PATH: Final = "-"  # stands for the task of a push config until the binding puts in what the path says
+_IN_PATH: Final = "-"  # a placeholder for the task of a push config, which the binding replaces by the one in the path
 
 
 # ---- out ---------------------------------------------------------------------------------------------------------
@@ -129,7 +128,7 @@ def write_artifact_update(update: Json) -> Json:
 
 
 def write_push(push: Json) -> Json:
-    # A resource name, as Google's API guidelines have it: it holds the ids of the task and of the config.
+    # A resource name as in Google's API guidelines, with the ids of the task and of the config.
     config = push["pushNotificationConfig"]
     name = f"tasks/{push['taskId']}/pushNotificationConfigs/{config.get('id', '')}"
     return {"name": name, "pushNotificationConfig": config}
@@ -152,7 +151,7 @@ def write_create_push(push: Json) -> Json:
 
 
 def with_camel_names(value: Any) -> Any:
-    """A copy of an object with its names in camelCase: ProtoJSON allows snake_case, too."""
+    """Return a copy of an object with its names in camelCase, because ProtoJSON allows snake_case too."""
     if not isinstance(value, dict):
         return value
     named: Json = {}
@@ -162,7 +161,7 @@ def with_camel_names(value: Any) -> Any:
 
 
 def each(value: Any, read: Callable[[Any], Any]) -> Any:
-    """A list with each of its items read; anything else as it is."""
+    """Return a list with each item converted, or any other value unchanged."""
     if not isinstance(value, list):
         return value
     return [read(item) for item in value]
@@ -192,8 +191,8 @@ def _read_file(file: Json) -> Json:
 
 
 def _named(value: Any, names: dict[Any, str]) -> Any:
-    """What the JSON-RPC form calls a value of an enum; whatever is none stays as it is."""
-    if isinstance(value, str) and value.isdecimal() and len(value) < 3:  # a number may be a text
+    """Return the name of an enum value in the JSON-RPC form, or an unknown value unchanged."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 3:  # a number may be a string
         return names.get(int(value), value)
     if isinstance(value, str) or type(value) is int:
         return names.get(value, value)
@@ -205,11 +204,11 @@ def read_state(state: Any) -> Any:
 
 
 def is_message(value: Any) -> bool:
-    """Whether a message is written in this way: it has `content` where the other has `parts`."""
+    """Whether a message has this form: with `content`, where the other form has `parts`."""
     if not isinstance(value, dict) or "parts" in value:
         return False
     role = value.get("role")
-    return "content" in value or _named(role, _ROLE_NAMES) != role  # ProtoJSON leaves out an empty `content`
+    return "content" in value or _named(role, _ROLE_NAMES) != role  # ProtoJSON omits an empty `content`
 
 
 def read_message(message: Any) -> Any:
@@ -228,7 +227,7 @@ def _read_status(status: Any) -> Any:
         return status
     if "message" in status:
         status["message"] = read_message(status["message"])
-    state = status.get("state", _STATES["unknown"])  # ProtoJSON leaves out what is the default
+    state = status.get("state", _STATES["unknown"])  # ProtoJSON omits defaults
     return status | {"state": read_state(state)}
 
 
@@ -248,7 +247,7 @@ _FIELDS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def read_event(event: Any, kind: str) -> Any:
-    """A task, or an event of one; `kind` is what the JSON-RPC form calls it."""
+    """Convert a task or an event. `kind` is its type in the JSON-RPC form."""
     if not isinstance(event, dict) or "kind" in event:
         return event
     if kind == "message":
@@ -270,10 +269,10 @@ def read_send(body: Any) -> Any:
     if not isinstance(body, dict):
         return body
     if "request" in body:
-        body["message"] = body.pop("request")  # the field's name; `message` is its name in JSON
+        body["message"] = body.pop("request")  # the name of the field. `message` is its name in JSON
     message = with_camel_names(body.get("message"))
     if not is_message(message):
-        return body  # the JSON-RPC form, in which nothing else is to be rewritten either
+        return body  # the JSON-RPC form, which needs no conversion
     body["message"] = read_message(message)
     if "configuration" in body:
         body["configuration"] = _read_configuration(body["configuration"])
@@ -284,7 +283,7 @@ def _read_configuration(configuration: Any) -> Any:
     configuration = with_camel_names(configuration)
     if not isinstance(configuration, dict):
         return configuration
-    configuration.setdefault("blocking", False)  # ProtoJSON leaves out what is false
+    configuration.setdefault("blocking", False)  # ProtoJSON omits false
     if configuration.get("historyLength") in (0, "0"):
         del configuration["historyLength"]  # in the protocol buffers of 0.3, 0 means everything
     if "pushNotification" in configuration:
@@ -293,10 +292,10 @@ def _read_configuration(configuration: Any) -> Any:
 
 
 def read_push(body: Any) -> Any:
-    """A push config, from inside whatever it comes in.
+    """Convert a push config, with or without the objects around it.
 
-    Official: `{parent, configId, config: {name, pushNotificationConfig}}` to create one, and its `config` as an answer.
-    Also taken: a bare config, with or without `taskId`.
+    Official: `{parent, configId, config: {name, pushNotificationConfig}}` to create one, and its `config` as a result.
+    Also accepted: a bare config, with or without `taskId`.
     """
     outer = with_camel_names(body)
     if not isinstance(outer, dict):
@@ -311,7 +310,7 @@ def read_push(body: Any) -> Any:
 
 
 def _task_of(wrapped: Json) -> str:
-    """The task that the name of a push config holds: tasks/{task}/pushNotificationConfigs/{id}."""
+    """Return the task in the name of a push config: tasks/{task}/pushNotificationConfigs/{id}."""
     steps = str(wrapped.get("name", "")).split("/")
     if len(steps) != 4:
         return _IN_PATH
@@ -320,7 +319,7 @@ def _task_of(wrapped: Json) -> str:
 
 # ---- rest -----------------------------------------------------------------------------------------------------------
 
-# What the two forms share. A dialect is a module, so each name stands here once more.
+# The parts that both forms share. A dialect is a module, so each name is repeated here.
 VERSION: Final = v03.VERSION
 METHODS: Final = v03.METHODS
 NAMES: Final = v03.NAMES
@@ -338,9 +337,9 @@ decode_violations: Final = v03.decode_violations
 
 _ANY: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(Any)
 
-# ---- the server's half -------------------------------------------------------------------------------------------
+# ---- for the server ----------------------------------------------------------------------------------------------
 
-_REQUEST_READERS: Final[dict[Operation, Callable[[Any], Any]]] = {  # the others have no body, or the same in both forms
+_REQUEST_READERS: Final[dict[Operation, Callable[[Any], Any]]] = {  # others: no body, or equal
     Operation.SEND: read_send,
     Operation.STREAM: read_send,
     Operation.CREATE_PUSH: read_push,
@@ -348,10 +347,10 @@ _REQUEST_READERS: Final[dict[Operation, Callable[[Any], Any]]] = {  # the others
 
 
 class _EventForm(NamedTuple):
-    """How an event is written: from the model's JSON, which is 1.0, to that of 0.3, and from there to ProtoJSON."""
+    """The conversions of an event: from the model's JSON, which is 1.0, to that of 0.3, and then to ProtoJSON."""
 
     member: str
-    """The member of a StreamResponse that holds it."""
+    """The member of a StreamResponse that holds the event."""
     to_v03: Callable[[Json], Json]
     to_proto: Callable[[Json], Json]
 
@@ -368,23 +367,23 @@ _WRITERS: Final = {
 
 
 def decode_request(operation: Operation, params: bytes | Raw) -> Value:
-    """The typed request of an operation; a wrong field is an InvalidParamsError that names it."""
+    """Return the typed request of an operation. A wrong field is an InvalidParamsError that names it."""
     to_v03 = _REQUEST_READERS.get(operation)
     if to_v03 is not None:
-        # Encoded once more, so that one decoder reads both forms, and says of both in the same way what is wrong.
+        # Encoded again, so that one decoder reads both forms and reports the same errors.
         params = encode(to_v03(decode(params, _ANY)))
     return v03.decode_request(operation, params)
 
 
 def convert_request(operation: Operation, params: dict[str, Any]) -> Value:
-    """The typed request made of path and query values, all of which may be strings."""
-    if "status" in params:  # the only enum that a query has
+    """Return the typed request from path and query values, all of which may be strings."""
+    if "status" in params:  # the only enum in a query
         params = params | {"status": read_state(params["status"])}
     return v03.convert_request(operation, params)
 
 
 def encode_event(event: Event) -> bytes:
-    """A StreamResponse: one member, named for the kind of event."""
+    """Return a StreamResponse: an object with one member, named after the type of event."""
     writer = _WRITERS[type(event)]
     return encode({writer.member: writer.write(event)})
 
@@ -397,7 +396,7 @@ def encode_result(operation: Operation, result: Result) -> bytes:
             if operation is Operation.SEND:  # SendMessageResponse has the members of a StreamResponse
                 return encode_event(result)
             return encode(_WRITERS[type(result)].write(result))
-        case TaskPage():  # [Task], as 0.3.0 §7 says; the next page has its place in a header (docs/decisions/0046)
+        case TaskPage():  # [Task], as in 0.3.0 §7. The link to the next page is in a header (docs/decisions/0046)
             page = values.task_page(msgspec.to_builtins(result))
             return encode([write_task(task) for task in page["tasks"]])
         case PushConfig():
@@ -410,9 +409,9 @@ def encode_result(operation: Operation, result: Result) -> bytes:
     return EMPTY
 
 
-# ---- the client's half -------------------------------------------------------------------------------------------
+# ---- for the client ----------------------------------------------------------------------------------------------
 
-_KINDS: Final = {  # by the member of a StreamResponse: what the JSON-RPC form calls such an event
+_KINDS: Final = {  # from the member of a StreamResponse to the type of event in the JSON-RPC form
     "task": "task",
     "message": "message",
     "statusUpdate": "status-update",
@@ -431,7 +430,7 @@ def encode_request(operation: Operation, request: Value) -> bytes:
 
 
 def decode_event(data: bytes | Raw, left_out: list[str] | None = None) -> Event:
-    """One event of a stream, or what SendMessage answered."""
+    """Return an event of a stream, or the result of SendMessage."""
     body = with_camel_names(decode(data, _ANY))
     if isinstance(body, dict):
         if "kind" in body:  # the JSON-RPC form, which some agents also speak over REST
@@ -443,9 +442,9 @@ def decode_event(data: bytes | Raw, left_out: list[str] | None = None) -> Event:
 
 
 def decode_result(operation: Operation, data: bytes | Raw, left_out: list[str] | None = None) -> Any:
-    """The typed answer of a remote agent."""
+    """Return the typed result of a remote agent."""
     if operation is Operation.DELETE_PUSH:
-        return None  # whatever the agent says; a2a-go says 204, and nothing else
+        return None  # the result is ignored. a2a-go sends only status 204
     body = decode(data, _ANY)
     match operation:
         case Operation.SEND:
@@ -464,10 +463,10 @@ def decode_result(operation: Operation, data: bytes | Raw, left_out: list[str] |
 
 
 def _read_task_page(body: Any) -> Any:
-    if isinstance(body, list):  # as 0.3.0 §7 has it
+    if isinstance(body, list):  # as in 0.3.0 §7
         page = {"tasks": body}
     else:
         page = with_camel_names(body)
         if not isinstance(page, dict):
-            return page  # to be refused by its type
+            return page  # the decoder rejects its type
     return page | {"tasks": each(page.get("tasks", []), read_task)}

@@ -1,4 +1,4 @@
-"""Values of 0.3: read from its JSON, and written from the model's own."""
+"""Values of 0.3: decoded from its JSON, and encoded from the model's own JSON."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -25,16 +25,16 @@ from apcore_a2a.protocol.model import (
 
 # From the JSON of A2A 0.3 to the model: parts, messages, artifacts, tasks and events.
 #
-# Each takes two steps. A `Wire…` class has the shape of the JSON, with all that may stand in it; a `to_…` function
-# makes the model's value of it, which has one way to say each thing.
+# Decoding takes two steps. A `Wire…` class has the shape of the JSON, with all accepted forms. A `to_…` function
+# converts it to the model's value, which has one form.
 #
-# Rule: a shape takes the official form and the looser ones of the requirements and of the specification's own examples
-# (a part says `type` for `kind`, or neither; a file part is flat; a file says `data` for `bytes` or `url` for `uri`; a
-# state has `_` for `-`). What a shape lets in, its `to_…` function maps without failing.
+# Invariant: a wire class accepts the official form and the looser ones of the requirements and of the specification's
+# examples (a part with `type` for `kind`, or neither; a flat file part; a file with `data` for `bytes` or `url` for
+# `uri`; a state with `_` for `-`). Its `to_…` function converts every accepted value without failing.
 #
-# A message without `messageId` gets in (with an empty id: the engine makes one) only if it has no `kind` either. Then
-# it speaks the requirements' dialect; with `kind` it claims to be official, and there the conformance kit demands the
-# id.
+# A message without `messageId` is accepted (with an empty id, which the engine fills in) only if it has no `kind`
+# either. Then it has the form of the requirements. With `kind` it has the official form, for which the conformance kit
+# requires the id.
 
 ROLES: Final = {"user": Role.USER, "agent": Role.AGENT}
 STATES: Final = {
@@ -47,12 +47,12 @@ STATES: Final = {
     "rejected": TaskState.REJECTED,
     "input_required": TaskState.INPUT_REQUIRED,
     "auth_required": TaskState.AUTH_REQUIRED,
-    "input-required": TaskState.INPUT_REQUIRED,  # the official spelling comes last: it wins when the table is inverted
+    "input-required": TaskState.INPUT_REQUIRED,  # the official spelling is last, so it wins when the table is inverted
     "auth-required": TaskState.AUTH_REQUIRED,
 }
 
-# Where 0.3 has no field of its own, a part's metadata carries the value. The last of these keys is a2a-sdk's: data must
-# be an object in 0.3, so any other value goes as {"value": …}.
+# If 0.3 has no field for a value, the metadata of the part carries it. The last of these keys is from a2a-sdk: in 0.3,
+# data must be an object, so any other value is sent as {"value": …}.
 FILENAME: Final = "filename"
 MEDIA_TYPE: Final = "mediaType"
 WRAPPED: Final = "data_part_compat"
@@ -74,7 +74,7 @@ State = Literal[
 
 
 def missing(name: str) -> ValueError:
-    # In the JSON library's words: raised while it decodes, it gets the path from there, and `decoding` reads both.
+    # The text of the JSON library, which adds the path to errors raised while it decodes. `decoding` parses both.
     return ValueError(f"Object missing required field `{name}`")
 
 
@@ -82,7 +82,7 @@ class WireFile(Value, frozen=True):
     uri: str | UnsetType = UNSET
     content: bytes | UnsetType = field(default=UNSET, name="bytes")
     data: bytes | UnsetType = UNSET
-    url: str | UnsetType = UNSET  # as the conformance kit calls it
+    url: str | UnsetType = UNSET  # the name in the conformance kit
     name: str = ""
     mime_type: str = ""
 
@@ -93,12 +93,12 @@ class WireFile(Value, frozen=True):
 
 class WirePart(Value, frozen=True):
     kind: Kind | None = None
-    type: Kind | None = None  # as the requirements call it
+    type: Kind | None = None  # the name in the requirements
     text: str | UnsetType = UNSET
     file: WireFile | None = None
     data: Any = UNSET
     metadata: Metadata | None = None
-    # Not official: a file part without `file` around it, and the media type of a data part.
+    # Not official: a flat file part, and the media type of a data part.
     uri: str | UnsetType = UNSET
     content: bytes | UnsetType = field(default=UNSET, name="bytes")
     name: str = ""
@@ -185,7 +185,7 @@ def _to_part(part: WirePart) -> Part:
     metadata = part.metadata
     filename = ""
     media_type = part.media_type
-    if metadata:  # fresh from the decoder, so ours to change
+    if metadata:  # created by the decoder, so it may be changed
         filename = _pop_text(metadata, FILENAME)
         media_type = media_type or _pop_text(metadata, MEDIA_TYPE)
         if kind == "data" and _is_wrapped(data, metadata):
@@ -197,7 +197,7 @@ def _to_part(part: WirePart) -> Part:
 
 
 def _guess_kind(part: WirePart) -> Kind:
-    """What a part is that does not say so, by what it has."""
+    """Return the kind of a part without `kind`, from its fields."""
     if part.text is not UNSET:
         return "text"
     if part.has_file:
@@ -206,7 +206,7 @@ def _guess_kind(part: WirePart) -> Kind:
 
 
 def _pop_text(metadata: Metadata, key: str) -> str:
-    """A text that travelled in the metadata, taken out of it; anything else under this key is the sender's own."""
+    """Remove a string from the metadata and return it. A value of another type belongs to the sender and stays."""
     value = metadata.get(key)
     if not isinstance(value, str) or not value:
         return ""
@@ -215,7 +215,7 @@ def _pop_text(metadata: Metadata, key: str) -> str:
 
 
 def _is_wrapped(data: Any, metadata: Metadata) -> bool:
-    # Both marks, the key in the metadata and the form of the data: either alone may be the sender's own.
+    # Both the key in the metadata and the form of the data, because the sender may use one of them itself.
     return metadata.get(WRAPPED) is True and isinstance(data, dict) and data.keys() == {"value"}
 
 
@@ -226,7 +226,7 @@ def _to_file(part: WirePart) -> Part:
     raw = file.data if file.content is UNSET else file.content
     uri = file.url if file.uri is UNSET else file.uri
     if raw is not UNSET:
-        uri = UNSET  # the model has one of the two, and the content needs no fetching
+        uri = UNSET  # the model has one of them, and the content needs no download
     return Part(raw=raw, url=uri, metadata=part.metadata, filename=file.name, media_type=file.mime_type)
 
 
@@ -293,17 +293,17 @@ def to_artifact_update(update: WireArtifactUpdate) -> ArtifactUpdate:
 
 
 # ---- writing --------------------------------------------------------------------------------------------------------
-# From the model to the JSON of A2A 0.3: the 1.0 JSON of a value is rewritten.
+# From the model to the JSON of A2A 0.3: the 1.0 JSON of a value is converted.
 #
-# Rule: each function rewrites in place the objects it is given, which are its own, and answers them. What comes out is
-# official 0.3.0; the one addition is `tasks/list`, which 0.3 does not have.
+# Invariant: each function converts its arguments in place, which it owns, and returns them. The output is official
+# 0.3.0. The only addition is `tasks/list`, which 0.3 does not have.
 
 Json = dict[str, Any]  # the JSON of one value of the model: strings for enums and bytes
 
-# 0.3 has two roles. One that is not said is the agent's: users' messages are refused without it.
+# 0.3 has two roles. An unspecified role is the agent's, because messages of users are rejected without a role.
 _ROLES: Final[dict[str, str]] = {Role.UNSPECIFIED: "agent", Role.USER: "user", Role.AGENT: "agent"}
 _STATES: Final[dict[str, str]] = inverted(STATES)
-_NOTHING: Final = [{"data": None, "mediaType": "application/json"}]  # of a module; 1.0 requires a part for it, too
+_NOTHING: Final = [{"data": None, "mediaType": "application/json"}]  # no output; 1.0 requires a part
 
 
 def _part(part: Json) -> None:
@@ -311,7 +311,7 @@ def _part(part: Json) -> None:
         part["kind"] = "text"
     elif "data" in part:
         part["kind"] = "data"
-        if not isinstance(part["data"], dict):  # all that 0.3 takes; `reading` unwraps it again
+        if not isinstance(part["data"], dict):  # 0.3 accepts only objects. `_to_part` unwraps it
             part["data"] = {"value": part["data"]}
             part.setdefault("metadata", {})[WRAPPED] = True
     else:
@@ -323,7 +323,7 @@ def _part(part: Json) -> None:
         _move(part, "filename", file, "name")
         _move(part, "mediaType", file, "mimeType")
         return
-    # 0.3 has these fields for files alone.
+    # 0.3 has these fields only for files.
     if "filename" in part or "mediaType" in part:
         metadata = part.setdefault("metadata", {})
         _move(part, "filename", metadata, FILENAME)
@@ -368,7 +368,7 @@ def task(task: Json) -> Json:
 
 
 def status_update(update: Json) -> Json:
-    # The last event of a stream in 0.3: a task that waits for its user ends the stream, too.
+    # Marks the last event of a stream. In 0.3, a task that waits for the user also ends the stream.
     update["final"] = update["status"]["state"] in AT_REST
     _status(update["status"])
     update["kind"] = "status-update"
@@ -386,7 +386,7 @@ def _push(push: Json) -> Json:
         authentication = push["authentication"]
         scheme = authentication.pop("scheme")
         authentication["schemes"] = [scheme] if scheme else []
-    push.pop("tenant", None)  # 0.3 has none
+    push.pop("tenant", None)  # 0.3 has no tenants
     return push
 
 
@@ -402,11 +402,11 @@ def task_page(page: Json) -> Json:
     for entry in page["tasks"]:
         task(entry)
     if page["nextPageToken"]:
-        page["nextCursor"] = page["nextPageToken"]  # the requirements' name for it
+        page["nextCursor"] = page["nextPageToken"]  # the name in the requirements
     return page
 
 
-# ---- requests: the client's half ---------------------------------------------------------------------------------
+# ---- requests, for the client ------------------------------------------------------------------------------------
 
 
 def send(request: Json) -> Json:
@@ -425,12 +425,12 @@ def list_tasks(request: Json) -> Json:
     _move(request, "pageSize", request, "limit")
     if "status" in request:
         request["status"] = _STATES[request["status"]]
-    request.setdefault("includeArtifacts", False)  # the default of 1.0, but not of ours for 0.3
+    request.setdefault("includeArtifacts", False)  # the default of 1.0, but not for 0.3
     return request
 
 
 def push_ref(ref: Json) -> Json:
-    # In this order: `id` must be out of the way before the task's id takes its name.
+    # In this order, because the task's id takes the name `id`.
     _move(ref, "id", ref, "pushNotificationConfigId")
     _move(ref, "taskId", ref, "id")
     return ref

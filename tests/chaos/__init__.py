@@ -1,1 +1,1 @@
-"""Processes that are killed in the middle of their work, and what the next one makes of it."""
+"""Processes that are killed during their work, and the recovery by the next process."""

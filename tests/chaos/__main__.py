@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: rounds of kill -9 on SQLite, and random histories; the seed is printed, and can be given."""
+"""`python -m tests.chaos`: rounds of kill -9 on SQLite, and random histories. Prints the seed, which `--seed` sets."""
 
 import argparse
 import asyncio
@@ -16,11 +16,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--tasks", type=int, default=200)
-    parser.add_argument("--webhook-rounds", type=int, default=5, help="kills amid deliveries to a bad receiver")
+    parser.add_argument(
+        "--webhook-rounds", type=int, default=5, help="rounds of kills during deliveries to a bad receiver"
+    )
     parser.add_argument("--trials", type=int, default=100, help="random histories of 200 operations each")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     chosen = parser.parse_args()
-    logging.disable()  # what goes wrong here, goes wrong on purpose
+    logging.disable()  # all errors here are intended
     print(f"seed {chosen.seed}")
     dice = random.Random(chosen.seed)
     for number in range(1, chosen.rounds + 1):
@@ -41,7 +43,7 @@ def main() -> None:
             print(f"failed: Trial({seed}, faults={faults})")
             raise
         operations += trial.clients * trial.steps
-    print(f"{chosen.trials} histories of {operations} operations kept the rules")
+    print(f"{chosen.trials} histories of {operations} operations kept the invariants")
 
 
 if __name__ == "__main__":

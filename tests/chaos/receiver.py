@@ -1,8 +1,8 @@
-"""A process that receives webhooks as badly as it can: `python -m tests.chaos.receiver SEED LATE`.
+"""A process that receives webhooks with random faults: `python -m tests.chaos.receiver SEED LATE`.
 
-It writes its port, then a line "task number digest" for each event that it has accepted. What it does with a request is
-thrown by dice: accept it, refuse it, never answer, hang up, answer after LATE seconds, point elsewhere, or accept it
-with a gigabyte. It does not fail one event more than three times: a fourth would be the sender's last.
+It writes its port, then a line "task number digest" for each event that it has accepted. For each request it chooses at
+random: accept, reject, never respond, disconnect, accept after LATE seconds, redirect, or accept with a gigabyte. It
+fails one event at most three times, because the sender gives up after the fourth failure.
 """
 
 import asyncio
@@ -12,15 +12,23 @@ import random
 import sys
 from collections import Counter
 
-MERCY, ALWAYS = 3, "accept"
-DEEDS = {"accept": 700, "refuse": 100, "ignore": 2, "hang up": 80, "late": 30, "redirect": 70, "huge": 18}
+MAX_FAILURES = 3  # of one event
+RESPONSES = {  # with their weights
+    "accept": 700,
+    "reject": 100,
+    "ignore": 2,
+    "disconnect": 80,
+    "late": 30,
+    "redirect": 70,
+    "huge": 18,
+}
 ACCEPTED = ("accept", "late", "huge")
 GIGABYTE = 1 << 30
 
 
 class Receiver:
     def __init__(self, seed: int, late: float) -> None:
-        self._dice = random.Random(seed)
+        self._random = random.Random(seed)
         self._late = late
         self._failures: Counter[str] = Counter()
         self._accepted: set[str] = set()
@@ -35,22 +43,22 @@ class Receiver:
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Receive one request; whether the connection goes on."""
+        """Receive and answer one request. Return whether the connection stays open."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
         body = await reader.readexactly(int(fields["content-length"]))
         event = fields["webhook-id"]
-        deed = self._throw(event)
-        if deed in ACCEPTED:
-            # In the order of arrival: a sender that is killed while it waits may be back before the late answer is.
+        response = self._choose(event)
+        if response in ACCEPTED:
+            # In the order of arrival: a sender that is killed while it waits may restart before the late response.
             task, _, number = event.partition("/")
             os.write(1, f"{task} {number} {hashlib.sha256(body).hexdigest()[:16]}\n".encode())
-        if deed == "late":
+        if response == "late":
             await asyncio.sleep(self._late)
-        match deed:
+        match response:
             case "accept" | "late":
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-            case "refuse":
+            case "reject":
                 writer.write(b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")
             case "redirect":
                 writer.write(b"HTTP/1.1 302 There\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
@@ -58,23 +66,23 @@ class Receiver:
                 await self._flood(writer)
                 return False
             case "ignore":
-                await reader.read()  # until the sender has had enough
+                await reader.read()  # until the sender disconnects
                 return False
             case _:
                 return False
         await writer.drain()
         return True
 
-    def _throw(self, event: str) -> str:
-        deed = self._dice.choices(list(DEEDS), list(DEEDS.values()))[0]
-        # Nor does it fail what it has accepted: a sender that was killed before it heard of that may have one try left.
-        if self._failures[event] == MERCY or event in self._accepted:
-            deed = ALWAYS
-        if deed in ACCEPTED:
+    def _choose(self, event: str) -> str:
+        response = self._random.choices(list(RESPONSES), list(RESPONSES.values()))[0]
+        # An accepted event never fails: a sender that was killed before it received the response may have one try left.
+        if self._failures[event] == MAX_FAILURES or event in self._accepted:
+            response = "accept"
+        if response in ACCEPTED:
             self._accepted.add(event)
         else:
             self._failures[event] += 1
-        return deed
+        return response
 
     async def _flood(self, writer: asyncio.StreamWriter) -> None:
         writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {GIGABYTE}\r\n\r\n".encode())

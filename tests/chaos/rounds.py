@@ -1,10 +1,11 @@
-"""One round: start a worker, kill it at a random moment, let the next one go on, perhaps kill that too; then look.
+"""One round: start a worker, kill it at a random moment, start the next one, perhaps kill it too, then check the file.
 
-In some lives the file is removed first, and put back when the worker is dead. Without its file a worker falls silent.
+In some lives of a worker, the file is removed before the kill, and restored when the worker is dead. Without its file a
+worker sends no more lines.
 
-What must hold: every event that a reader was told is in the file, as it was told; every message that was acknowledged
-before its turn is in its task, and the task's end names it; every task has ended or waits for its
-user; a task that may be repeated is complete, unless it was tried three times; any other that ran has lost its worker.
+Invariants: every event that a reader received is in the file, unchanged. Every message that was acknowledged while it
+waited in the queue is in its task, and the task's end names it. Every task has ended or waits for its user. A task that
+may be repeated is complete, unless it was tried three times. Any other task that ran has lost its worker.
 """
 
 import asyncio
@@ -30,31 +31,31 @@ from tests.engine.driving import ALICE, chunks_of, text_of
 from tests.sources import ROOT
 
 PATIENCE = 60.0  # seconds for one life
-SILENCE = 2.0  # seconds without a line: longer than a worker that has its file is ever silent
-WITHOUT_FILE = 0.3  # of the lives
-ENDLESS, SHORT = 1_000_000, 20  # chunks of a task in a life that is cut short, and in one that is not
+SILENCE = 2.0  # seconds without a line: longer than the longest pause of a worker that has its file
+WITHOUT_FILE = 0.3  # of the lives of a worker
+ENDLESS, SHORT = 1_000_000, 20  # chunks of a task in a life that ends by a kill, and in one that does not
 
-Told = dict[tuple[str, int], str]
+Received = dict[tuple[str, int], str]
 
 
 class Outcome(NamedTuple):
     tasks: int
-    told: int
-    """Events that readers were told of."""
+    received: int
+    """Events that readers received."""
     kills: int
     repeated: int
     lost: int
 
 
 class End(NamedTuple):
-    """How a life ends, so many lines after all its tasks have begun."""
+    """How a life of a worker ends, `after` lines after all its tasks have begun."""
 
     after: int
     without_file: bool
 
 
 def live(path: Path, *, tasks: int, chunks: int, end: End | None) -> Iterator[str]:
-    """What one worker says until it ends by itself, or as it is told."""
+    """Return the lines of one worker, until it exits or is killed as in `end`."""
     command = [sys.executable, "-m", "tests.chaos.worker", str(path), str(tasks), str(chunks)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None and worker.stderr is not None
@@ -65,7 +66,7 @@ def live(path: Path, *, tasks: int, chunks: int, end: End | None) -> Iterator[st
             for line in worker.stdout:
                 if line == READY and end is not None:
                     left = end.after
-                elif line != READY and line.endswith("\n"):  # a line cut short was told to nobody
+                elif line != READY and line.endswith("\n"):  # no reader received the event of a truncated line
                     yield line
                 if left is not None:
                     left -= 1
@@ -91,16 +92,16 @@ def complete_lines(said: IO[str]) -> Iterator[str]:
 
 
 def silence_without_file(path: Path, said: IO[str]) -> Iterator[str]:
-    """Remove the file, read until the worker says nothing any more, and put the file back as it was left."""
+    """Remove the file, read until the worker sends no more lines, and restore the file."""
     files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
     kept = [file.with_name("kept-" + file.name) for file in files]
     for file, link in zip(files, kept, strict=True):
-        os.link(file, link)  # a second name for what is then unlinked
+        os.link(file, link)  # a second name for the file, which is then unlinked
         file.unlink()
-    # What the text reader has buffered already is not seen by `select`; it is read with what comes after the kill.
+    # `select` does not see lines that the text reader has buffered. They are read after the kill.
     while select.select([said], [], [], SILENCE)[0]:
         line = said.readline()
-        if not line:  # it has ended, or was ended because it talked on and on; who waits for it says why
+        if not line:  # the worker has exited, or was killed by the timer. The caller checks which
             break
         if line.endswith("\n"):
             yield line
@@ -109,7 +110,7 @@ def silence_without_file(path: Path, said: IO[str]) -> Iterator[str]:
 
 
 async def inspect(path: Path) -> dict[str, tuple[Task, list[bytes]]]:
-    """Every task in the file with its events; asserts that the one is what the others lead to."""
+    """Return every task in the file with its events. Asserts that the numbers of its events and its version agree."""
     store, found = SQLiteStore(path), {}
     await store.open()
     try:
@@ -130,7 +131,7 @@ async def inspect(path: Path) -> dict[str, tuple[Task, list[bytes]]]:
 
 
 def check_task(task: Task, events: list[bytes], lives: int) -> tuple[bool, bool]:
-    """Whether the task was repeated, and whether it lost its worker."""
+    """Return whether the task was repeated, and whether it lost its worker."""
     first, _ = v1.decode_record(events[0])
     assert isinstance(first, Task)
     v1.replay(first, events[1:])
@@ -145,18 +146,20 @@ def check_task(task: Task, events: list[bytes], lives: int) -> tuple[bool, bool]
         assert kind != "safe" or lives > MAX_ATTEMPTS
     else:
         assert state is (TaskState.INPUT_REQUIRED if kind == "asks" else TaskState.COMPLETED)
-        assert chunks_of(task) == numbers, "complete, in order, nothing of it twice"
-        assert kind != "unsafe", "what may not be repeated was not"
+        assert chunks_of(task) == numbers, "the chunks are not complete, in order and unique"
+        assert kind != "unsafe", "a task that may not be repeated was repeated"
     return kind == "safe" and not lost, lost
 
 
 def run_round(path: Path, dice: random.Random, *, tasks: int) -> Outcome:
     kills = dice.choice((1, 1, 2, 3))
-    told: Told = {}
-    acknowledged: dict[str, str] = {}  # a message by its task
+    received: Received = {}
+    acknowledged: dict[str, str] = {}  # by task: the id of its message
     for life in range(kills + 1):
         is_last = life == kills
-        new = tasks if life == 0 else 0 if is_last else 8  # without any, nobody would say when to kill
+        new = (
+            tasks if life == 0 else 0 if is_last else 8
+        )  # without new tasks there would be no line after which to kill
         end = None
         if not is_last:
             end = End(dice.randrange(20 * tasks if life == 0 else 200), without_file=dice.random() < WITHOUT_FILE)
@@ -165,16 +168,18 @@ def run_round(path: Path, dice: random.Random, *, tasks: int) -> Outcome:
             if seq == ACK:
                 acknowledged[task_id] = said
             else:
-                assert told.setdefault((task_id, int(seq)), said) == said
+                assert received.setdefault((task_id, int(seq)), said) == said
     found = asyncio.run(inspect(path))
-    for (task_id, number), said in told.items():
+    for (task_id, number), said in received.items():
         event, _ = v1.decode_record(found[task_id][1][number - 1])
-        assert digest(v1.encode_event(event)) == said, f"event {number} of {task_id} is not what was told"
+        assert digest(v1.encode_event(event)) == said, f"event {number} of {task_id} is not the event that was received"
     for task_id, message_id in acknowledged.items():
         task, _ = found[task_id]
-        assert message_id in [said.message_id for said in task.history], f"{message_id} was acknowledged, and is lost"
-        assert task.status.message is not None  # each of these tasks ended before it was the message's turn
+        assert message_id in [said.message_id for said in task.history], f"{message_id} was acknowledged, but is lost"
+        assert task.status.message is not None  # each of these tasks ended while the message was in its queue
         assert (task.status.message.metadata or {}).get(UNANSWERED_KEY) == [message_id]
     outcomes = [check_task(task, events, kills + 1) for task, events in found.values()]
     assert len(found) == tasks + 8 * (kills - 1)
-    return Outcome(len(found), len(told), kills, sum(again for again, _ in outcomes), sum(lost for _, lost in outcomes))
+    return Outcome(
+        len(found), len(received), kills, sum(again for again, _ in outcomes), sum(lost for _, lost in outcomes)
+    )

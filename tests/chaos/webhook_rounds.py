@@ -1,7 +1,7 @@
-"""One round: a bad receiver, and workers that are killed while they deliver to it; then look.
+"""One round: a bad receiver, and workers that are killed while they deliver to it, then a check of all events.
 
-What must hold: every event in the file of every task that was acknowledged was accepted, as it is in the file; in
-order; and twice only if the worker was killed between the answer and its own note of it.
+Invariant: every stored event of every acknowledged task was accepted, unchanged and in order. It was accepted twice
+only if the worker was killed between the response and its own record of it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from apcore_a2a.storage.sqlite.store import SQLiteStore
 from tests.engine.driving import ALICE
 from tests.sources import ROOT
 
-PATIENCE = 120.0  # seconds for one life
+PATIENCE = 120.0  # seconds for one life of a worker
 LATE = 0.3
 
 
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
 
 class BadReceiver:
-    """The process, and what it has accepted, by task."""
+    """The receiver process, and the events that it has accepted, by task."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         assert process.stdout is not None
@@ -62,7 +62,7 @@ class BadReceiver:
                 self._more.notify_all()
 
     def wait(self, count: int) -> bool:
-        """Whether so many were accepted in time."""
+        """Wait until so many events are accepted. Return False after a timeout."""
         with self._more:
             return self._more.wait_for(lambda: self.count >= count, PATIENCE)
 
@@ -83,7 +83,7 @@ def bad_receiver(seed: int) -> Iterator[BadReceiver]:
 
 
 def live(path: Path, receiver: BadReceiver, *, tasks: int, kill_after: int | None) -> list[str]:
-    """One worker, killed when so many more events were accepted, or left to end; the tasks it acknowledged."""
+    """Run one worker until `kill_after` more events are accepted, or until it exits. Return its acknowledged tasks."""
     log = path.with_suffix(".log")
     with log.open("wb") as said:
         command = [sys.executable, "-m", "tests.chaos.webhook_worker", str(path), receiver.url, str(tasks)]
@@ -99,7 +99,7 @@ def live(path: Path, receiver: BadReceiver, *, tasks: int, kill_after: int | Non
 
 
 async def stored_events(path: Path, tasks: list[str]) -> dict[str, list[str]]:
-    """By task, the digest of each event as a webhook must have got it."""
+    """Return, by task, the digest of each event as a webhook must have received it."""
     store = SQLiteStore(path)
     await store.open()
     found: dict[str, list[str]] = {}
@@ -120,7 +120,7 @@ async def stored_events(path: Path, tasks: list[str]) -> dict[str, list[str]]:
 
 
 def check(accepted: list[Accepted], digests: list[str]) -> int:
-    """All of them, in order; how many came twice."""
+    """Assert that all events were accepted in order. Return the number of duplicates."""
     repeated = 0
     last = 0
     for number, digest in accepted:

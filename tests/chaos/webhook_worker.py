@@ -1,7 +1,7 @@
-"""A process to be killed while it delivers: `python -m tests.chaos.webhook_worker FILE URL TASKS`.
+"""A process to be killed during deliveries: `python -m tests.chaos.webhook_worker FILE URL TASKS`.
 
-It goes on with what the file has, starts TASKS new tasks with a webhook each, and ends when all has been delivered.
-Each task that was acknowledged is a line on the standard output.
+It continues the tasks in the file, starts TASKS new tasks with a webhook each, and exits when all events are delivered.
+It writes a line to standard output for each acknowledged task.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from apcore_a2a.webhooks.sender import WebhookSender
 from tests.chaos.worker import Patient
 from tests.engine.driving import User, request
 
-TIMEOUT = 4.0  # seconds for a post: a late answer is no timeout, however loaded the machine is
+TIMEOUT = 4.0  # seconds for a POST, so that a late response is no timeout even on a loaded machine
 SHORT_PAUSES = DeliveryLimits(retry_delays=(0.02, 0.04, 0.08))  # the real ones take seconds
 CHUNKS = 1
 AT_ONCE = 50  # tasks that begin together
@@ -33,12 +33,12 @@ def build(agent: Agent, store: SQLiteStore) -> Engine:
 
 
 async def begin(engine: Engine, url: str) -> str:
-    """Send a message that brings a webhook; the id of its task."""
+    """Send a message with a webhook, and return the id of its task."""
     asked = request("safe")
     configuration = SendConfiguration(return_immediately=True, task_push_notification_config=PushConfig(url=url))
     asked = type(asked)(message=asked.message, configuration=configuration)
     answer = await engine.send_message(asked, User(engine).context())
-    task = answer if isinstance(answer, Task) else answer.task()  # type: ignore[union-attr]  # no Message comes here
+    task = answer if isinstance(answer, Task) else answer.task()  # type: ignore[union-attr]  # never a Message here
     return task.id
 
 
@@ -69,5 +69,5 @@ async def live(path: str, url: str, tasks: int) -> None:
 
 
 if __name__ == "__main__":
-    logging.disable()  # what goes wrong here, goes wrong on purpose
+    logging.disable()  # all errors here are intended
     asyncio.run(live(sys.argv[1], sys.argv[2], int(sys.argv[3])))

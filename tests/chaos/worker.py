@@ -1,10 +1,10 @@
-"""A process to be killed: an engine on an SQLite file, and readers who say what they were told.
+"""A process to be killed: an engine on an SQLite file, and readers that print the events that they received.
 
-`python -m tests.chaos.worker FILE TASKS CHUNKS`: goes on with what the file has, starts TASKS new tasks, and ends when
-nothing runs any more. Each event that a reader gets becomes a line "task seq digest" on the standard output, written at
-once: whoever reads it knows of an event that must never be lost. So does each message to a running task that was
-acknowledged before its turn: "task ack message". The line "ready" says that all tasks have begun; then somebody sets
-the clock to ten years later. What the agent needs is made by a start-up hook, also for tasks that are run again.
+`python -m tests.chaos.worker FILE TASKS CHUNKS` continues the tasks in the file, starts TASKS new tasks, and exits when
+no task runs. For each event that a reader receives, it writes a line "task seq digest" to standard output immediately:
+such an event must never be lost. For each message to a running task that was acknowledged while in the queue, it writes
+"task ack message". The line "ready" means that all tasks have begun. At that moment the wall clock is set ten years
+ahead. A start-up hook creates the resource that the agent needs, for new tasks and for those that are run again.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ KINDS = ("safe", "unsafe", "safe", "unsafe", "safe", "unsafe", "asks", "short")
 
 
 class Patient:
-    """Counts to `chunks`; the tasks called "asks" wait for their user, those called "short" end soon."""
+    """An agent that counts to `chunks`. Its tasks "asks" wait for their user, its tasks "short" end soon."""
 
     may_reply = False
 
@@ -57,22 +57,23 @@ def digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:16]
 
 
-async def tell(watcher: Watcher) -> None:
-    told = 0
+async def print_events(watcher: Watcher) -> None:
+    printed = 0
     while await watcher.read():
-        news, told = watcher.entries[told:], len(watcher.entries)
+        news = watcher.entries[printed:]
+        printed = len(watcher.entries)
         lines = [f"{watcher.task.id} {item.seq} {digest(item.body)}\n" for item in news]
         os.write(1, "".join(lines).encode())
     watcher.stream.close()
 
 
-async def say_more(user: User, task_id: str) -> None:
-    """A message that has to wait for its turn, and whose sender does not."""
+async def send_more(user: User, task_id: str) -> None:
+    """Send a message that waits in the queue of the task, without waiting for its result."""
     message_id = f"more-{task_id}"
     try:
         await user.start("more", task_id=task_id, message_id=message_id)
     except StoreUnavailableError:
-        return  # the file is gone, and the sender knows
+        return  # the file is gone, and the message was rejected
     os.write(1, f"{task_id} {ACK} {message_id}\n".encode())
 
 
@@ -96,12 +97,12 @@ async def live(path: str, tasks: int, chunks: int) -> None:
         for number, each in enumerate(begun):
             watcher = await each
             await watcher.read()  # the task itself
-            group.create_task(tell(watcher))
-            if KINDS[number % len(KINDS)] in ("safe", "unsafe"):  # the others have ended by then
-                group.create_task(say_more(alice, watcher.task.id))
+            group.create_task(print_events(watcher))
+            if KINDS[number % len(KINDS)] in ("safe", "unsafe"):  # the others end before
+                group.create_task(send_more(alice, watcher.task.id))
         clock.ahead = TEN_YEARS
         os.write(1, READY.encode())
-    await app.close()  # waits for what runs again
+    await app.close()  # waits for the tasks that are run again
 
 
 if __name__ == "__main__":

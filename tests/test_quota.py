@@ -1,9 +1,10 @@
 """The counter behind every limit by account or address: it must never lose or keep an amount."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apcore_a2a.quota import QuotaCounter
+from apcore_a2a.quota import ANONYMOUS_PREFIX, QuotaCounter
 
 AMOUNTS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(min_value=0, max_value=9)))
 
@@ -27,6 +28,19 @@ def test_a_key_that_uses_nothing_is_forgotten() -> None:
     counter.add("192.0.2.1", 0)
     counter.subtract("192.0.2.1", 0)
     assert (len(counter), counter.total) == (0, 0)
+
+
+@pytest.mark.parametrize(("key", "part", "most"), [("ada", 10, 20), (f"{ANONYMOUS_PREFIX}192.0.2.1", 10, 2)])
+def test_a_key_is_used_up_at_its_limit_which_is_lower_for_anonymous_callers(key: str, part: int, most: int) -> None:
+    counter = QuotaCounter()
+    for _ in range(most):
+        assert not counter.is_used_up(key, 20, part)
+        counter.add(key)
+    assert counter.is_used_up(key, 20, part)
+
+
+def test_an_anonymous_caller_may_use_at_least_one() -> None:
+    assert not QuotaCounter().is_used_up(ANONYMOUS_PREFIX, 5, 10)
 
 
 @given(AMOUNTS)

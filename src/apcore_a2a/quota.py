@@ -1,5 +1,10 @@
 """A counter of what is in use, in total and by quota key. Its users compare the counts with their limits."""
 
+from typing import Final
+
+ANONYMOUS_PREFIX: Final = "anonymous\n"
+"""The prefix of the quota keys of anonymous callers. No other key has it, because names have no line break."""
+
 
 class QuotaCounter:
     """Counts what is in use: in total, and by quota key. A key that uses nothing takes no memory.
@@ -24,6 +29,12 @@ class QuotaCounter:
 
     def used_by(self, key: str) -> int:
         return self._by_key.get(key, 0)
+
+    def is_used_up(self, key: str, limit: int, anonymous_part: int = 1) -> bool:
+        """Return whether a key uses all that it may. For anonymous callers the limit is divided by `anonymous_part`."""
+        if anonymous_part != 1 and key.startswith(ANONYMOUS_PREFIX):
+            limit = max(1, limit // anonymous_part)
+        return self._by_key.get(key, 0) >= limit
 
     def add(self, key: str, amount: int = 1) -> None:
         self.total += amount

@@ -123,7 +123,7 @@ async def test_a_sender_is_answered_at_auth_required_and_the_run_goes_on() -> No
         assert (await watcher.rest()).states[-1] is S.COMPLETED
 
 
-async def test_a_run_has_its_deadline_and_ends_then(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_has_its_deadline_and_ends_then() -> None:
     gate = Gate()
     agent = ScriptedAgent(default=(gate, COMPLETED))
     async with serving(agent, execution_timeout=0.01) as engine:
@@ -132,6 +132,22 @@ async def test_a_run_has_its_deadline_and_ends_then(monkeypatch: pytest.MonkeyPa
     assert metadata_of(task) == {"type": "ModuleTimeoutError", "code": -32603}
     assert agent.calls[0].cancel.is_cancelled
     assert agent.calls[0].deadline is not None
+
+
+async def test_each_run_is_stopped_at_its_own_deadline() -> None:
+    gates = [Gate(), Gate()]
+    agent = ScriptedAgent({"first": (gates[0], COMPLETED), "second": (gates[1], COMPLETED)})
+    async with serving(agent, execution_timeout=0.05) as engine:
+        alice = User(engine)
+        first = asyncio.create_task(alice.send("first"))
+        await gates[0].reached()
+        await asyncio.wait({first}, timeout=0.02)
+        second = asyncio.create_task(alice.send("second"))
+        await gates[1].reached()
+        assert text_of(await first) == "Execution timed out"
+        assert not second.done()
+        assert text_of(await second) == "Execution timed out"
+        assert (await alice.send("third")).status.state is S.COMPLETED
 
 
 async def test_a_run_without_a_timeout_has_no_deadline() -> None:

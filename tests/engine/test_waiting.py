@@ -4,9 +4,15 @@ import asyncio
 
 import pytest
 
-from apcore_a2a.engine.run import Progress, Stage, within
-from apcore_a2a.engine.task import Turn
-from tests.engine.driving import settle, soon
+from apcore_a2a.agent import Call, CancelToken
+from apcore_a2a.engine.context import DEFAULTS, Observer
+from apcore_a2a.engine.run import NewTask, Run, Stage
+from apcore_a2a.engine.task import LiveTask, TaskRegistry, Turn
+from apcore_a2a.engine.waiting import within
+from apcore_a2a.protocol.model import Task, TaskState, TaskStatus
+from apcore_a2a.storage.memory import InMemoryTaskStore
+from tests.engine.driving import ALICE, request, settle, soon
+from tests.fakes import COMPLETED, Gate, ScriptedAgent
 
 
 async def test_what_is_ready_needs_no_deadline_and_what_is_not_has_one() -> None:
@@ -23,23 +29,30 @@ async def test_what_is_ready_needs_no_deadline_and_what_is_not_has_one() -> None
         await within(0.01, asyncio.Event().wait())
 
 
-async def test_a_stage_that_is_reached_keeps_nobody_waiting() -> None:
-    progress = Progress()
-    opened = asyncio.create_task(progress.until(Stage.OPENED))
-    rested = asyncio.create_task(progress.until(Stage.RESTED))
-    gone = asyncio.create_task(progress.until(Stage.OPENED))
+async def test_requests_that_wait_for_a_stage_go_on_when_the_run_reaches_it() -> None:
+    task = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED))
+    call = Call(request=request("go"), task=task, caller=ALICE, cancel=CancelToken())
+    live = LiveTask(task, ALICE.owner, TaskRegistry(InMemoryTaskStore(), Observer()))
+    gate = Gate()
+    run = Run(
+        live, call, NewTask(), agent=ScriptedAgent(default=(gate, COMPLETED)), observer=Observer(), options=DEFAULTS
+    )
+    opened = asyncio.create_task(run.until(Stage.OPENED))
+    rested = asyncio.create_task(run.until(Stage.RESTED))
+    gone = asyncio.create_task(run.until(Stage.OPENED))
     await settle()
     gone.cancel()
     await settle()
-    assert [task.done() for task in (opened, rested, gone)] == [False, False, True]
-    progress.reach(Stage.OPENED)
+    assert [waiting.done() for waiting in (opened, rested, gone)] == [False, False, True]
+    run.driver = asyncio.create_task(run.drive())
+    await gate.reached()
     await settle()
-    assert [task.done() for task in (opened, rested)] == [True, False]
-    progress.reach(Stage.RESTED)
-    progress.reach(Stage.OPENED)  # too late
-    assert progress.stage is Stage.RESTED
+    assert [waiting.done() for waiting in (opened, rested)] == [True, False]
+    gate.open()
     await soon(rested)
-    await soon(progress.until(Stage.OPENED))
+    assert run.stage is Stage.RESTED
+    await soon(run.until(Stage.OPENED))  # reached long ago
+    await soon(run.driver)
 
 
 async def take_turns(turn: Turn, seen: list[str], name: str) -> None:

@@ -7,14 +7,13 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from apcore_a2a.agent import ANONYMOUS, Call, Caller, CancelToken
+from apcore_a2a.agent import ANONYMOUS, Caller
 from apcore_a2a.engine.replica.timing import ReplicaTiming
 from apcore_a2a.protocol.card import AgentCard
-from apcore_a2a.protocol.model import Operation, Rules, SendMessage, Task, TaskState, Value
+from apcore_a2a.protocol.model import Operation, Rules, TaskState, Value
+from apcore_a2a.quota import ANONYMOUS_PREFIX
 
 # What comes with a request besides the request, and who may have a say before and after it.
-
-_NAMELESS: Final = f"{ANONYMOUS}\n"  # how their quota keys begin, and no other's: a name has no line break
 
 
 class CallContext(Struct, frozen=True, kw_only=True):
@@ -48,17 +47,10 @@ def live_quota_key(caller: Caller, peer: tuple[str, int] | None) -> str:
     """Whose share of what is limited a caller takes; those without a name are told apart by their addresses."""
     # All who have no name share their tasks, but not one quota key.
     if caller.type == ANONYMOUS:
-        return _NAMELESS + (network_of(peer[0]) if peer else "")
+        return ANONYMOUS_PREFIX + (network_of(peer[0]) if peer else "")
     if caller.tenant:
         caller = replace(caller, tenant="")
     return caller.owner
-
-
-def limit_of(quota_key: str, limit: int, anonymous_part: int) -> int:
-    """How much of a limit that each caller has this one has: those without a name may have only a part."""
-    if anonymous_part == 1 or not quota_key.startswith(_NAMELESS):
-        return limit
-    return max(1, limit // anonymous_part)
 
 
 def network_of(host: str) -> str:
@@ -72,19 +64,6 @@ def network_of(host: str) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return f"{int(address) >> 64:x}::/64"
-
-
-def new_call(request: SendMessage, task: Task, context: CallContext) -> Call:
-    """A call of the agent on behalf of whoever asks."""
-    return Call(
-        request=request,
-        task=task,
-        caller=context.caller,
-        headers=context.headers,
-        raw_headers=context.raw_headers,
-        extensions=context.extensions,
-        cancel=CancelToken(),
-    )
 
 
 class Interceptor(Protocol):

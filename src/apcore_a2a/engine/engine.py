@@ -348,9 +348,9 @@ def _released(live: LiveTask) -> Iterator[LiveTask]:
 
 async def _wait_for_rest(run: Run) -> None:
     """Wait until the task rests. Hold it meanwhile, so that it is not canceled for having no subscriber."""
-    if run.progress.stage < RESTED:
+    if run.stage < RESTED:
         with run.live.held():
-            await run.progress.until(RESTED)
+            await run.until(RESTED)
     if run.error is not None:
         raise run.error
 

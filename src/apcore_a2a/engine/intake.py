@@ -12,8 +12,8 @@ from typing import Final
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from apcore_a2a.agent import Admission, Agent, Call
-from apcore_a2a.engine.context import CallContext, EngineOptions, new_call
+from apcore_a2a.agent import Admission, Agent, Call, CancelToken
+from apcore_a2a.engine.context import CallContext, EngineOptions
 from apcore_a2a.engine.conversation import Conversations
 from apcore_a2a.engine.event_log import Snapshot
 from apcore_a2a.engine.replica.followers import Followers
@@ -142,8 +142,8 @@ class Intake:
                 new.live.release()
                 return await self._earlier_result(new.earlier, request, context, wait=wait)
             run = new
-        if run.progress.stage < OPENED:
-            await run.progress.until(OPENED)
+        if run.stage < OPENED:
+            await run.until(OPENED)
         if run.error is not None:
             raise run.error
         if run.earlier is not None:
@@ -279,7 +279,7 @@ class Intake:
         with live.held():
             begun = await self._continue(live, request, context, None, wait=False)
             if isinstance(begun, Run):  # the task was idle
-                await begun.progress.until(OPENED)
+                await begun.until(OPENED)
                 if begun.error is not None:
                     raise begun.error
 
@@ -369,7 +369,7 @@ class Intake:
             return False
         if not isinstance(begun, Run):
             return True
-        await begun.progress.until(OPENED)
+        await begun.until(OPENED)
         if not isinstance(begun.error, StoreUnavailableError):
             return True
         live.set_queue((queued, *live.queue))
@@ -407,6 +407,19 @@ class Intake:
             live = self._runs.find(task_id, context.owner) or self._runs.revive(await self.load(task_id, context))
         with live.held():
             yield live
+
+
+def new_call(request: SendMessage, task: Task, context: CallContext) -> Call:
+    """Return a call of the agent on behalf of the caller."""
+    return Call(
+        request=request,
+        task=task,
+        caller=context.caller,
+        headers=context.headers,
+        raw_headers=context.raw_headers,
+        extensions=context.extensions,
+        cancel=CancelToken(),
+    )
 
 
 def _task_ended(live: LiveTask) -> UnsupportedOperationError:

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from apcore_a2a.agent import Call
 from apcore_a2a.engine import runs as runs_module
 from apcore_a2a.engine.agent_output import failed_status
-from apcore_a2a.engine.context import CallContext, new_call
-from apcore_a2a.engine.intake import Intake
+from apcore_a2a.engine.context import CallContext
+from apcore_a2a.engine.intake import Intake, new_call
 from apcore_a2a.engine.run import FromQueue, Rerun, Start
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.stored_run import StoredRun, decode_stored_run

@@ -6,12 +6,12 @@ cancel, at shutdown. An agent that ignores its cancellation is left behind; its 
 
 import asyncio
 import logging
+import math
 import secrets
 import time
-import types
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator
 from enum import Enum, IntEnum
-from typing import Any, Final, TypeVar, assert_never
+from typing import Final, assert_never
 
 from msgspec import Struct
 
@@ -28,6 +28,7 @@ from apcore_a2a.engine.task import (
     may_hand_on,
     start_over,
 )
+from apcore_a2a.engine.waiting import notice_wait
 from apcore_a2a.errors import (
     A2AError,
     AgentError,
@@ -133,6 +134,23 @@ NOT_OF_THE_TASK: Final = frozenset({Stop.SHUTDOWN, Stop.LOST})
 """What stops a run because of where it runs: another replica may run it again, if there is one."""
 
 
+# ---- how far a run has come ------------------------------------------------------------------------------------------
+
+
+class Stage(IntEnum):
+    """How far a run has come, for the request that waits for its answer."""
+
+    BEGUN = 0
+    OPENED = 1
+    """The sender can be answered: there is a task, an earlier task, a reply instead of a task, or an error."""
+    RESTED = 2
+    """The task rests, stored and published. Or its end could not be stored in time, which is an error."""
+
+
+OPENED: Final = Stage.OPENED
+RESTED: Final = Stage.RESTED
+
+
 # ---- how a run starts ---------------------------------------------------------------------------------------------
 
 
@@ -181,12 +199,13 @@ def stopped_status(stop: Stop) -> StatusUpdate:
 
 
 class Run:
-    """Drives one call, from phase to phase.
+    """One call of the agent, driven from phase to phase until its task rests.
 
-    Whoever starts it (`Runs`) sets `driver` to the task in which it awaits `drive`, and tidies up when `drive` returns
-    or when `stop` says that the driver was left behind. Whoever sent the message waits for a stage of `progress` and
-    then reads what came of it: `earlier`, the id of a task with the same key; `reply`, a message instead of a task; or
-    `error`.
+    `Runs` starts a run: it sets `driver` to the asyncio task that awaits `drive`, and cleans up when `drive` returns,
+    or when `stop` reports that the driver was abandoned.
+
+    The request that sent the message waits for a stage with `until`. Then it reads the result: `earlier`, the id of a
+    task with the same key, `reply`, a message instead of a task, or `error`. If all are unset, the task is in `live`.
     """
 
     def __init__(
@@ -195,7 +214,8 @@ class Run:
         self.live = live
         self.call = call
         self.phase = OPENING
-        self.progress = Progress()
+        self.stage = Stage.BEGUN
+        self._waiters: dict[asyncio.Future[None], Stage] = {}  # requests, each with the stage that it waits for
         self.began = 0  # the version of `call.task`, where the agent takes over
         self.earlier: str | None = None
         self.reply: Message | None = None
@@ -203,7 +223,7 @@ class Run:
         self.quota_key = ""  # whose share of runs it takes; set by `Runs`, which counts them
         self.driver: asyncio.Task[None]
         self.stopping: asyncio.Task[None] | None = None  # set by `Runs.stop`: a run is stopped once
-        self.deadline: asyncio.TimerHandle | None = None  # set by `Runs` when the driver first waits
+        self.deadline = math.inf  # by the monotonic clock; set by `Runs`, which stops the run then
         self._start = start
         self._agent = agent
         self._observer = observer
@@ -262,7 +282,7 @@ class Run:
         except Exception:
             logger.exception("task not stored", extra={"task_id": live.task.id})
             self.error = InternalError()
-        self.progress.reach(OPENED)
+        self._reach(OPENED)
         return self.error is None and self.earlier is None
 
     # ---- the agent at work ----------------------------------------------------------------------------------------
@@ -313,7 +333,7 @@ class Run:
         while True:
             # What `async for` does, but for the call when the agent has to wait for its next event.
             try:
-                event = await tell_when_waiting(anext(events), self._agent_waits)
+                event = await notice_wait(anext(events), self._agent_waits)
             except StopAsyncIteration:
                 return
             if self.phase is DECIDING and not await self._decide(event):
@@ -345,7 +365,7 @@ class Run:
         if isinstance(checked, Message):
             self.reply = address_reply(checked, self.live.task)
             self.phase = LEAVING
-            self.progress.reach(OPENED)
+            self._reach(OPENED)
             return True
         is_new_task = isinstance(checked, Task) and checked.status.state is TaskState.SUBMITTED
         if isinstance(checked, Task) and is_new_task:
@@ -375,6 +395,27 @@ class Run:
             return False  # it was stopped, but not by its client
         self._batch.append(checked)
         return state not in TERMINAL
+
+    # ---- how far it has come ----------------------------------------------------------------------------------------
+
+    async def until(self, stage: Stage) -> None:
+        """Wait until the run has reached a stage."""
+        if self.stage >= stage:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = stage
+        try:
+            await waiter
+        finally:
+            del self._waiters[waiter]
+
+    def _reach(self, stage: Stage) -> None:
+        if stage <= self.stage:
+            return
+        self.stage = stage
+        for waiter, wanted in self._waiters.items():
+            if wanted <= stage and not waiter.done():
+                waiter.set_result(None)
 
     # ---- saving ---------------------------------------------------------------------------------------------------
 
@@ -418,7 +459,7 @@ class Run:
 
     def _note_rest(self) -> None:
         if self.live.rested:
-            self.progress.reach(RESTED)
+            self._reach(RESTED)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
@@ -453,7 +494,7 @@ class Run:
                 if attempt == len(self._timing.save_retries):  # its sender need not wait any longer
                     logger.error("task end not stored yet", exc_info=error, extra={"task_id": self.live.task.id})
                     self.error = StoreUnavailableError()
-                    self.progress.reach(RESTED)
+                    self._reach(RESTED)
                 await asyncio.sleep(self._timing.retry_pause(attempt))
                 attempt += 1
         self.error = StoreUnavailableError()
@@ -510,139 +551,4 @@ class Run:
         if self.started is not None:
             task = self.live.task
             self._observer.run_ended(task.id, task.status.state, time.monotonic() - self.started)
-        self.progress.reach(RESTED)
-
-
-# ---- those who wait for a run ---------------------------------------------------------------------------------------
-# How far a run has come, and those who wait for it to come further.
-
-
-class Stage(IntEnum):
-    """How far a run has come, for those who wait for its answer."""
-
-    BEGUN = 0
-    OPENED = 1
-    """The sender can be told: there is a task, an earlier one, a reply instead of one, or an error."""
-    RESTED = 2
-    """The task has come to rest, stored and published; or that could not be stored in time, which is an error."""
-
-
-OPENED: Final = Stage.OPENED
-RESTED: Final = Stage.RESTED
-
-
-class Progress:
-    """The stage that a run has reached, and those who wait for a later one. It is mostly there when somebody asks."""
-
-    __slots__ = ("_waiters", "stage")
-
-    def __init__(self) -> None:
-        self.stage = Stage.BEGUN
-        self._waiters: dict[asyncio.Future[None], Stage] = {}
-
-    def reach(self, stage: Stage) -> None:
-        if stage <= self.stage:
-            return
-        self.stage = stage
-        for waiter, wanted in self._waiters.items():
-            if wanted <= stage and not waiter.done():
-                waiter.set_result(None)
-
-    async def until(self, stage: Stage) -> None:
-        if self.stage >= stage:
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters[waiter] = stage
-        try:
-            await waiter
-        finally:
-            del self._waiters[waiter]
-
-
-# ---- noticing that something has to wait ----------------------------------------------------------------------------
-# Noticing that something has to wait.
-#
-# Most of what the engine awaits is there already: an agent yields several events in a row, a request's body arrives
-# with its headers. What has to be done only before a real wait (saving what an agent has said so far, setting a timer)
-# is done then, and costs nothing otherwise.
-#
-# asyncio does not say when a coroutine is about to wait, but a coroutine does: its `send` returns instead of finishing.
-# `tell_when_waiting` looks at that, and is otherwise what `await` is. Its call is made before the loop turns, so nobody
-# else has run in between. A callback scheduled with `call_soon` would come too late: a request that is queued already
-# would run before it and see an old state.
-
-T = TypeVar("T")
-
-
-@types.coroutine
-def tell_when_waiting(work: Any, waits: Callable[[], None]) -> Generator[Any, Any, Any]:
-    """Await `work`, a coroutine or the step of an async generator; call `waits` before its first wait, if it has one.
-
-    `waits` must not raise. Cancellations, exceptions and the result are those of `work`.
-    """
-    try:
-        awaited = work.send(None)
-        waits()
-        # What `yield from work` does; it cannot be told that the first step has been taken already.
-        while True:
-            try:
-                sent = yield awaited
-            except BaseException as error:  # a cancellation, which is for whoever waits
-                awaited = work.throw(error)
-            else:
-                awaited = work.send(sent)
-    except StopIteration as done:
-        return done.value
-
-
-async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Await with a deadline whose timer is set only if there is need to wait.
-
-    What `asyncio.timeout` does, but for that: it would cost every request 4 µs, and nearly every body is there already.
-
-    Raises:
-        TimeoutError: it took longer.
-    """
-    deadline = _Deadline(seconds)
-    try:
-        result: T = await tell_when_waiting(work, deadline.set)
-        return result
-    except asyncio.CancelledError as error:
-        if deadline.has_passed_alone():
-            raise TimeoutError from error
-        raise
-    finally:
-        deadline.unset()
-
-
-class _Deadline:
-    """Cancels the current task once, if it is set and not unset in time."""
-
-    __slots__ = ("_has_passed", "_seconds", "_timer")
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._has_passed = False
-        self._timer: asyncio.TimerHandle | None = None
-
-    def set(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._seconds, self._pass, _current_task())
-
-    def unset(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _pass(self, task: "asyncio.Task[Any]") -> None:
-        self._has_passed = True
-        task.cancel()
-
-    def has_passed_alone(self) -> bool:
-        """Whether the cancellation is the deadline's, and nobody else wants the task cancelled, too."""
-        return self._has_passed and _current_task().uncancel() == 0
-
-
-def _current_task() -> "asyncio.Task[Any]":
-    task = asyncio.current_task()
-    assert task is not None  # whoever awaits is in one
-    return task
+        self._reach(RESTED)

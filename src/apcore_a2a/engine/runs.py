@@ -12,8 +12,8 @@ from msgspec import json
 
 from apcore_a2a.agent import ANONYMOUS, Agent, AgentEvent, Call, Caller, CancelToken
 from apcore_a2a.clean_text import clean_line
-from apcore_a2a.engine.context import EngineOptions, Observer, limit_of
-from apcore_a2a.engine.run import OVER, Run, Start, Stop, stopped_status, tell_when_waiting
+from apcore_a2a.engine.context import EngineOptions, Observer
+from apcore_a2a.engine.run import OVER, Run, Start, Stop, stopped_status
 from apcore_a2a.engine.stored_limits import StoredLimits
 from apcore_a2a.engine.task import LiveTask, TaskRegistry
 from apcore_a2a.errors import A2AError, LimitExceededError, OverloadedError, StoreUnavailableError
@@ -62,6 +62,7 @@ class Runs:
         self._kept_places: dict[str, str] = {}
         self._places = QuotaCounter()  # of runs and kept places
         self._background = BackgroundWork()
+        self._deadline_timer: asyncio.TimerHandle | None = None  # for the first deadline of a run
 
     @property
     def active(self) -> int:
@@ -91,8 +92,7 @@ class Runs:
             raise LimitExceededError("You are at your limit of running tasks; wait for one to end")
 
     def _has_all(self, quota_key: str) -> bool:
-        limit = limit_of(quota_key, self._limit_per_caller, self._options.anonymous_part)
-        return self._places.used_by(quota_key) >= limit
+        return self._places.is_used_up(quota_key, self._limit_per_caller, self._options.anonymous_part)
 
     def keep_place(self, live: LiveTask, quota_key: str) -> None:
         """A place for the run of a task's next message, if there is room; a task that runs has one, and passes it on.
@@ -153,10 +153,10 @@ class Runs:
 
     def launch(self, live: LiveTask, call: Call, start: Start, *, quota_key: str) -> Run:
         """Start a run of a live task, whose turn the caller has; `quota_key` is whose share of runs it takes."""
-        if self._timeout is not None:
-            call.deadline = time.monotonic() + self._timeout
         run = Run(live, call, start, agent=self._agent, observer=self._observer, options=self._options)
         run.quota_key = quota_key
+        if self._timeout is not None:
+            self._set_deadline(run, self._timeout)
         self._active[live.task.id] = run
         self._places.add(quota_key)
         if self._kept_places:
@@ -169,20 +169,31 @@ class Runs:
 
     async def _drive(self, run: Run) -> None:
         try:
-            if self._timeout is None:
-                await run.drive()
-            else:
-                # A timer would cost an agent that answers at once 4 % of its message, and could not stop it.
-                await tell_when_waiting(run.drive(), partial(self._set_deadline, run, self._timeout))
+            await run.drive()
         finally:
-            if run.deadline is not None:
-                run.deadline.cancel()
             # A run that was left behind has been finished by `_stop`; its driver may come back hours later.
             if run.phase is OVER and self._active.get(run.live.task.id) is run:
                 self._finish(run)
 
+    # All runs have the same timeout, so the run that started first has the first deadline. One timer serves all runs: a
+    # timer for each would cost 4 % of a message to an agent that answers at once.
+
     def _set_deadline(self, run: Run, seconds: float) -> None:
-        run.deadline = asyncio.get_running_loop().call_later(seconds, self.stop, run, Stop.TIMEOUT)
+        run.deadline = time.monotonic() + seconds
+        run.call.deadline = run.deadline
+        if self._deadline_timer is None:
+            self._deadline_timer = asyncio.get_running_loop().call_later(seconds, self._stop_overdue)
+
+    def _stop_overdue(self) -> None:
+        """Stop the runs whose deadlines have passed, and set the timer for the next deadline."""
+        self._deadline_timer = None
+        now = time.monotonic()
+        for run in self._active.values():  # in the order in which they started
+            if run.deadline > now:
+                pause = run.deadline - now
+                self._deadline_timer = asyncio.get_running_loop().call_later(pause, self._stop_overdue)
+                return
+            self.stop(run, Stop.TIMEOUT)
 
     def _finish(self, run: Run) -> None:
         del self._active[run.live.task.id]
@@ -321,6 +332,8 @@ class Runs:
             self.stop(run, Stop.SHUTDOWN)
         await self._background.join(self.timing.cancel_grace + self.timing.cancel_margin)
         await self._background.cancel_all(1)
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
         for live in list(self._live.values()):
             live.log.close()
 

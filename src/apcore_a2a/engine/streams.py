@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final, Protocol
 
-from apcore_a2a.engine.context import DEFAULTS, CallContext, EngineOptions, Observer, limit_of
+from apcore_a2a.engine.context import DEFAULTS, CallContext, EngineOptions, Observer
 from apcore_a2a.engine.event_log import READ_AT_ONCE, EventLog, Lagged, LogEntry, StoredEvents
 from apcore_a2a.engine.runs import Runs
 from apcore_a2a.engine.task import LiveTask
@@ -182,7 +182,7 @@ class Streams:
         if self._open.total >= self._limit:
             raise OverloadedError("The agent is at its limit of open streams; try again later")
         quota_key = context.quota_key
-        if self._open.used_by(quota_key) >= limit_of(quota_key, self._limit_per_caller, self._anonymous_part):
+        if self._open.is_used_up(quota_key, self._limit_per_caller, self._anonymous_part):
             raise LimitExceededError("You are at your limit of open streams; close one or try again later")
         self._open.add(quota_key)
         room = ExitStack()

@@ -16,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 from apcore_a2a.agent import Caller
 from apcore_a2a.engine.context import CallContext, live_quota_key
 from apcore_a2a.engine.event_log import READ_AT_ONCE, Encoder, LogEntry
-from apcore_a2a.engine.run import within
 from apcore_a2a.engine.streams import Events
+from apcore_a2a.engine.waiting import within
 from apcore_a2a.errors import (
     A2AError,
     ContentTypeNotSupportedError,

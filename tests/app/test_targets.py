@@ -154,7 +154,7 @@ def test_a_factory_that_fails_is_told_with_its_line(here: Path) -> None:
     (here / "agent.py").write_text("def make():\n    return 1 / 0\nnumber = 1\n")
     said = refusal("agent.py:make", factory=True)
     assert said == "agent.py:make cannot be called: agent.py:2: ZeroDivisionError: division by zero, in: return 1 / 0"
-    assert refusal("agent.py:number", factory=True) == "agent.py:number is no function, but a int: leave --factory out"
+    assert refusal("agent.py:number", factory=True) == "agent.py:number is not a function, but a int: omit --factory"
 
 
 # ---- as processes ---------------------------------------------------------------------------------------------------
@@ -207,10 +207,10 @@ async def test_any_asgi_application_can_be_served_and_options_it_cannot_keep_are
             assert (await http.get("/openapi.json")).json()["info"]["title"] == "FastAPI"
     async with running(*serve("agent.py:web", "--metrics")) as process:
         assert await process.ends() == 1
-    assert "--metrics has no effect: agent.py:web is a ready application" in process.said
+    assert "--metrics has no effect: agent.py:web is an ASGI application" in process.said
     async with running(*serve("agent.py:web"), JWT_KEY=SECRET) as process:
         assert await process.ends() == 1
-    assert "agent.py:web is a ready application: give it auth= where it is made" in process.said
+    assert "agent.py:web is an ASGI application: give it auth= where it is created" in process.said
 
 
 @requirement("FR-CMD-002")

@@ -168,14 +168,14 @@ async def test_a_machine_without_room_for_a_process_is_asked_again_later() -> No
         await process.says("worker 1 serves")
         process.signal(signal.SIGTERM)
         await process.says("all have ended: 0")
-        assert process.said.count("no process to be had for a worker") == 2
+        assert process.said.count("cannot fork a worker process") == 2
         assert process.said.count("worker 0 serves") == 1
 
 
 async def test_a_machine_without_room_for_the_first_worker_ends_the_command() -> None:
     async with running("-c", NO_PROCESS_TO_BE_HAD, "1") as process:
         await process.says("all have ended: 2")
-        assert "no process to be had for a worker" in process.said
+        assert "cannot fork a worker process" in process.said
 
 
 @pytest.mark.parametrize("store", [(), ("--store", "sqlite:///tasks.db")])
@@ -201,7 +201,7 @@ async def test_an_application_that_is_no_agent_has_no_workers(tmp_path: Path, gi
     target = f"{tmp_path / 'web.py'}:app"
     async with running("-m", "apcore_a2a", "serve", target, "--port", "0", *given, **variables) as process:
         assert await process.ends() == 1
-        assert f"--workers is for agents, and {target} is another application" in process.said
+        assert f"--workers is for agents, and {target} is another ASGI application" in process.said
 
 
 async def test_workers_that_cannot_start_end_with_the_reason_once(agent: str) -> None:

@@ -1,1 +1,1 @@
-"""`serve`, `dev`: what is served, how it is reloaded, and by how many processes."""
+"""The commands `serve` and `dev`: targets, authentication, reload and worker processes."""

@@ -1,6 +1,7 @@
-"""The flags of `apcore-a2a serve` that say whom the agent lets in.
+"""The authentication flags of `apcore-a2a serve`.
 
-Rule: who asks for authentication never gets an open agent because a flag or a variable is missing.
+Invariant: an agent for which authentication is requested never starts without it because a flag or a variable is
+missing.
 """
 
 import os
@@ -29,39 +30,41 @@ auth_options: Final = combine(
         envvar="A2A_AUTH_TYPE",
         type=click.Choice([BEARER, API_KEY, OIDC, MTLS]),
         multiple=True,
-        help="Ask callers for a JWT (bearer; oidc: of an OpenID Connect issuer), for an API key, or for a certificate "
-        "(mtls). May be repeated.",
+        help="Require a JWT (bearer; oidc: of an OpenID Connect issuer), an API key, or a client certificate (mtls). "
+        "May be repeated.",
     ),
     click.option("--auth-key", envvar="JWT_KEY", help="JWT key: a shared secret, or @FILE with a PEM public key."),
     click.option(
         "--auth-key-file",
         envvar="A2A_AUTH_KEY_FILE",
         metavar="FILE",
-        help="File with the JWT key; for api-key, with the hashes of API keys ('apcore-a2a keys new' writes it).",
+        help="File with the JWT key, or for api-key with the hashes of API keys ('apcore-a2a keys new' writes it).",
     ),
-    click.option("--auth-issuer", envvar="JWT_ISSUER", help="Issuer of the tokens; without a key, its keys are found."),
+    click.option(
+        "--auth-issuer", envvar="JWT_ISSUER", help="Issuer of the tokens. Without a key, its keys are discovered."
+    ),
     click.option(
         "--auth-audience",
         envvar="JWT_AUDIENCE",
         multiple=True,
-        help="Audience the token must name. May be repeated: then any one of them.",
+        help="Audience that the token must name. May be repeated to accept any one of several.",
     ),
     click.option(
-        "--auth-jwks-url", envvar="JWT_JWKS_URL", metavar="URL", help="Where the issuer's keys are published."
+        "--auth-jwks-url", envvar="JWT_JWKS_URL", metavar="URL", help="Address of the issuer's published keys."
     ),
     click.option(
         "--auth-id-claim",
         envvar="JWT_ID_CLAIM",
         default=CLAIMS.id,
         show_default=True,
-        help="Claim that names the caller; Entra ID: oid.",
+        help="Claim with the caller's id. Entra ID: oid.",
     ),
     click.option(
         "--auth-roles-claim",
         envvar="JWT_ROLES_CLAIM",
         default=CLAIMS.roles,
         show_default=True,
-        help="Claim with the caller's roles; Keycloak: realm_access.roles.",
+        help="Claim with the caller's roles. Keycloak: realm_access.roles.",
     ),
     click.option(
         "--auth-scopes-claim",
@@ -69,7 +72,7 @@ auth_options: Final = combine(
         multiple=True,
         default=CLAIMS.scopes,
         show_default=True,
-        help="Claim with the caller's scopes; Auth0: permissions. May be repeated: then all of them count.",
+        help="Claim with the caller's scopes. Auth0: permissions. May be repeated: the scopes of all of them add up.",
     ),
     click.option(
         "--auth-leeway",
@@ -77,7 +80,7 @@ auth_options: Final = combine(
         type=click.IntRange(min=0),
         default=LEEWAY,
         show_default=True,
-        help="Seconds the issuer's clock may differ from ours; 0 takes a token by its word.",
+        help="Allowed clock skew of the issuer in seconds. 0 allows none.",
     ),
     setting_option("skill_scopes"),
     setting_option("admin_role"),
@@ -86,7 +89,7 @@ auth_options: Final = combine(
 
 
 def choose_authenticators(given: dict[str, Any]) -> list[Authenticator] | None:  # Any: the values of the flags
-    """Whom the flags let in; None if they let in everybody."""
+    """Return the authenticators that the flags describe, or None without authentication."""
     kinds = given["auth_type"] or _guess_kind(given)
     if not kinds:
         return None
@@ -94,13 +97,17 @@ def choose_authenticators(given: dict[str, Any]) -> list[Authenticator] | None: 
 
 
 def _guess_kind(given: dict[str, Any]) -> tuple[str, ...]:
-    """What is meant by somebody who says with what tokens are checked, but not that they are asked for."""
+    """Return the kind of authentication that other flags imply, if --auth-type is missing.
+
+    Raises:
+        click.ClickException: a flag of authentication does not imply a kind.
+    """
     if given["auth_key"] or given["auth_jwks_url"] or given["auth_issuer"]:
         return (BEARER,)
     for flag in ("auth_key_file", "auth_audience"):
         if given[flag]:
             name = flag.replace("_", "-")
-            raise click.ClickException(f"--{name} is given without --auth-type: say bearer, api-key or oidc")
+            raise click.ClickException(f"--{name} is given without --auth-type: add bearer, api-key or oidc")
     return ()
 
 
@@ -108,7 +115,7 @@ def _make_bearer(given: dict[str, Any]) -> Authenticator:
     key = given["auth_key"]
     if key is not None and key.startswith("@"):
         key = _read_key(key[1:])
-    elif key is not None and os.path.isfile(key):  # a name is no secret: whoever guesses it could make tokens
+    elif key is not None and os.path.isfile(key):  # a file name is not a secret: an attacker could guess it
         raise click.ClickException(f"--auth-key names a file: write @{key}, or use --auth-key-file")
     elif key is None and given["auth_key_file"] and API_KEY not in given["auth_type"]:
         key = _read_key(given["auth_key_file"])
@@ -157,8 +164,8 @@ def _make_api_keys(given: dict[str, Any]) -> Authenticator:
 def _make_mtls(given: dict[str, Any]) -> Authenticator:
     if not given["ssl_ca_certs"] and not given["trusted_proxies"]:
         raise click.ClickException(
-            "--auth-type mtls needs --ssl-ca-certs, the authorities whose certificates callers must show; "
-            "or --trusted-proxies, if a proxy asks for them"
+            "--auth-type mtls needs --ssl-ca-certs, the authorities that issue the client certificates; "
+            "or --trusted-proxies, if a proxy requests the certificates"
         )
     return ClientCertificateAuthenticator()
 

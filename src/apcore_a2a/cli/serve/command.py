@@ -1,4 +1,4 @@
-"""`serve` and `dev`: their flags and variables, and what becomes of them."""
+"""The commands `serve` and `dev`: they read the options, load the target, and start the server."""
 
 import os
 import socket
@@ -45,18 +45,17 @@ from apcore_a2a.settings import Settings
 from apcore_a2a.storage.contract import as_shared
 
 # ---- serve ----------------------------------------------------------------------------------------------------------
-# `apcore-a2a serve` and `dev`: what you have, one command, an agent.
 
 DEFAULT_DIRECTORY: Final = "./extensions"
-# What `dev` sets that `serve` does not; an option or a variable of the environment wins here as there.
+# Defaults of `dev` that differ from those of `serve`. Options and environment variables override them as well.
 DEVELOPMENT: Final = {"host": "127.0.0.1", "explorer": True, "reload": True, "log_level": "debug"}
-# What an application that is ready leaves to say.
+# The options that apply to an ASGI application that is not an agent of ours.
 _OF_ANY_APPLICATION: Final = frozenset(
     {"target", "extensions_dir", "factory", "host", "port", "reload", "supervised", "log_level", "log_format"}
     | TLS_SETTINGS
 )
 _TIMES: Final = frozenset({"shutdown_timeout", "drain_delay"})
-# Without these an agent is open, or its card and notifications are not signed.
+# Options whose absence removes a protection: authentication, or the signature of the card or of notifications.
 _PROTECTING: Final = (
     "auth_key",
     "auth_key_file",
@@ -81,7 +80,9 @@ _PROTECTING: Final = (
     metavar="DIR",
     help="Directory of apcore modules, if there is no TARGET.",
 )
-@click.option("--factory", is_flag=True, help="TARGET is a function without arguments that makes what to serve.")
+@click.option(
+    "--factory", is_flag=True, help="TARGET is a function without arguments that returns the object to serve."
+)
 @agent_options
 @auth_options
 @tls_options
@@ -100,7 +101,7 @@ _PROTECTING: Final = (
     show_default=True,
     help="Number of processes that serve the port. More than one needs a PostgreSQL store.",
 )
-@click.option("--supervised", hidden=True)  # we are the process that --reload has started
+@click.option("--supervised", hidden=True)  # this is the process that --reload has started
 @click.option("--reload", is_flag=True, help="Reload the code when its files change.")
 @click.option(
     "--log-format",
@@ -113,17 +114,17 @@ _PROTECTING: Final = (
 def command(**given: Any) -> int:
     """Serve TARGET as an A2A agent.
 
-    TARGET is a directory of apcore modules; a file, whose functions are the skills; or the name of an object:
+    TARGET is a directory of apcore modules, or a file whose functions are the skills, or the name of an object:
     file.py:name or package.module:name. The object can be a function or several, an apcore Registry or Executor, an
-    AgentExecutor, or an application that is ready. Without a TARGET, the modules of --extensions-dir are served.
+    AgentExecutor, or an ASGI application. Without a TARGET, the modules of --extensions-dir are served.
 
-    Every option can also be set in the environment, under the name beside it; an option given here wins.
+    Every option can also be set by the environment variable beside it. An option on the command line overrides it.
     """
     return _serve(given)
 
 
 def develop(**given: Any) -> int:
-    """Serve TARGET while you write it.
+    """Serve TARGET during development.
 
     The same as serve with --reload, --explorer, --log-level debug, and on this machine only (--host 127.0.0.1).
     """
@@ -131,7 +132,7 @@ def develop(**given: Any) -> int:
 
 
 def _show_variables(params: list[click.Parameter]) -> None:
-    """Have --help name the variable of each option that has one."""
+    """Make --help show the variable of each option that has one."""
     for param in params:
         if isinstance(param, click.Option):
             param.show_envvar = True
@@ -166,26 +167,26 @@ def _serve(given: dict[str, Any]) -> int:
     loaded = load_target(target, factory=given["factory"])
     changes = ""
     if given["reload"]:
-        changes = f"on: a change below {target.root} starts it anew"
+        changes = f"on: a change below {target.root} restarts it"
     if is_asgi(loaded):
-        if auth:  # it may come from the environment, where nobody sees that it has no effect
-            raise click.ClickException(f"{target} is a ready application: give it auth= where it is made")
+        if auth:  # it may come from the environment, and would silently have no effect
+            raise click.ClickException(f"{target} is an ASGI application: give it auth= where it is created")
         return _serve_application(loaded, str(target), given, changes, sockets)
     app = _build(loaded, _app_options(given) | {"auth": auth}, given, name=f"{target}: ")
     return _run(app, given, changes, sockets)
 
 
 def _refuse_empty(given: dict[str, Any]) -> None:
-    """`--auth-key "$KEY"` is empty where KEY is not set: whoever wrote that does not want to do without."""
+    """Reject empty options that protect: `--auth-key "$KEY"` is empty if KEY is not set."""
     for name in _PROTECTING:
         value = given[name]
         if value == "" or (isinstance(value, tuple) and "" in value):
-            raise click.ClickException(f"--{name.replace('_', '-')} is empty: give it a value, or leave it out")
+            raise click.ClickException(f"--{name.replace('_', '-')} is empty: give it a value, or omit it")
 
 
 def _supervise(directory: Path, given: dict[str, Any]) -> int:
     sockets: list[socket.socket] = []
-    if os.name == "posix":  # elsewhere no child can take them over
+    if os.name == "posix":  # on other systems a child cannot inherit them
         try:
             sockets = bind(given["host"], given["port"])
         except NotStarted as error:
@@ -211,12 +212,12 @@ def _serve_modules(extensions: Extensions, given: dict[str, Any], auth: list[Aut
     if given["reload"]:
         reloader = Reloader(extensions)
         options |= {"on_startup": [reloader.start], "on_shutdown": [reloader.stop]}
-        changes = "on: changed modules are taken in again"
+        changes = "on: changed modules are reloaded"
     return _run(_build(extensions.registry, options, given), given, changes)
 
 
 def _build(target: object, options: dict[str, Any], given: dict[str, Any], *, name: str = "") -> Application:
-    """The application; `name` is what is served, for errors that are its own."""
+    """Return the application. `name` is the target, as a prefix of the errors that it causes."""
     address = {"host": given["host"], "port": given["port"]}
     try:
         read_settings({**options, **address})
@@ -235,11 +236,11 @@ def _run(app: Application, given: dict[str, Any], changes: str, sockets: list[so
         else:
             banner.show(app, address, settings=settings, reload=changes)
 
-    # Where to bind is said by the command, also for an application that was made without knowing.
+    # The command determines the address and TLS, also of an application that was created elsewhere.
     settings = replace(app.settings, host=given["host"], port=given["port"], tls=read_tls(given))
     if given["workers"] > 1:
         return _run_workers(app, settings, given, show_banner)
-    # No log configuration of uvicorn's: ours is set up, and has its loggers, too.
+    # No log configuration of uvicorn: ours is set up, and includes its loggers.
     level = given["log_level"]
     why_not = run_at(app, settings, log_level=level, log_config=None, on_started=show_banner, sockets=sockets)
     return _exit_code(why_not)
@@ -249,27 +250,27 @@ def _run_workers(app: Application, settings: Settings, given: dict[str, Any], on
     count: int = given["workers"]
     if as_shared(app.engine.store) is None:
         raise click.ClickException(
-            "--workers needs a store that processes can share: --store postgresql://user@host/database; "
-            "memory and SQLite are for one process"
+            "--workers needs a store that processes can share: --store postgresql://user@host/database. "
+            "Memory and SQLite are for one process"
         )
     if not hasattr(os, "fork"):
-        raise click.ClickException("--workers needs a system that can fork; start the processes one by one here")
+        raise click.ClickException("--workers needs a system that can fork. Start the processes one by one instead")
     try:
         sockets = bind(settings.host, settings.port)
     except NotStarted as error:
         return _exit_code(str(error))
     board = make_board(count)
 
-    def serve_worker(worker: int, note_that_it_serves: Callable[[], None]) -> int:
-        def note_and_show(address: str) -> None:
-            note_that_it_serves()
+    def serve_worker(worker: int, report_serving: Callable[[], None]) -> int:
+        def report_and_show(address: str) -> None:
+            report_serving()
             if not workers.has_served:
                 on_started(address)
 
         if app.metrics is not None:
             app.metrics.share(board, worker)
         level = given["log_level"]
-        why_not = run_at(app, settings, log_level=level, log_config=None, on_started=note_and_show, sockets=sockets)
+        why_not = run_at(app, settings, log_level=level, log_config=None, on_started=report_and_show, sockets=sockets)
         return _exit_code(why_not)
 
     workers = Workers(count, serve_worker, sockets, partial(reset_gauges, board))
@@ -283,18 +284,18 @@ def _serve_application(
     changes: str,
     sockets: list[socket.socket] | None,
 ) -> int:
-    """Serve an application that is ready: who made it has said all that the other options say."""
+    """Serve an ASGI application that was created elsewhere, where most options must be set."""
     possible = _OF_ANY_APPLICATION
-    if isinstance(app, Application):  # it has times of its own
+    if isinstance(app, Application):  # it has timeouts of its own
         possible |= {"workers"}
     elif given["workers"] > 1:  # it may come from the environment
-        text = f"--workers is for agents, and {name} is another application: start its processes one by one"
+        text = f"--workers is for agents, and {name} is another ASGI application: start its processes one by one"
         raise click.ClickException(text)
     else:
         possible |= _TIMES
     for option in click.get_current_context().command.params:
         if option.name not in possible and _is_given(option.name):
-            text = f"{option.opts[0]} has no effect: {name} is a ready application; set it where that is made"
+            text = f"{option.opts[0]} has no effect: {name} is an ASGI application. Set it where that is created"
             raise click.ClickException(text)
     if isinstance(app, Application):
         return _run(app, given, changes, sockets)
@@ -319,7 +320,7 @@ def _serve_application(
 
 def _exit_code(why_not: str) -> int:
     if why_not:
-        # Not as a record of the log: there, a text is cut where a client could have made it long.
+        # Not as a log record, because those truncate their texts.
         click.echo(f"Error: {why_not}", err=True)
         return NOT_STARTED
     return 0

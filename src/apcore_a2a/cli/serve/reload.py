@@ -1,10 +1,10 @@
-"""`--reload` for a file or a module: the agent in a process of its own, started anew when Python files change.
+"""`--reload` for a file or a module: runs the agent in a child process, and restarts it when Python files change.
 
-A directory of apcore modules needs no new process: `targets.py` takes in what changed. Code of the user's own can
-only be taken in whole.
+A directory of apcore modules needs no restart: `targets.py` reloads the changed modules. Other code of the user can
+only be reloaded by a restart.
 
-The sockets are the supervisor's: whoever connects while one process ends and the next one starts waits, instead of
-being refused, and the port stays what it was.
+The supervisor owns the sockets. A client that connects during a restart waits instead of being refused, and the port
+stays the same.
 """
 
 import asyncio
@@ -24,46 +24,46 @@ from watchfiles import PythonFilter, awatch
 from apcore_a2a.app.serve import NOT_STARTED
 from apcore_a2a.cli.serve.workers import end_with_parent
 
-GRACE: Final = 5.0  # seconds for a process that is to make room for the next one
-LAST_GRACE: Final = 60.0  # for the last one, whose tasks may finish; its own limits are shorter
-BACKLOG: Final = 128  # connections that wait for the next process
+GRACE: Final = 5.0  # seconds for the shutdown of a child that is restarted
+LAST_GRACE: Final = 60.0  # seconds for the last child, whose tasks may finish; its own timeouts are shorter
+BACKLOG: Final = 128  # connections that wait for the next child
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-# As exit codes; 1 is SIGHUP, which not all systems have.
+# Exit codes. -1 is SIGHUP, which not all systems have.
 _ENDED_BY_SIGNAL: Final = (-signal.SIGINT, -signal.SIGTERM, -1)
 
 
 class SupervisorEvent(Enum):
-    """What a supervisor waits for."""
+    """The events that a supervisor waits for."""
 
     CHANGED = "a Python file has changed"
     ENDED = "the process has ended by itself"
-    STOP = "a signal says that it is over"
+    STOP = "a signal stops the supervisor"
 
 
 class Supervisor:
-    """Runs a command, and runs it anew whenever a Python file below a directory changes."""
+    """Runs a command in a child process, and restarts it whenever a Python file below a directory changes."""
 
     def __init__(self, arguments: Sequence[str], directory: Path, sockets: Sequence[socket.socket]) -> None:
-        # Nothing is written to it. It is closed when this process is gone, however that ended, and so the child knows.
+        # Nothing is written to this pipe. The kernel closes it when this process ends, which the child notices.
         lifeline, self._kept = os.pipe()
         self._sockets = sockets
         self._inherited = [lifeline, *(listener.fileno() for listener in sockets)]
         descriptors = ",".join(map(str, self._inherited))
         self._command = [sys.executable, "-m", "apcore_a2a", *arguments, "--supervised", descriptors]
         self._directory = directory
-        self._news: asyncio.Queue[SupervisorEvent] = asyncio.Queue()
-        self._stopped_by = signal.SIGTERM  # of those that News.STOP is about, the last
+        self._events: asyncio.Queue[SupervisorEvent] = asyncio.Queue()
+        self._stopped_by = signal.SIGTERM  # the last signal that caused SupervisorEvent.STOP
         self._stop_watching = asyncio.Event()
 
     async def run(self) -> int:
-        """The exit code of the last process."""
+        """Run until a signal, and return the exit code of the last child."""
         loop = asyncio.get_running_loop()
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             self._stopped_by = signal.Signals(number)
-            loop.call_soon_threadsafe(self._news.put_nowait, SupervisorEvent.STOP)
+            loop.call_soon_threadsafe(self._events.put_nowait, SupervisorEvent.STOP)
 
         before = {number: signal.signal(number, on_signal) for number in _signals()}
         try:
@@ -79,31 +79,31 @@ class Supervisor:
 
     async def _watch(self) -> None:
         async for _ in awatch(self._directory, watch_filter=PythonFilter(), stop_event=self._stop_watching):
-            self._news.put_nowait(SupervisorEvent.CHANGED)
+            self._events.put_nowait(SupervisorEvent.CHANGED)
 
     async def _keep_running(self, group: asyncio.TaskGroup) -> int:
         while True:
             child = await self._start()
-            ending = group.create_task(self._tell_end(child))
-            news = await self._news.get()
-            if news is SupervisorEvent.ENDED and child.returncode in (0, NOT_STARTED):
+            ending = group.create_task(self._report_end(child))
+            event = await self._events.get()
+            if event is SupervisorEvent.ENDED and child.returncode in (0, NOT_STARTED):
                 return child.returncode
-            if news is SupervisorEvent.ENDED:
+            if event is SupervisorEvent.ENDED:
                 click.echo(f"Waiting for a change in {self._directory} (Ctrl-C ends)", err=True)
-                news = await self._news.get()
-            if news is SupervisorEvent.STOP:
-                self._close_sockets()  # nobody comes after this one
+                event = await self._events.get()
+            if event is SupervisorEvent.STOP:
+                self._close_sockets()  # there is no next child
                 return await self._end(child, ending, LAST_GRACE, self._stopped_by)
-            click.echo("Python files have changed: starting anew", err=True)
+            click.echo("Python files have changed: restarting", err=True)
             code = await self._end(child, ending, GRACE, signal.SIGTERM)
-            if self._forget_news():
+            if self._discard_events():
                 return code
 
-    def _forget_news(self) -> bool:
-        """What has come meanwhile is about the process that is gone. Whether there was a signal among it."""
+    def _discard_events(self) -> bool:
+        """Discard the events of the ended child, and return whether a stop signal was among them."""
         was_stopped = False
-        while not self._news.empty():
-            if self._news.get_nowait() is SupervisorEvent.STOP:
+        while not self._events.empty():
+            if self._events.get_nowait() is SupervisorEvent.STOP:
                 was_stopped = True
         return was_stopped
 
@@ -112,27 +112,27 @@ class Supervisor:
             return await asyncio.create_subprocess_exec(*self._command, pass_fds=self._inherited)
         return await asyncio.create_subprocess_exec(*self._command)
 
-    async def _tell_end(self, child: asyncio.subprocess.Process) -> None:
+    async def _report_end(self, child: asyncio.subprocess.Process) -> None:
         await child.wait()
-        self._news.put_nowait(SupervisorEvent.ENDED)
+        self._events.put_nowait(SupervisorEvent.ENDED)
 
     async def _end(
         self, child: asyncio.subprocess.Process, ending: "asyncio.Task[None]", grace: float, number: signal.Signals
     ) -> int:
-        """End the process by this signal, at the latest by force.
+        """Send the signal to the child, and kill it after `grace` seconds. Return its exit code.
 
-        A terminal sends its Ctrl-C to all processes of the foreground: a second signal would cut the shutdown short.
-        SIGHUP, which it sends to all of them as well, never does.
+        A terminal sends Ctrl-C to all processes in the foreground: a second signal would cut the shutdown short. The
+        terminal also sends SIGHUP to all of them, but a second SIGHUP never cuts the shutdown short.
         """
         by_terminal = number is signal.SIGINT and sys.stdin.isatty()
         if child.returncode is None and not by_terminal:
-            # While it is importing, SIGINT would be an exception like others.
+            # During an import, SIGINT would raise an exception in the user's code.
             child.send_signal(signal.SIGTERM if number is signal.SIGINT else number)
         _, late = await asyncio.wait({ending}, timeout=grace)
         if late:
             child.kill()
             await ending
-        if child.returncode in _ENDED_BY_SIGNAL:  # it had not come so far as to take it
+        if child.returncode in _ENDED_BY_SIGNAL:  # it had not installed its signal handlers yet
             return 0
         return child.returncode or 0
 
@@ -142,16 +142,16 @@ class Supervisor:
 
 
 def _signals() -> list[signal.Signals]:
-    """Those that end it. Whoever has chosen what SIGHUP does, be it `nohup`, which has it ignored, has chosen."""
+    """Return the signals that stop the supervisor. An existing SIGHUP handler (for example nohup's) is kept."""
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         return [*SIGNALS, signal.SIGHUP]
     return list(SIGNALS)
 
 
 def run_with_reload(arguments: Sequence[str], directory: Path, sockets: Sequence[socket.socket]) -> int:
-    """Run `apcore-a2a` with these arguments, anew whenever a Python file below the directory changes.
+    """Run `apcore-a2a` with these arguments, and restart it whenever a Python file below the directory changes.
 
-    The sockets are bound; without any, each process binds its own.
+    The sockets are bound already. Without sockets, each child binds its own.
     """
 
     async def supervise() -> int:
@@ -163,7 +163,7 @@ def run_with_reload(arguments: Sequence[str], directory: Path, sockets: Sequence
 
 
 def join_supervisor(descriptors: str) -> list[socket.socket] | None:
-    """Take over the sockets of the process that supervises this one, if it has any, and end when that is gone."""
+    """Inherit the sockets of the supervisor, if it has any, and end this process when the supervisor ends."""
     if os.name != "posix":
         return None
     lifeline, *listeners = map(int, descriptors.split(","))

@@ -1,4 +1,8 @@
-"""What `serve TARGET` may name: a file, a module, an attribute, a folder of extensions."""
+"""The targets of `serve TARGET`: files, modules, attributes, and directories of apcore modules.
+
+Invariant: an error of the user's code is reported in one line: the cause, the user's own line of code, and what to do.
+It never shows our stack.
+"""
 
 import asyncio
 import importlib
@@ -22,12 +26,7 @@ from watchfiles import awatch
 
 logger = logging.getLogger(__name__)
 
-# What `serve TARGET` names: a directory of modules, or an object in a file or a module of the user's.
-#
-# Rule: whatever is wrong with it is told in one line: the cause, the user's own line of code, the way out. Not our
-# stack.
-
-NOTATION: Final = ("typing", "__future__")  # what types are written with: Optional, annotations
+NOTATION: Final = ("typing", "__future__")  # modules of type annotations, such as Optional
 MAX_NAMES: Final = 12
 FORMS: Final = "a directory of apcore modules, file.py, file.py:name or package.module:name"
 _ASGI_PARAMETERS: Final = ("scope", "receive", "send")
@@ -40,10 +39,10 @@ class DirectoryTarget(Struct, frozen=True):
 
 
 class ObjectTarget(Struct, frozen=True):
-    """A name in a file or in a module; without a name, all functions that are there."""
+    """A name in a file or in a module, or all of its functions if the name is empty."""
 
     place: str
-    """As the user wrote it: `agent.py` or `package.module`."""
+    """The file or the module as the user wrote it: `agent.py` or `package.module`."""
     name: str
 
     @property
@@ -54,7 +53,7 @@ class ObjectTarget(Struct, frozen=True):
 
     @property
     def root(self) -> Path:
-        """Where Python looks for what the target imports, and what is watched for changes."""
+        """Return the directory that is added to the import path, and watched for changes."""
         if self.file is not None:
             return self.file.resolve().parent
         return Path.cwd()
@@ -66,15 +65,15 @@ class ObjectTarget(Struct, frozen=True):
 
 
 def parse_target(text: str) -> DirectoryTarget | ObjectTarget:
-    """What a word on the command line names.
+    """Return the target that a word on the command line names.
 
     Raises:
-        click.ClickException: nothing that can be served; the text says what can.
+        click.ClickException: the word names no target. The text suggests one.
     """
     path = Path(text)
     if path.is_dir():
         return DirectoryTarget(path)
-    # rpartition: `C:\agent.py:name` has two.
+    # rpartition, because `C:\agent.py:name` has two colons.
     place, _, name = text.rpartition(":")
     if not place:
         place = text
@@ -110,18 +109,18 @@ def load_target(target: ObjectTarget, *, factory: bool = False) -> object:
     """Import the object.
 
     Args:
-        target: Where it is.
-        factory: Whether the object is a function without arguments that makes what is to be served.
+        target: The name of the object.
+        factory: Whether the object is a function without arguments that returns the object to serve.
 
     Raises:
-        click.ClickException: it cannot be imported, is not there, or could not be made.
+        click.ClickException: the object cannot be imported, does not exist, or its factory failed.
     """
-    # As Python does it for a script, so that the file finds what lies beside it.
+    # As Python does for a script, so that the file can import its neighbours.
     sys.path.insert(0, str(target.root))
     module = _import(target)
     if not target.name:
         if not factory and any(inspect.isfunction(value) for value in _own_objects(module).values()):
-            return module  # each of its functions is a skill
+            return module  # each function of it becomes a skill
         raise click.ClickException(f"Which one? {_list_names(module)}: name it as in {target.place}:NAME")
     found: object = module
     for name in target.name.split("."):
@@ -152,25 +151,25 @@ def _import(target: ObjectTarget) -> ModuleType:
 
 def import_file(path: Path) -> ModuleType:
     name = path.stem
-    if name in sys.modules:  # `json.py`, say: whoever imports json goes on getting the other one
+    if name in sys.modules:  # `json.py`, for example: other imports of json must get the other module
         name = f"served_{name}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
-    if spec is None or spec.loader is None:  # not with a name that ends in .py
-        raise ImportError(f"{path} is no Python file")
+    if spec is None or spec.loader is None:  # cannot happen with a name that ends in .py
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    # Before it is run: what it defines is looked up under its module's name (annotations are, for one).
+    # Before it is executed, because annotations, for example, are looked up under the name of the module.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]  # half of it is there: nobody else may import that
+        del sys.modules[name]  # it is incomplete, and must not be imported again
         raise
     return module
 
 
 def _make(factory: object, target: ObjectTarget) -> object:
     if not callable(factory):
-        raise click.ClickException(f"{target} is no function, but a {type(factory).__name__}: leave --factory out")
+        raise click.ClickException(f"{target} is not a function, but a {type(factory).__name__}: omit --factory")
     try:
         made = factory()
         if inspect.isawaitable(made):
@@ -180,28 +179,28 @@ def _make(factory: object, target: ObjectTarget) -> object:
         raise click.ClickException(_why_not(target, error, doing="called")) from error
 
 
-async def _await(awaitable: Any) -> object:  # Any: what a coroutine of the user's comes to
+async def _await(awaitable: Any) -> object:  # Any: the result of the user's coroutine
     return await awaitable
 
 
-# ---- what to say ----------------------------------------------------------------------------------------------------
+# ---- errors ---------------------------------------------------------------------------------------------------------
 
 
 def _why_not(target: ObjectTarget, error: BaseException, *, doing: str = "imported") -> str:
     what = target.place
     if doing != "imported":
         what = str(target)
-    return f"{what} cannot be {doing}: {tell_failure(error, target.root)}"
+    return f"{what} cannot be {doing}: {describe_failure(error, target.root)}"
 
 
-def tell_failure(error: BaseException, root: Path) -> str:
-    """One line about an exception in a user's code: where below `root`, what it was, and the line itself."""
+def describe_failure(error: BaseException, root: Path) -> str:
+    """Return one line about an exception in the user's code below `root`: the place, the cause, and the line itself."""
     text = " ".join(str(error).split())
     cause = f"{type(error).__name__}: {text}"
     if isinstance(error, SystemExit):
         cause = "it calls sys.exit()"
     elif isinstance(error, SyntaxError):
-        cause = f"SyntaxError: {error.msg}"  # the rest of its text is the place
+        cause = f"SyntaxError: {error.msg}"  # without the place, which comes first anyway
     place = _find_place(error, root)
     if place is not None:
         filename, line = place
@@ -213,12 +212,12 @@ def tell_failure(error: BaseException, root: Path) -> str:
 
 
 def _find_place(error: BaseException, root: Path) -> tuple[str, int] | None:
-    """The last line of the stack that is the user's, as file and number; what follows is in other people's code."""
+    """Return the file and the number of the last line of the stack that belongs to the user's code."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return error.filename, error.lineno
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        # An environment may lie below the directory, too.
+        # A virtual environment may be below the directory.
         is_users = path.is_relative_to(root) and "site-packages" not in path.parts
         if is_users and frame.lineno is not None:
             return frame.filename, frame.lineno
@@ -233,10 +232,10 @@ def _shorten(filename: str) -> Path:
 
 
 def _list_names(module: ModuleType) -> str:
-    """What a module has that could be served."""
+    """Return a sentence with the names in a module that could be served."""
     names = list(_own_objects(module))
     if not names:
-        return "It defines nothing that could be served"
+        return "It defines no object that could be served"
     shown = ", ".join(names[:MAX_NAMES])
     if len(names) > MAX_NAMES:
         shown += ", …"
@@ -244,7 +243,7 @@ def _list_names(module: ModuleType) -> str:
 
 
 def _own_objects(module: ModuleType) -> dict[str, object]:
-    """A module's own functions and objects by name: not what it imports, and no classes."""
+    """Return a module's own functions and objects by name, without imported functions and without classes."""
     found: dict[str, object] = {}
     for name, value in vars(module).items():
         is_own = getattr(value, "__module__", module.__name__) == module.__name__
@@ -257,29 +256,29 @@ def _own_objects(module: ModuleType) -> dict[str, object]:
 
 
 def is_asgi(target: object) -> bool:
-    """Whether it is an application of its own: Starlette's, FastAPI's, or any function of scope, receive and send."""
+    """Return whether it is an ASGI application: of Starlette, FastAPI, or a function of scope, receive and send."""
     if isinstance(target, Starlette):
         return True
     if not callable(target) or isinstance(target, type):
         return False
     try:
         return tuple(inspect.signature(target).parameters) == _ASGI_PARAMETERS
-    except ValueError:  # of what is written in C, some is not known
+    except ValueError:  # some functions written in C have no signature
         return False
 
 
 # ---- extensions -----------------------------------------------------------------------------------------------------
-# A directory of apcore modules: found once, and again when its files change.
+# A directory of apcore modules, discovered once, and again when its files change.
 #
-# apcore's own watcher fails on its first event (0.32) or drops a module whose file is broken (0.6). This one keeps what
-# worked: a file that cannot be read leaves the module as it was, and says so.
+# apcore's own watcher fails on its first event (0.32) or drops a module whose file is broken (0.6). This one keeps the
+# working version of a module whose file cannot be imported, and logs that.
 
 MAX_FAILURES: Final = 12
 NO_MODULE: Final = (
     "a module is a file with one class that has description, input_schema, output_schema and execute;"
     " docs/modules.md shows one"
 )
-STOP_TIMEOUT: Final = 5  # seconds; a reload that hangs in a module's code does not hold up the shutdown
+STOP_TIMEOUT: Final = 5  # seconds; a reload that hangs in the code of a module must not delay the shutdown
 
 
 class Extensions:
@@ -290,8 +289,8 @@ class Extensions:
         self.registry = _discover(directory)
 
     def refresh(self, changed: set[Path]) -> None:
-        """Take in again the modules whose files changed; blocks, so call it on a worker thread."""
-        # Into a registry of its own first: what cannot be imported is missing there, and stays here.
+        """Reload the modules whose files changed. Blocks: call it on a worker thread."""
+        # Into a second registry first: a module that cannot be imported is missing there, and stays in this one.
         fresh = _discover(self.directory)
         for path in sorted(changed):
             self._refresh_module(_module_id(self.directory, path), path, fresh)
@@ -331,7 +330,7 @@ class Reloader:
     async def _watch(self) -> None:
         try:
             await self._reload_changes()
-        except Exception:  # the system's watches are all taken, say; the agent runs on
+        except Exception:  # the system has no file watches left, for example. The agent continues
             logger.exception("files are not watched; changes need a restart")
 
     async def _reload_changes(self) -> None:
@@ -343,18 +342,18 @@ class Reloader:
                     changed.add(path)
             try:
                 await asyncio.to_thread(self._extensions.refresh, changed)
-            except Exception:  # a half-written directory can be in any state; the next change tries again
+            except Exception:  # a half-written directory can be in any state. The next change tries again
                 logger.exception("modules not reloaded")
 
 
 def open_extensions(directory: Path) -> Extensions:
-    """The modules in a directory. Files that cannot be imported are left out, and named.
+    """Return the modules in a directory. Files that cannot be imported are left out, and logged.
 
     Raises:
-        click.ClickException: there is no such directory, or no module in it.
+        click.ClickException: the directory does not exist, or has no module.
     """
     if not directory.is_dir():
-        text = f"Extensions directory not found: {directory}; make it, or name what to serve: apcore-a2a serve TARGET"
+        text = f"Extensions directory not found: {directory}; create it, or name a target: apcore-a2a serve TARGET"
         raise click.ClickException(text)
     extensions = Extensions(directory)
     failures = _find_failures(extensions)
@@ -367,7 +366,7 @@ def open_extensions(directory: Path) -> Extensions:
 
 
 def _find_failures(extensions: Extensions) -> list[str]:
-    """Why the files that should hold a module could not be imported, a line each; at most a dozen."""
+    """Return why files could not be imported, one line each, for at most a dozen."""
     found: list[str] = []
     for path in sorted(extensions.directory.rglob("*.py")):
         is_known = extensions.registry.get(_module_id(extensions.directory, path)) is not None
@@ -378,12 +377,12 @@ def _find_failures(extensions: Extensions) -> list[str]:
 
 
 def _why_not_imported(path: Path, directory: Path) -> list[str]:
-    """A line about what a file fails with when it is imported; none if it does not fail."""
-    # apcore has tried and tells no line of code: to know it, we do it again.
+    """Return one line about the error of importing a file, or an empty list if it does not fail."""
+    # apcore has imported it already, but does not report the line of code: import it again to get that.
     try:
         import_file(path)
     except (Exception, SystemExit) as error:  # the user's code, which may raise anything
-        return [tell_failure(error, directory.resolve())]
+        return [describe_failure(error, directory.resolve())]
     return []
 
 
@@ -391,7 +390,7 @@ def _discover(directory: Path) -> Any:
     registry = apcore.Registry(extensions_dir=str(directory))
     its_log = logging.getLogger("apcore.registry")
     before = its_log.level
-    its_log.setLevel(logging.ERROR)  # what could not be imported, we say with its line
+    its_log.setLevel(logging.ERROR)  # import errors are reported here, with their line
     try:
         registry.discover()
     finally:
@@ -404,6 +403,6 @@ def _is_module(path: Path) -> bool:
 
 
 def _module_id(directory: Path, path: Path) -> str:
-    """The id that apcore gives to a module: its path in the directory, with dots."""
-    # Both resolved: the watcher's paths are absolute, and the directory may be relative, or a link.
+    """Return the id that apcore gives to a module: its path in the directory, with dots."""
+    # Both are resolved: the watcher's paths are absolute, and the directory may be relative, or a link.
     return ".".join(path.resolve().relative_to(directory.resolve()).with_suffix("").parts)

@@ -1,16 +1,16 @@
-# What CI runs is what you run. No target needs a terminal; `make` alone lists them.
+# CI runs the same targets. No target needs a terminal. `make` alone lists them.
 SHELL := /bin/sh
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 VERSIONS := 3.11 3.12 3.13
-# The supported Pythons that are here besides $(PYTHON): the wire tests run on them, too, in .venvs/py312 and so on.
+# The other installed Pythons that are supported: the wire tests run on them as well, in .venvs/py312 and so on.
 OTHERS := $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'),$(VERSIONS))
 OTHERS := $(foreach version,$(OTHERS),$(if $(shell scripts/find-python $(version) 2>/dev/null),$(version)))
 WIRE := tests/interaction tests/http tests/client
 CHECKED := $(wildcard src tests examples benchmarks scripts)
 PIP := -m pip install --quiet --disable-pip-version-check --no-input
 PYTEST := -m pytest --quiet
-# Two processes; the tests of one file stay together, because they share servers and peers.
+# Two processes. The tests of one file stay together, because they share servers and peers.
 PARALLEL := --numprocesses=2 --dist=loadfile
 
 .DEFAULT_GOAL := help
@@ -20,7 +20,7 @@ PARALLEL := --numprocesses=2 --dist=loadfile
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: .venv/.stamp explorer/node_modules/.stamp .venvs/sdk03/.stamp .venvs/fasta2a/.stamp .venvs/js/.stamp .venvs/apcore-oldest/.stamp  ## make .venv and the small environments tests need
+setup: .venv/.stamp explorer/node_modules/.stamp .venvs/sdk03/.stamp .venvs/fasta2a/.stamp .venvs/js/.stamp .venvs/apcore-oldest/.stamp  ## create .venv and the small environments that tests need
 
 setup-wire: $(OTHERS:3.%=.venvs/py3%/.stamp)
 
@@ -48,18 +48,18 @@ setup-wire: $(OTHERS:3.%=.venvs/py3%/.stamp)
 	$(call install,.venvs/fasta2a,$<)
 	@touch $@
 
-# Without npm the tests against the JavaScript SDK are skipped, and say so.
+# Without npm the tests against the JavaScript SDK are skipped, with a message.
 .venvs/js/.stamp: requirements/js.npm
 	@if command -v npm >/dev/null; then \
 		mkdir -p .venvs/js && npm install --prefix .venvs/js --no-package-lock --no-audit --no-fund --silent $$(cat $<) && touch $@; \
 	else echo "no npm: the JavaScript SDK is left out"; fi
 
-# What builds the Explorer's page; only who changes the page needs it. Without npm its tests are skipped, and say so.
+# Tools to build the Explorer's page, needed only for changes of the page. Without npm its tests are skipped, with a message.
 explorer/node_modules/.stamp: explorer/package-lock.json
 	@if command -v npm >/dev/null; then npm ci --prefix explorer --silent && touch $@; \
 	else echo "no npm: the Explorer's page is not rebuilt"; fi
 
-# The servers to measure ourselves against: one environment each, made when a benchmark asks for it.
+# The servers of the benchmarks: one environment each, created when a benchmark needs it.
 .venvs/bench-%/.stamp: benchmarks/peers/%.txt
 	$(call install,.venvs/bench-$*,$<)
 	@touch $@
@@ -69,7 +69,7 @@ explorer/node_modules/.stamp: explorer/package-lock.json
 	npm install --prefix .venvs/bench-js --no-package-lock --no-audit --no-fund --silent $$(cat $<)
 	@touch $@
 
-# environment, lock, and the Python to make it with when it is not $(PYTHON)
+# arguments: environment, lock, and the Python to create it with, if not $(PYTHON)
 define install
 	@test -n "$(or $(3),$(PYTHON))" || { echo "Python 3.11 or newer is needed on PATH (or: make setup PYTHON=...)" >&2; exit 1; }
 	test -x $(1)/bin/python || $(or $(3),$(PYTHON)) -m venv $(1)
@@ -83,8 +83,8 @@ test: setup  ## tests with coverage, the adapters on the oldest apcore, and the 
 	@if [ -d tests/agents/apcore ]; then set -x; .venvs/apcore-oldest/bin/python $(PYTEST) tests/agents/apcore tests/remote; fi
 	.venv/bin/python -m scripts.coverage_gate
 
-test-wire: setup setup-wire  ## what clients see, on the other supported Pythons that are here, side by side
-	@echo "wire tests on the other Pythons that are here: $(or $(OTHERS),none)"
+test-wire: setup setup-wire  ## tests of behaviour that clients see, on the other installed Pythons, in parallel
+	@echo "wire tests on the other installed Pythons: $(or $(OTHERS),none)"
 	@$(if $(OTHERS),$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(OTHERS:%=wire-on-%))
 
 wire-on-3.%:
@@ -101,10 +101,10 @@ explorer: explorer/node_modules/.stamp  ## build the Explorer's page from explor
 screenshots: setup  ## pictures of every state of the Explorer, into build/screenshots
 	.venv/bin/python -m scripts.screenshots build/screenshots
 
-chaos: setup  ## kill -9 in the middle of 200 running tasks on SQLite, twenty times; amid deliveries to webhooks; and random histories
+chaos: setup  ## kill -9 during 200 running tasks on SQLite, twenty times, and during webhook deliveries; random histories
 	.venv/bin/python -m tests.chaos --rounds 20 --tasks 200 --trials 500
 
-chaos-cluster: setup  ## three replicas on PostgreSQL: kill -9 twenty times, zombies, crashes, cut networks, wrong clocks (40 minutes)
+chaos-cluster: setup  ## three replicas on PostgreSQL: kill -9 twenty times, zombies, crashes, network partitions, wrong clocks (40 minutes)
 	.venv/bin/python -m tests.cluster --rounds 20 --tasks 200
 
 test-matrix:  ## every supported Python, each with the oldest and the newest dependencies
@@ -115,10 +115,10 @@ check: setup audit  ## ruff, formatting, mypy --strict, known vulnerabilities
 	.venv/bin/ruff format --check $(CHECKED)
 	.venv/bin/mypy $(CHECKED)
 
-audit: .venv/.stamp  ## look up our dependencies in a database of vulnerabilities, where one can be reached
+audit: .venv/.stamp  ## look up the dependencies in a database of vulnerabilities, if it is reachable
 	.venv/bin/python -m scripts.audit requirements/dev.txt
 
-format: setup  ## let ruff repair and format
+format: setup  ## fix and format with ruff
 	.venv/bin/ruff check --fix $(CHECKED)
 	.venv/bin/ruff format $(CHECKED)
 
@@ -128,7 +128,7 @@ bench: setup  ## measure everything beside every peer, up to 15 minutes; writes 
 bench-quick: setup  ## the same in 90 seconds, to see that it works; writes nothing
 	.venv/bin/python -m benchmarks.run --quick
 
-lock: .venvs/lock/.stamp  ## write requirements/*.txt anew
+lock: .venvs/lock/.stamp  ## update requirements/*.txt
 	scripts/lock .venvs/lock/bin/uv
 
 .venvs/lock/.stamp:

@@ -1,1 +1,1 @@
-"""The build's own tools, run by the Makefile."""
+"""Build tools, run by the Makefile."""

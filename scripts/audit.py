@@ -1,7 +1,7 @@
-"""Looks up what we depend on in a database of vulnerabilities: `python -m scripts.audit requirements/dev.txt`.
+"""Looks up the dependencies in a database of vulnerabilities: `python -m scripts.audit requirements/dev.txt`.
 
-Fails when one is known. Where the database cannot be reached, that is said, and nothing fails: whoever has no network
-can still work. Silence is never taken for health: what could not be looked up is counted.
+Fails if a vulnerability is known. If the database is not reachable, the audit reports that and succeeds, so that work
+without a network is possible. Packages that could not be looked up are reported, and never counted as safe.
 """
 
 import subprocess
@@ -32,19 +32,19 @@ class Report(Struct):
 
 
 def run_pip_audit(requirements: str) -> str:
-    """What pip-audit says, as JSON; nothing if it could not say anything.
+    """Return the JSON report of pip-audit. Empty if there is none.
 
     Raises:
-        subprocess.TimeoutExpired: the database does not answer.
+        subprocess.TimeoutExpired: The database does not answer.
     """
     line = [sys.executable, "-m", "pip_audit", "--requirement", requirements, *FLAGS]
     return subprocess.run(line, capture_output=True, text=True, check=False, timeout=SECONDS).stdout
 
 
-def judge(said: str) -> tuple[int, list[str]]:
-    """The exit code, and what to print."""
+def judge(output: str) -> tuple[int, list[str]]:
+    """Return the exit code and the lines to print."""
     try:
-        report = msgspec.json.decode(said, type=Report)
+        report = msgspec.json.decode(output, type=Report)
     except msgspec.DecodeError:
         return 0, ["audit skipped: pip-audit is not installed, or its database cannot be reached"]
     unknown = [found for found in report.dependencies if found.skip_reason is not None]

@@ -1,4 +1,4 @@
-"""What counts as a line of code: at least one token that is neither comment nor docstring."""
+"""Counts lines of code: lines with at least one token that is neither comment nor docstring."""
 
 import ast
 import io
@@ -19,7 +19,7 @@ SILENT: Final = frozenset(
 
 
 def docstring_lines(source: str) -> set[int]:
-    """Lines of strings that stand alone as a statement: docstrings of modules, classes, functions, attributes."""
+    """Return the lines of docstrings: of modules, classes, functions and attributes."""
     return {
         line
         for node in ast.walk(ast.parse(source))
@@ -29,7 +29,7 @@ def docstring_lines(source: str) -> set[int]:
 
 
 def count_code_lines(source: str) -> int:
-    """The number of lines of `source` that hold code."""
+    """Return the number of lines of `source` that contain code."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in SILENT:

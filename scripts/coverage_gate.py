@@ -1,7 +1,7 @@
-"""Fails the build when a test run left core code untouched, or too much of the rest.
+"""Fails the build if the coverage of a test run is too low.
 
-Reads the .coverage file of the last run, or the one that is named: every statement and branch of the core, and of
-everything 90 % of the lines and 85 % of the branches.
+Reads the .coverage file of the last run, or the one in the argument. Requires every statement and branch of the core,
+and 90 % of the lines and 85 % of the branches of the whole package.
 """
 
 import json
@@ -15,7 +15,7 @@ import coverage
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "apcore_a2a"
-# The core: what every message passes through, whatever the binding and the version.
+# The core: code that runs for every message, in all bindings and versions.
 CORE = (
     "errors.py",
     "agent.py",
@@ -31,11 +31,11 @@ BRANCHES = 85.0
 
 
 def core_files() -> list[Path]:
-    """Every file of these packages, so that code moved to a new file is still measured."""
+    """Return every file of the core by pattern, so that code moved to a new file is still measured."""
     return sorted({path for pattern in CORE for path in PACKAGE.glob(pattern)})
 
 
-def measure(data_file: Path) -> Any:  # Any: coverage's JSON report, read in one place
+def measure(data_file: Path) -> Any:  # Any: the JSON report of coverage, read only in this file
     data = coverage.Coverage(data_file=str(data_file), config_file=str(ROOT / "pyproject.toml"))
     data.load()
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +45,7 @@ def measure(data_file: Path) -> Any:  # Any: coverage's JSON report, read in one
 
 
 def spans(lines: Sequence[int]) -> list[str]:
-    """Neighbouring lines as one: [3, 4, 5, 9] is 3-5 and 9."""
+    """Return ranges of adjacent lines: 3-5 and 9 for [3, 4, 5, 9]."""
     found: list[list[int]] = []
     for line in lines:
         if found and line == found[-1][1] + 1:
@@ -56,13 +56,13 @@ def spans(lines: Sequence[int]) -> list[str]:
 
 
 def arrows(entry: Any) -> list[str]:
-    """The branches not taken from lines that ran; a branch to a negative line leaves the function."""
+    """Return the missed branches of lines that ran. A branch to a negative line leaves the function."""
     taken = (branch for branch in entry["missing_branches"] if branch[0] not in entry["missing_lines"])
     return [f"{start}→{'exit' if end < 0 else end}" for start, end in taken]
 
 
 def find_gaps(report: Any, core: list[Path]) -> list[str]:
-    """One line for each core file that is not covered in full, and one for each share of the whole below its mark."""
+    """Return one line per core file without full coverage, and one per total below its limit."""
     covered = {(ROOT / name).resolve(): entry for name, entry in report["files"].items()}
     gaps: list[str] = []
     for path in core:
@@ -79,7 +79,7 @@ def find_gaps(report: Any, core: list[Path]) -> list[str]:
 
 
 def shares(totals: Any) -> list[tuple[str, float, float]]:
-    """How many in a hundred lines and branches ran, beside how many have to."""
+    """Return the covered percentages of lines and branches, with their limits."""
     lines = 100 * totals["covered_lines"] / totals["num_statements"]
     branches = 100 * totals["covered_branches"] / totals["num_branches"]
     return [("lines", lines, LINES), ("branches", branches, BRANCHES)]

@@ -13,10 +13,9 @@ HEAD = """# Errors
 
 <!-- Written by `python -m scripts.error_table` from src/apcore_a2a/errors.py; a test compares the two. -->
 
-Every error this package raises on purpose is an `A2AError`. It carries values (`task_id`, `violations`,
-`retry_after`), and its text is written for whoever reads it: no error tells a client about code, paths or libraries.
-Agents fail a task with a text of their own by raising `AgentError`; any other exception ends the task with
-"Internal error".
+Every error that this package raises on purpose is an `A2AError`. It has attributes (`task_id`, `violations`,
+`retry_after`), and a text for its reader: no text reveals code, paths or libraries to a client. Agents raise
+`AgentError` to fail a task with their own text. Any other exception ends the task with "Internal error".
 
 ```python
 from apcore_a2a.errors import A2AError, TaskNotFoundError
@@ -29,47 +28,47 @@ except A2AError as error:
 
 ## On the wire
 
-An error without a row of its own speaks as the class it is derived from (indented under it). HTTP statuses are those
-of A2A 1.0.1; where 1.0.0 differs, its status stands in parentheses.
+An error without its own code has the code of its base class (errors are indented under their base class). HTTP
+statuses are those of A2A 1.0.1. If 1.0.0 differs, its status is in parentheses.
 
-| error | JSON-RPC | HTTP | gRPC | reason | says |
+| error | JSON-RPC | HTTP | gRPC | reason | meaning |
 |---|---|---|---|---|---|
 """
 
 DETAILS = """
 In 1.0 the details of an error are a list: a `google.rpc.ErrorInfo` with the reason above and the domain
-`a2a-protocol.org`, and a `google.rpc.BadRequest` that names each wrong field, if fields are to blame. In 0.3 `data` is
-an object with the `type` of the error and, if fields are to blame, a list `errors` of `field`, `code` and `message`; a
-client that sends `A2A-Version: 0.3` gets the list of 1.0, and over REST there are both
-([why](decisions/0043-choose-the-jsonrpc-error-format-by-header.md)).
-0.3 knows codes up to -32007; an unknown skill is -32601 there, as its requirements ask.
+`a2a-protocol.org`, and for invalid fields a `google.rpc.BadRequest` that names each of them. In 0.3 `data` is an
+object with the `type` of the error and, for invalid fields, a list `errors` of `field`, `code` and `message`. A
+client that sends `A2A-Version: 0.3` receives the list of 1.0, and REST responses contain both
+([why](decisions/0043-choose-the-jsonrpc-error-format-by-header.md)). 0.3 defines codes up to -32007. An unknown skill
+is -32601 there, as its requirements ask.
 
 ## In a failed task
 
-Once there is a task, what goes wrong is not an error of the request: the task ends as failed. Its status message has
-the text of the error, and its metadata the rest, in both versions:
+Once a task exists, a failure is not an error of the request: the task ends as failed. Its status message has the text
+of the error, and its metadata the details, in both versions:
 
-| key | says |
+| key | value |
 |---|---|
-| `type` | the name of the error, or the `kind` it was given: `ModuleTimeoutError`, `InternalError` … |
+| `type` | the name of the error, or its `kind`: `ModuleTimeoutError`, `InternalError` … |
 | `code` | the code of the table above |
-| `reference` | under which the log has the exception, if the text says only "Internal error" |
-| `errors` | a list of `field`, `code` and `message`, if fields are to blame |
+| `reference` | the reference of the exception in the log, if the text is only "Internal error" |
+| `errors` | a list of `field`, `code` and `message`, for invalid fields |
 
-Whatever else an agent gives to its error (`AgentError("No such city", city="Atlantis")`) stands beside them.
+Other keywords of an agent's error (`AgentError("No such city", city="Atlantis")`) are in the metadata as well.
 
 ## In the client
 
-These never cross the wire. A remote agent's error comes back as the class above that has its code, or as an
-`A2AServerError` if none has.
+These errors are never sent. An error of a remote agent is raised as the class above with its code, or as an
+`A2AServerError` if there is none.
 
-| error | says |
+| error | meaning |
 |---|---|
 """
 
 
 def family(cls: type[A2AError], depth: int = 0) -> Iterator[tuple[type[A2AError], int]]:
-    """A class and all that is derived from it in errors.py, parents first, in the order of the file."""
+    """Yield a class and its subclasses in errors.py, parents first, in the order of the file."""
     yield cls, depth
     for child in cls.__subclasses__():
         if child.__module__ == errors.__name__:
@@ -77,7 +76,7 @@ def family(cls: type[A2AError], depth: int = 0) -> Iterator[tuple[type[A2AError]
 
 
 def meaning(cls: type[A2AError]) -> str:
-    """The first sentence of the docstring, else the default text."""
+    """Return the first sentence of the docstring, else the default text."""
     doc = vars(cls).get("__doc__")
     return doc.partition("\n")[0] if doc else cls.text
 

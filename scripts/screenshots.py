@@ -1,6 +1,6 @@
-"""Pictures of every state of the Explorer, for a person to look at: `make screenshots`.
+"""Takes screenshots of every state of the Explorer, for visual review: `make screenshots`.
 
-It starts the demo agent and a few agents that do what a picture needs, and drives a browser as a person would.
+Starts the demo agent and a few agents with special behaviour, and operates a browser like a user.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ def demo() -> Any:  # Any: apcore is untyped
 
 
 class Album:
-    """Takes pictures into a folder, in light and dark."""
+    """Takes screenshots into a folder, in light and dark mode."""
 
     def __init__(self, browser: Browser, folder: Path) -> None:
         self._browser = browser
@@ -61,7 +61,7 @@ class Album:
         await context.close()
 
     async def take(self, page: Page, name: str) -> None:
-        await page.wait_for_timeout(250)  # what moves has come to rest
+        await page.wait_for_timeout(250)  # until animations have ended
         await page.screenshot(path=self._folder / f"{name}.png")
         print(name)
 

@@ -116,8 +116,8 @@ def test_the_matrix_runs_nothing_when_a_python_is_missing_and_says_which_and_how
     asked = ["scripts/test-matrix", here, "3.98", "3.99"]
     ended = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert "missing: 3.98 3.99; nothing was run" in ended.stderr
-    assert "Python 3.98 is not here: 'pyenv install 3.98', or put python3.98 on PATH" in ended.stderr
+    assert "missing: 3.98 3.99. No test was run." in ended.stderr
+    assert "Python 3.98 is not installed: 'pyenv install 3.98', or put python3.98 on PATH" in ended.stderr
 
 
 def test_the_matrix_has_every_python_that_the_package_promises() -> None:

@@ -21,6 +21,7 @@ from tests.sources import PACKAGE, ROOT, module_name, python_files
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")  # pictures, too
 CHECKED = {"python", "python compile-only", "sh"}
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 SHOWN = {"text", "json", "toml", "yaml", "http"}
 PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md"))
 WITH_EXAMPLES = [
@@ -134,6 +135,55 @@ def test_the_map_of_the_package_names_files_that_are_there() -> None:
     assert len(named) > 30
     missing = [name for name in sorted(named) if not (ROOT / name).exists() and not (PACKAGE / name).exists()]
     assert missing == []
+
+
+def definitions_of(source: str) -> set[str]:
+    """The classes, functions and assigned names of a module or a class body, methods as `Class.method`."""
+    found: set[str] = set()
+    for node in ast.parse(source).body:
+        match node:
+            case ast.ClassDef(name=name, body=body):
+                found |= {name} | {f"{name}.{each.name}" for each in body if isinstance(each, FUNCTION)}
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                found.add(name)
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+                found.add(name)
+    return found
+
+
+def rows_of_the_map() -> list[tuple[str, list[str], list[str]]]:
+    """The behaviours on the page, each with its files and the names in them."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows: list[tuple[str, list[str], list[str]]] = []
+    for behaviour, code in re.findall(r"^\| (.+?) \| (`.+`) \|$", page, re.MULTILINE):
+        words = re.findall(r"`([^`]+)`", code)
+        files = [word for word in words if "/" in word or word.endswith(".py")]
+        rows.append((behaviour, files, [word for word in words if word not in files]))
+    return rows
+
+
+@pytest.mark.parametrize(("behaviour", "files", "names"), rows_of_the_map())
+def test_the_map_of_behaviours_names_definitions_in_at_most_two_files(
+    behaviour: str, files: list[str], names: list[str]
+) -> None:
+    assert 1 <= len(files) <= 2
+    defined: set[str] = set()
+    for file in files:
+        path = PACKAGE / file if (PACKAGE / file).exists() else ROOT / file
+        if path.suffix == ".py":
+            defined |= definitions_of(path.read_text(encoding="utf-8"))
+    assert set(names) - defined == set()
+
+
+def test_the_way_of_a_message_names_functions_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    way = page.partition("## The way of one message")[2].partition("\n## ")[0]
+    named = {word for word in re.findall(r"`([A-Za-z_]+(?:\.[a-z_]+)?)`", way) if not word.endswith(".py")}
+    defined: set[str] = set()
+    for path in python_files("src"):
+        defined |= definitions_of(path.read_text(encoding="utf-8"))
+    assert len(named) > 25
+    assert named - defined == set()
 
 
 def test_what_is_seen_at_3_a_m_is_what_the_program_says() -> None:

@@ -14,6 +14,7 @@ from tests.sources import ROOT
 LIFECYCLE = (ROOT / "docs/lifecycle.md").read_text(encoding="utf-8")
 CONCURRENCY = (ROOT / "docs/concurrency.md").read_text(encoding="utf-8")
 TIMING = DEFAULTS.timing
+LOG_WINDOW = DEFAULTS.log_window
 STOPPED = TIMING.cancel_grace + TIMING.cancel_margin  # the longest wait for a run that is stopped
 
 
@@ -51,41 +52,38 @@ def test_the_page_has_every_way_a_run_is_stopped() -> None:
 
 
 def test_the_numbers_on_the_pages_are_those_of_the_code() -> None:
-    waits = {who: " | ".join(rest) for who, *rest in rows(CONCURRENCY, "Who waits for whom")}
-    bounds = {what: limit for what, limit, _ in rows(CONCURRENCY, "What is bounded")}
+    waits = {who: " | ".join(rest) for who, *rest in rows(CONCURRENCY, "Waits")}
+    bounds = {what: limit for what, limit, _ in rows(CONCURRENCY, "Limits")}
     pauses = ", ".join(f"{pause:g}" for pause in TIMING.save_retries)
     expected = [
         (waits["a blocking send"], f"({DEFAULTS.execution_timeout:g} s), then {TIMING.cancel_grace:g} s"),
         (waits["a message to a running task"], f"{task.MAX_QUEUED} may wait"),
         (waits["a cancel"], f"{STOPPED:g} s, then"),
-        (waits["a stopped agent's task"], f"{TIMING.cancel_grace:g} s"),
+        (waits["the task of a stopped agent"], f"{TIMING.cancel_grace:g} s"),
         (waits["a canceled task that waits for its user"], f"{TIMING.cancel_hook:g} s"),
-        (waits["a webhook's next event"], f"{', '.join(f'{pause:g}' for pause in DELIVERY.retry_delays)} s between"),
+        (
+            waits["the next event of a webhook"],
+            f"{', '.join(f'{pause:g}' for pause in DELIVERY.retry_delays)} s between",
+        ),
         (bounds["workers that post to webhooks"], f"{DELIVERY.max_workers}, of one host and port"),
         (bounds["workers that post to webhooks"], f"port {DELIVERY.max_workers_per_target}; "),
         (bounds["workers that post to webhooks"], f"{DELIVERY.max_bytes >> 20} MiB"),
         (bounds["webhooks of one task"], str(MAX_WEBHOOKS)),
         (waits["a reader"], f"every {DEFAULTS.keep_alive_interval:g} s"),
-        (waits["the agent"], f"{task.MAX_UNSAVED} writes"),
+        (waits["the agent"], f"{task.MAX_UNSAVED} writes are pending"),
         (waits["the end of a task"], f"{pauses} s, then every {TIMING.save_retries[-1]:g} s"),
-        (waits["a task nobody watches (0.3)"], f"{TIMING.disconnect_grace:g} s"),
-        (
-            waits["the shutdown"],
-            f"({DEFAULTS.shutdown_timeout:g} s), then {STOPPED:g} s",
-        ),
+        (waits["a task without subscribers (0.3)"], f"{TIMING.disconnect_grace:g} s"),
+        (waits["the shutdown"], f"({DEFAULTS.shutdown_timeout:g} s), then {STOPPED:g} s"),
         (bounds["running tasks"], f"{DEFAULTS.max_active_tasks:,}"),
         (bounds["open streams"], f"{DEFAULTS.max_streams:,}; `max_streams_per_caller`, "),
         (bounds["open streams"], f"{DEFAULTS.max_streams_per_caller:,}"),
-        (bounds["messages waiting for one task"], str(task.MAX_QUEUED)),
-        (
-            bounds["a task's event log in memory"],
-            f"{DEFAULTS.log_window.events:,} events or {DEFAULTS.log_window.bytes >> 20} MiB",
-        ),
-        (bounds["writes of one task on their way to the store"], str(task.MAX_UNSAVED)),
-        (bounds["events taken from an agent at once"], str(run.BATCH)),
-        (bounds["messages of a conversation an agent is told"], str(DEFAULTS.context_messages)),
-        (bounds["tasks a message may refer to"], str(conversation.MAX_REFERENCES)),
-        (bounds["attempts at a task whose process died"], str(stored_run.MAX_ATTEMPTS)),
+        (bounds["messages in the queue of a task"], str(task.MAX_QUEUED)),
+        (bounds["event log of a task in memory"], f"{LOG_WINDOW.events:,} events or {LOG_WINDOW.bytes >> 20} MiB"),
+        (bounds["pending writes of one task"], str(task.MAX_UNSAVED)),
+        (bounds["events taken from an agent in a row"], str(run.BATCH)),
+        (bounds["messages of a conversation for the agent"], str(DEFAULTS.context_messages)),
+        (bounds["tasks that a message may refer to"], str(conversation.MAX_REFERENCES)),
+        (bounds["runs of a task whose process ended"], str(stored_run.MAX_ATTEMPTS)),
     ]
     assert [(said, number) for said, number in expected if number not in said] == []
     assert f"after {TIMING.cancel_grace:g} seconds its task ends without it" in " ".join(LIFECYCLE.split())

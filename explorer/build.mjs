@@ -1,4 +1,4 @@
-// Bundles the page into one HTML file. The same sources give the same bytes: no time, no path, no random name goes in.
+// Bundles the page into one HTML file. The output is reproducible: it contains no time, path or random name.
 import { build, transform } from "esbuild";
 import { readFile, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
@@ -26,7 +26,7 @@ const style = await transform(await readFile(new URL("src/style.css", here), "ut
   charset: "utf8",
 });
 
-// A script ends at "</script", wherever that stands in it.
+// "</script" would end the script element, wherever it occurs.
 const code = script.outputFiles[0].text.trim().replaceAll("</script", "<\\/script").replaceAll("<!--", "<\\!--");
 const template = await readFile(new URL("src/page.html", here), "utf8");
 const page = template.replace("/* style */", () => style.code.trim()).replace("/* script */", () => code);

@@ -206,7 +206,7 @@ async def picture_outage(album: Album, store: Path) -> None:
         await page.get_by_label("steps").fill("100")
         await press(page)
         await expect(page.get_by_role("progressbar")).to_be_visible()
-    await expect(page.get_by_text("The server is gone")).to_be_visible()
+    await expect(page.get_by_text("The server is down")).to_be_visible()
     await album.take(page, "server-gone")
     async with running(*command, "--port", port) as second:
         await second.says("Uvicorn running")

@@ -1,5 +1,5 @@
-// The model, shaped as A2A 1.0, and the two dialects that are spoken on the wire. What an agent says is read field by
-// field and never trusted to have a shape.
+// The model, shaped as A2A 1.0, and the two dialects on the wire. Every field of an agent's response is checked when it
+// is read, because the shape of a response is not trusted.
 import { isObject, list, record, text } from "./json";
 
 export type Version = "1.0" | "0.3";
@@ -242,7 +242,7 @@ function decodePart(value: unknown): Part {
   else if (typeof file["bytes"] === "string") part.raw = file["bytes"];
   else if (typeof body["url"] === "string") part.url = body["url"];
   else if (typeof file["uri"] === "string") part.url = file["uri"];
-  else part.data = value; // of a kind that we don't know: shown as it is
+  else part.data = value; // of an unknown kind: shown as JSON
   return part;
 }
 
@@ -253,7 +253,7 @@ export interface Violation {
   message: string;
 }
 
-/** What an agent answered instead of a result. */
+/** An error that an agent returned instead of a result. */
 export class AgentError extends Error {
   constructor(
     message: string,
@@ -266,7 +266,7 @@ export class AgentError extends Error {
   }
 }
 
-/** Nobody answered: the server is gone, or the way to it. */
+/** No response: the server is down, or the connection to it is. */
 export class GoneError extends Error {}
 
 export function decodeError(value: unknown, status: number): AgentError {

@@ -1,4 +1,4 @@
-// The one agent that this page is about: where it is, what its card says, how it is called, and whether it is there.
+// The agent of this page: its address, its card, the calls to it, and whether it is available.
 import { computed, effect, signal, untracked } from "@preact/signals";
 import { AgentError, decodeError, decodeEvent, GoneError, METHODS, type Event, type Operation, type Version } from "./a2a";
 import { readCard, spokenVersions, type Card, type Skill } from "./card";
@@ -8,9 +8,9 @@ import { readEvents, readText, start, type WireRequest } from "./wire";
 
 const meta = (name: string): string => document.querySelector<HTMLMetaElement>(`meta[name="${name}"]`)?.content ?? "";
 
-/** Where requests go: relative to the page, so that no proxy or mount in between matters. */
+/** The address for requests: relative to the page, so that proxies and mounts do not matter. */
 export const ROOT = new URL(meta("a2a-root") || "../", location.origin + location.pathname).href;
-/** Where others would call it: the same, unless the page is only a window on an agent elsewhere. */
+/** The address for other callers. It differs if the page reaches the agent through a proxy. */
 export const ADDRESS = meta("a2a-agent") || ROOT;
 export const OPTIONS = new Set(meta("a2a-options").split(" ").filter(Boolean));
 const CARD_URL = new URL(".well-known/agent-card.json", ROOT).href;
@@ -29,7 +29,7 @@ export const cardFailure = signal("");
 export const version = signal<Version>("1.0");
 export const versions = computed<Version[]>(() => (publicCard.value ? spokenVersions(publicCard.value) : ["1.0", "0.3"]));
 export const speaksJsonRpc = computed(() => publicCard.value?.interfaces.some((item) => item.binding === "JSONRPC") === true);
-export const credentials = signal<Credentials | null>(null); // in memory alone: a reload forgets it
+export const credentials = signal<Credentials | null>(null); // in memory only: a reload discards it
 export const credentialsNeeded = signal("");
 export const card = computed(() => extendedCard.value ?? publicCard.value);
 export const skills = computed<Skill[]>(() => card.value?.skills ?? []);
@@ -71,9 +71,9 @@ export async function call(operation: Operation, params: unknown, options: CallO
   return readResult(await readText(answer), answer.response.status);
 }
 
-/** A plain GET below the agent's address: health, metrics, and what this server offers besides A2A. */
+/** A plain GET below the agent's address: health, metrics, and the extensions of this server. */
 export async function get(path: string, options: CallOptions & { method?: string; body?: unknown } = {}): Promise<any> {
-  // Put together, not resolved: "webhooks:redeliver" would be read as an address with a scheme of its own.
+  // Concatenated, not resolved: "webhooks:redeliver" would be parsed as a URL with its own scheme.
   const url = path.startsWith(location.origin) ? path : ROOT + path;
   const method = options.method ?? "GET";
   const accept = { Accept: "application/json", ...headers(), ...options.headers };
@@ -106,7 +106,7 @@ function errorOf(value: unknown, status: number): Error {
     return new GoneError("The server does not answer");
   }
   noteAnswer(status);
-  if (status === 401 || status === 403) credentialsNeeded.value = "The agent wants to know who you are.";
+  if (status === 401 || status === 403) credentialsNeeded.value = "The agent requires credentials.";
   return decodeError(error, status);
 }
 
@@ -118,7 +118,7 @@ function parseOr(body: string, otherwise: unknown): unknown {
   }
 }
 
-/** The events of a stream. An agent that answers with one result instead is one event long. */
+/** The events of a stream. A single result instead of a stream becomes one event. */
 export async function* stream(
   operation: Operation,
   params: unknown,
@@ -135,7 +135,7 @@ export async function* stream(
     return;
   }
   noteAnswer(answer.response.status);
-  let hasKeepAlives = card.value?.isOurs === true; // they come every 15 s, so silence means something
+  let hasKeepAlives = card.value?.isOurs === true; // they are sent every 15 s, so silence means a broken connection
   for await (const { id, data } of readEvents(answer, () => (hasKeepAlives ? 45_000 : Infinity))) {
     if (!data) {
       hasKeepAlives = true;
@@ -153,7 +153,7 @@ let etag = "";
 
 export async function loadCard(options: { quiet?: boolean } = {}): Promise<void> {
   const more: Record<string, string> = { Accept: "application/json", ...headers() };
-  more["A2A-Version"] = "1.0"; // the card is read in the newest form that there is
+  more["A2A-Version"] = "1.0"; // the newest form of the card is requested
   if (etag && publicCard.value) more["If-None-Match"] = etag;
   try {
     const answer = await start({ label: "agent card", method: "GET", url: CARD_URL, headers: more, quiet: options.quiet === true });
@@ -166,7 +166,7 @@ export async function loadCard(options: { quiet?: boolean } = {}): Promise<void>
     const body = await readText(answer);
     const value = parseOr(body, null);
     if (!answer.response.ok) throw errorOf(value, status);
-    if (!isObject(value)) throw new AgentError("What is at the card's place is no JSON object", 0, status);
+    if (!isObject(value)) throw new AgentError("The response at the card's address is not a JSON object", 0, status);
     noteAnswer(status);
     etag = answer.response.headers.get("etag") ?? "";
     cardFailure.value = "";
@@ -194,15 +194,15 @@ export async function loadExtendedCard(): Promise<void> {
   }
 }
 
-// Who shows credentials sees what the agent shows to those it knows: gated skills among them.
+// With credentials, the agent may list more, such as gated skills.
 effect(() => {
   const shown = credentials.value;
-  // Untracked: the call reads the card, and what it brings changes that; it would be made again, for ever.
+  // Untracked: the call reads the card and its result changes the card, so tracking would repeat it forever.
   if (shown?.value && publicCard.value?.extended) untracked(() => void loadExtendedCard());
   if (!shown?.value) extendedCard.value = null;
 });
 
-// ---- whether it is there --------------------------------------------------------------------------------------------
+// ---- availability ---------------------------------------------------------------------------------------------------
 
 function noteAnswer(status: number): void {
   if ([502, 504].includes(status)) return noteGone();
@@ -222,7 +222,7 @@ export function noteGone(): void {
   goneSince.value = Date.now();
 }
 
-/** Wait so long, or until the server is back, whichever is sooner. */
+/** Wait for this time, or until the server is back. */
 export function waitForComeback(ms: number, signalOfAbort: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const done = (): void => {
@@ -262,7 +262,7 @@ function waitOrKick(ms: number): Promise<void> {
   });
 }
 
-// Somebody noticed that it is gone: look again soon, not in ten seconds.
+// A request noticed that the server is down: poll again soon, not in ten seconds.
 effect(() => {
   if (connection.value === "gone") setTimeout(() => kick?.(), MISSED_EVERY);
 });

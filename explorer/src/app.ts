@@ -1,4 +1,4 @@
-// What the page is showing: which conversation, which skill, which task; and how the address bar says so.
+// The state of the page: the conversation, the skill and the task it shows, and the address bar.
 import { batch, computed, effect, signal } from "@preact/signals";
 import { AgentError, decodeTask, isOver, type Message, type Part, type State, type Task } from "./a2a";
 import * as agent from "./agent";
@@ -20,7 +20,7 @@ const conversations: Conversation[] = [];
 const newConversation = (): Conversation => ({ key: uuid(), contextId: "", runs: [] });
 export const current = signal<Conversation>(newConversation());
 export const selectedRun = signal<Run | null>(null);
-export const wantedTask = signal(""); // that of the address, while it is not here yet
+export const wantedTask = signal(""); // the task in the address, until it is loaded
 export const openFailure = signal("");
 
 export function startConversation(): void {
@@ -39,7 +39,7 @@ function addRun(run: Run): void {
   selectedRun.value = run;
 }
 
-/** The context that the agent gave to this conversation, once it has. */
+/** The context id from the agent, once known. */
 function contextOf(conversation: Conversation): string {
   return conversation.contextId || conversation.runs.find((run) => run.contextId)?.contextId || "";
 }
@@ -55,7 +55,7 @@ export const waitingRun = computed(() => {
   return runs.findLast((run) => run.isAsking) ?? null;
 });
 
-// ---- drafts: what is being written, by skill ---------------------------------------------------------------------------
+// ---- drafts: unsent input, by skill ---------------------------------------------------------------------------------
 
 export type Editor = "form" | "json" | "text";
 export interface Attachment {
@@ -106,14 +106,14 @@ export function useSample(sample: Sample): void {
     try {
       input = parse(input);
     } catch {
-      // a text, then
+      // text, then
     }
   }
   if (typeof input === "string") edit({ editor: "text", text: input, complaints: new Map() });
   else edit({ editor: skill.value?.inputSchema ? "form" : "json", value: input, json: pretty(input), complaints: new Map() });
 }
 
-/** Form to JSON and back. JSON that is none stays where it is, and says what is wrong. */
+/** Convert the form to JSON and back. Invalid JSON stays in place, with its error. */
 export function switchEditor(to: Editor): void {
   const now = draft.value;
   if (now.editor === to) return;
@@ -134,14 +134,14 @@ function readJson(source: string): { value?: unknown; complaint: string } {
   }
 }
 
-/** The parts of the message as it stands; null, and complaints in the draft, if it cannot be sent. */
+/** The parts of the message. Null, with errors in the draft, if it cannot be sent. */
 export function composeParts(): Part[] | null {
   const now = draft.value;
   const files: Part[] = now.files.map((file) => ({ raw: file.bytes, filename: file.name, mediaType: file.mediaType }));
   if (now.editor === "text") {
     if (now.text.trim()) return [{ text: now.text }, ...files];
     if (files.length) return files;
-    edit({ complaints: new Map([["", "write something, or drop a file"]]) });
+    edit({ complaints: new Map([["", "enter a text, or drop a file"]]) });
     return null;
   }
   let value = now.value;
@@ -164,7 +164,7 @@ export function composeParts(): Part[] | null {
   return [...dataParts(value), ...files];
 }
 
-/** A form that is nothing but a file is sent as one: that is what A2A has file parts for. */
+/** A form with only a file is sent as a file part. */
 function dataParts(value: unknown): Part[] {
   const schema = skill.value?.inputSchema;
   const place = schema ? filePlace(schema) : null;
@@ -243,7 +243,7 @@ function composeReply(): Part[] | null {
   return said ? [{ text: said }, ...files] : files;
 }
 
-/** What the agent says is wrong with a field stands at that field. */
+/** Show the agent's errors at their fields. */
 function noteViolations(run: Run): void {
   if (run.phase !== "refused" || !run.failure?.violations.length || skillId.value !== run.skillId) return;
   const complaints = new Map<string, string>();
@@ -295,7 +295,7 @@ export const stateFilter = signal<State | "">("");
 export const contextFilter = signal("");
 export const sinceFilter = signal(0); // minutes; 0 is any time
 export const listing = signal<Listing>({ rows: [], next: "", total: 0, isLoading: false, failure: "" });
-let listed = 0; // which question an answer belongs to
+let listed = 0; // the number of the latest request, to ignore the responses of earlier ones
 
 const toRow = (task: Task): Row => ({
   id: task.id,
@@ -330,7 +330,7 @@ export async function listTasks(options: { more?: boolean; quiet?: boolean } = {
     const total = Number(page["totalSize"] ?? 0);
     const next = text(page["nextPageToken"]) || text(page["nextCursor"]);
     const known = new Set(rows.map((row) => row.id));
-    // Looked at again, the first page is new, and those that were loaded behind it stay.
+    // A refresh replaces the first page and keeps the pages loaded after it.
     const isAgain = options.quiet && before.rows.length > PAGE;
     if (options.more) listing.value = done([...before.rows.filter((row) => !known.has(row.id)), ...rows], next, total);
     else if (isAgain) listing.value = done([...rows, ...before.rows.filter((row) => !known.has(row.id))], before.next, total);
@@ -344,7 +344,7 @@ export async function listTasks(options: { more?: boolean; quiet?: boolean } = {
 
 const done = (rows: Row[], next: string, total: number): Listing => ({ rows, next, total, isLoading: false, failure: "" });
 
-// Runs of this page are in the list as they are, without asking.
+// Runs of this page are listed without a request.
 listenToRuns((run) => {
   if (!run.taskId) return;
   const rows = listing.value.rows;
@@ -362,7 +362,7 @@ listenToRuns((run) => {
   listing.value = { ...listing.value, rows: [row, ...others], total: listing.value.total + (index < 0 ? 1 : 0) };
 });
 
-/** Show a task of the list: where it was begun on this page, or taken up from the agent. */
+/** Show a task of the list: its run on this page, or the task as loaded from the agent. */
 export async function openTask(id: string): Promise<void> {
   openFailure.value = "";
   for (const conversation of [current.value, ...conversations]) {
@@ -377,7 +377,7 @@ export async function openTask(id: string): Promise<void> {
   wantedTask.value = id;
   try {
     const task = decodeTask(await agent.call("get", { id }));
-    if (wantedTask.value !== id) return; // the person has gone on
+    if (wantedTask.value !== id) return; // the user has chosen another task
     const tasks = [task, ...(await siblings(task))];
     if (wantedTask.value !== id) return;
     showTasks(tasks, id);
@@ -388,7 +388,7 @@ export async function openTask(id: string): Promise<void> {
   }
 }
 
-/** The other tasks of the same conversation; an agent that lists none is no reason to show nothing. */
+/** Load the other tasks of the conversation. An agent that cannot list tasks must not prevent showing this one. */
 async function siblings(task: Task): Promise<Task[]> {
   if (!task.contextId) return [];
   const isNew = agent.version.value === "1.0";
@@ -423,17 +423,17 @@ function showTasks(tasks: Task[], id: string): void {
   });
 }
 
-// A run that has become a task is in the address bar: a reload opens it again.
+// The task of a run is in the address bar, so that a reload opens it again.
 listenToRuns((run) => {
   if (!run.taskId || run.isOpened || selectedRun.value !== run) return;
   const hash = `#/task/${encodeURIComponent(run.taskId)}`;
   if (location.hash !== hash) history.replaceState(null, "", hash);
 });
 
-// ---- where we are ---------------------------------------------------------------------------------------------------
+// ---- navigation -----------------------------------------------------------------------------------------------------
 
 export type Pane = "left" | "centre" | "right";
-export const pane = signal<Pane>("centre"); // which one is shown where there is room for one
+export const pane = signal<Pane>("centre"); // the pane to show where there is room for only one
 export type Tab = "timeline" | "wire" | "card" | "code" | "webhooks" | "health";
 export const tab = signal<Tab>("timeline");
 export const search = signal("");
@@ -451,7 +451,7 @@ export function applyAddress(): void {
   try {
     wanted = decodeURIComponent(name ?? "");
   } catch {
-    // an address that nobody wrote like that
+    // not an address that this page writes
   }
   pane.value = "centre";
   if (kind === "skill") skillId.value = wanted;
@@ -462,7 +462,7 @@ export function applyAddress(): void {
   }
 }
 
-// A skill that the card brings later (an extended one, say) gets its form when it is there.
+// A skill that appears later (from an extended card) gets its form then.
 effect(() => {
   const chosen = skill.value;
   const known = drafts.get(skillId.value);

@@ -1,9 +1,10 @@
-// The agent's card as the page needs it, whichever version wrote it; and what is wrong with it, by JSON pointer.
+// The agent's card in one form for both versions, and its problems by JSON pointer.
 import { isObject, list, record, text } from "./json";
 import type { Version } from "./a2a";
 import type { Schema } from "./schema";
 
-const MODULES = "urn:apcore:a2a:modules:1"; // where apcore's agents say their skills' schemas
+// The extension in which apcore-a2a agents publish the schemas of their skills.
+const MODULES = "urn:apcore:a2a:modules:1";
 const IDEMPOTENCY = "urn:apcore:a2a:idempotency-key:1";
 
 export interface Interface {
@@ -25,13 +26,13 @@ export interface Skill {
 }
 export interface Sample {
   title: string;
-  input: unknown; // an object for a form, a text for a message
+  input: unknown; // an object for a form, a string for a message
 }
 export type Badge = "streaming" | "approval" | "read-only" | "destructive";
 export interface SchemeInfo {
   name: string;
   kind: string;
-  header: string; // where an API key goes; empty for other kinds
+  header: string; // the header of an API key; empty for other kinds
 }
 export interface Card {
   raw: Record<string, any>;
@@ -95,7 +96,7 @@ function readInterfaces(raw: Record<string, any>): Interface[] {
   return found;
 }
 
-/** The versions that the agent speaks over JSON-RPC, newest first. */
+/** The versions that the agent supports over JSON-RPC, newest first. */
 export function spokenVersions(card: Card): Version[] {
   const spoken = new Set<Version>();
   for (const item of card.interfaces) {
@@ -163,7 +164,7 @@ function readScheme(name: string, scheme: Record<string, any>): SchemeInfo {
   return { name, kind: "unknown", header: "" };
 }
 
-/** Skills by what stands before the first dot, slash or colon of their ids; those that stand alone are together. */
+/** Skills grouped by the part of their ids before the first dot, slash or colon. Single skills form one group. */
 export function groupSkills(skills: Skill[]): [string, Skill[]][] {
   const groups = new Map<string, Skill[]>();
   for (const skill of skills) {
@@ -181,7 +182,7 @@ export interface Finding {
   level: "error" | "warning";
 }
 
-/** What the specification asks of a card, as far as the card alone shows it (1.0 §4.4, §8). */
+/** The requirements of the specification that the card alone can show (1.0 §4.4, §8). */
 export function checkCard(raw: Record<string, any>): Finding[] {
   const findings: Finding[] = [];
   const say = (level: Finding["level"], pointer: string, message: string): void => {
@@ -227,7 +228,7 @@ function checkInterfaces(raw: Record<string, any>, say: Say): void {
   const isOld = !("supportedInterfaces" in raw) && "url" in raw;
   if (isOld) {
     if (!isAddress(raw["url"])) say("error", "/url", "url must be an absolute http or https address");
-    if (!raw["protocolVersion"]) say("warning", "/protocolVersion", "protocolVersion is missing; 0.3 asks for it");
+    if (!raw["protocolVersion"]) say("warning", "/protocolVersion", "protocolVersion is missing, and 0.3 requires it");
     return;
   }
   if (!Array.isArray(raw["supportedInterfaces"]) || !raw["supportedInterfaces"].length) {

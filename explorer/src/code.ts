@@ -1,4 +1,4 @@
-// This very call, for a terminal or a program.
+// This call as code for a terminal or a program.
 import { METHODS, type Operation, type Part, type Version } from "./a2a";
 import type { Credentials } from "./agent";
 import { Exact, isObject, list, record, text } from "./json";
@@ -26,7 +26,7 @@ export function write(language: Language, call: Call): string {
   }
 }
 
-/** Quoted for a POSIX shell: nothing in it means anything to one. */
+/** Quoted for a POSIX shell, so that no character is interpreted. */
 export const quote = (value: string): string => (/^[\w@%+=:,./-]+$/.test(value) ? value : `'${value.replaceAll("'", "'\\''")}'`);
 
 const envelope = (call: Call, indent?: number): string =>
@@ -45,7 +45,8 @@ function curl(call: Call): string {
   const isStream = call.operation === "stream" || call.operation === "subscribe";
   const lines = [`curl -s${isStream ? "N" : ""} ${quote(call.address)}`];
   for (const [name, value] of headersOf(call)) {
-    // The token comes out of the environment: double quotes let the shell put it in. A name is a card's, so it is quoted.
+    // The token comes from the environment, so the header is in double quotes. Its name comes from the card, so it is
+    // escaped.
     const isSecret = value.includes("$A2A_TOKEN");
     lines.push(isSecret ? `-H ${quote(`${name}: `)}"${value}"` : `-H ${quote(`${name}: ${value}`)}`);
   }
@@ -99,7 +100,7 @@ function isBackground(params: Record<string, any>): boolean {
   return configuration["returnImmediately"] === true || configuration["blocking"] === false;
 }
 
-/** A JSON value as Python writes it. */
+/** A JSON value in Python syntax. */
 export function pythonValue(value: unknown): string {
   if (value === null || value === undefined) return "None";
   if (value === true) return "True";

@@ -59,7 +59,7 @@ function Message(): ComponentChild {
   const form = useRef<HTMLFormElement>(null);
   const send = (mode: Mode): void => {
     if (app.submit(mode)) return;
-    // Where the first complaint is, there the next key goes.
+    // Move the focus to the first error.
     requestAnimationFrame(() => form.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus());
   };
   const editors: app.Editor[] = skill?.inputSchema ? ["form", "json", "text"] : ["text", "json"];
@@ -108,7 +108,7 @@ function Message(): ComponentChild {
           Reset
         </button>
         <span class="grow" />
-        <button type="button" class="secondary" onClick={() => send("background")} title="Run in background: do not wait for it; the task list shows how it goes">
+        <button type="button" class="secondary" onClick={() => send("background")} title="Run in the background. The task list shows its progress">
           Background
         </button>
         <button type="button" class={canStream ? "secondary" : "primary"} onClick={() => send("send")} title="Wait for the outcome">

@@ -1,4 +1,5 @@
-// What agents and people say: text, data, pictures, sound, files. Everything is text until it is known to be harmless.
+// Renders content of agents and users: text, data, pictures, sound, files. Content is text unless it is known to be
+// safe.
 import type { ComponentChild } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Part } from "./a2a";
@@ -33,7 +34,7 @@ function TextPart({ part }: { part: Part }): ComponentChild {
     try {
       return <DataView value={JSON.parse(part.text!)} isLive={false} />;
     } catch {
-      // not JSON after all: shown as the text it is
+      // not JSON: shown as text
     }
   }
   if (type && type !== "text/plain" && type !== "text/markdown") return <pre class="code" tabIndex={0}>{part.text}</pre>;
@@ -77,7 +78,7 @@ function useBlob(content: Uint8Array<ArrayBuffer> | null, type: string): string 
 }
 
 export function download(content: Uint8Array<ArrayBuffer> | string, name: string): void {
-  // As bytes without a meaning: a browser saves it, and never runs it here.
+  // As bytes without a media type: the browser saves the file, and never executes it here.
   const url = URL.createObjectURL(new Blob([content], { type: "application/octet-stream" }));
   const link = document.createElement("a");
   link.href = url;
@@ -158,13 +159,13 @@ function Nice({ value, isLive }: { value: unknown; isLive: boolean }): Component
   return <Tree value={value} />;
 }
 
-/** Whether a value fits on a line of a record: no tree, but perhaps a few numbers or words. */
+/** Whether a value fits on one line of a record: not nested, except for a few numbers or words. */
 function isShort(value: unknown): boolean {
   if (!Array.isArray(value)) return !isObject(value);
   return value.length <= 40 && value.every((item) => !isObject(item) && !Array.isArray(item)) && JSON.stringify(value).length < 300;
 }
 
-/** How far, from 0 to 1, if a record says so in one of the usual ways. */
+/** The progress from 0 to 1, if a record contains it in a common form. */
 export function progressOf(value: Record<string, unknown>): number | null {
   const number = (name: string): number | null => (typeof value[name] === "number" ? (value[name] as number) : null);
   const percent = number("percent") ?? number("percentage");

@@ -1,4 +1,4 @@
-// The middle: what was said, what comes back, and where the next message is written.
+// The middle pane: the conversation, and the composer for the next message.
 import type { ComponentChild } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { isOver, LABELS, type Message } from "./a2a";
@@ -60,7 +60,7 @@ export function Conversation(): ComponentChild {
   );
 }
 
-/** Follow what comes, unless somebody scrolled up to read. */
+/** Scroll to new content, unless the user has scrolled up. */
 function useStickToEnd(scroller: { current: HTMLDivElement | null }, key: string): void {
   const sticks = useRef(true);
   const { runs } = app.current.value;
@@ -74,13 +74,13 @@ function useStickToEnd(scroller: { current: HTMLDivElement | null }, key: string
     };
     let last = element.scrollTop;
     const onScroll = (): void => {
-      // Only a person scrolls up; that the end moved away while something grew is no reason to stay behind.
+      // Only the user scrolls up. If the end moves because content grows, keep following it.
       const isAtEnd = element.scrollHeight - element.scrollTop - element.clientHeight < 60;
       if (isAtEnd) sticks.current = true;
       else if (element.scrollTop < last) sticks.current = false;
       last = element.scrollTop;
     };
-    // Texts grow, pictures load, the composer takes room: all of that changes the size of one of the two.
+    // Text grows, pictures load, the composer changes its height: each changes the size of one of the two.
     const observer = new ResizeObserver(follow);
     observer.observe(element);
     observer.observe(element.firstElementChild!);
@@ -127,7 +127,7 @@ function ConversationHead(): ComponentChild {
   );
 }
 
-// ---- before anything was said ------------------------------------------------------------------------------------------
+// ---- before the first message ---------------------------------------------------------------------------------------
 
 function Opening(): ComponentChild {
   const { runs } = app.current.value;
@@ -148,7 +148,7 @@ function Opening(): ComponentChild {
           There is no agent card below <code>{agent.ADDRESS}</code>: {agent.cardFailure.value}
         </p>
         <button type="button" onClick={() => void agent.loadCard()}>
-          Look again
+          Retry
         </button>
       </div>
     );
@@ -179,7 +179,7 @@ function Welcome(): ComponentChild {
       {card.description && <p class="lead">{card.description}</p>}
       <p class="facts">
         {plural(card.skills.length, "skill")} · A2A {agent.versions.value.join(" and ")} · {card.streaming ? "streams" : "does not stream"}
-        {card.schemes.length ? ` · ${card.schemes.map((scheme) => scheme.kind).join(", ")}` : " · open to everybody"}
+        {card.schemes.length ? ` · ${card.schemes.map((scheme) => scheme.kind).join(", ")}` : " · no authentication"}
       </p>
       {picks.length > 0 && <h3>Try one</h3>}
       <div class="picks">
@@ -190,7 +190,7 @@ function Welcome(): ComponentChild {
             key={skill.id}
             onClick={() => {
               app.toSkill(skill.id);
-              // The address changes first, and with it the form; then the example goes in.
+              // The address changes first, and with it the form. Then the example is filled in.
               setTimeout(() => index >= 0 && app.useSample(skill.examples[index]!), 0);
             }}
           >
@@ -213,7 +213,7 @@ const preview = (input: unknown): string => {
   return shown.length > 70 ? `${shown.slice(0, 67)}…` : shown;
 };
 
-/** Three skills that show what the agent can do: one that streams, one that asks first, one plain. */
+/** Three skills as examples: one that streams, one that asks for approval, and a plain one. */
 function pickExamples(skills: Skill[]): { skill: Skill; index: number; why: string }[] {
   const ready = [...skills.filter((skill) => skill.examples.length), ...skills.filter((skill) => !skill.examples.length)];
   const found: { skill: Skill; index: number; why: string }[] = [];
@@ -312,7 +312,7 @@ function RunView({ run }: { run: Run }): ComponentChild {
   );
 }
 
-/** Whether it ended well and said nothing that could be seen. */
+/** Whether it succeeded without visible output. */
 function isSilent(run: Run): boolean {
   if (run.phase !== "resting" || run.state !== "COMPLETED" || textOf(run.status.message) || run.answer) return false;
   return ![...run.artifacts.values()].some((artifact) => artifact.parts.some((part) => part.text !== ""));
@@ -335,7 +335,7 @@ function MessageView({ message, skillId }: { message: Message; skillId: string }
 }
 
 function RunHead({ run }: { run: Run }): ComponentChild {
-  void run.tick.value; // a run changes in place: whoever draws it says so
+  void run.tick.value; // a run changes in place, so the component subscribes to its tick
   const now = useNow(200, run.isLive);
   const took = (run.endedAt ?? now) - run.startedAt;
   const phrase = headline(run);
@@ -360,7 +360,7 @@ function RunHead({ run }: { run: Run }): ComponentChild {
       )}
       {run.phase === "lost" && run.taskId && (
         <button type="button" class="small" onClick={() => void run.watch()}>
-          Look again
+          Retry
         </button>
       )}
       {!run.isLive && run.messages.length > 0 && (isOver(run.state) || run.phase === "refused") && (
@@ -503,7 +503,7 @@ function Question({ run }: { run: Run }): ComponentChild {
       <p class="ask-head">
         <strong>The agent asks</strong>
       </p>
-      <Parts parts={run.status.message?.parts ?? [{ text: textOf(run.status.message) || "It needs something more." }]} />
+      <Parts parts={run.status.message?.parts ?? [{ text: textOf(run.status.message) || "The agent needs more input." }]} />
       <p class="dim">Reply below.</p>
     </div>
   );

@@ -1,12 +1,12 @@
-// A form made from a JSON Schema. The value is one JSON document; each field changes its place in it.
+// A form built from a JSON Schema. The value is one JSON document, and each field changes its part of it.
 import type { ComponentChild } from "preact";
 import { useState } from "preact/hooks";
 import { bytes, toBase64 } from "./format";
 import { Exact, isObject, list, parse, pretty, record, text } from "./json";
 import { fieldOf, resolve, startValue, validate, type Field, type Schema } from "./schema";
 
-/** A new value, or how to make it from the old one. Two fields may change before either is drawn again: the second must
- * build on the first, and not on what it was drawn with. */
+/** A new value, or a function from the old value. Two fields may change before the next render, and the second change
+ * must be based on the first, not on the rendered value. */
 export type Change = unknown | ((old: unknown) => unknown);
 export const apply = (change: Change, old: unknown): unknown => (typeof change === "function" ? change(old) : change);
 
@@ -99,7 +99,7 @@ function AddMember({ taken, onAdd }: { taken: string[]; onAdd: (name: string) =>
   };
   return (
     <div class="add-member">
-      <input aria-label="Name of a further field" placeholder="further field" value={name} onInput={(event) => setName(event.currentTarget.value)} />
+      <input aria-label="Name of an additional field" placeholder="additional field" value={name} onInput={(event) => setName(event.currentTarget.value)} />
       <button type="button" class="small" onClick={add}>
         Add
       </button>
@@ -160,7 +160,7 @@ function FieldView(props: FieldProps): ComponentChild {
   );
 }
 
-/** A first value for what was null: of the field itself, whatever its default says. */
+/** The initial value of a field that was null, without its default. */
 function begin(props: FieldProps): unknown {
   const { default: _default, anyOf, oneOf, type, ...rest } = resolve(props.schema, props.root);
   const options = list(anyOf ?? oneOf).filter((option) => resolve(option, props.root)["type"] !== "null");
@@ -264,7 +264,7 @@ function StringControl({ field, value, isRequired, onChange, shared }: FieldProp
   return <input {...shared} type={type as "email"} autocomplete="off" value={said} placeholder={text(list(schema["examples"])[0])} onInput={(event) => put(event.currentTarget.value)} />;
 }
 
-/** RFC 3339 to what the browser's control shows (local time, no zone), and back. */
+/** Convert RFC 3339 to the value of the browser's control (local time, no zone), and back. */
 function toLocal(value: string): string {
   const at = new Date(value);
   if (!value || Number.isNaN(at.getTime())) return "";
@@ -283,7 +283,7 @@ function NumberControl({ field, value, onChange, shared }: FieldProps & Shared):
       const read = parse(next.trim());
       onChange(typeof read === "number" || read instanceof Exact ? read : next);
     } catch {
-      onChange(next); // not a number: kept, and complained about
+      onChange(next); // not a number: kept, and reported as an error
     }
   };
   return (
@@ -299,7 +299,7 @@ function NumberControl({ field, value, onChange, shared }: FieldProps & Shared):
   );
 }
 
-/** Whether what was typed still means what the document says: "1." is on its way to be "1.5". */
+/** Whether the typed text still equals the document's value: "1." is on its way to "1.5". */
 const sameNumber = (typed: string, shown: string): boolean => typed.trim() === shown || (shown !== "" && Number(typed) === Number(shown));
 
 function rangeOf(schema: Schema): string {

@@ -1,7 +1,7 @@
-// Numbers, times and ids as people read them; and the few things a browser only has on https.
+// Formats numbers, times and ids, and replaces browser functions that exist only on https.
 
 export function uuid(): string {
-  // Not crypto.randomUUID: browsers have it on https and localhost alone.
+  // Not crypto.randomUUID: browsers provide it only on https and localhost.
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   bytes[6] = (bytes[6]! & 0x0f) | 0x40;
   bytes[8] = (bytes[8]! & 0x3f) | 0x80;
@@ -56,7 +56,7 @@ export function toBase64(content: Uint8Array): string {
 
 export function fromBase64(text: string): Uint8Array<ArrayBuffer> | null {
   try {
-    // ProtoJSON writers may use the URL alphabet, and leave the padding out.
+    // ProtoJSON allows the URL alphabet and missing padding.
     const binary = atob(text.replaceAll("-", "+").replaceAll("_", "/").replace(/=+$/, ""));
     const content = new Uint8Array(binary.length);
     for (let index = 0; index < binary.length; index++) content[index] = binary.charCodeAt(index);
@@ -66,14 +66,14 @@ export function fromBase64(text: string): Uint8Array<ArrayBuffer> | null {
   }
 }
 
-/** Copy, on http as well, where browsers have no clipboard object: then by the old command on a hidden text area. */
+/** Copy text. On http, where browsers have no clipboard object, use the old command on a hidden text area. */
 export async function copy(text: string): Promise<boolean> {
   if (navigator.clipboard && window.isSecureContext) {
     try {
       await navigator.clipboard.writeText(text);
       return true;
     } catch {
-      // not allowed; the old way may be
+      // not allowed: try the old command
     }
   }
   const area = document.createElement("textarea");
@@ -93,7 +93,7 @@ export async function copy(text: string): Promise<boolean> {
   }
 }
 
-/** An address that may be put into a link: only those that a browser merely opens. */
+/** Return an address that is safe in a link, or nothing: only schemes that a browser merely opens. */
 export function safeLink(address: string): string | null {
   try {
     const url = new URL(address);

@@ -1,4 +1,4 @@
-// Changes are drawn once a frame, however many there are: five thousand chunks must not mean five thousand renders.
+// Changes are rendered once per frame: five thousand chunks must not cause five thousand renders.
 const waiting = new Map<unknown, () => void>();
 let isScheduled = false;
 
@@ -16,7 +16,7 @@ function run(): void {
   for (const work of works) work();
 }
 
-/** A frame of the browser; in a tab that is not shown there are none, so a timer does as well. */
+/** Wait for a frame of the browser. Hidden tabs have no frames, so a timer replaces it. */
 export function afterFrame(work: () => void): void {
   let isDone = false;
   const once = (): void => {

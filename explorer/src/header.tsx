@@ -20,7 +20,7 @@ function readTheme(): Theme {
     const kept = localStorage.getItem(THEME_KEY);
     return kept === "light" || kept === "dark" ? kept : "auto";
   } catch {
-    return "auto"; // a browser that keeps nothing
+    return "auto"; // the browser blocks storage
   }
 }
 
@@ -31,7 +31,7 @@ effect(() => {
   try {
     localStorage.setItem(THEME_KEY, chosen);
   } catch {
-    // then it is asked for again next time
+    // then the setting is not stored
   }
 });
 
@@ -170,7 +170,7 @@ function CredentialsBox(): ComponentChild {
   );
 }
 
-/** What a JWT says of its bearer. Not checked: that is the agent's business. */
+/** The claims of a JWT. They are not verified, which is the agent's task. */
 function Claims({ token }: { token: string }): ComponentChild {
   const now = useNow(1000, true);
   const body = token.trim().split(".")[1];
@@ -208,7 +208,7 @@ export function ConnectionBanner(): ComponentChild {
   if (state === "gone") {
     return (
       <p class="banner bad" role="alert">
-        <Icon name="alert" /> The server is gone{now - agent.goneSince.value >= 1000 ? `, for ${duration(now - agent.goneSince.value)}` : ""}. The page looks again every second and a half.
+        <Icon name="alert" /> The server is down{now - agent.goneSince.value >= 1000 ? `, for ${duration(now - agent.goneSince.value)}` : ""}. The page retries every second and a half.
       </p>
     );
   }

@@ -59,7 +59,7 @@ export function HealthTab(): ComponentChild {
         <Tile name="store" value={status === "healthy" ? "well" : status ? "see above" : "unknown"} />
         <Latency />
       </div>
-      {hasMetrics ? <Figures samples={samples} /> : <p class="dim">No metrics: start the agent with --metrics (in Python: metrics=True) to see what it counts.</p>}
+      {hasMetrics ? <Figures samples={samples} /> : <p class="dim">No metrics: start the agent with --metrics (in Python: metrics=True).</p>}
     </div>
   );
 }
@@ -84,7 +84,7 @@ function Spark({ points }: { points: number[] }): ComponentChild {
   );
 }
 
-/** How long this page's own calls took. */
+/** The durations of this page's own calls. */
 function Latency(): ComponentChild {
   void wireTick.value;
   const took = exchanges.filter((each) => each.ms !== null && !each.failure && !each.frames.length).map((each) => each.ms!).sort((one, other) => one - other);

@@ -1,4 +1,4 @@
-// The right: how a run went, what was on the wire, the card, the call as code, webhooks, health.
+// The right pane: the timeline of a run, the wire, the card, the call as code, webhooks, health.
 import type { ComponentChild } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { encodeSend, LABELS, type Operation } from "./a2a";
@@ -69,7 +69,7 @@ export function Inspector(): ComponentChild {
 
 function Timeline(): ComponentChild {
   const run = app.selectedRun.value;
-  if (!run) return <p class="empty">Send a message, or open a task, to see how it goes.</p>;
+  if (!run) return <p class="empty">Send a message, or open a task, to see its timeline.</p>;
   return <RunTimeline key={run.number} run={run} />;
 }
 
@@ -326,7 +326,7 @@ function CardTab(): ComponentChild {
   const open = agent.publicCard.value;
   const extended = agent.extendedCard.value;
   const [view, setView] = useState<"rendered" | "raw">("rendered");
-  if (!open) return <p class="empty">{agent.cardFailure.value || "The card is not here yet."}</p>;
+  if (!open) return <p class="empty">{agent.cardFailure.value || "The card is not loaded yet."}</p>;
   return (
     <div class="card-tab">
       <div class="row">
@@ -372,7 +372,7 @@ function Findings({ card }: { card: Card }): ComponentChild {
     );
   }
   return (
-    <ul class="findings" aria-label="What is wrong with the card">
+    <ul class="findings" aria-label="Problems of the card">
       {findings.map((finding) => (
         <li class={finding.level}>
           <code>{finding.pointer || "/"}</code> {finding.message}
@@ -401,9 +401,9 @@ function RenderedCard({ card, extended }: { card: Card; extended: Card | null })
         <Fact name="Streaming">{card.streaming ? "yes" : "no"}</Fact>
         <Fact name="Webhooks">{card.push ? "yes" : "no"}</Fact>
         <Fact name="Extended card">
-          {card.extended ? (extended ? `shown: ${plural(extended.skills.length, "skill")}` : agent.extendedFailure.value || "there is one; enter credentials to see it") : "none"}
+          {card.extended ? (extended ? `shown: ${plural(extended.skills.length, "skill")}` : agent.extendedFailure.value || "available with credentials") : "none"}
         </Fact>
-        <Fact name="Security">{card.schemes.map((scheme) => `${scheme.name}: ${scheme.kind}`).join(", ") || "open to everybody"}</Fact>
+        <Fact name="Security">{card.schemes.map((scheme) => `${scheme.name}: ${scheme.kind}`).join(", ") || "no authentication"}</Fact>
         <Fact name="Signature">
           <Signatures card={extended ?? card} />
         </Fact>
@@ -489,7 +489,7 @@ function Code(): ComponentChild {
   const [which, setWhich] = useState<"draft" | "run">(run ? "run" : "draft");
   useEffect(() => setWhich(run ? "run" : "draft"), [run]);
   const call = which === "run" && run?.request ? run.request : which === "run" && run?.taskId ? { operation: "get" as Operation, params: { id: run.taskId } } : draftCall();
-  if (!call) return <p class="empty">Choose a skill, and its call is written here as code.</p>;
+  if (!call) return <p class="empty">Choose a skill, and its call is shown here as code.</p>;
   const source = write(language, { address: agent.ADDRESS, version: agent.version.value, credentials: agent.credentials.value, ...call });
   return (
     <div class="code-tab">

@@ -1,5 +1,5 @@
-// JSON that keeps integers exact. JavaScript has no integers beyond 2^53; where the browser hands out the digits as they
-// came, those are kept beside the number, shown, and sent as they were.
+// JSON with exact integers. JavaScript numbers are exact only up to 2^53. If the browser provides the original digits,
+// they are kept beside the number, shown, and sent unchanged.
 
 export class Exact {
   constructor(readonly source: string) {}
@@ -28,7 +28,7 @@ export function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === "object" && value !== null && !Array.isArray(value) && !(value instanceof Exact);
 }
 
-/** What somebody else's document says under a name, if it is a text; they may say anything. */
+/** Return a field of an untrusted document if it is a string. */
 export const text = (value: unknown): string => (typeof value === "string" ? value : "");
 export const list = (value: unknown): any[] => (Array.isArray(value) ? value : []);
 export const record = (value: unknown): Record<string, any> => (isObject(value) ? (value as Record<string, any>) : {});

@@ -9,7 +9,7 @@ import { Inspector } from "./inspector";
 import { Dialogs, onKey } from "./palette";
 import { Sidebar } from "./sidebar";
 
-options.debounceRendering = afterFrame; // however much changes, it is drawn once a frame
+options.debounceRendering = afterFrame; // all changes of a frame are rendered together
 
 function App(): ComponentChild {
   useEffect(() => {
@@ -35,7 +35,7 @@ function App(): ComponentChild {
   );
 }
 
-/** Where there is room for one pane: which one. */
+/** The selector of the pane, where there is room for only one. */
 function Switcher(): ComponentChild {
   const panes: [app.Pane, string][] = [
     ["left", "Skills"],

@@ -1,10 +1,10 @@
-// Markdown as nodes, never as HTML: what an agent writes can be bold or a list, and nothing else. Every piece of text is
-// looked at a bounded number of times, so no text can make the page stand still.
+// Markdown as nodes, never as HTML: an agent's text can be bold or a list, but cannot contain elements. Every piece of
+// text is scanned a bounded number of times, so no text can block the page.
 import type { ComponentChild, ComponentChildren } from "preact";
 import { Component } from "preact";
 import { safeLink } from "./format";
 
-const MAX_SHOWN = 200_000; // characters; more than that is for a file
+const MAX_SHOWN = 200_000; // characters; longer text is offered as a file
 const MAX_NESTING = 6;
 
 export function Markdown({ source }: { source: string }): ComponentChild {
@@ -20,7 +20,7 @@ export function Markdown({ source }: { source: string }): ComponentChild {
   );
 }
 
-/** Drawn again only when its own text changes: of a text that grows, that is the last block. */
+/** Rendered again only if its own text changes: in growing text, that is the last block. */
 class Block extends Component<{ source: string }> {
   override shouldComponentUpdate(next: { source: string }): boolean {
     return next.source !== this.props.source;
@@ -30,7 +30,7 @@ class Block extends Component<{ source: string }> {
   }
 }
 
-/** Pieces between empty lines; a fence keeps its empty lines. */
+/** Split text at empty lines. A fenced block keeps its empty lines. */
 function splitBlocks(source: string): string[] {
   const blocks: string[] = [];
   let lines: string[] = [];
@@ -153,7 +153,7 @@ function withBreaks(lines: string[]): ComponentChildren {
   return out;
 }
 
-// What opens and closes within a line; the longer mark first.
+// Inline marks, longer ones first.
 const MARKS: [string, (content: ComponentChild[]) => ComponentChild][] = [
   ["**", (content) => <strong>{content}</strong>],
   ["__", (content) => <strong>{content}</strong>],
@@ -167,7 +167,7 @@ export function inline(source: string, depth = 0): ComponentChild[] {
   const out: ComponentChild[] = [];
   let plain = 0;
   let index = 0;
-  let misses = 0; // marks that opened and never closed: each costs one search to the end of the line
+  let misses = 0; // unclosed opening marks: each costs one search to the end of the line
   const put = (from: number, node: ComponentChild, next: number): void => {
     if (from > plain) out.push(source.slice(plain, from));
     out.push(node);
@@ -197,7 +197,7 @@ function takeInline(source: string, index: number, depth: number): { node: Compo
     case "`":
       return takeCode(source, index);
     case "!":
-      return source[index + 1] === "[" ? takeLink(source, index + 1, depth) : null; // a picture elsewhere is only linked to
+      return source[index + 1] === "[" ? takeLink(source, index + 1, depth) : null; // external pictures become links
     case "[":
       return takeLink(source, index, depth);
     case "<":

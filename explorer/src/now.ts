@@ -1,6 +1,6 @@
 import { useEffect, useState } from "preact/hooks";
 
-/** The time, told every so many milliseconds while somebody has a use for it. */
+/** The current time, updated at this interval in milliseconds while it is in use. */
 export function useNow(every: number, isWanted: boolean): number {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {

@@ -1,4 +1,4 @@
-// Everything by keyboard: a palette of commands, and the keys themselves.
+// Keyboard control: the command palette and the shortcuts.
 import type { ComponentChild } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
@@ -25,7 +25,7 @@ function commands(): Command[] {
   }
   for (const tab of TABS) found.push({ title: `Show ${tab}`, hint: "tab", run: () => { app.tab.value = tab; app.pane.value = "right"; } });
   found.push({ title: "New conversation", hint: "n", run: () => app.startConversation() });
-  found.push({ title: "Look for tasks again", hint: "", run: () => void app.listTasks() });
+  found.push({ title: "Refresh tasks", hint: "", run: () => void app.listTasks() });
   for (const version of agent.versions.value) found.push({ title: `Speak A2A ${version}`, hint: "version", run: () => void (agent.version.value = version) });
   found.push({ title: "Keyboard shortcuts", hint: "?", run: openHelp });
   return found;
@@ -79,7 +79,7 @@ function Palette(): ComponentChild {
     if (event.key === "ArrowDown") setAt(Math.min(chosen + 1, found.length - 1));
     else if (event.key === "ArrowUp") setAt(Math.max(chosen - 1, 0));
     else if (event.key === "Enter") {
-      // What is in the field now: the last letter may not be drawn yet.
+      // The present value of the field: the last letter may not be rendered yet.
       const typed = (event.currentTarget as HTMLInputElement).value;
       const command = typed === query ? found[chosen] : matching(typed)[0];
       close();
@@ -204,7 +204,7 @@ function onPlainKey(key: string): boolean {
   return true;
 }
 
-/** The next row of the list in which the focus is; of the skills if it is in none. */
+/** The next row of the list that has the focus, or of the skills. */
 function step(by: number): boolean {
   const focused = document.activeElement;
   const holder = focused?.closest(".tasks") ?? document.querySelector(".skills");

@@ -1,4 +1,4 @@
-// One message and what becomes of it. A run owns its stream: events reach nobody else, and another run's never reach it.
+// One message and its task. A run owns its stream, so events of different runs are never mixed.
 import { signal } from "@preact/signals";
 import {
   AgentError,
@@ -25,12 +25,12 @@ import { isObject, list, record, text } from "./json";
 
 export type Mode = "stream" | "send" | "background";
 export type Phase =
-  | "connecting" // sent, no answer yet
-  | "running" // the agent works on it, and we hear of it
-  | "reconnecting" // the connection broke; it is tried again
-  | "resting" // ended, or waits for us
-  | "refused" // there is no task
-  | "lost"; // the server does not know it any more, or does not come back
+  | "connecting" // sent, no response yet
+  | "running" // the agent is working, and the stream is open
+  | "reconnecting" // the connection broke, and is being retried
+  | "resting" // ended, or waits for the user
+  | "refused" // rejected: there is no task
+  | "lost"; // the server no longer has it, or stays down
 
 export interface Span {
   state: State;
@@ -47,7 +47,7 @@ export interface ArtifactSpan {
   isDone: boolean;
 }
 export interface ShownArtifact extends Artifact {
-  updates: number; // how often its data was said anew while it ran
+  updates: number; // how often its data was replaced while it ran
 }
 
 const MAX_ATTEMPTS = 60;
@@ -64,7 +64,7 @@ export class Run {
   contextId = "";
   status: Status = { state: "UNSPECIFIED", timestamp: "" };
   messages: Message[] = [];
-  notes: string[] = []; // what the agent said while it worked
+  notes: string[] = []; // progress messages of the agent
   artifacts = new Map<string, ShownArtifact>();
   answer: Message | null = null; // of an agent that answers without a task
   failure: { message: string; code: number; violations: Violation[]; reference: string } | null = null;
@@ -78,7 +78,7 @@ export class Run {
   resumed = "";
   brokenAt = 0;
   isStopping = false;
-  isOpened = false; // taken up again from the list, not begun here
+  isOpened = false; // loaded from the list, not started here
   request: { operation: Operation; params: unknown } | null = null;
   private abort = new AbortController();
 
@@ -96,11 +96,11 @@ export class Run {
   get isLive(): boolean {
     return this.phase === "connecting" || this.phase === "running" || this.phase === "reconnecting";
   }
-  /** Whether it waits for the user. A stream stays open when credentials are needed: the agent may go on by itself. */
+  /** Whether it waits for the user. A stream stays open when credentials are needed, because the agent may continue. */
   get isAsking(): boolean {
     return (this.phase === "resting" && isWaiting(this.state)) || (this.phase === "running" && this.state === "AUTH_REQUIRED");
   }
-  /** What has to be approved, if that is what the task waits for. */
+  /** The call to approve, if the task waits for an approval. */
   get approval(): { id: string; skillId: string; inputs: unknown; question: string } | null {
     if (this.state !== "INPUT_REQUIRED" || this.phase !== "resting") return null;
     const metadata = record(this.status.message?.metadata);
@@ -118,7 +118,7 @@ export class Run {
 
   // ---- sending and following ----------------------------------------------------------------------------------------
 
-  /** Send a message: the first of the run, or a reply to what its task asked. */
+  /** Send a message: the first of the run, or a reply to its task. */
   async send(message: Message): Promise<void> {
     const isReply = this.taskId !== "";
     if (isReply) this.settleStatus();
@@ -135,7 +135,7 @@ export class Run {
     else await this.sendAndWait(params, isReply);
   }
 
-  /** A reply while the task is followed anyway: what comes of it comes by the stream that is open. */
+  /** Send a reply while the task's stream is open. Its events arrive on that stream. */
   async say(message: Message): Promise<void> {
     this.settleStatus();
     this.messages = [...this.messages, message];
@@ -164,7 +164,7 @@ export class Run {
     }
   }
 
-  /** Ask how a task in the background is, until it rests. */
+  /** Poll a task in the background until it rests. */
   private async poll(): Promise<void> {
     this.phase = "running";
     this.changed();
@@ -182,14 +182,14 @@ export class Run {
     }
   }
 
-  /** Follow a stream to its end; when it breaks, take it up again where it broke. */
+  /** Follow a stream to its end. When it breaks, resume it where it broke. */
   async follow(operation: Operation, params: unknown): Promise<void> {
     for (;;) {
       try {
         await this.read(operation, params);
         if (!this.isLive) return;
         if (this.answer || isOver(this.state) || this.state === "INPUT_REQUIRED") return this.rest();
-        this.noteBreak(); // it ended, the task has not
+        this.noteBreak(); // the stream ended, but the task did not
       } catch (error) {
         if (this.wasStopped(error)) return;
         if (error instanceof AgentError) return void (await this.onRefusal(error, operation));
@@ -197,7 +197,7 @@ export class Run {
         agent.noteGone();
         this.noteBreak();
       }
-      if (this.attempt >= MAX_ATTEMPTS) return this.lose("The server did not come back.");
+      if (this.attempt >= MAX_ATTEMPTS) return this.lose("The server is still down.");
       await agent.waitForComeback(Math.min(8000, 500 * 2 ** Math.min(this.attempt, 5)), this.abort.signal);
       if (this.abort.signal.aborted) return;
       operation = "subscribe";
@@ -236,15 +236,15 @@ export class Run {
 
   private async onRefusal(error: AgentError, operation: Operation): Promise<void> {
     if (operation !== "subscribe") return this.refuse(error);
-    // 1.0 refuses to stream a task that has ended: then how it ended is all there is to learn.
+    // 1.0 rejects a subscription to a task that has ended, so fetch its outcome.
     try {
       const isAgain = this.phase === "reconnecting";
       this.take(decodeTask(await agent.call("get", { id: this.taskId }, { quiet: true })));
       if (isAgain) this.resumed = `Reconnected after ${((Date.now() - this.brokenAt) / 1000).toFixed(1)} s: the task had come to rest meanwhile`;
       this.rest();
     } catch (failure) {
-      if (failure instanceof AgentError) this.lose("The server is back, and does not know this task any more.");
-      else this.lose("The server did not come back.");
+      if (failure instanceof AgentError) this.lose("The server is back, but no longer has this task.");
+      else this.lose("The server is still down.");
     }
   }
 
@@ -256,13 +256,13 @@ export class Run {
     const known = error instanceof AgentError ? error : null;
     const message = error instanceof Error ? error.message : String(error);
     this.failure = {
-      message: known ? message : "The server does not answer. Whether it has received the message is not known.",
+      message: known ? message : "The server does not answer. It may have received the message.",
       code: known?.code ?? 0,
       violations: known?.violations ?? [],
       reference: "",
     };
     if (this.taskId && !isOver(this.state)) {
-      // The task was there before this message, and still waits for another one.
+      // The task existed before this message, and waits for another one.
       this.phase = isWaiting(this.state) ? "resting" : "lost";
     } else this.phase = "refused";
     this.endedAt = Date.now();
@@ -285,7 +285,7 @@ export class Run {
     this.changed();
   }
 
-  /** Look again at a task that was lost, or follow one that runs. */
+  /** Load a lost task again, or follow a running one. */
   async watch(): Promise<void> {
     this.mode = "stream";
     this.phase = "connecting";
@@ -350,7 +350,7 @@ export class Run {
     return !taskId || taskId === this.taskId;
   }
 
-  /** A whole task: what it says goes for everything that was heard before. */
+  /** Apply a whole task: it replaces everything received before. */
   take(task: Task): void {
     this.taskId = task.id || this.taskId;
     this.contextId = task.contextId || this.contextId;
@@ -367,7 +367,7 @@ export class Run {
     this.setStatus(task.status);
   }
 
-  /** The states that a task has passed through, where the agent keeps them. */
+  /** The past states of a task, if the agent records them. */
   private readTransitions(task: Task): void {
     for (const passed of list(record(task.metadata)["apcore.stateTransitions"]).map(record)) {
       const at = Date.parse(text(passed["timestamp"]));
@@ -392,7 +392,7 @@ export class Run {
       if (note) this.notes = [...this.notes.slice(-MAX_NOTES), note];
     }
     if (status.state === "FAILED" || status.state === "REJECTED") {
-      const message = textOf(status.message) || "The agent does not say why.";
+      const message = textOf(status.message) || "The agent gave no reason.";
       this.failure = { message, code: 0, violations: [], reference: referenceIn(status.message, message) };
     }
     if (!isNew) return;
@@ -401,7 +401,7 @@ export class Run {
     this.spans.push({ state: status.state, from: at, to: isOver(status.state) ? at : null });
   }
 
-  /** What the agent asked or said last becomes a part of the conversation. */
+  /** Add the agent's last question or message to the conversation. */
   private settleStatus(): void {
     const message = this.status.message;
     if (!message || this.status.state === "WORKING") return;
@@ -422,13 +422,13 @@ export class Run {
       this.artifacts.set(artifact.artifactId, { ...artifact, parts: joinTexts(artifact.parts), updates: known?.updates ?? 0 });
       return;
     }
-    // New objects, not changed ones: what is drawn again is what is not the same any more.
+    // Replaced, not changed in place: objects are rendered again if their identity changes.
     const next: ShownArtifact = { ...known, name: artifact.name || known.name, parts: [...known.parts] };
     for (const part of artifact.parts) {
       const last = next.parts.at(-1);
       if (last && canJoin(last, part)) next.parts[next.parts.length - 1] = { ...last, text: last.text! + part.text! };
       else if (last && isSameRecord(last, part)) {
-        // A record that is said again and again is a state that changes, not a list: the newest is shown.
+        // Repeated records of the same kind are one changing state, not a list: show the newest.
         next.updates++;
         next.parts[next.parts.length - 1] = part;
       } else next.parts.push(part);
@@ -475,7 +475,7 @@ export function textOf(message: Message | undefined): string {
   return (message?.parts ?? []).map((part) => part.text ?? "").join("");
 }
 
-/** What to tell whoever runs the agent, so that they find it in their log. */
+/** The reference that the agent's operator needs to find the error in the log. */
 function referenceIn(message: Message | undefined, said: string): string {
   const metadata = record(message?.metadata);
   for (const name of ["reference", "errorId", "traceId", "requestId"]) {
@@ -484,7 +484,7 @@ function referenceIn(message: Message | undefined, said: string): string {
   return /\b(?:reference|trace[- ]?id|ref)[:\s]+([\w-]{6,64})/i.exec(said)?.[1] ?? "";
 }
 
-// Whoever lists tasks wants to know when one of ours changes.
+// The task list is notified when a task of this page changes.
 const listeners = new Set<(run: Run) => void>();
 const onChange = (run: Run): void => listeners.forEach((listener) => listener(run));
 export const listenToRuns = (listener: (run: Run) => void): void => void listeners.add(listener);

@@ -1,11 +1,11 @@
-// JSON Schema, as far as a form needs it: which field to draw, what it begins with, and what is wrong with what was put
-// in. The agent checks again and has the last word.
+// JSON Schema for forms: the kind of each field, initial values, and validation. The agent validates again, and its
+// result is the final one.
 import { Exact, isObject, list, record, text } from "./json";
 
 export type Schema = Record<string, any>;
 export type Kind = "string" | "number" | "boolean" | "choice" | "array" | "object" | "variants" | "file" | "constant" | "json";
 
-const MAX_DEPTH = 12; // a schema may contain itself
+const MAX_DEPTH = 12; // a schema may be recursive
 
 export interface Field {
   kind: Kind;
@@ -16,7 +16,7 @@ export interface Field {
   variants: { title: string; schema: Schema }[];
 }
 
-/** A schema with its references followed, and what it combines put together. */
+/** Return a schema with its references resolved and its combined schemas merged. */
 export function resolve(schema: unknown, root: Schema, depth = 0): Schema {
   if (schema === true || !isObject(schema) || depth > MAX_DEPTH) return {};
   let found: Schema = schema;
@@ -114,13 +114,13 @@ function titleOf(schema: Schema, index: number): string {
 const isBinary = (schema: Schema): boolean =>
   schema["format"] === "binary" || schema["format"] === "base64" || schema["contentEncoding"] === "base64";
 
-/** An object with the members of A2A's file: where bytes, or an address, and a name belong. */
+/** Whether the object is an A2A file: bytes or an address, and a name. */
 export function isFileObject(schema: Schema): boolean {
   const names = Object.keys(record(schema["properties"]));
   return names.includes("bytes") && names.every((name) => ["bytes", "uri", "name", "mimeType", "url", "filename", "mediaType"].includes(name));
 }
 
-/** The property that a dropped file goes into; null if there is none. */
+/** The property for a dropped file, or null. */
 export function filePlace(root: Schema): string | null {
   const properties = record(resolve(root, root)["properties"]);
   for (const name of Object.keys(properties)) {
@@ -129,7 +129,7 @@ export function filePlace(root: Schema): string | null {
   return null;
 }
 
-// ---- what a form begins with ----------------------------------------------------------------------------------------
+// ---- initial values -------------------------------------------------------------------------------------------------
 
 export function startValue(given: unknown, root: Schema, depth = 0): unknown {
   const { kind, schema, isNullable, choices } = fieldOf(given, root);
@@ -162,9 +162,9 @@ export function startValue(given: unknown, root: Schema, depth = 0): unknown {
   return undefined;
 }
 
-// ---- what is wrong --------------------------------------------------------------------------------------------------
+// ---- validation -----------------------------------------------------------------------------------------------------
 
-/** Complaints by path: "" is the whole, "to.name" a member, "values.0" an item. */
+/** Errors by path: "" is the whole value, "to.name" a member, "values.0" an item. */
 export function validate(value: unknown, given: unknown, root: Schema): Map<string, string> {
   const complaints = new Map<string, string>();
   check(value, given, root, "", complaints, 0);
@@ -211,7 +211,7 @@ function check(value: unknown, given: unknown, root: Schema, path: string, compl
   }
 }
 
-/** None of the variants fits: complain about the one that is nearest. */
+/** No variant matches: report the errors of the closest one. */
 function checkBest(value: unknown, found: Field, root: Schema, path: string, complaints: Complaints, depth: number): void {
   let best: Complaints | null = null;
   for (const variant of found.variants) {
@@ -223,7 +223,7 @@ function checkBest(value: unknown, found: Field, root: Schema, path: string, com
 }
 
 function checkString(value: unknown, schema: Schema, say: (message: string) => void): void {
-  if (typeof value !== "string") return say("a text is needed");
+  if (typeof value !== "string") return say("a text is required");
   if (value.length < (schema["minLength"] ?? 0)) say(schema["minLength"] === 1 ? "must not be empty" : `at least ${schema["minLength"]} characters`);
   else if (value.length > (schema["maxLength"] ?? Infinity)) say(`at most ${schema["maxLength"]} characters`);
   else if (typeof schema["pattern"] === "string" && value.length < 10_000 && !matches(schema["pattern"], value)) say(`must look like ${schema["pattern"]}`);
@@ -235,15 +235,15 @@ function matches(pattern: string, value: string): boolean {
   try {
     return new RegExp(pattern, "u").test(value);
   } catch {
-    return true; // not an expression that browsers know; the agent will say
+    return true; // browsers do not support this regular expression; the agent validates it
   }
 }
 
 function checkNumber(value: unknown, found: Field, say: (message: string) => void): void {
   if (value instanceof Exact) return;
   const { schema } = found;
-  if (typeof value !== "number" || Number.isNaN(value)) return say("a number is needed");
-  if (found.isInteger && !Number.isInteger(value)) say("a whole number is needed");
+  if (typeof value !== "number" || Number.isNaN(value)) return say("a number is required");
+  if (found.isInteger && !Number.isInteger(value)) say("a whole number is required");
   else if (value < (schema["minimum"] ?? -Infinity)) say(`at least ${schema["minimum"]}`);
   else if (value > (schema["maximum"] ?? Infinity)) say(`at most ${schema["maximum"]}`);
   else if (value <= (schema["exclusiveMinimum"] ?? -Infinity)) say(`more than ${schema["exclusiveMinimum"]}`);
@@ -251,7 +251,7 @@ function checkNumber(value: unknown, found: Field, say: (message: string) => voi
 }
 
 function checkArray(value: unknown, schema: Schema, root: Schema, path: string, complaints: Complaints, depth: number): void {
-  if (!Array.isArray(value)) return void complaints.set(path, "a list is needed");
+  if (!Array.isArray(value)) return void complaints.set(path, "a list is required");
   if (value.length < (schema["minItems"] ?? 0)) complaints.set(path, `at least ${schema["minItems"]}`);
   if (value.length > (schema["maxItems"] ?? Infinity)) complaints.set(path, `at most ${schema["maxItems"]}`);
   value.forEach((item, index) => {
@@ -261,7 +261,7 @@ function checkArray(value: unknown, schema: Schema, root: Schema, path: string, 
 }
 
 function checkObject(value: unknown, schema: Schema, root: Schema, path: string, complaints: Complaints, depth: number): void {
-  if (!isObject(value)) return void complaints.set(path, "an object is needed");
+  if (!isObject(value)) return void complaints.set(path, "an object is required");
   for (const name of list(schema["required"])) {
     if (value[name] === undefined) complaints.set(at(path, name), "is needed");
   }

@@ -140,7 +140,7 @@ function Tasks(): ComponentChild {
           <option value="60">1 h</option>
           <option value="1440">1 day</option>
         </select>
-        <button type="button" class="quiet" aria-label="Look for tasks again" title="Look again" onClick={() => void app.listTasks()}>
+        <button type="button" class="quiet" aria-label="Refresh tasks" title="Refresh" onClick={() => void app.listTasks()}>
           <Icon name="refresh" />
         </button>
       </div>
@@ -153,7 +153,7 @@ function Tasks(): ComponentChild {
         </p>
       )}
       {failure && <p class="empty">{failure}</p>}
-      {!rows.length && !failure && !isLoading && <p class="empty">Nothing yet. What you send shows up here.</p>}
+      {!rows.length && !failure && !isLoading && <p class="empty">No tasks yet. Tasks that you start appear here.</p>}
       {rows.length > 0 && (
         <VirtualList items={rows} rowHeight={ROW} label="List of tasks" keyOf={(row) => row.id} onEnd={() => void app.listTasks({ more: true })}>
           {(row) => <TaskRow row={row} now={now} />}

@@ -1,4 +1,4 @@
-// A long list of which only what is in sight is drawn.
+// A long list that only renders its visible rows.
 import type { ComponentChild } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
@@ -9,12 +9,12 @@ interface Props<T> {
   keyOf: (item: T) => string;
   children: (item: T, index: number) => ComponentChild;
   onEnd?: () => void;
-  shown?: number; // the row that is to stay in sight
-  sticks?: boolean; // stays at the end while it grows, unless somebody scrolled up
+  shown?: number; // the row to keep visible
+  sticks?: boolean; // follows the end while the list grows, unless the user has scrolled up
   class?: string;
 }
 
-const SPARE = 6; // rows drawn above and below what is seen
+const SPARE = 6; // rows rendered above and below the visible ones
 
 export function VirtualList<T>(props: Props<T>): ComponentChild {
   const { items, rowHeight } = props;

@@ -1,4 +1,4 @@
-// Webhooks of the task at hand, what was given up, and an inbox for development.
+// The webhooks of the current task, dead letters, and an inbox for development.
 import type { ComponentChild } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import * as agent from "./agent";
@@ -24,7 +24,7 @@ interface Hook {
 
 function readHook(value: unknown, taskId: string): Hook {
   const body = record(value);
-  const config = record(body["pushNotificationConfig"] ?? body); // 0.3 has it one level deeper
+  const config = record(body["pushNotificationConfig"] ?? body); // 0.3 nests it one level deeper
   const number = (name: string): number => (typeof body[name] === "number" ? body[name] : 0);
   return {
     taskId: text(body["taskId"]) || taskId,
@@ -38,7 +38,7 @@ function readHook(value: unknown, taskId: string): Hook {
   };
 }
 
-/** The webhooks of a task: with how they fare where the agent is ours, else as the protocol tells them. */
+/** The webhooks of a task: with their delivery status if the agent reports it, otherwise as in the protocol. */
 async function hooksOf(taskId: string): Promise<Hook[]> {
   if (agent.card.value?.isOurs) {
     const found = record(await agent.get(`webhooks?taskId=${encodeURIComponent(taskId)}`, { quiet: true }));
@@ -98,7 +98,7 @@ function Webhooks(): ComponentChild {
       <HookList hooks={hooks} onChange={again} />
       {taskId && <AddHook taskId={taskId} onChange={again} />}
       <h4>Dead letters</h4>
-      {!dead.length && <p class="dim">{agent.card.value?.isOurs ? "None: whatever was posted has arrived." : "The protocol has no words for them; this agent may have some."}</p>}
+      {!dead.length && <p class="dim">{agent.card.value?.isOurs ? "None: all deliveries have arrived." : "The protocol does not report them. This agent may have some."}</p>}
       <HookList hooks={dead} onChange={again} />
       {HAS_INBOX && <InboxView />}
     </div>
@@ -160,7 +160,7 @@ function AddHook({ taskId, onChange }: { taskId: string; onChange: () => void })
     const config: Record<string, unknown> = { url: address };
     const shown = agent.credentials.value;
     const isNew = agent.version.value === "1.0";
-    // The inbox stands behind the agent's door: the agent comes with the token of whoever set the webhook.
+    // The inbox requires authentication, so the webhook is set with the user's own token, and the agent sends it back.
     if (isInbox && shown?.kind === "bearer") {
       config["authentication"] = { [isNew ? "scheme" : "schemes"]: isNew ? "Bearer" : ["Bearer"], credentials: shown.value };
     }
@@ -202,7 +202,7 @@ function InboxView(): ComponentChild {
     try {
       setDeliveries(list(record(await agent.get(INBOX, { quiet: true, method }))["deliveries"]).map(record));
     } catch {
-      // it is asked again
+      // it is requested again
     }
   };
   useEffect(() => {
@@ -235,7 +235,7 @@ function Delivery({ delivery }: { delivery: Record<string, any> }): ComponentChi
   try {
     body = parse(text(delivery["body"]));
   } catch {
-    // shown as the text it is
+    // shown as text
   }
   const kind = Object.keys(record(body))[0] ?? "";
   return (

@@ -1,12 +1,12 @@
-// Every request of the page goes through here and is kept for the Wire tab: what was asked, what was answered, each
-// frame of a stream. Secrets are replaced before anything is kept, and what is kept has a limit.
+// Sends all requests of the page and records them for the Wire tab: requests, responses, and each frame of a stream.
+// Secrets are masked before recording, and the size of the record is bounded.
 import { signal } from "@preact/signals";
 import { GoneError } from "./a2a";
 import { onNextFrame } from "./frames";
 
 const MAX_EXCHANGES = 500;
-const MAX_BODY = 256 * 1024; // characters of one body that are kept
-const MAX_KEPT = 24 * 1024 * 1024; // of all of them
+const MAX_BODY = 256 * 1024; // maximum recorded length of one body, in characters
+const MAX_KEPT = 24 * 1024 * 1024; // of all bodies together
 const SECRET_HEADERS = /^(authorization|cookie|set-cookie|proxy-authorization|x-api-key|.*(token|secret|api-?key).*)$/i;
 const SECRET_FIELDS = /("(?:token|credentials|password|secret|signingSecret|access_token|api_?key|clientSecret)"\s*:\s*")(?:[^"\\]|\\.)*"?/gi; // a body that was cut may lack the last quote
 const HIDDEN = "•••";
@@ -20,18 +20,18 @@ export interface Frame {
 export interface Exchange {
   number: number;
   label: string;
-  quiet: boolean; // asked by the page itself, again and again
+  quiet: boolean; // repeated by the page itself
   at: number;
   method: string;
   url: string;
   requestHeaders: [string, string][];
   requestBody: string;
-  isWhole: boolean; // whether the body is kept as it was sent: else it cannot be sent again
+  isWhole: boolean; // whether the body was recorded unchanged; otherwise it cannot be replayed
   status: number;
   responseHeaders: [string, string][];
   responseBody: string;
   size: number;
-  ms: number | null; // null while it goes on
+  ms: number | null; // null while it is in progress
   failure: string;
   frames: Frame[];
 }
@@ -89,7 +89,7 @@ function open(request: WireRequest): Exchange {
   return exchange;
 }
 
-/** Count what is kept, and let the oldest go when that is too much. */
+/** Count the recorded size, and remove the oldest exchanges above the limit. */
 function keep(size: number): void {
   kept += size;
   while (exchanges.length > MAX_EXCHANGES || (kept > MAX_KEPT && exchanges.length > 1)) {
@@ -134,7 +134,7 @@ export async function start(request: WireRequest, signalOfAbort?: AbortSignal): 
   }
 }
 
-/** Close the book on an exchange that broke. */
+/** Record the end of an exchange that failed. */
 export function end(exchange: Exchange, started: number, error?: unknown): Error {
   exchange.ms = performance.now() - started;
   changed();
@@ -143,7 +143,7 @@ export function end(exchange: Exchange, started: number, error?: unknown): Error
     exchange.failure = "stopped by the page";
     return error;
   }
-  exchange.failure = "no answer: the server is gone, or the connection broke";
+  exchange.failure = "no response: the server is down, or the connection broke";
   return new GoneError("The server does not answer");
 }
 
@@ -160,7 +160,7 @@ export async function readText({ response, exchange, started }: Answer): Promise
   }
 }
 
-/** The events of a stream as they come. Comments (keep-alives) are told as events without data. */
+/** Yield the events of a stream. Comments (keep-alives) become events without data. */
 export async function* readEvents(answer: Answer, idle: () => number): AsyncGenerator<{ id: string; data: string }> {
   const { exchange, started, response } = answer;
   const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
@@ -193,14 +193,14 @@ export async function* readEvents(answer: Answer, idle: () => number): AsyncGene
 function withLimit<T>(promise: Promise<T>, limit: number): Promise<T> {
   if (!Number.isFinite(limit)) return promise;
   return new Promise((resolve, reject) => {
-    const timer = setTimeout(() => reject(new GoneError("The stream went silent")), limit);
+    const timer = setTimeout(() => reject(new GoneError("The stream sent nothing within the idle timeout")), limit);
     promise.then(resolve, reject).finally(() => clearTimeout(timer));
   });
 }
 
 const MAX_EVENT = 32 * 1024 * 1024;
 
-/** Server-sent events out of pieces of text, cut anywhere. */
+/** Parses server-sent events from chunks that are split at any point. */
 export class EventDecoder {
   private rest = "";
   private data: string[] = [];

@@ -99,7 +99,7 @@ async def fill_nested_fields(page: Page) -> None:
     await page.get_by_label("Variant of shape").select_option("Circle")
     await page.get_by_label("radius").fill("1.5")
     labels = page.get_by_role("group", name="labels")
-    await labels.get_by_label("further field").fill("colour")
+    await labels.get_by_label("additional field").fill("colour")
     await labels.get_by_role("button", name="Add").click()
     await page.get_by_role("textbox", name="colour").fill("red")
 

@@ -45,14 +45,14 @@ async def test_the_page_reports_a_restart_and_reconnects(open_page: OpenPage, tm
         await expect(runs(page)).to_contain_text("Working")
         await expect(page.get_by_role("progressbar")).to_be_visible()
     # Killed, as in a power failure.
-    await expect(page.get_by_text("The server is gone")).to_be_visible()
+    await expect(page.get_by_text("The server is down")).to_be_visible()
     await expect(runs(page)).to_contain_text("Reconnecting after event")
     async with await serve_demo(port, store) as second:
         await second.says("Uvicorn running")
         await expect(page.locator(".dot")).to_have_text("back online", timeout=20_000)
         # The module is idempotent, so it is run again, and the page follows it.
         await expect(runs(page)).to_contain_text("Reconnected after", timeout=30_000)
-        await expect(page.get_by_text("The server is gone")).to_have_count(0)
+        await expect(page.get_by_text("The server is down")).to_have_count(0)
         await page.get_by_role("button", name="Cancel").click()
         await expect(runs(page)).to_contain_text("Canceled", timeout=20_000)
 

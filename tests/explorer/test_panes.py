@@ -156,7 +156,7 @@ async def test_the_token_field_opens_on_a_401_and_shows_the_gated_skills(open_pa
         page = await open_page(named(url))
         page.on("request", lambda request: asked.append(request.post_data or ""))
         await choose(page, "text.stats")
-        await expect(page.get_by_role("dialog", name="Credentials")).to_contain_text("wants to know who you are")
+        await expect(page.get_by_role("dialog", name="Credentials")).to_contain_text("requires credentials")
         await expect(page.locator('[data-skill="payments.transfer"]')).to_have_count(0)
         await page.get_by_label("Bearer token").fill(bearer(sub="ada")["authorization"])
         box = page.get_by_role("dialog", name="Credentials")
